@@ -1,0 +1,31 @@
+# The two commands of a day are `make run` and `make test`.
+.PHONY: run build test check dist bench help
+
+help:
+	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
+	@echo "make test   everything there is, from unit tests to the browser"
+	@echo "make build  target/release/varve, with the page in it"
+	@echo "make check  format, lints, licences, bans, sources"
+	@echo "make dist   a stripped tarball for another machine"
+	@echo "make bench  ingest and query figures as JSON"
+
+run:
+	@scripts/run
+
+build:
+	scripts/install-build-tools
+	scripts/build-page
+	cargo build --release --workspace
+
+test:
+	@scripts/test
+
+check:
+	@scripts/check
+
+dist:
+	scripts/install-build-tools
+	scripts/dist
+
+bench: build
+	cargo run --release --package bench
