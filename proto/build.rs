@@ -1,0 +1,15 @@
+//! Compiles the wire contracts with protox: no protoc is needed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    for folder in ["otlp", "varve"] {
+        println!("cargo:rerun-if-changed={folder}");
+    }
+    let otlp =
+        protox::compile(["opentelemetry/proto/collector/profiles/v1development/profiles_service.proto"], ["otlp"])?;
+    let described = std::path::Path::new(&std::env::var("OUT_DIR")?).join("otlp.fds");
+    std::fs::write(described, prost::Message::encode_to_vec(&otlp))?;
+    tonic_prost_build::configure().compile_fds(otlp)?;
+    let varve = protox::compile(["v1/node.proto"], ["varve"])?;
+    tonic_prost_build::configure().bytes(".").compile_fds(varve)?;
+    Ok(())
+}

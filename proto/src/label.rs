@@ -1,0 +1,131 @@
+//! Labels of a series: sorted, unique names of `[a-zA-Z_][a-zA-Z0-9_]*`, as Prometheus has them.
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::tenant::TenantId;
+
+/// The label that holds a series' profile type, full id.
+pub const PROFILE_TYPE_LABEL: &str = "__profile_type__";
+/// The label that every series has.
+pub const SERVICE_NAME_LABEL: &str = "service_name";
+
+/// One label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Label {
+    /// As queries write it.
+    pub name: String,
+    /// Any text.
+    pub value: String,
+    /// The name as it was pushed, where that differs; for display only, no part of a series' identity.
+    pub original_name: Option<String>,
+}
+
+/// The labels of one series, sorted by name, each name once, no empty value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LabelSet(Vec<Label>);
+
+impl LabelSet {
+    /// Sorts; of equal names the first stays; empty values, which mean "absent" in PromQL, are left out.
+    #[must_use]
+    pub fn new(mut labels: Vec<Label>) -> Self {
+        labels.sort_by(|a, b| a.name.cmp(&b.name));
+        labels.dedup_by(|later, first| later.name == first.name);
+        labels.retain(|label| !label.value.is_empty());
+        Self(labels)
+    }
+
+    /// The value of a label, or "" if it is absent.
+    #[must_use]
+    pub fn get(&self, name: &str) -> &str {
+        match self.0.binary_search_by(|label| label.name.as_str().cmp(name)) {
+            Ok(i) => &self.0[i].value,
+            Err(_absent) => "",
+        }
+    }
+
+    /// All labels, sorted by name.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Label> {
+        self.0.iter()
+    }
+
+    /// How many labels there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The series that these labels name.
+    #[must_use]
+    pub fn fingerprint(&self, tenant: &TenantId) -> Fingerprint {
+        let mut hash = Xxh3::new();
+        let mut part = |text: &str| {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text.as_bytes());
+        };
+        part(tenant.as_str());
+        for label in &self.0 {
+            part(&label.name);
+            part(&label.value);
+        }
+        Fingerprint(hash.digest128())
+    }
+}
+
+/// xxh3-128 of a series' canonical, length-prefixed encoding: tenant, then each label's name and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub u128);
+
+impl Label {
+    /// A label from any text: the name is rewritten to what PromQL can say, the original kept where that differs.
+    #[must_use]
+    pub fn new(name: &str, value: &str) -> Self {
+        let sanitized = sanitize_label_name(name);
+        let original_name = (sanitized != name).then(|| name.to_owned());
+        Self { name: sanitized, value: value.to_owned(), original_name }
+    }
+}
+
+/// Rewrites any text to a label name: what is not `[a-zA-Z0-9_]` becomes `_`, and a digit gets no first place.
+#[must_use]
+pub fn sanitize_label_name(name: &str) -> String {
+    let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
+        out.insert(0, '_');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_rewritten_and_the_original_is_kept() {
+        assert_eq!(Label::new("service.name", "x").name, "service_name");
+        assert_eq!(Label::new("service.name", "x").original_name.as_deref(), Some("service.name"));
+        assert_eq!(Label::new("region", "x").original_name, None);
+        assert_eq!(sanitize_label_name("9é-a"), "_9__a");
+        assert_eq!(sanitize_label_name(""), "_");
+    }
+
+    #[test]
+    fn a_set_is_sorted_unique_and_without_empty_values() {
+        let set =
+            LabelSet::new(vec![Label::new("b", "2"), Label::new("a", "1"), Label::new("b", "3"), Label::new("c", "")]);
+        let pairs: Vec<_> = set.iter().map(|l| (l.name.as_str(), l.value.as_str())).collect();
+        assert_eq!(pairs, [("a", "1"), ("b", "2")]);
+        assert_eq!((set.get("b"), set.get("c"), set.get("zz")), ("2", "", ""));
+    }
+
+    #[test]
+    fn moving_a_byte_between_name_and_value_changes_the_fingerprint() {
+        let of = |name, value| LabelSet::new(vec![Label::new(name, value)]).fingerprint(&TenantId::default_tenant());
+        assert_ne!(of("ab", "c"), of("a", "bc"));
+    }
+}

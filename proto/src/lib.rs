@@ -1,0 +1,34 @@
+//! The vocabulary of varve: the wire contracts between its parts and the domain types that all of them share.
+//!
+//! # Does not
+//! Do I/O, read a clock, start a thread, or know how anything is stored.
+//! # Read in this order
+//! [`tenant`] and [`profile_type`] and [`label`] (what a series is) → [`location`], [`attribute`], [`dictionary`] (what a
+//! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
+//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`].
+
+pub mod attribute;
+pub mod batch;
+pub mod build_id;
+pub mod definitions;
+pub mod dictionary;
+pub mod entry;
+pub mod label;
+pub mod limits;
+pub mod location;
+pub mod otlp;
+pub mod placement;
+pub mod profile_type;
+pub mod selection;
+pub mod tenant;
+pub mod wire;
+
+pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples};
+pub use build_id::BuildId;
+pub use dictionary::{Dictionary, Importer, StackPair};
+pub use entry::{Command, Entry};
+pub use label::{Fingerprint, Label, LabelSet};
+pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash};
+pub use profile_type::{ProfileType, ValueType};
+pub use selection::{Answer, Fold, Matcher, Selection, StackDetail, Window};
+pub use tenant::TenantId;

@@ -1,0 +1,72 @@
+//! Every limit on what comes from outside, with its reason. 0 never means "no limit".
+
+/// Tenant names end up in keys, labels and logs.
+pub const TENANT_NAME_BYTES_MAX: usize = 64;
+
+/// One push as it comes over the network. The OTel agent stops at 32 MiB.
+pub const PUSH_BYTES_MAX: usize = 32 << 20;
+
+/// One push after decompression: what one request can make us hold.
+pub const PUSH_UNPACKED_BYTES_MAX: usize = 64 << 20;
+
+/// Frames of one stack, lines of a location counted as one; deeper stacks keep their leaf side and say that they were cut.
+/// Runaway recursion is the only thing seen that goes deeper; a flame graph of more levels is of no use.
+pub const STACK_DEPTH_MAX: usize = 2048;
+
+/// Lines (inlined functions) of one location; the deepest seen in practice is about 60.
+pub const LOCATION_LINES_MAX: usize = 256;
+
+/// One string of a push: C++ template names reach tens of kilobytes; longer ones are cut.
+pub const STRING_BYTES_MAX: usize = 64 << 10;
+
+/// Labels of a series: each multiplies series.
+pub const SERIES_LABELS_MAX: usize = 64;
+
+/// A label's name.
+pub const LABEL_NAME_BYTES_MAX: usize = 1024;
+
+/// A label's value; command lines, the longest seen, are sample attributes and not labels.
+pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
+
+/// Attributes of one sample.
+pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
+
+/// Samples of one push: 64 MiB of the smallest samples that make sense.
+pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
+
+/// Bytes of one Raft entry: an entry is replicated and applied as a whole, so a large one delays all behind it.
+pub const ENTRY_BYTES_MAX: usize = 16 << 20;
+
+/// The oldest time accepted: 2000-01-01T00:00:00Z. Older ones are clocks that were never set.
+pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
+
+/// How far ahead of the receiver's clock a time may be.
+pub const TIME_AHEAD_MAX_NS: i64 = 10 * 60 * 1_000_000_000;
+
+/// Pushes being decoded or waiting for their acknowledgement at one time, as bytes after decompression; more are refused
+/// with 429 / RESOURCE_EXHAUSTED, which agents retry.
+pub const PUSHES_IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
+
+/// Steps of a range query: what Prometheus allows.
+pub const QUERY_STEPS_MAX: i64 = 11_000;
+
+/// Cells (group x bucket x stack) of one answer of one shard: about 1 GiB in all representations together.
+pub const QUERY_CELLS_MAX: usize = 8_000_000;
+
+/// Nodes of one flame graph.
+pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;
+
+/// Nodes of a flame graph where the request does not say.
+pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
+
+/// Queries being answered at one time; more wait, for as long as their caller does.
+pub const QUERIES_AT_ONCE_MAX: usize = 8;
+
+/// How long a push's id is remembered: a retry inside this window counts once.
+pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
+
+/// One debug file as it is uploaded.
+pub const DEBUG_FILE_BYTES_MAX: u64 = 4 << 30;
+
+/// One message between router and node: an answer of [`QUERY_CELLS_MAX`] cells.
+pub const NODE_MESSAGE_BYTES_MAX: usize = 512 << 20;

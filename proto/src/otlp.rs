@@ -1,0 +1,31 @@
+//! The OTLP profiles contract, generated from the vendored and unmodified `.proto` files of opentelemetry-proto v1.11.0
+//! (`proto/otlp`). Only senders and tests use these types: what comes in from outside is read by the router's own
+//! bounded decoder, which also knows the older layouts.
+
+#![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
+
+/// The contract's descriptors, a `google.protobuf.FileDescriptorSet`: for what reads it by name, such as JSON.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/otlp.fds"));
+
+pub mod collector {
+    pub mod profiles {
+        pub mod v1development {
+            tonic::include_proto!("opentelemetry.proto.collector.profiles.v1development");
+        }
+    }
+}
+pub mod common {
+    pub mod v1 {
+        tonic::include_proto!("opentelemetry.proto.common.v1");
+    }
+}
+pub mod profiles {
+    pub mod v1development {
+        tonic::include_proto!("opentelemetry.proto.profiles.v1development");
+    }
+}
+pub mod resource {
+    pub mod v1 {
+        tonic::include_proto!("opentelemetry.proto.resource.v1");
+    }
+}

@@ -1,0 +1,182 @@
+//! What a profile measures: `name:sample_type:sample_unit:period_type:period_unit`.
+
+use std::fmt;
+
+use crate::label::sanitize_label_name;
+
+/// A sample type or period type with its unit, as pprof and OTLP write it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueType {
+    /// For example `cpu`.
+    pub kind: String,
+    /// For example `nanoseconds`.
+    pub unit: String,
+}
+
+impl ValueType {
+    /// A value type of these two words.
+    #[must_use]
+    pub fn new(kind: &str, unit: &str) -> Self {
+        Self { kind: kind.to_owned(), unit: unit.to_owned() }
+    }
+
+    /// `cpu` in `nanoseconds`.
+    #[must_use]
+    pub fn is_cpu_time(&self) -> bool {
+        self.kind == "cpu" && self.unit == "nanoseconds"
+    }
+}
+
+/// A profile type; its parts hold no `:`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProfileType {
+    name: String,
+    sample: ValueType,
+    period: ValueType,
+}
+
+impl ProfileType {
+    /// The type of one column of values, and by what each value is multiplied to be in the type's unit.
+    ///
+    /// `pushed_name`: the name that the push gives, if any. `siblings`: all sample types of the same scope or pprof.
+    /// `samples/count` with a `cpu/nanoseconds` period and no `cpu/nanoseconds` values beside it is CPU time, count x period,
+    /// so that rates are cores whoever sampled.
+    #[must_use]
+    pub fn of_push(
+        pushed_name: Option<&str>,
+        sample: &ValueType,
+        siblings: &[ValueType],
+        period_type: &ValueType,
+        period: i64,
+    ) -> (Self, i64) {
+        let cpu_beside = siblings.iter().any(ValueType::is_cpu_time);
+        let counts_cpu_periods = sample.kind == "samples"
+            && sample.unit == "count"
+            && period_type.is_cpu_time()
+            && period > 0
+            && !cpu_beside;
+        let (sample, scale) = if counts_cpu_periods { (period_type, period) } else { (sample, 1) };
+        let name = match pushed_name {
+            Some(name) if !name.is_empty() => name,
+            _ => name_of(&sample.kind, siblings),
+        };
+        (Self::from_parts(name, sample, period_type), scale)
+    }
+
+    fn from_parts(name: &str, sample: &ValueType, period: &ValueType) -> Self {
+        let clean =
+            |value: &ValueType| ValueType { kind: value.kind.replace(':', "_"), unit: value.unit.replace(':', "_") };
+        Self { name: sanitize_label_name(name), sample: clean(sample), period: clean(period) }
+    }
+
+    /// Reads the full id, five parts between colons.
+    #[must_use]
+    pub fn parse(id: &str) -> Option<Self> {
+        let parts: Vec<&str> = id.split(':').collect();
+        let &[name, sample_type, sample_unit, period_type, period_unit] = parts.as_slice() else { return None };
+        Some(Self {
+            name: name.to_owned(),
+            sample: ValueType::new(sample_type, sample_unit),
+            period: ValueType::new(period_type, period_unit),
+        })
+    }
+
+    /// The short name, for example `process_cpu`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the values are.
+    #[must_use]
+    pub fn sample(&self) -> &ValueType {
+        &self.sample
+    }
+
+    /// What the sampler counted.
+    #[must_use]
+    pub fn period(&self) -> &ValueType {
+        &self.period
+    }
+
+    /// Whether values are a state (heap in use, goroutines), which never adds up over time.
+    #[must_use]
+    pub fn is_gauge(&self) -> bool {
+        self.sample.kind.starts_with("inuse_") || matches!(self.sample.kind.as_str(), "goroutine" | "goroutines")
+    }
+}
+
+/// The name of a profile type that was pushed without one.
+fn name_of<'a>(sample_kind: &'a str, siblings: &[ValueType]) -> &'a str {
+    match sample_kind {
+        "cpu" => "process_cpu",
+        "samples" if siblings.iter().any(|sibling| sibling.kind == "cpu") => "process_cpu",
+        "samples" if siblings.iter().any(|sibling| sibling.kind == "wall") => "wall",
+        "goroutine" | "goroutines" => "goroutine",
+        "contentions" | "delay" => "contention",
+        kind if kind.starts_with("alloc_") || kind.starts_with("inuse_") => "memory",
+        kind => kind,
+    }
+}
+
+impl fmt::Display for ProfileType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, sample, period } = self;
+        write!(f, "{name}:{}:{}:{}:{}", sample.kind, sample.unit, period.kind, period.unit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(
+        name: Option<&str>,
+        sample: (&str, &str),
+        siblings: &[(&str, &str)],
+        period: (&str, &str, i64),
+        want: (&str, i64),
+    ) {
+        let types: Vec<_> = siblings.iter().map(|(kind, unit)| ValueType::new(kind, unit)).collect();
+        let period_type = ValueType::new(period.0, period.1);
+        let (got, scale) =
+            ProfileType::of_push(name, &ValueType::new(sample.0, sample.1), &types, &period_type, period.2);
+        assert_eq!((got.to_string().as_str(), scale), want);
+        assert_eq!(ProfileType::parse(&got.to_string()), Some(got));
+    }
+
+    #[test]
+    fn counted_cpu_periods_become_cpu_time() {
+        let samples = ("samples", "count");
+        let cpu = ("cpu", "nanoseconds");
+        let period = ("cpu", "nanoseconds", 50_000_000);
+        check(None, samples, &[samples], period, ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", 50_000_000));
+        check(None, samples, &[samples, cpu], period, ("process_cpu:samples:count:cpu:nanoseconds", 1));
+        check(None, samples, &[samples], ("cpu", "nanoseconds", 0), ("samples:samples:count:cpu:nanoseconds", 1));
+        check(None, cpu, &[samples, cpu], period, ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", 1));
+    }
+
+    #[test]
+    fn names_come_from_the_push_or_the_sample_type() {
+        let none = ("", "", 0);
+        check(Some("build"), ("x", "count"), &[], none, ("build:x:count::", 1));
+        check(Some("a:b c"), ("x:y", "count"), &[], none, ("a_b_c:x_y:count::", 1));
+        check(None, ("off_cpu", "nanoseconds"), &[], none, ("off_cpu:off_cpu:nanoseconds::", 1));
+        check(None, ("inuse_space", "bytes"), &[], ("space", "bytes", 1), ("memory:inuse_space:bytes:space:bytes", 1));
+        check(None, ("delay", "nanoseconds"), &[], none, ("contention:delay:nanoseconds::", 1));
+        check(None, ("events", "count"), &[], none, ("events:events:count::", 1));
+    }
+
+    #[test]
+    fn heap_in_use_and_goroutines_are_gauges() {
+        for (id, gauge) in [
+            ("memory:inuse_space:bytes:space:bytes", true),
+            ("goroutine:goroutine:count::", true),
+            ("goroutine:goroutines:count::", true),
+            ("memory:alloc_space:bytes:space:bytes", false),
+            ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", false),
+        ] {
+            assert_eq!(ProfileType::parse(id).unwrap().is_gauge(), gauge, "{id}");
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What a router asks of a shard, and what it answers: sums by group, bucket and stack.
+
+use crate::batch::{deltas, from_deltas};
+use crate::definitions::DefinitionsError;
+use crate::dictionary::Dictionary;
+use crate::label::LabelSet;
+use crate::tenant::{TenantId, TenantIdError};
+use crate::wire;
+pub use crate::wire::StackDetail;
+pub use crate::wire::matcher::Operation;
+
+/// A condition on a series label, or, where the series has no label of this name, on the sample attribute whose key is
+/// written so. Absent is "". Regular expressions match the whole value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Matcher {
+    /// As queries write it.
+    pub name: String,
+    /// `=`, `!=`, `=~` or `!~`.
+    pub operation: Operation,
+    /// A value or a regular expression.
+    pub value: String,
+}
+
+/// How samples are folded over time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fold {
+    /// Bucket i holds the sum of what lies in `(edges[i], edges[i + 1]]`, nanoseconds; ascending, at least two.
+    Sum(Vec<i64>),
+    /// Every time in `(start, end]` at which a series has samples is a bucket of its own.
+    Points(Window),
+    /// As `Points`, but only each series' last time in the window.
+    Last(Window),
+}
+
+/// `(start, end]`, nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Not in it.
+    pub start_ns: i64,
+    /// In it.
+    pub end_ns: i64,
+}
+
+impl Fold {
+    /// The whole span of time that is read.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        match self {
+            Self::Sum(edges) => Window {
+                start_ns: edges.first().copied().unwrap_or_default(),
+                end_ns: edges.last().copied().unwrap_or_default(),
+            },
+            Self::Points(window) | Self::Last(window) => *window,
+        }
+    }
+}
+
+/// One question to one shard.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Whose samples.
+    pub tenant: TenantId,
+    /// All must hold.
+    pub matchers: Vec<Matcher>,
+    /// When, and in what pieces.
+    pub fold: Fold,
+    /// Labels and sample attributes whose distinct values are the groups.
+    pub group_by: Vec<String>,
+    /// Whether the series' whole label set is part of the group.
+    pub group_by_series: bool,
+    /// What of the stacks the answer tells.
+    pub stacks: StackDetail,
+}
+
+/// The answer of one shard.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// The locations of the tree, and all they refer to.
+    pub dictionary: Dictionary,
+    /// The labels and attributes of each group, sorted by name.
+    pub groups: Vec<LabelSet>,
+    /// Node 0 is the root; each node's parent stands before it.
+    pub nodes: Vec<Node>,
+    /// Each (group, bucket, node) at most once.
+    pub cells: Vec<Cell>,
+    /// `Points` and `Last`: the time of each bucket, ascending.
+    pub bucket_times_ns: Vec<i64>,
+    /// Samples that were summed.
+    pub samples: u64,
+    /// Series that had any.
+    pub series: u64,
+}
+
+/// A node of the tree of stacks; a child of the root is an outermost frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Index of the caller's node; the root's is 0.
+    pub parent: u32,
+    /// Location id; the root's means nothing.
+    pub location: u32,
+}
+
+/// The sum of what one group has in one bucket in stacks that end at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Index into the groups.
+    pub group: u32,
+    /// Index into the buckets.
+    pub bucket: u32,
+    /// Index into the nodes; 0 with `StackDetail::None`, and for empty stacks.
+    pub node: u32,
+    /// In the profile type's unit.
+    pub sum: i128,
+}
+
+/// A selection or an answer that contradicts itself.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectionError {
+    /// See there.
+    #[error(transparent)]
+    Tenant(#[from] TenantIdError),
+    /// See there.
+    #[error(transparent)]
+    Definitions(#[from] DefinitionsError),
+    /// What does not add up.
+    #[error("selection: {0}")]
+    Inconsistent(&'static str),
+}
+
+impl Matcher {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Matcher {
+        wire::Matcher { name: self.name.clone(), operation: self.operation.into(), value: self.value.clone() }
+    }
+
+    /// What was sent.
+    ///
+    /// # Errors
+    /// An operation that this version does not know.
+    pub fn from_wire(from: wire::Matcher) -> Result<Self, SelectionError> {
+        let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown matcher operation");
+        let operation = Operation::try_from(from.operation).map_err(unknown)?;
+        Ok(Self { name: from.name, operation, value: from.value })
+    }
+}
+
+impl Selection {
+    /// As it is sent to this shard.
+    #[must_use]
+    pub fn to_wire(&self, shard: u32) -> wire::SelectRequest {
+        use wire::fold::Kind;
+        let (kind, edges) = match &self.fold {
+            Fold::Sum(edges) => (Kind::Sum, deltas(edges)),
+            Fold::Points(window) => (Kind::Points, deltas(&[window.start_ns, window.end_ns])),
+            Fold::Last(window) => (Kind::Last, deltas(&[window.start_ns, window.end_ns])),
+        };
+        wire::SelectRequest {
+            shard,
+            tenant: self.tenant.as_str().to_owned(),
+            matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
+            fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: edges }),
+            group_by: self.group_by.clone(),
+            group_by_series: self.group_by_series,
+            stacks: self.stacks.into(),
+        }
+    }
+
+    /// What was sent.
+    ///
+    /// # Errors
+    /// [`SelectionError`] where it does not add up.
+    pub fn from_wire(from: wire::SelectRequest) -> Result<Self, SelectionError> {
+        use wire::fold::Kind;
+        let unknown =
+            |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown kind of fold or stack detail");
+        let fold = from.fold.unwrap_or_default();
+        let edges = from_deltas(&fold.edge_deltas_ns);
+        if edges.len() < 2 || !edges.is_sorted() {
+            return Err(SelectionError::Inconsistent("edges are at least two and ascend"));
+        }
+        let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, edges.as_slice()) {
+            (Kind::Sum, _) => Fold::Sum(edges),
+            (Kind::Points, &[start_ns, end_ns]) => Fold::Points(Window { start_ns, end_ns }),
+            (Kind::Last, &[start_ns, end_ns]) => Fold::Last(Window { start_ns, end_ns }),
+            _ => return Err(SelectionError::Inconsistent("points have a window of two edges")),
+        };
+        Ok(Self {
+            tenant: TenantId::new(&from.tenant)?,
+            matchers: from.matchers.into_iter().map(Matcher::from_wire).collect::<Result<_, _>>()?,
+            fold,
+            group_by: from.group_by,
+            group_by_series: from.group_by_series,
+            stacks: StackDetail::try_from(from.stacks).map_err(unknown)?,
+        })
+    }
+}
+
+impl Answer {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::SelectResponse {
+        wire::SelectResponse {
+            definitions: Some(self.dictionary.to_wire()),
+            groups: self.groups.iter().map(|group| wire::Group { labels: group.to_wire() }).collect(),
+            node_parents: self.nodes.iter().map(|node| node.parent).collect(),
+            node_locations: self.nodes.iter().map(|node| node.location).collect(),
+            cell_groups: self.cells.iter().map(|cell| cell.group).collect(),
+            cell_buckets: self.cells.iter().map(|cell| cell.bucket).collect(),
+            cell_nodes: self.cells.iter().map(|cell| cell.node).collect(),
+            cell_sums: self.cells.iter().flat_map(|cell| cell.sum.to_le_bytes()).collect(),
+            bucket_time_deltas_ns: deltas(&self.bucket_times_ns),
+            statistics: Some(wire::SelectStatistics { samples: self.samples, series: self.series }),
+        }
+    }
+
+    /// What was sent, its indices checked; `buckets` of a `Sum` are known to who asked.
+    ///
+    /// # Errors
+    /// [`SelectionError`] where it does not add up.
+    pub fn from_wire(from: wire::SelectResponse, fold: &Fold) -> Result<Self, SelectionError> {
+        let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
+        let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
+        let buckets = match fold {
+            Fold::Sum(edges) => edges.len().saturating_sub(1),
+            Fold::Points(_) | Fold::Last(_) => bucket_times_ns.len(),
+        };
+        let nodes: Vec<Node> = from
+            .node_parents
+            .iter()
+            .zip(&from.node_locations)
+            .map(|(&parent, &location)| Node { parent, location })
+            .collect();
+        let badly_placed = |(i, node): (usize, &Node)| {
+            i > 0 && (node.parent as usize >= i || node.location as usize >= dictionary.locations.len())
+        };
+        if nodes.len() != from.node_parents.len().max(1) || nodes.iter().enumerate().any(badly_placed) {
+            return Err(SelectionError::Inconsistent("a node of the answer has no parent or no location"));
+        }
+        let count = from.cell_groups.len();
+        if [from.cell_buckets.len(), from.cell_nodes.len(), from.cell_sums.len() / 16] != [count; 3] {
+            return Err(SelectionError::Inconsistent("columns of cells differ in length"));
+        }
+        let sums = from
+            .cell_sums
+            .chunks_exact(16)
+            .map(|bytes| bytes.iter().rev().fold(0, |sum, &byte| sum << 8 | i128::from(byte)));
+        let ids = from.cell_groups.iter().zip(&from.cell_buckets).zip(&from.cell_nodes);
+        let cells: Vec<Cell> =
+            ids.zip(sums).map(|(((&group, &bucket), &node), sum)| Cell { group, bucket, node, sum }).collect();
+        let dangles = |cell: &Cell| {
+            cell.group as usize >= from.groups.len()
+                || cell.bucket as usize >= buckets
+                || cell.node as usize >= nodes.len()
+        };
+        if cells.iter().any(dangles) {
+            return Err(SelectionError::Inconsistent("a cell of the answer dangles"));
+        }
+        let statistics = from.statistics.unwrap_or_default();
+        let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
+        let (samples, series) = (statistics.samples, statistics.series);
+        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series })
+    }
+}
