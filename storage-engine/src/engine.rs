@@ -1,0 +1,470 @@
+//! The engine: applies entries in log order, seals and flushes, selects.
+//!
+//! State = what is in the database (as of `flushed` or later) + heads, new definitions and new batch ids in memory. Sealing
+//! moves all of the latter into the database in one atomic write together with the applied position, so the database always
+//! holds the state as of one position exactly; what lies behind it is in the Raft log. The database has no WAL: a write is
+//! durable when [`Engine::flush`] has flushed it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use proto::{Answer, Selection, Window};
+use proto::{
+    Batch, Command, Dictionary, Entry, Fold, Importer, LabelSet, Matcher, SeriesSamples, StackDetail, TenantId,
+};
+use rocksdb::{DB, WriteBatch, WriteOptions};
+
+use crate::batch_ids::BatchIds;
+use crate::database;
+use crate::error::{EngineError, SelectError};
+use crate::key::{self, PartitionKey};
+use crate::matcher::{ReadyMatcher, on_series};
+use crate::partition::{HEAD_SAMPLE_BYTES, Partition};
+use crate::select::{Accumulator, Gathered, GatheredSeries, gather, pieces};
+use crate::{Config, Outcome, Position, SeriesAnswer, Statistics};
+
+/// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed.
+const IDLE_PARTITIONS_MAX: usize = 16;
+
+/// One shard's data. All methods take `&self`; apply, skip and flush are called by one thread at a time, the others by any.
+pub struct Engine {
+    config: Config,
+    database: DB,
+    state: RwLock<State>,
+    /// Up to where the database is on disk; behind a lock of its own, since flushing takes long.
+    flushed: Mutex<Option<Position>>,
+}
+
+struct State {
+    applied: Option<Position>,
+    membership: Option<Bytes>,
+    /// The largest `proposed_at_ns` so far: the only clock here.
+    clock_ns: i64,
+    tenants: BTreeMap<TenantId, u32>,
+    unsealed_tenants: Vec<(u32, TenantId)>,
+    batch_ids: BatchIds,
+    /// All partitions that exist, loaded or not.
+    existing: BTreeSet<PartitionKey>,
+    loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
+    head_bytes: usize,
+    samples_applied: u64,
+    /// How often memory was moved into the database: what was read of it before may lack what came since.
+    sealings: u64,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// Opens or makes the state; what was applied and not flushed must be applied again.
+    ///
+    /// # Errors
+    /// [`EngineError`]: another process has it open, the disk fails, or the state is corrupt or of another version.
+    pub fn open(config: Config) -> Result<Self, EngineError> {
+        let database = database::open(&config)?;
+        let applied = database::read_position(&database)?;
+        let tenants = database::read_tenants(&database)?;
+        let state = State {
+            applied: applied.clone(),
+            membership: database.get(key::MEMBERSHIP)?.map(Bytes::from),
+            clock_ns: database::read_clock(&database)?,
+            tenants,
+            unsealed_tenants: Vec::new(),
+            batch_ids: BatchIds::default(),
+            existing: database::read_partition_keys(&database)?,
+            loaded: BTreeMap::new(),
+            head_bytes: 0,
+            samples_applied: 0,
+            sealings: 0,
+        };
+        Ok(Self { config, database, state: RwLock::new(state), flushed: Mutex::new(applied) })
+    }
+
+    /// The last entry in the state; after opening, the last flushed one.
+    pub fn applied(&self) -> Option<Position> {
+        self.state.read().applied.clone()
+    }
+
+    /// Up to where the state is durable: the log may be cut at or below it.
+    pub fn flushed(&self) -> Option<Position> {
+        self.flushed.lock().clone()
+    }
+
+    /// What the log last stored here with [`Engine::skip`].
+    pub fn membership(&self) -> Option<Bytes> {
+        self.state.read().membership.clone()
+    }
+
+    /// Removes the definitions that the shard knows already: what is proposed holds only new ones.
+    ///
+    /// # Errors
+    /// [`EngineError`] where a partition cannot be read.
+    pub fn strip(&self, batch: Batch) -> Result<Batch, EngineError> {
+        let Some(&tenant) = self.state.read().tenants.get(&batch.tenant) else { return Ok(batch) };
+        let keys: BTreeSet<_> = batch.series.iter().flat_map(|series| partitions_of(tenant, series)).collect();
+        let mut partitions = Vec::new();
+        for key in keys {
+            match self.partition(key)? {
+                Some(partition) => partitions.push(partition),
+                None => return Ok(batch),
+            }
+        }
+        let partitions: Vec<_> = partitions.iter().map(|partition| partition.read()).collect();
+        let Batch { tenant, id, dictionary: from, series } = batch;
+        let mut dictionary = Dictionary::default();
+        let mut importer = Importer::new(&from);
+        for (id, (hash, _)) in (0..).zip(&from.stacks).skip(1) {
+            if partitions.iter().all(|partition| partition.dictionary.stacks.contains_key(hash)) {
+                importer.stack_reference(&mut dictionary, id);
+            }
+        }
+        let strip_series = |mut series: SeriesSamples| {
+            if partitions.iter().all(|partition| partition.series.contains_key(&series.fingerprint)) {
+                series.labels = None;
+            }
+            let samples = &mut series.samples;
+            samples.pairs.iter_mut().for_each(|pair| *pair = importer.pair(&mut dictionary, *pair));
+            samples.attribute_sets.iter_mut().for_each(|set| *set = importer.attributes(&mut dictionary, *set));
+            series
+        };
+        let series = series.into_iter().map(strip_series).collect();
+        Ok(Batch { tenant, id, dictionary, series })
+    }
+
+    /// Applies the entry at the next position.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the state is unchanged or not to be trusted; the replica must stop.
+    pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
+        self.check_order(&position)?;
+        let outcome = match &entry.command {
+            Command::Append(batch) => self.append(entry.proposed_at_ns, batch)?,
+            Command::Expire { before_ns } => return self.expire(position, entry.proposed_at_ns, *before_ns),
+        };
+        let mut state = self.state.write();
+        state.applied = Some(position);
+        state.clock_ns = state.clock_ns.max(entry.proposed_at_ns);
+        Ok(outcome)
+    }
+
+    /// Passes an entry that holds no command; a new membership, if any, is kept for the log.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfOrder`].
+    pub fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<(), EngineError> {
+        self.check_order(&position)?;
+        let mut state = self.state.write();
+        state.applied = Some(position);
+        if membership.is_some() {
+            state.membership = membership;
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, position: &Position) -> Result<(), EngineError> {
+        let applied = self.state.read().applied.as_ref().map_or(0, |applied| applied.index);
+        // A log begins at 0 or 1; behind that there are no gaps.
+        if applied > 0 && position.index != applied + 1 {
+            return Err(EngineError::OutOfOrder { index: position.index, applied });
+        }
+        Ok(())
+    }
+
+    fn append(&self, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
+        let state = self.state.read();
+        let now_ns = state.clock_ns.max(now_ns);
+        if let Some(id) = batch.id
+            && state.batch_ids.contains(&self.database, id, now_ns)?
+        {
+            return Ok(Outcome::Duplicate);
+        }
+        let known_tenant = state.tenants.get(&batch.tenant).copied();
+        let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
+        drop(state);
+        let tenant = known_tenant.unwrap_or(next_tenant);
+        let keys: BTreeSet<_> = batch.series.iter().flat_map(|series| partitions_of(tenant, series)).collect();
+        let mut partitions = Vec::new();
+        for &key in &keys {
+            let existing = self.partition(key)?;
+            partitions.push((key, existing.unwrap_or_else(|| Arc::new(RwLock::new(Partition::new(key))))));
+        }
+        if !partitions.iter().all(|(_, partition)| partition.read().knows_what_is_stripped(batch)) {
+            return Ok(Outcome::Dangling);
+        }
+        let mut state = self.state.write();
+        if known_tenant.is_none() {
+            state.tenants.insert(batch.tenant.clone(), tenant);
+            state.unsealed_tenants.push((tenant, batch.tenant.clone()));
+        }
+        let mut added = 0;
+        for (key, partition) in partitions {
+            let mut inner = partition.write();
+            let mut importer = Importer::new(&batch.dictionary);
+            for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
+                let times = &series.samples.times_ns;
+                let here = |i: usize| PartitionKey::of(tenant, times[i]) == key;
+                if (0..times.len()).any(here) {
+                    added += inner.add(&mut importer, series, here);
+                }
+            }
+            drop(inner);
+            state.existing.insert(key);
+            state.loaded.insert(key, partition);
+        }
+        state.head_bytes += added * HEAD_SAMPLE_BYTES;
+        state.samples_applied += added as u64;
+        if let Some(id) = batch.id {
+            state.batch_ids.insert(id, now_ns);
+        }
+        Ok(Outcome::Applied)
+    }
+
+    /// Drops partitions, and seals everything else in the same write, so that nothing of them can come back.
+    fn expire(&self, position: Position, now_ns: i64, before_ns: i64) -> Result<Outcome, EngineError> {
+        let expired: Vec<_> = {
+            let state = self.state.read();
+            state.existing.iter().copied().filter(|key| key.end_ns() <= before_ns).collect()
+        };
+        {
+            let mut state = self.state.write();
+            for key in &expired {
+                state.existing.remove(key);
+                state.loaded.remove(key);
+            }
+            state.applied = Some(position);
+            state.clock_ns = state.clock_ns.max(now_ns);
+        }
+        let mut batch = WriteBatch::default();
+        for key in &expired {
+            batch.delete_range(key.prefix(), key.end());
+        }
+        self.seal(batch)?;
+        for key in &expired {
+            // Frees whole files at once; the rest goes with the next compaction.
+            self.database.delete_file_in_range(key.prefix(), key.end())?;
+        }
+        Ok(Outcome::Applied)
+    }
+
+    /// Whether the head is over its budget.
+    pub fn wants_flush(&self) -> bool {
+        self.state.read().head_bytes >= self.config.head_bytes_max
+    }
+
+    /// Makes everything applied so far durable; returns up to where.
+    ///
+    /// # Errors
+    /// [`EngineError`]; where the disk is full nothing is lost, and flushing may be tried again when there is space.
+    pub fn flush(&self) -> Result<Option<Position>, EngineError> {
+        self.seal(WriteBatch::default())?;
+        let applied = self.applied();
+        self.database.flush()?;
+        self.flushed.lock().clone_from(&applied);
+        Ok(applied)
+    }
+
+    /// Moves everything from memory into the database, in one write behind what `batch` holds.
+    fn seal(&self, mut batch: WriteBatch) -> Result<(), EngineError> {
+        {
+            // Shared: selections go on while the head is encoded.
+            let state = self.state.read();
+            let Some(applied) = &state.applied else { return Ok(()) };
+            for partition in state.loaded.values() {
+                partition.read().seal(applied.index, &mut batch)?;
+            }
+            state.batch_ids.seal(state.clock_ns, &mut batch);
+            for (id, tenant) in &state.unsealed_tenants {
+                batch.put(key::tenant(*id), tenant.as_str());
+            }
+            if let Some(membership) = &state.membership {
+                batch.put(key::MEMBERSHIP, membership);
+            }
+            batch.put(key::CLOCK, state.clock_ns.to_be_bytes());
+            batch.put(key::APPLIED, database::position_value(applied));
+        }
+        // Exclusive: no selection may see samples both in the database and in the head.
+        let mut state = self.state.write();
+        let mut options = WriteOptions::default();
+        options.disable_wal(true);
+        self.database.write_opt(batch, &options)?;
+        state.loaded.values().for_each(|partition| partition.write().sealed());
+        state.batch_ids.sealed();
+        state.unsealed_tenants.clear();
+        state.head_bytes = 0;
+        state.sealings += 1;
+        let idle = state.loaded.len().saturating_sub(IDLE_PARTITIONS_MAX);
+        for _ in 0..idle {
+            // Oldest first: new samples and most queries go to the newest.
+            state.loaded.pop_first();
+        }
+        Ok(())
+    }
+
+    /// A partition that exists, read from the database if it is not in memory.
+    fn partition(&self, key: PartitionKey) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
+        loop {
+            let sealings = {
+                let state = self.state.read();
+                if let Some(partition) = state.loaded.get(&key) {
+                    return Ok(Some(Arc::clone(partition)));
+                }
+                if !state.existing.contains(&key) {
+                    return Ok(None);
+                }
+                state.sealings
+            };
+            // Read without the lock: what is not loaded has no head, so the database holds all of it, unless it was loaded,
+            // added to, sealed and let go meanwhile.
+            let read = Arc::new(RwLock::new(Partition::load(&self.database, key)?));
+            let mut state = self.state.write();
+            if state.sealings == sealings && state.existing.contains(&key) {
+                return Ok(Some(Arc::clone(state.loaded.entry(key).or_insert(read))));
+            }
+        }
+    }
+
+    /// Sums of samples; consistent: all of an entry or nothing of it.
+    ///
+    /// # Errors
+    /// [`SelectError`]: the question is wrong, its answer too large, or the state cannot be read.
+    pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
+        let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
+        let (gathered, snapshot) = self.gather(&selection.tenant, &matchers, selection.fold.window())?;
+        let mut accumulator = Accumulator::new(selection, &matchers);
+        for gathered in gathered.iter().rev() {
+            accumulator.add(&snapshot, gathered)?;
+        }
+        Ok(accumulator.finish())
+    }
+
+    /// What matches in each partition of the window, oldest first, and the database as of the same moment.
+    fn gather(
+        &self,
+        tenant: &TenantId,
+        matchers: &[ReadyMatcher],
+        window: Window,
+    ) -> Result<(Vec<Gathered>, rocksdb::SnapshotWithThreadMode<'_, DB>), SelectError> {
+        let overlaps = |key: &PartitionKey| key.start_ns() <= window.end_ns && window.start_ns < key.end_ns();
+        let keys: Vec<_> = {
+            let state = self.state.read();
+            let tenant = state.tenants.get(tenant).copied();
+            state.existing.iter().copied().filter(|key| Some(key.tenant) == tenant && overlaps(key)).collect()
+        };
+        // Loading may read the disk, so it is done before the lock is taken for the moment of the answer.
+        let mut partitions = Vec::new();
+        for key in keys {
+            partitions.extend(self.partition(key)?);
+        }
+        let state = self.state.read();
+        let gathered = partitions.iter().map(|partition| gather(partition, matchers, window)).collect();
+        let snapshot = self.database.snapshot();
+        drop(state);
+        Ok((gathered, snapshot))
+    }
+
+    /// Series that have samples in the window.
+    ///
+    /// # Errors
+    /// As [`Engine::select`].
+    pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
+        let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
+        let (gathered, snapshot) = self.gather(tenant, &ready, window)?;
+        let mut attribute_names = BTreeSet::new();
+        for gathered in &gathered {
+            attribute_names.extend(attribute_names_of(&gathered.partition.read().dictionary));
+        }
+        // A matcher on a name that no attribute has says the same of every sample.
+        let by_attributes = |series: &GatheredSeries| {
+            let on_samples = on_series(&ready, &series.labels).unwrap_or_default();
+            on_samples.iter().any(|matcher| !matcher.accepts("") || attribute_names.contains(&matcher.name))
+        };
+        let attribute_names = &attribute_names;
+        let series = if gathered.iter().flat_map(|gathered| &gathered.series).any(by_attributes) {
+            self.series_by_samples(tenant, matchers, window)?
+        } else {
+            with_samples(&gathered, &snapshot, window)?
+        };
+        Ok(SeriesAnswer {
+            series: series.into_iter().collect(),
+            attribute_names: attribute_names.iter().cloned().collect(),
+        })
+    }
+
+    /// The series that have samples whose attributes match.
+    fn series_by_samples(
+        &self,
+        tenant: &TenantId,
+        matchers: &[Matcher],
+        window: Window,
+    ) -> Result<BTreeSet<LabelSet>, SelectError> {
+        let selection = Selection {
+            tenant: tenant.clone(),
+            matchers: matchers.to_vec(),
+            fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
+            group_by: Vec::new(),
+            group_by_series: true,
+            stacks: StackDetail::None,
+        };
+        Ok(self.select(&selection)?.groups.into_iter().collect())
+    }
+
+    /// See [`Statistics`].
+    pub fn statistics(&self) -> Statistics {
+        let state = self.state.read();
+        let oldest = state.existing.first();
+        let partitions = state.loaded.values().map(|partition| partition.read());
+        let (series, dictionary_bytes) = partitions.fold((0, 0), |(series, bytes), partition| {
+            (series + partition.series.len() as u64, bytes + partition.dictionary_bytes() as u64)
+        });
+        let size = |property| self.database.property_int_value(property).ok().flatten().unwrap_or_default();
+        Statistics {
+            head_bytes: state.head_bytes as u64,
+            dictionary_bytes,
+            disk_bytes: size("rocksdb.total-sst-files-size"),
+            oldest_ns: oldest.map(|key| key.start_ns()),
+            oldest_end_ns: oldest.map(|key| key.end_ns()),
+            series,
+            samples_applied: state.samples_applied,
+        }
+    }
+}
+
+fn attribute_names_of(dictionary: &Dictionary) -> BTreeSet<String> {
+    let keys: BTreeSet<u32> = dictionary.attribute_sets.iter().flatten().map(|attribute| attribute.key).collect();
+    keys.into_iter().map(|key| proto::label::sanitize_label_name(dictionary.strings.get(key))).collect()
+}
+
+/// The series that have any sample in the window.
+fn with_samples(
+    gathered: &[Gathered],
+    snapshot: &rocksdb::SnapshotWithThreadMode<'_, DB>,
+    window: Window,
+) -> Result<BTreeSet<LabelSet>, SelectError> {
+    let mut found = BTreeSet::new();
+    for partition in gathered {
+        for series in partition.series.iter() {
+            let mut any = found.contains(&series.labels);
+            if !any {
+                pieces(snapshot, partition.key, series, window, |_samples| {
+                    any = true;
+                    Ok(())
+                })?;
+            }
+            if any {
+                found.insert(series.labels.clone());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The partitions that a series' samples are in.
+fn partitions_of(tenant: u32, series: &SeriesSamples) -> BTreeSet<PartitionKey> {
+    series.samples.times_ns.iter().map(|&time| PartitionKey::of(tenant, time)).collect()
+}

@@ -1,0 +1,118 @@
+//! What can go wrong in the engine, and what the replica must do.
+
+use proto::build_id::to_hex;
+
+/// A state that cannot be trusted or a disk that fails: the replica must stop serving, except where [`EngineError::is_disk_full`].
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The state database failed; what it was asked to write may or may not be there.
+    #[error("state database: {0}")]
+    Database(#[from] rocksdb::Error),
+    /// What was read is not what was written.
+    #[error(transparent)]
+    Corruption(#[from] Corruption),
+    /// Written by another version of the engine.
+    #[error("the state has format {found}, this version reads {expected}: run the version that wrote it")]
+    Format {
+        /// In the state.
+        found: u32,
+        /// Of this version.
+        expected: u32,
+    },
+    /// Memory could not be compressed: zstd has none left.
+    #[error("compressing: {0}")]
+    Compress(#[source] std::io::Error),
+    /// Entries are applied in log order, each once.
+    #[error("entry {index} was to be applied behind entry {applied}")]
+    OutOfOrder {
+        /// What came.
+        index: u64,
+        /// What was there.
+        applied: u64,
+    },
+}
+
+impl EngineError {
+    /// Whether the disk is full: nothing is lost, and writing may go on when there is space again.
+    #[must_use]
+    pub fn is_disk_full(&self) -> bool {
+        match self {
+            // RocksDB gives the subcode only in the text.
+            Self::Database(error) => error.as_ref().contains("No space left on device"),
+            _ => false,
+        }
+    }
+}
+
+/// A value of the state database that failed a check.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "state database: the value of key {} fails its check of {check}: the disk or the software is broken",
+    to_hex(key)
+)]
+pub struct Corruption {
+    /// Of the value.
+    pub key: Vec<u8>,
+    /// Which check.
+    pub check: CorruptionCheck,
+}
+
+/// The check that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CorruptionCheck {
+    /// A length that does not fit.
+    Length,
+    /// An unknown version.
+    Version,
+    /// CRC-32C.
+    Checksum,
+    /// What is inside contradicts itself.
+    Content,
+}
+
+impl std::fmt::Display for CorruptionCheck {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Length => "length",
+            Self::Version => "version",
+            Self::Checksum => "checksum",
+            Self::Content => "content",
+        })
+    }
+}
+
+/// Why a selection has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum SelectError {
+    /// A regular expression that does not parse or is too large.
+    #[error("{pattern:?} is no usable regular expression: {source}")]
+    BadRegex {
+        /// As it was asked.
+        pattern: String,
+        /// What is wrong.
+        source: Box<regex::Error>,
+    },
+    /// Over the memory budget of one query.
+    #[error(
+        "the answer has more than {cells_max} cells (groups x steps x stacks): ask for a shorter range, a larger step or fewer groups"
+    )]
+    TooLarge {
+        /// See `limits`.
+        cells_max: usize,
+    },
+    /// See there.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+impl From<rocksdb::Error> for SelectError {
+    fn from(error: rocksdb::Error) -> Self {
+        Self::Engine(EngineError::Database(error))
+    }
+}
+
+impl From<Corruption> for SelectError {
+    fn from(error: Corruption) -> Self {
+        Self::Engine(EngineError::Corruption(error))
+    }
+}

@@ -1,0 +1,80 @@
+//! Matchers made ready: each holds on a series' label, or, where the series has no such label, on its samples' attribute.
+
+use proto::selection::Operation;
+use proto::{Dictionary, LabelSet, Matcher};
+use regex::{Regex, RegexBuilder};
+
+use crate::error::SelectError;
+
+/// Compiled size of one regular expression: what keeps a hostile one from taking the node's memory.
+const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// One matcher, its regular expression compiled.
+#[derive(Debug)]
+pub(crate) struct ReadyMatcher {
+    pub(crate) name: String,
+    test: Test,
+}
+
+#[derive(Debug)]
+enum Test {
+    Equal(String),
+    NotEqual(String),
+    Match(Regex),
+    NotMatch(Regex),
+}
+
+impl ReadyMatcher {
+    pub(crate) fn new(matcher: &Matcher) -> Result<Self, SelectError> {
+        let regex = || {
+            // Anchored, and a dot is any character: as Prometheus has it.
+            let anchored = format!("^(?s:{})$", matcher.value);
+            RegexBuilder::new(&anchored)
+                .size_limit(REGEX_BYTES_MAX)
+                .build()
+                .map_err(|source| SelectError::BadRegex { pattern: matcher.value.clone(), source: Box::new(source) })
+        };
+        let test = match matcher.operation {
+            Operation::Equal => Test::Equal(matcher.value.clone()),
+            Operation::NotEqual => Test::NotEqual(matcher.value.clone()),
+            Operation::Match => Test::Match(regex()?),
+            Operation::NotMatch => Test::NotMatch(regex()?),
+        };
+        Ok(Self { name: matcher.name.clone(), test })
+    }
+
+    pub(crate) fn accepts(&self, value: &str) -> bool {
+        match &self.test {
+            Test::Equal(wanted) => value == wanted,
+            Test::NotEqual(unwanted) => value != unwanted,
+            Test::Match(regex) => regex.is_match(value),
+            Test::NotMatch(regex) => !regex.is_match(value),
+        }
+    }
+}
+
+/// What the matchers say of one series: no, or which of them its samples' attributes must still pass.
+pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Option<Vec<&'a ReadyMatcher>> {
+    let mut on_samples = Vec::new();
+    for matcher in matchers {
+        match labels.get(&matcher.name) {
+            "" => on_samples.push(matcher),
+            value if !matcher.accepts(value) => return None,
+            _ => {}
+        }
+    }
+    Some(on_samples)
+}
+
+/// The value of an attribute, by the name that queries use; "" if it is absent.
+pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str) -> String {
+    dictionary.attribute_sets[attribute_set as usize]
+        .iter()
+        .find(|attribute| is_written_as(dictionary.strings.get(attribute.key), name))
+        .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
+}
+
+/// Whether a key, dots and all, is what queries write as `name`; nothing is allocated where it already is a label name.
+fn is_written_as(key: &str, name: &str) -> bool {
+    key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
+}
