@@ -1,0 +1,129 @@
+//! One shard's log, as openraft wants it.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use futures::Stream;
+use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
+use openraft::type_config::TypeConfigExt as _;
+
+use crate::consensus::log_database::LogDatabase;
+use crate::consensus::types::{LogEntry, LogId, Types, Vote};
+
+/// Entries that are read at one time for applying.
+const READ_BYTES_MAX: usize = 4 << 20;
+
+/// Cheap to clone; all clones are the same log.
+#[derive(Clone, Debug)]
+pub(crate) struct LogStore {
+    shard: u32,
+    log: Arc<LogDatabase>,
+}
+
+impl LogStore {
+    pub(crate) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
+        Self { shard, log }
+    }
+
+    fn read(&self, start: u64, end: u64, bytes_max: usize) -> io::Result<Vec<LogEntry>> {
+        self.log.read(self.shard, start, end, bytes_max).map_err(|error| self.log.failure().io_error(error))
+    }
+}
+
+/// As `[start, end)`.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => u64::MAX,
+    };
+    (start, end)
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<R>(&mut self, range: R) -> io::Result<Vec<LogEntry>>
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (start, end) = bounds(&range);
+        self.read(start, end, usize::MAX)
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        self.log.vote(self.shard).map_err(|error| self.log.failure().io_error(error))
+    }
+
+    // After a restart the range is all that was not flushed: it must not be in memory at one time.
+    async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
+    where
+        R: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (start, end) = bounds(&range);
+        let store = self.clone();
+        futures::stream::unfold((Vec::new().into_iter(), start), move |(mut ready, next)| {
+            let store = store.clone();
+            async move {
+                if ready.len() == 0 && next < end {
+                    ready = match store.read(next, end, READ_BYTES_MAX) {
+                        Ok(entries) => entries.into_iter(),
+                        Err(error) => return Some((Err(error), (ready, end))),
+                    };
+                }
+                let entry = ready.next()?;
+                let next = entry.log_id.index + 1;
+                Some((Ok(entry), (ready, next)))
+            }
+        })
+    }
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = Self;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
+        let failed = |error| self.log.failure().io_error(error);
+        let last_purged_log_id = self.log.cut_off(self.shard).map_err(failed)?;
+        let last = self.log.last(self.shard).map_err(failed)?.map(|entry| entry.log_id);
+        Ok(LogState { last_purged_log_id, last_log_id: last.or(last_purged_log_id) })
+    }
+
+    async fn get_log_reader(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let failed = |error| self.log.failure().io_error(error);
+        self.log.write_vote(self.shard, vote).map_err(failed)?;
+        // The same queue as appends: votes and entries are synced in the order in which they were written.
+        let (sender, receiver) = Types::oneshot();
+        self.log.sync(IOFlushed::signal(sender), 0).map_err(failed)?;
+        receiver.await.map_err(io::Error::other)?
+    }
+
+    async fn append<I>(&mut self, entries: I, callback: IOFlushed<Types>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = LogEntry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let failed = |error| self.log.failure().io_error(error);
+        let entries = self.log.append(self.shard, entries).map_err(failed)?;
+        self.log.sync(callback, entries).map_err(failed)
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let from = last.map_or(0, |last| last.index + 1);
+        self.log.truncate(self.shard, from).map_err(|error| self.log.failure().io_error(error))
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        self.log.cut(self.shard, &upto).map_err(|error| self.log.failure().io_error(error))
+    }
+}

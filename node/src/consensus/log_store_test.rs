@@ -1,0 +1,266 @@
+//! Openraft's own suite over the log store, and what the suite does not ask: crashes, group commit, cutting.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt as _};
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::entry::RaftEntry as _;
+use openraft::storage::{
+    EntryResponder, IOFlushed, RaftLogReader as _, RaftLogStorage as _, RaftSnapshotBuilder, RaftStateMachine, Snapshot,
+    SnapshotMeta,
+};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::type_config::TypeConfigExt as _;
+use openraft::vote::RaftLeaderId as _;
+use openraft::{EntryPayload, OptionalSend, StorageError};
+use prometheus_client::registry::Registry;
+use storage_engine::Outcome;
+use tempfile::TempDir;
+
+use crate::consensus::LogDatabase;
+use crate::consensus::log_store::LogStore;
+use crate::consensus::types::{LogEntry, LogId, Payload, StoredMembership, Types, Vote};
+use crate::directory::used_bytes;
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// What the suite needs beside a log store: remembers positions and nothing else.
+#[derive(Clone, Debug, Default)]
+struct Positions {
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    snapshot: Arc<parking_lot::Mutex<Option<SnapshotMetaOf<Types>>>>,
+}
+
+impl RaftStateMachine<Types> for Positions {
+    type SnapshotData = ();
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            self.applied = Some(entry.log_id);
+            if let EntryPayload::Membership(membership) = entry.payload {
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+            }
+            if let Some(responder) = responder {
+                responder.send(Outcome::Applied);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<Types>, (): ()) -> io::Result<()> {
+        (self.applied, self.membership) = (meta.last_log_id, meta.last_membership.clone());
+        *self.snapshot.lock() = Some(meta.clone());
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, ()>>> {
+        Ok(self.snapshot.lock().clone().map(|meta| Snapshot { meta, snapshot: () }))
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for Positions {
+    type SnapshotData = ();
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, ()>> {
+        let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() };
+        *self.snapshot.lock() = Some(meta.clone());
+        Ok(Snapshot { meta, snapshot: () })
+    }
+}
+
+struct Builder;
+
+impl StoreBuilder<Types, LogStore, Positions, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, Positions), StorageError<Types>> {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, _metrics) = open(&folder);
+        Ok((folder, LogStore::new(1, log), Positions::default()))
+    }
+}
+
+fn open(folder: &TempDir) -> (Arc<LogDatabase>, Metrics) {
+    let metrics = Metrics::register(&mut Registry::default());
+    let log = LogDatabase::open(&folder.path().join("raft"), 1, Failure::new(), metrics.clone()).unwrap();
+    (Arc::new(log), metrics)
+}
+
+fn entry(index: u64, bytes: usize) -> LogEntry {
+    let log_id = LogId::new(openraft::alias::LeaderIdOf::<Types>::new(1, 1), index);
+    LogEntry::new(log_id, EntryPayload::Normal(Payload(Bytes::from(vec![index as u8; bytes]))))
+}
+
+/// Appends and returns what is told when it is done.
+async fn append(store: &mut LogStore, entries: Vec<LogEntry>) -> impl Future<Output = io::Result<()>> + use<> {
+    let (sender, receiver) = Types::oneshot();
+    store.append(entries, IOFlushed::signal(sender)).await.unwrap();
+    async { receiver.await.unwrap() }
+}
+
+#[tokio::test]
+async fn the_log_store_passes_openrafts_suite() {
+    Suite::test_all(Builder).await.unwrap();
+}
+
+#[tokio::test]
+async fn vote_entries_and_cut_survive_reopening() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let mut store = LogStore::new(1, open(&folder).0);
+        store.save_vote(&Vote::new_committed(7, 1)).await.unwrap();
+        append(&mut store, (0..10).map(|index| entry(index, 100)).collect()).await.await.unwrap();
+        store.purge(entry(3, 0).log_id).await.unwrap();
+        store.truncate_after(Some(entry(7, 0).log_id)).await.unwrap();
+    }
+    let mut store = LogStore::new(1, open(&folder).0);
+    assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(7, 1)));
+    let entries = store.try_get_log_entries(..).await.unwrap();
+    assert_eq!(entries, (4..8).map(|index| entry(index, 100)).collect::<Vec<_>>());
+    let state = store.get_log_state().await.unwrap();
+    assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(entry(3, 0).log_id), Some(entry(7, 0).log_id)));
+}
+
+#[tokio::test]
+async fn shards_do_not_see_each_others_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(&folder);
+    let (mut one, mut two) = (LogStore::new(1, Arc::clone(&log)), LogStore::new(2, log));
+    append(&mut one, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+    append(&mut two, vec![entry(0, 20)]).await.await.unwrap();
+    one.truncate_after(None).await.unwrap();
+    assert_eq!(one.get_log_state().await.unwrap().last_log_id, None);
+    assert_eq!(two.try_get_log_entries(..).await.unwrap(), vec![entry(0, 20)]);
+}
+
+#[tokio::test]
+async fn another_nodes_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(&folder));
+    let metrics = Metrics::register(&mut Registry::default());
+    let error = LogDatabase::open(&folder.path().join("raft"), 2, Failure::new(), metrics).unwrap_err();
+    assert!(matches!(error, crate::NodeError::OtherNode { found: 1, expected: 2 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_gap_in_the_log_is_an_error_and_not_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    append(&mut store, vec![entry(0, 10), entry(1, 10), entry(3, 10)]).await.await.unwrap();
+    let error = store.try_get_log_entries(..).await.unwrap_err().to_string();
+    assert!(error.contains("entry 2 is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn entries_are_streamed_in_order_whatever_their_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    let entries: Vec<_> = (0..20).map(|index| entry(index, 1 << 20)).collect();
+    append(&mut store, entries.clone()).await.await.unwrap();
+    let stream = store.entries_stream(3..17).await;
+    let streamed: Vec<_> = Box::pin(stream).try_collect().await.unwrap();
+    assert_eq!(streamed, entries[3..17]);
+}
+
+#[tokio::test]
+async fn many_appends_share_few_syncs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, metrics) = open(&folder);
+    let mut store = LogStore::new(1, log);
+    let mut done = Vec::new();
+    for index in 0..2000 {
+        done.push(append(&mut store, vec![entry(index, 100)]).await);
+    }
+    for done in done {
+        done.await.unwrap();
+    }
+    let syncs = metrics.syncs.get();
+    assert!(syncs < 1000, "{syncs} syncs for 2000 appends");
+    assert_eq!(metrics.entries.get(), 2000);
+}
+
+#[tokio::test]
+async fn what_is_cut_off_gives_its_space_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(&folder);
+    let mut store = LogStore::new(1, Arc::clone(&log));
+    let (mut next, mut largest) = (0, 0);
+    let start = Instant::now();
+    for _round in 0..8 {
+        for _ in 0..64 {
+            append(&mut store, vec![entry(next, 1 << 20)]).await.await.unwrap();
+            next += 1;
+        }
+        store.purge(entry(next - 1, 0).log_id).await.unwrap();
+        log.reclaim().unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        largest = largest.max(used_bytes(folder.path()).unwrap());
+    }
+    println!("{} MiB went through in {:?}, at most {} MiB on disk between", next, start.elapsed(), largest >> 20);
+    assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
+}
+
+/// A tmpfs, unmounted when it is dropped.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// None where mounting is not allowed.
+    fn mount() -> Option<Self> {
+        let disk = Self(tempfile::tempdir().unwrap());
+        disk.run("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).then_some(disk)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> bool {
+        std::process::Command::new(program).args(arguments).arg(self.0.path()).status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        self.run("umount", &["--lazy"]);
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced() {
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("SKIPPED: a tmpfs cannot be mounted (root is needed): no disk was filled");
+        return;
+    };
+    let mut synced = 0;
+    {
+        let (log, _metrics) = open(&disk.0);
+        let mut store = LogStore::new(1, Arc::clone(&log));
+        loop {
+            let (sender, receiver) = Types::oneshot();
+            let appended = store.append(vec![entry(synced, 100_000)], IOFlushed::signal(sender)).await;
+            if appended.is_err() || receiver.await.unwrap().is_err() {
+                break;
+            }
+            synced += 1;
+        }
+        let error = log.failure().get().unwrap();
+        assert!(error.is_disk_full(), "{error}");
+        assert!(synced > 100, "{synced}");
+    }
+    assert!(disk.run("mount", &["-o", "remount,size=128m"]));
+    let mut store = LogStore::new(1, open(&disk.0).0);
+    let entries = store.try_get_log_entries(..synced).await.unwrap();
+    assert_eq!(entries, (0..synced).map(|index| entry(index, 100_000)).collect::<Vec<_>>());
+    let next = store.get_log_state().await.unwrap().last_log_id.unwrap().index + 1;
+    append(&mut store, vec![entry(next, 10)]).await.await.unwrap();
+}

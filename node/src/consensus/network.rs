@@ -1,0 +1,79 @@
+//! The way to other members.
+//!
+//! A group of one member never takes it: the cluster's transport comes with the cluster. Until then a peer cannot be reached,
+//! and openraft treats it as one that is down: nothing is counted as replicated.
+
+use std::future::Future;
+
+use openraft::alias::SnapshotOf;
+use openraft::error::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
+use openraft::{BasicNode, OptionalSend};
+
+use crate::consensus::types::{Types, Vote};
+
+/// Knows no way to any peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peers;
+
+impl RaftNetworkFactory<Types> for Peers {
+    type Network = Peer;
+
+    async fn new_client(&mut self, target: u64, node: &BasicNode) -> Peer {
+        Peer { target, address: node.addr.clone() }
+    }
+}
+
+/// One peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    target: u64,
+    address: String,
+}
+
+impl Peer {
+    fn unreachable(&self) -> Unreachable<Types> {
+        let Self { target, address } = self;
+        Unreachable::from_string(format!("node {target} at {address}: this version replicates to no other node"))
+    }
+}
+
+impl RaftNetworkV2<Types> for Peer {
+    type SnapshotData = ();
+
+    async fn append_entries(
+        &mut self,
+        _request: AppendEntriesRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
+        Err(self.unreachable().into())
+    }
+
+    async fn vote(
+        &mut self,
+        _request: VoteRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        Err(self.unreachable().into())
+    }
+
+    // The trait's own would grant the vote.
+    async fn pre_vote(
+        &mut self,
+        _request: VoteRequest<Types>,
+        _option: RPCOption,
+    ) -> Result<VoteResponse<Types>, RPCError<Types>> {
+        Err(self.unreachable().into())
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        _vote: Vote,
+        _snapshot: SnapshotOf<Types, ()>,
+        _cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
+        Err(self.unreachable().into())
+    }
+}

@@ -1,0 +1,346 @@
+//! How consensus is written to disk: entries, votes, log ids, memberships.
+//!
+//! ```text
+//! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
+//! vote        | version u8 | term u64 | node u64 | committed u8 | crc u32 |
+//! log id      | version u8 | term u64 | node u64 | index u64 | crc u32 |
+//! membership  | version u8 | is_logged u8 | term u64 | node u64 | index u64 | config | crc u32 |
+//! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
+//! ```
+//!
+//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so that a
+//! value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a config.
+//!
+//! Invariant: a record is returned as it was written, or as an error. Nothing is taken from it before its checksum holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::{Buf as _, BufMut as _, Bytes, TryGetError};
+use openraft::entry::RaftEntry as _;
+use openraft::vote::RaftLeaderId as _;
+use openraft::{BasicNode, EntryPayload};
+
+use crate::consensus::types::{LogEntry, LogId, Membership, Payload, StoredMembership, Types, Vote};
+
+/// Of every record here.
+const VERSION: u8 = 1;
+const ENTRY_HEADER_BYTES: usize = 26;
+const CRC_BYTES: usize = 4;
+
+type LeaderId = openraft::alias::LeaderIdOf<Types>;
+
+/// Shard and index, as the log is ordered.
+pub(crate) type EntryKey = [u8; 12];
+
+/// A record that is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Shorter or longer than its lengths say.
+    #[error("{record}: its length is wrong; the disk or the software is broken")]
+    Length {
+        /// Which kind of record.
+        record: &'static str,
+    },
+    /// Written by another version.
+    #[error("{record}: has version {found}, this version reads {VERSION}: run the version that wrote it")]
+    Version {
+        /// Which kind of record.
+        record: &'static str,
+        /// What it has.
+        found: u8,
+    },
+    /// Changed since it was written.
+    #[error("{record}: its checksum is wrong; the disk or the software is broken")]
+    Checksum {
+        /// Which kind of record.
+        record: &'static str,
+    },
+    /// Nonsense behind a right checksum: written by broken software.
+    #[error("{record}: its content is wrong; it was written by broken software")]
+    Content {
+        /// Which kind of record.
+        record: &'static str,
+    },
+    /// An entry that must be there is not.
+    #[error("shard {shard}: entry {index} is missing between others; the disk or the software is broken")]
+    Missing {
+        /// Whose log.
+        shard: u32,
+        /// Which entry.
+        index: u64,
+    },
+}
+
+/// Key of an entry.
+pub(crate) fn entry_key(shard: u32, index: u64) -> EntryKey {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&shard.to_be_bytes());
+    key[4..].copy_from_slice(&index.to_be_bytes());
+    key
+}
+
+/// What is stored under an entry's key.
+pub(crate) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
+    let (kind, payload) = match &entry.payload {
+        EntryPayload::Blank => (0, Bytes::new()),
+        EntryPayload::Normal(payload) => (1, payload.0.clone()),
+        EntryPayload::Membership(membership) => {
+            let mut config = Vec::new();
+            put_config(&mut config, membership);
+            (2, Bytes::from(config))
+        }
+    };
+    let leader = entry.log_id.leader_id;
+    let mut out = Vec::with_capacity(ENTRY_HEADER_BYTES + payload.len());
+    out.put_u8(VERSION);
+    out.put_u8(kind);
+    out.put_u64(leader.term);
+    out.put_u64(leader.node_id);
+    // Entries are bounded far below 4 GiB when they are proposed; a longer one would not read back.
+    out.put_u32(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+    out.put_u32(entry_crc(key, &out, &payload));
+    out.put_slice(&payload);
+    out
+}
+
+fn entry_crc(key: &EntryKey, header: &[u8], payload: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(key), header), payload)
+}
+
+/// The entry that was stored under `key`.
+pub(crate) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, RecordError> {
+    let record = "entry";
+    let short = |_short: TryGetError| RecordError::Length { record };
+    check_version(record, &value)?;
+    let mut header = &value[..value.len().min(ENTRY_HEADER_BYTES)];
+    let _version = header.try_get_u8().map_err(short)?;
+    let kind = header.try_get_u8().map_err(short)?;
+    let (term, node) = (header.try_get_u64().map_err(short)?, header.try_get_u64().map_err(short)?);
+    let payload_len = header.try_get_u32().map_err(short)?;
+    let crc = header.try_get_u32().map_err(short)?;
+    let payload = value.slice(ENTRY_HEADER_BYTES..);
+    if payload.len() != payload_len as usize {
+        return Err(RecordError::Length { record });
+    }
+    if entry_crc(key, &value[..ENTRY_HEADER_BYTES - CRC_BYTES], &payload) != crc {
+        return Err(RecordError::Checksum { record });
+    }
+    let payload = match kind {
+        0 if payload.is_empty() => EntryPayload::Blank,
+        1 => EntryPayload::Normal(Payload(payload)),
+        2 => EntryPayload::Membership(get_config(&mut &payload[..])?),
+        _ => return Err(RecordError::Content { record }),
+    };
+    let mut index = &key[4..];
+    let index = index.try_get_u64().map_err(short)?;
+    Ok(LogEntry::new(LogId::new(LeaderId::new(term, node), index), payload))
+}
+
+pub(crate) fn encode_vote(vote: &Vote) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_u64(vote.leader_id.term);
+    out.put_u64(vote.leader_id.node_id);
+    out.put_u8(u8::from(vote.committed));
+    seal(out)
+}
+
+pub(crate) fn decode_vote(value: &[u8]) -> Result<Vote, RecordError> {
+    let record = "vote";
+    let short = |_short: TryGetError| RecordError::Length { record };
+    let mut rest = unseal(record, value)?;
+    let leader_id = LeaderId::new(rest.try_get_u64().map_err(short)?, rest.try_get_u64().map_err(short)?);
+    let committed = rest.try_get_u8().map_err(short)?;
+    if committed > 1 || !rest.is_empty() {
+        return Err(RecordError::Content { record });
+    }
+    Ok(Vote { leader_id, committed: committed == 1 })
+}
+
+pub(crate) fn encode_log_id(log_id: &LogId) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    put_log_id(&mut out, log_id);
+    seal(out)
+}
+
+pub(crate) fn decode_log_id(value: &[u8]) -> Result<LogId, RecordError> {
+    let record = "log id";
+    let mut rest = unseal(record, value)?;
+    let log_id = get_log_id(record, &mut rest)?;
+    if rest.is_empty() { Ok(log_id) } else { Err(RecordError::Length { record }) }
+}
+
+/// A membership and the entry that it came with.
+pub(crate) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_u8(u8::from(membership.log_id().is_some()));
+    put_log_id(&mut out, &membership.log_id().unwrap_or_else(|| LogId::new(LeaderId::new(0, 0), 0)));
+    put_config(&mut out, membership.membership());
+    seal(out)
+}
+
+pub(crate) fn decode_membership(value: &[u8]) -> Result<StoredMembership, RecordError> {
+    let record = "membership";
+    let mut rest = unseal(record, value)?;
+    let is_logged = rest.try_get_u8().map_err(|_short| RecordError::Length { record })?;
+    let log_id = get_log_id(record, &mut rest)?;
+    let membership = get_config(&mut rest)?;
+    match is_logged {
+        0 => Ok(StoredMembership::new(None, membership)),
+        1 => Ok(StoredMembership::new(Some(log_id), membership)),
+        _ => Err(RecordError::Content { record }),
+    }
+}
+
+fn put_log_id(out: &mut Vec<u8>, log_id: &LogId) {
+    out.put_u64(log_id.leader_id.term);
+    out.put_u64(log_id.leader_id.node_id);
+    out.put_u64(log_id.index);
+}
+
+fn get_log_id(record: &'static str, rest: &mut &[u8]) -> Result<LogId, RecordError> {
+    let short = |_short: TryGetError| RecordError::Length { record };
+    let leader = LeaderId::new(rest.try_get_u64().map_err(short)?, rest.try_get_u64().map_err(short)?);
+    Ok(LogId::new(leader, rest.try_get_u64().map_err(short)?))
+}
+
+fn put_config(out: &mut Vec<u8>, membership: &Membership) {
+    // Members are proposed one by one, by an administrator: there are never 65,536, and an address has no 64 KiB.
+    let length = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
+    let sets = membership.get_joint_config();
+    out.put_u16(length(sets.len()));
+    for set in sets {
+        out.put_u16(length(set.len()));
+        set.iter().for_each(|&node| out.put_u64(node));
+    }
+    out.put_u16(length(membership.nodes().count()));
+    for (&node, BasicNode { addr }) in membership.nodes() {
+        out.put_u64(node);
+        out.put_u16(length(addr.len()));
+        out.put_slice(addr.as_bytes());
+    }
+}
+
+fn get_config(rest: &mut &[u8]) -> Result<Membership, RecordError> {
+    let record = "membership";
+    let short = |_short: TryGetError| RecordError::Length { record };
+    let mut sets = Vec::new();
+    for _ in 0..rest.try_get_u16().map_err(short)? {
+        let mut set = BTreeSet::new();
+        for _ in 0..rest.try_get_u16().map_err(short)? {
+            set.insert(rest.try_get_u64().map_err(short)?);
+        }
+        sets.push(set);
+    }
+    let mut nodes = BTreeMap::new();
+    for _ in 0..rest.try_get_u16().map_err(short)? {
+        let node = rest.try_get_u64().map_err(short)?;
+        let address_len = usize::from(rest.try_get_u16().map_err(short)?);
+        let (address, behind) = rest.split_at_checked(address_len).ok_or(RecordError::Length { record })?;
+        *rest = behind;
+        let address = std::str::from_utf8(address).map_err(|_not_utf8| RecordError::Content { record })?;
+        nodes.insert(node, BasicNode::new(address));
+    }
+    if !rest.is_empty() {
+        return Err(RecordError::Length { record });
+    }
+    Membership::new(sets, nodes).map_err(|_inconsistent| RecordError::Content { record })
+}
+
+/// Adds the checksum.
+fn seal(mut out: Vec<u8>) -> Vec<u8> {
+    let crc = crc32c::crc32c(&out);
+    out.put_u32(crc);
+    out
+}
+
+/// Checks version and checksum; returns what is between them.
+fn unseal<'a>(record: &'static str, value: &'a [u8]) -> Result<&'a [u8], RecordError> {
+    check_version(record, value)?;
+    let (body, crc) = value.split_last_chunk::<CRC_BYTES>().ok_or(RecordError::Length { record })?;
+    if crc32c::crc32c(body) != u32::from_be_bytes(*crc) {
+        return Err(RecordError::Checksum { record });
+    }
+    body.get(1..).ok_or(RecordError::Length { record })
+}
+
+fn check_version(record: &'static str, value: &[u8]) -> Result<(), RecordError> {
+    match value.first() {
+        Some(&VERSION) => Ok(()),
+        Some(&found) => Err(RecordError::Version { record, found }),
+        None => Err(RecordError::Length { record }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log_id(index: u64) -> LogId {
+        LogId::new(LeaderId::new(7, 3), index)
+    }
+
+    fn membership() -> Membership {
+        let nodes = BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("")), (9, BasicNode::new("learner:4041"))]);
+        Membership::new(vec![BTreeSet::from([1, 2]), BTreeSet::from([2])], nodes).unwrap()
+    }
+
+    fn entries() -> Vec<LogEntry> {
+        let payloads = [
+            EntryPayload::Blank,
+            EntryPayload::Normal(Payload(Bytes::from_static(b"some bytes"))),
+            EntryPayload::Membership(membership()),
+        ];
+        payloads.into_iter().map(|payload| LogEntry::new(log_id(u64::MAX - 1), payload)).collect()
+    }
+
+    /// Every value that differs from `value` in one bit, and every shorter one.
+    fn damaged(value: &[u8]) -> impl Iterator<Item = Vec<u8>> {
+        let flipped = (0..value.len() * 8).map(|bit| {
+            let mut damaged = value.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            damaged
+        });
+        flipped.chain((0..value.len()).map(|length| value[..length].to_vec()))
+    }
+
+    #[test]
+    fn every_entry_reads_back_as_it_was_written() {
+        let key = entry_key(1, u64::MAX - 1);
+        for entry in entries() {
+            assert_eq!(decode_entry(&key, encode_entry(&key, &entry).into()).unwrap(), entry);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_prefix_of_an_entry_is_detected() {
+        let key = entry_key(1, u64::MAX - 1);
+        for entry in entries() {
+            for damaged in damaged(&encode_entry(&key, &entry)) {
+                assert!(decode_entry(&key, damaged.clone().into()).is_err(), "{entry:?} {damaged:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_under_another_key_is_detected() {
+        let key = entry_key(1, u64::MAX - 1);
+        let value = Bytes::from(encode_entry(&key, &entries()[1]));
+        for other in [entry_key(1, 5), entry_key(2, u64::MAX - 1)] {
+            assert!(matches!(decode_entry(&other, value.clone()), Err(RecordError::Checksum { .. })));
+        }
+    }
+
+    #[test]
+    fn votes_log_ids_and_memberships_read_back_and_every_damage_is_detected() {
+        let vote = Vote::new_committed(u64::MAX, 5);
+        assert_eq!(decode_vote(&encode_vote(&vote)).unwrap(), vote);
+        assert!(damaged(&encode_vote(&vote)).all(|value| decode_vote(&value).is_err()));
+        assert_eq!(decode_log_id(&encode_log_id(&log_id(4))).unwrap(), log_id(4));
+        assert!(damaged(&encode_log_id(&log_id(4))).all(|value| decode_log_id(&value).is_err()));
+        for logged_at in [None, Some(log_id(11))] {
+            let stored = StoredMembership::new(logged_at, membership());
+            assert_eq!(decode_membership(&encode_membership(&stored)).unwrap(), stored);
+            assert!(damaged(&encode_membership(&stored)).all(|value| decode_membership(&value).is_err()));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Group commit: one thread syncs the log for everybody who waits.
+//!
+//! It takes all that wait, syncs once, and tells them all. While it syncs the next ones gather, so the slower the disk, the
+//! larger the groups.
+//!
+//! Invariant: nobody is told "synced" unless a sync that began after his write returned without error; after the first error
+//! nobody is, ever, and nothing is synced again.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use openraft::storage::IOFlushed;
+use rocksdb::DB;
+
+use crate::consensus::types::Types;
+use crate::error::ReplicaError;
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// Who may wait at one time. A group has one append per openraft batch, so this many never wait.
+const WAITING_MAX: usize = 4096;
+
+/// Somebody who waits.
+struct Waiting {
+    callback: IOFlushed<Types>,
+    entries: usize,
+}
+
+/// Ends when it is dropped, after everybody who waits has been told.
+#[derive(Debug)]
+pub(crate) struct SyncThread {
+    sender: Option<SyncSender<Waiting>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SyncThread {
+    pub(crate) fn start(database: Arc<DB>, failure: Failure, metrics: Metrics) -> std::io::Result<Self> {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let run = move || run(&database, &receiver, &failure, &metrics);
+        let thread = std::thread::Builder::new().name("raft-log-sync".to_owned()).spawn(run)?;
+        Ok(Self { sender: Some(sender), thread: Some(thread) })
+    }
+
+    /// Calls back when what was written before this call is on disk. `entries` is for the metrics.
+    pub(crate) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
+        let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".to_owned());
+        let sender = self.sender.as_ref().ok_or_else(gone)?;
+        sender.send(Waiting { callback, entries }).map_err(|_receiver_gone| gone())
+    }
+}
+
+impl Drop for SyncThread {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that syncs the Raft log panicked");
+        }
+    }
+}
+
+fn run(database: &DB, receiver: &Receiver<Waiting>, failure: &Failure, metrics: &Metrics) {
+    let mut failed = None;
+    while let Ok(first) = receiver.recv() {
+        let group: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
+        if failed.is_none() {
+            let start = Instant::now();
+            if let Err(error) = sync(database) {
+                failed = Some(failure.report(ReplicaError::Sync(error)));
+            }
+            metrics.syncs.inc();
+            metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
+            metrics.sync_entries.observe(group.iter().map(|waiting| waiting.entries).sum::<usize>() as f64);
+        }
+        for waiting in group {
+            waiting.callback.io_completed(match &failed {
+                None => Ok(()),
+                Some(error) => Err(std::io::Error::other(Arc::clone(error))),
+            });
+        }
+    }
+}
+
+#[cfg(not(feature = "planted-skip-sync"))]
+fn sync(database: &DB) -> Result<(), rocksdb::Error> {
+    database.flush_wal(true)
+}
+
+/// The planted fault: says "synced" and has not.
+#[cfg(feature = "planted-skip-sync")]
+fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! The data directory: who holds it, which format it has, how much space it takes.
+//!
+//! ```text
+//! <data_dir>/LOCK         held (flock) as long as the node is open; holds the process id, for the message to the next one
+//! <data_dir>/FORMAT       version of the layout below, decimal
+//! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
+//! <data_dir>/shard-0001/  one shard's engine
+//! ```
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use crate::error::NodeError;
+
+/// Version of the layout.
+const FORMAT_VERSION: u32 = 1;
+
+/// The lock is released by [`DataDirectory::release`], or when the process ends in any way.
+#[derive(Debug)]
+pub(crate) struct DataDirectory {
+    path: PathBuf,
+    lock: Mutex<Option<File>>,
+}
+
+impl DataDirectory {
+    /// Makes the directory if it is not there, locks it, and checks or writes its format.
+    pub(crate) fn open(path: &Path) -> Result<Self, NodeError> {
+        let failed = |source| NodeError::Directory { directory: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(failed)?;
+        let lock = lock(path)?;
+        check_format(path)?;
+        Ok(Self { path: path.to_owned(), lock: Mutex::new(Some(lock)) })
+    }
+
+    /// Lets another process have it. Nothing may be open in it any more.
+    pub(crate) fn release(&self) {
+        self.lock.lock().take();
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn raft(&self) -> PathBuf {
+        self.path.join("raft")
+    }
+
+    pub(crate) fn shard(&self, shard: u32) -> PathBuf {
+        self.path.join(format!("shard-{shard:04}"))
+    }
+}
+
+fn lock(path: &Path) -> Result<File, NodeError> {
+    let failed = |source| NodeError::Directory { directory: path.to_owned(), source };
+    let options = File::options().read(true).write(true).create(true).truncate(false).clone();
+    let mut file = options.open(path.join("LOCK")).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only for the message: any error reads as "unknown".
+            let holder = file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse().ok());
+            return Err(NodeError::Held { directory: path.to_owned(), holder });
+        }
+        Err(TryLockError::Error(source)) => return Err(failed(source)),
+    }
+    // On a full disk the old process id stays: it is only for the message.
+    let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(failed(error)),
+        _ => Ok(file),
+    }
+}
+
+fn check_format(path: &Path) -> Result<(), NodeError> {
+    let failed = |source| NodeError::Directory { directory: path.to_owned(), source };
+    let file = path.join("FORMAT");
+    match fs::read(&file) {
+        Ok(bytes) => {
+            let found = String::from_utf8_lossy(&bytes[..bytes.len().min(100)]).trim().to_owned();
+            if found == FORMAT_VERSION.to_string() {
+                return Ok(());
+            }
+            Err(NodeError::Format { directory: path.to_owned(), found, expected: FORMAT_VERSION })
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => write_format(path, &file).map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn write_format(path: &Path, file: &Path) -> io::Result<()> {
+    let new = path.join("FORMAT.new");
+    let mut writer = File::create(&new)?;
+    writeln!(writer, "{FORMAT_VERSION}")?;
+    writer.sync_all()?;
+    fs::rename(&new, file)?;
+    // Without it the rename is lost on a power cut.
+    File::open(path)?.sync_all()
+}
+
+/// Bytes on disk of everything below `path`; what goes away meanwhile counts nothing.
+pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    let mut folders = vec![path.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            entries => entries?,
+        };
+        for entry in entries {
+            let entry = entry?;
+            match entry.metadata() {
+                Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
+                // Blocks of 512 bytes, whatever the file system's are: what is preallocated counts, what is sparse does not.
+                Ok(metadata) => bytes += metadata.blocks() * 512,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_opener_is_refused_and_told_who_holds_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = DataDirectory::open(folder.path()).unwrap();
+        let error = DataDirectory::open(folder.path()).unwrap_err();
+        assert!(matches!(error, NodeError::Held { holder: Some(pid), .. } if pid == std::process::id()), "{error}");
+        first.release();
+        DataDirectory::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn an_unknown_format_is_refused_and_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("FORMAT"), "2\n").unwrap();
+        let error = DataDirectory::open(folder.path()).unwrap_err();
+        assert!(matches!(&error, NodeError::Format { found, expected: 1, .. } if found == "2"), "{error}");
+        assert_eq!(fs::read(folder.path().join("FORMAT")).unwrap(), b"2\n");
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = DataDirectory::open(&file.join("below")).unwrap_err().to_string();
+        assert!(error.contains("file/below"), "{error}");
+    }
+
+    #[test]
+    fn used_bytes_are_those_of_all_files_below() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("a")).unwrap();
+        fs::write(folder.path().join("a/b"), vec![1; 1 << 20]).unwrap();
+        fs::write(folder.path().join("c"), vec![1; 1 << 20]).unwrap();
+        let used = used_bytes(folder.path()).unwrap();
+        assert!((2 << 20..3 << 20).contains(&used), "{used}");
+        assert_eq!(used_bytes(&folder.path().join("absent")).unwrap(), 0);
+    }
+}

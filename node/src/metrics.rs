@@ -1,0 +1,114 @@
+//! What a node tells about itself, under `varve_node_`.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// Cheap to clone: all clones count together.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics {
+    pub(crate) syncs: Counter,
+    pub(crate) sync_seconds: Histogram,
+    pub(crate) sync_entries: Histogram,
+    pub(crate) entries: Counter,
+    pub(crate) entry_bytes: Counter,
+    pub(crate) applied_index: Gauge,
+    pub(crate) flushed_index: Gauge,
+    pub(crate) first_log_index: Gauge,
+    pub(crate) flush_seconds: Histogram,
+    pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
+    pub(crate) appends_refused: Family<RefusalLabels, Counter>,
+    pub(crate) replica_state: Family<StateLabels, Gauge>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DiskLabels {
+    /// `raft` or `shards`.
+    pub(crate) part: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct RefusalLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct StateLabels {
+    pub(crate) state: &'static str,
+}
+
+/// Why an append was refused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// The replica starts, stops or has failed.
+    NotReady,
+    /// Not this node's shard, or not by this placement.
+    Misplaced,
+    /// The batch contradicts itself or cannot be cut into entries.
+    Invalid,
+    /// Too much in flight.
+    Busy,
+    /// No space on the file system, or over the cap on disk use.
+    DiskFull,
+    /// Proposed and not committed, as far as this node knows.
+    Uncommitted,
+}
+
+impl Refusal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::NotReady => "not_ready",
+            Self::Misplaced => "misplaced",
+            Self::Invalid => "invalid",
+            Self::Busy => "busy",
+            Self::DiskFull => "disk_full",
+            Self::Uncommitted => "uncommitted",
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            syncs: Counter::default(),
+            sync_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            sync_entries: Histogram::new(exponential_buckets(1.0, 2.0, 12)),
+            entries: Counter::default(),
+            entry_bytes: Counter::default(),
+            applied_index: Gauge::default(),
+            flushed_index: Gauge::default(),
+            first_log_index: Gauge::default(),
+            flush_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            disk_bytes: Family::default(),
+            appends_refused: Family::default(),
+            replica_state: Family::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("varve_node");
+        let it = metrics.clone();
+        registry.register("log_syncs", "Syncs of the Raft log to disk", it.syncs);
+        registry.register("log_sync_seconds", "Duration of one sync of the Raft log", it.sync_seconds);
+        registry.register("log_sync_entries", "Entries that one sync made durable", it.sync_entries);
+        registry.register("log_entries", "Entries appended to the Raft log", it.entries);
+        registry.register("log_entry_bytes", "Bytes of entries appended to the Raft log", it.entry_bytes);
+        registry.register("log_first_index", "Index of the first entry in the Raft log", it.first_log_index);
+        registry.register("applied_index", "Index of the last entry in the state", it.applied_index);
+        registry.register("flushed_index", "Index up to which the state is on disk", it.flushed_index);
+        registry.register("flush_seconds", "Duration of one flush of the state", it.flush_seconds);
+        registry.register("disk_bytes", "Space that the data directory takes", it.disk_bytes);
+        registry.register("appends_refused", "Appends that were refused", it.appends_refused);
+        registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
+        metrics
+    }
+
+    pub(crate) fn refused(&self, reason: Refusal) {
+        self.appends_refused.get_or_create(&RefusalLabels { reason: reason.name() }).inc();
+    }
+}
+
+/// Gauges are i64 and indexes u64; a log never gets that long.
+pub(crate) fn gauge(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,218 @@
+//! A node from opening to shutdown: what state its replica is in, and who may use it.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use proto::limits;
+use proto::placement::{FIRST_DATA_SHARD, Placement};
+use proto::wire::node_server::NodeServer;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use crate::config::Config;
+use crate::directory::DataDirectory;
+use crate::error::{NodeError, ReplicaError};
+use crate::metrics::{Metrics, StateLabels};
+use crate::replica::Replica;
+use crate::upkeep;
+
+/// Appends in flight, bytes as they came: what is decoded, encoded and waiting for the disk takes some times this.
+pub(crate) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+
+/// How long a shutdown waits for what is in flight, and for queries.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+
+/// One data directory, open. Implements the gRPC service [`proto::wire::node_server::Node`], for remote routers by
+/// [`Node::serve`] and for those in this process by itself.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) shared: Arc<Shared>,
+    tasks: TaskTracker,
+}
+
+/// What the service and the upkeep share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) directory: DataDirectory,
+    pub(crate) placement: Placement,
+    pub(crate) metrics: Metrics,
+    state: watch::Sender<State>,
+    /// Appends are refused: the disk has no space, or the data has all that it may take.
+    pub(crate) is_full: AtomicBool,
+    pub(crate) is_over_cap: AtomicBool,
+    pub(crate) appends: Arc<Semaphore>,
+    pub(crate) queries: Arc<Semaphore>,
+    /// Nothing new is taken...
+    pub(crate) stopping: CancellationToken,
+    /// ...and then, when what was in flight is done, the upkeep ends.
+    pub(crate) closing: CancellationToken,
+}
+
+/// What the replica is doing.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// It replays its log, waits for an election, or is being opened again.
+    Starting,
+    Serving(Arc<Replica>),
+    /// Its log or engine has met a full disk: reads go on, and it is opened again when there is space.
+    ReadOnly(Arc<Replica>),
+    Failed(Arc<ReplicaError>),
+    Stopped,
+}
+
+impl State {
+    const NAMES: [&str; 5] = ["starting", "serving", "read_only", "failed", "stopped"];
+
+    fn name(&self) -> &'static str {
+        let [starting, serving, read_only, failed, stopped] = Self::NAMES;
+        match self {
+            Self::Starting => starting,
+            Self::Serving(_) => serving,
+            Self::ReadOnly(_) => read_only,
+            Self::Failed(_) => failed,
+            Self::Stopped => stopped,
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        for name in State::NAMES {
+            let gauge = self.metrics.replica_state.get_or_create_owned(&StateLabels { state: name });
+            gauge.set(i64::from(name == state.name()));
+        }
+        tracing::info!(state = state.name(), "replica");
+        self.state.send_replace(state);
+    }
+
+    pub(crate) fn is_refusing_for_space(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed) || self.is_over_cap.load(Ordering::Relaxed)
+    }
+}
+
+/// Why serving ended.
+#[derive(Debug, thiserror::Error)]
+#[error("serving the node's gRPC: {0}")]
+pub struct ServeError(#[from] tonic::transport::Error);
+
+impl Node {
+    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's metrics.
+    ///
+    /// # Errors
+    /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or log or
+    /// state cannot be read.
+    pub async fn open(config: Config, registry: &mut Registry) -> Result<Arc<Self>, NodeError> {
+        config.check()?;
+        let directory = DataDirectory::open(&config.data_dir)?;
+        let metrics = Metrics::register(registry);
+        let shared = Arc::new(Shared {
+            config,
+            directory,
+            placement: Placement::single_shard(),
+            metrics,
+            state: watch::Sender::new(State::Starting),
+            is_full: AtomicBool::new(false),
+            is_over_cap: AtomicBool::new(false),
+            appends: Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX)),
+            queries: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)),
+            stopping: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        });
+        upkeep::watch_space(&shared);
+        let replica = Replica::open(&shared.config, &shared.directory, FIRST_DATA_SHARD, &shared.metrics).await?;
+        let tasks = TaskTracker::new();
+        upkeep::start(&shared, &tasks, replica);
+        Ok(Arc::new(Self { shared, tasks }))
+    }
+
+    /// Returns when the replica serves for the first time; never, if it fails before: see [`Node::failed`].
+    pub async fn ready(&self) {
+        self.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
+    }
+
+    /// Whether reads and appends are answered at this moment. A full disk does not make a node unready: it answers reads.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        matches!(self.shared.state(), State::Serving(_) | State::ReadOnly(_))
+    }
+
+    /// Returns when the replica has failed for good, with the reason: the process should say it and exit with an error.
+    pub async fn failed(&self) -> Arc<ReplicaError> {
+        self.reached(|state| match state {
+            State::Failed(error) => Some(Arc::clone(error)),
+            _ => None,
+        })
+        .await
+    }
+
+    async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
+        let mut states = self.shared.state.subscribe();
+        loop {
+            let found = wanted(&states.borrow_and_update());
+            if let Some(found) = found {
+                return found;
+            }
+            // The sender lives in `self.shared`: this returns only when there is news.
+            if states.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Serves remote routers until `shutdown`; what is being answered then is finished.
+    ///
+    /// # Errors
+    /// [`ServeError`] where the listener fails.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let service = NodeServer::from_arc(self)
+            .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+        // Answers are small or large, never worth waiting for more.
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        Ok(Server::builder().add_service(service).serve_with_incoming_shutdown(incoming, shutdown).await?)
+    }
+
+    /// Refuses what comes, finishes what is in flight, flushes, and closes the data directory's files.
+    ///
+    /// What is not flushed, should the disk fail now, is in the log: the next start applies it again.
+    pub async fn shutdown(&self) {
+        let shared = &self.shared;
+        shared.stopping.cancel();
+        let all = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
+        let in_flight = tokio::time::timeout(SHUTDOWN_PATIENCE, shared.appends.acquire_many(all)).await;
+        if in_flight.is_err() {
+            tracing::warn!("appends were still in flight at the shutdown: their senders do not know whether they count");
+        }
+        // The upkeep flushes and closes.
+        shared.closing.cancel();
+        self.tasks.close();
+        match tokio::time::timeout(SHUTDOWN_PATIENCE, self.tasks.wait()).await {
+            Ok(()) => shared.directory.release(),
+            Err(_elapsed) => tracing::warn!("queries were still running at the shutdown: the process must end now"),
+        }
+    }
+}
+
+impl Drop for Node {
+    // Without a shutdown the upkeep would go on for ever.
+    fn drop(&mut self) {
+        self.shared.stopping.cancel();
+        self.shared.closing.cancel();
+    }
+}

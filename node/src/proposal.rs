@@ -1,0 +1,211 @@
+//! What becomes of a batch before it is proposed: parts that fit into entries, and the bytes of each.
+
+use bytes::{BufMut as _, BytesMut};
+use proto::batch::BatchError;
+use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits, wire};
+use prost::Message as _;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::consensus::Payload;
+
+/// Of an entry that is not its batch: the time, and the tag and length of the command.
+const ENTRY_OVERHEAD_BYTES: usize = 32;
+/// `proposed_at_ns`, field 1, a fixed64.
+const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
+
+/// A batch that cannot become entries.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProposalError {
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    #[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
+    SampleTooLarge { bytes: usize },
+}
+
+/// The command of an entry, encoded; what is missing is the time at which it is proposed.
+#[derive(Debug)]
+pub(crate) struct Proposal(BytesMut);
+
+impl Proposal {
+    pub(crate) fn append(batch: &Batch) -> Self {
+        Self::encode(&wire::entry::Command::Append(batch.to_wire()))
+    }
+
+    pub(crate) fn expire(before_ns: i64) -> Self {
+        Self::encode(&wire::entry::Command::Expire(wire::Expire { before_ns }))
+    }
+
+    fn encode(command: &wire::entry::Command) -> Self {
+        let mut bytes = BytesMut::with_capacity(ENTRY_OVERHEAD_BYTES + command.encoded_len());
+        bytes.put_u8(PROPOSED_AT_TAG);
+        bytes.put_u64_le(0);
+        command.encode(&mut bytes);
+        Self(bytes)
+    }
+
+    /// The entry. The time is set last, when the order in the log is known, so that it never goes backwards there.
+    pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
+        self.0[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
+        Payload(self.0.freeze())
+    }
+}
+
+/// The batch in parts that fit into one entry each: itself, nearly always.
+///
+/// A part has an id of its own, so that a retry after some of them were acknowledged counts each once. Where the cuts are
+/// depends on the batch alone, and not on what the shard knows at the moment: a retry is cut in the same places.
+pub(crate) fn parts(from: wire::Batch) -> Result<Vec<Batch>, ProposalError> {
+    let bytes = from.encoded_len();
+    let batch = Batch::from_wire(from)?;
+    if bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX {
+        return Ok(vec![batch]);
+    }
+    let mut parts = Vec::new();
+    halve(batch, bytes, &mut parts)?;
+    Ok(parts)
+}
+
+/// Cuts until each half fits. `bytes` is the batch's encoded length, which does not fit.
+fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), ProposalError> {
+    let samples: usize = batch.series.iter().map(|series| series.samples.len()).sum();
+    if samples < 2 {
+        return Err(ProposalError::SampleTooLarge { bytes });
+    }
+    for (side, from, to) in [(0, 0, samples / 2), (1, samples / 2, samples)] {
+        let half = slice(&batch, side, from, to);
+        let bytes = half.to_wire().encoded_len();
+        if bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX {
+            parts.push(half);
+        } else {
+            halve(half, bytes, parts)?;
+        }
+    }
+    Ok(())
+}
+
+/// The samples `[from, to)` of the batch, counted over all series, with the definitions that they need.
+fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
+    let mut part = Batch {
+        tenant: batch.tenant.clone(),
+        id: batch.id.map(|id| part_id(id, side)),
+        dictionary: proto::Dictionary::default(),
+        series: Vec::new(),
+    };
+    let mut importer = Importer::new(&batch.dictionary);
+    let mut before = 0;
+    for series in &batch.series {
+        let all = &series.samples;
+        let (first, last) = (from.saturating_sub(before).min(all.len()), to.saturating_sub(before).min(all.len()));
+        before += all.len();
+        let mut samples = Samples::default();
+        for i in first..last {
+            let pair = importer.pair(&mut part.dictionary, all.pairs[i]);
+            let set = importer.attributes(&mut part.dictionary, all.attribute_sets[i]);
+            samples.push(all.times_ns[i], pair, all.values[i], set);
+        }
+        if !samples.is_empty() {
+            let labels = series.labels.clone();
+            part.series.push(SeriesSamples { fingerprint: series.fingerprint, labels, samples });
+        }
+    }
+    part
+}
+
+fn part_id(whole: BatchId, side: u8) -> BatchId {
+    let mut key = whole.0.to_be_bytes().to_vec();
+    key.push(side);
+    BatchId(xxh3_128(&key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::dictionary::stack_hash;
+    use proto::{Command, Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId};
+
+    fn decode(payload: Payload) -> proto::Entry {
+        proto::Entry::from_wire(wire::Entry::decode(payload.0).unwrap()).unwrap()
+    }
+
+    /// A batch of `samples` samples in two series; each sample has a stack of its own, with a function name of `name_bytes`.
+    fn batch(samples: usize, name_bytes: usize) -> Batch {
+        let mut dictionary = proto::Dictionary::default();
+        let mut series: Vec<_> = ["a", "b"]
+            .into_iter()
+            .map(|service| {
+                let labels = LabelSet::new(vec![Label::new("service_name", service)]);
+                let fingerprint = labels.fingerprint(&TenantId::default_tenant());
+                SeriesSamples { fingerprint, labels: Some(labels), samples: Samples::default() }
+            })
+            .collect();
+        for i in 0..samples {
+            let name = dictionary.strings.intern(&format!("{i}{}", "x".repeat(name_bytes)));
+            let function = proto::Function { name, system_name: 0, file: 0, start_line: 0 };
+            let lines = Box::from([Line { function: dictionary.intern_function(function), line: 1, column: 0 }]);
+            let location = dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+            let hash = stack_hash(&[dictionary.location_hash(location)]);
+            let user = dictionary.intern_stack(hash, Some(Box::from([location])));
+            let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
+            let set = dictionary.intern_attributes(Vec::new());
+            series[i * 2 / samples].samples.push(i as i64, pair, 1, set);
+        }
+        Batch { tenant: TenantId::default_tenant(), id: Some(BatchId(5)), dictionary, series }
+    }
+
+    /// (series, time, function name) of every sample.
+    fn contents(batch: &Batch) -> Vec<(Fingerprint, i64, String)> {
+        let name = |pair: u32| {
+            let pair = batch.dictionary.pairs[pair as usize];
+            let location = batch.dictionary.stack(pair.user)[0];
+            let Location::Lines { lines, .. } = &batch.dictionary.locations[location as usize] else { unreachable!() };
+            let function = batch.dictionary.functions[lines[0].function as usize];
+            batch.dictionary.strings.get(function.name).to_owned()
+        };
+        let of = |series: &SeriesSamples| {
+            let samples = &series.samples;
+            (0..samples.len()).map(|i| (series.fingerprint, samples.times_ns[i], name(samples.pairs[i]))).collect::<Vec<_>>()
+        };
+        batch.series.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn an_entry_reads_back_with_the_time_that_was_set_last() {
+        let entry = decode(Proposal::append(&batch(3, 10)).at(77));
+        assert_eq!(entry.proposed_at_ns, 77);
+        let Command::Append(read) = entry.command else { panic!() };
+        assert_eq!(contents(&read), contents(&batch(3, 10)));
+        let expire = decode(Proposal::expire(-5).at(78));
+        assert!(matches!(expire.command, Command::Expire { before_ns: -5 }));
+    }
+
+    #[test]
+    fn a_batch_that_fits_stays_whole_and_keeps_its_id() {
+        let parts = parts(batch(100, 100).to_wire()).unwrap();
+        assert_eq!((parts.len(), parts[0].id), (1, Some(BatchId(5))));
+    }
+
+    #[test]
+    fn a_large_batch_is_cut_into_parts_that_fit_and_hold_every_sample_once() {
+        let whole = batch(1000, 50_000);
+        let parts = parts(whole.to_wire()).unwrap();
+        assert!(parts.len() >= 4, "{}", parts.len());
+        for part in &parts {
+            assert!(Proposal::append(part).at(u64::MAX).0.len() <= limits::ENTRY_BYTES_MAX);
+        }
+        assert_eq!(parts.iter().flat_map(contents).collect::<Vec<_>>(), contents(&whole));
+    }
+
+    #[test]
+    fn parts_have_ids_of_their_own_and_a_retry_has_the_same() {
+        let ids = || parts(batch(1000, 50_000).to_wire()).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
+        let distinct: std::collections::BTreeSet<_> = ids().into_iter().collect();
+        assert_eq!(distinct.len(), ids().len());
+        assert_eq!(ids(), ids());
+    }
+
+    #[test]
+    fn a_sample_that_fits_into_no_entry_is_refused() {
+        let error = parts(batch(1, limits::ENTRY_BYTES_MAX).to_wire()).unwrap_err();
+        assert!(matches!(error, ProposalError::SampleTooLarge { .. }), "{error}");
+    }
+}

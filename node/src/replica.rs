@@ -1,0 +1,220 @@
+//! One shard's replica: its log, its engine, and the consensus between them. It is opened and closed as a whole.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use openraft::ReadPolicy;
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
+use openraft::impls::ProgressResponder;
+use storage_engine::Outcome;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+
+use crate::config::Config;
+use crate::consensus::{self, LogDatabase, Raft};
+use crate::directory::DataDirectory;
+use crate::error::{NodeError, ReplicaError};
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+use crate::proposal::Proposal;
+use crate::shard::Shard;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    raft: Raft,
+    shard: Arc<Shard>,
+    log: Arc<LogDatabase>,
+    failure: Failure,
+    /// `proposed_at_ns` of the last proposal, so that it never goes backwards; held while a proposal gets its place.
+    clock_ns: Mutex<u64>,
+}
+
+/// Why a proposal has no outcome, or a read may not be answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConsensusError {
+    #[error("{0}")]
+    Failed(Arc<ReplicaError>),
+    #[error("the replica is stopping")]
+    Stopped,
+    #[error("this node is not the leader of the shard; the leader is {}", known(*leader))]
+    NotLeader { leader: Option<u64> },
+    #[error("the leader of the shard changed meanwhile: whether the entry counts is not known; send it again with its id")]
+    Unknown,
+    #[error("too few members of the shard answer: {0}")]
+    NoQuorum(String),
+}
+
+fn known(leader: Option<u64>) -> String {
+    leader.map_or_else(|| "not known yet".to_owned(), |node| format!("node {node}"))
+}
+
+impl Replica {
+    /// Opens log and engine and joins the group; [`Replica::recovered`] returns when it serves.
+    pub(crate) async fn open(
+        config: &Config,
+        directory: &DataDirectory,
+        shard: u32,
+        metrics: &Metrics,
+    ) -> Result<Arc<Self>, NodeError> {
+        let failure = Failure::new();
+        let (log, shard) = {
+            let (raft_path, shard_path) = (directory.raft(), directory.shard(shard));
+            let (failure, metrics, config) = (failure.clone(), metrics.clone(), config.clone());
+            let open = move || {
+                let log = LogDatabase::open(&raft_path, config.node_id, failure.clone(), metrics.clone())?;
+                let Config { head_bytes_max, cache_bytes, .. } = config;
+                let shard = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, failure, metrics)?;
+                Ok::<_, NodeError>((Arc::new(log), Arc::new(shard)))
+            };
+            spawn_blocking(open).await.map_err(panicked)??
+        };
+        let raft = consensus::start(config.node_id, &config.advertise_address, &log, &shard).await?;
+        let replica = Arc::new(Self { raft, shard, log, failure, clock_ns: Mutex::new(0) });
+        tokio::spawn(report_when_stopped(replica.raft.clone(), replica.failure.clone()));
+        Ok(replica)
+    }
+
+    pub(crate) fn shard(&self) -> &Arc<Shard> {
+        &self.shard
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// Returns when everything that was acknowledged before the start is applied; never, if the replica fails before.
+    pub(crate) async fn recovered(&self) {
+        if self.raft.wait_for_recovery(None).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Proposes, and returns what applying it came to: it is then on a majority's disk.
+    pub(crate) async fn propose(&self, proposal: Proposal) -> Result<Outcome, ConsensusError> {
+        let (responder, outcome) = ProgressResponder::complete_only();
+        {
+            let mut clock_ns = self.clock_ns.lock().await;
+            *clock_ns = now_ns().max(*clock_ns);
+            let payload = proposal.at(*clock_ns);
+            self.raft.client_write_ff(payload, Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
+        }
+        match outcome.await {
+            Ok(Ok(response)) => Ok(response.data),
+            Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ConsensusError::NotLeader { leader: to.leader_id }),
+            Ok(Err(_discarded)) => Err(ConsensusError::Unknown),
+            Err(_dropped) => Err(self.stopped(&Fatal::Stopped)),
+        }
+    }
+
+    /// Returns when a read sees everything that was acknowledged before.
+    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+        // A single member is its own quorum: this asks nobody, and waits only for what is committed and not yet applied.
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_read_log_id) => Ok(()),
+            Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
+                Err(ConsensusError::NotLeader { leader: to.leader_id })
+            }
+            Err(RaftError::APIError(error)) => Err(ConsensusError::NoQuorum(error.to_string())),
+        }
+    }
+
+    fn stopped(&self, fatal: &Fatal<consensus::types::Types>) -> ConsensusError {
+        match (self.failure.get(), fatal) {
+            (Some(error), _) => ConsensusError::Failed(error),
+            (None, Fatal::Stopped) => ConsensusError::Stopped,
+            (None, fatal) => {
+                ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(fatal.to_string())))
+            }
+        }
+    }
+
+    /// Whether no other node has a vote: then everything that was acknowledged is in this engine, consensus or not.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.shard.applied().is_ok_and(|(_, membership)| membership.voter_ids().count() == 1)
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.is_leader()
+    }
+
+    /// Flushes the engine, then has the log cut behind it.
+    pub(crate) async fn flush(&self) -> Result<(), Arc<ReplicaError>> {
+        let shard = Arc::clone(&self.shard);
+        self.blocking(move || shard.flush()).await?;
+        // Openraft cuts what is in a "snapshot": ours says up to where the engine has flushed. Fails only when stopped.
+        self.raft.trigger().snapshot().await.map_err(|fatal| self.failure.report(ReplicaError::Consensus(fatal.to_string())))
+    }
+
+    /// Gives the space of what was cut from the log back.
+    pub(crate) async fn reclaim(&self) -> Result<(), Arc<ReplicaError>> {
+        if !self.log.is_reclaimable() {
+            return Ok(());
+        }
+        let log = Arc::clone(&self.log);
+        self.blocking(move || log.reclaim()).await
+    }
+
+    async fn blocking(
+        &self,
+        work: impl FnOnce() -> Result<(), ReplicaError> + Send + 'static,
+    ) -> Result<(), Arc<ReplicaError>> {
+        let done = spawn_blocking(work).await.map_err(panicked).and_then(|done| done);
+        done.map_err(|error| self.failure.report(error))
+    }
+
+    /// Stops consensus: nothing is proposed, acknowledged or applied any more. The engine still answers.
+    pub(crate) async fn stop(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::error!(%error, "consensus did not stop in order");
+        }
+    }
+
+    /// Closes the files; returns when nobody uses them any more, so that they can be opened again.
+    pub(crate) async fn close(self: Arc<Self>) {
+        self.stop().await;
+        let (shard, log) = (Arc::downgrade(&self.shard), Arc::downgrade(&self.log));
+        let replica = Arc::downgrade(&self);
+        // Closing writes: not in an async task.
+        if let Err(error) = spawn_blocking(move || drop(self)).await {
+            tracing::error!(%error, "closing the replica panicked");
+        }
+        // Queries that are being answered, and tasks of openraft that end a moment later, hold them.
+        while replica.strong_count() + shard.strong_count() + log.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// Openraft may also stop for a reason that is not ours, for example a panic in it.
+async fn report_when_stopped(raft: Raft, failure: Failure) {
+    let mut metrics = raft.metrics();
+    drop(raft);
+    loop {
+        let state = metrics.borrow_watched().running_state.clone();
+        match state {
+            Err(Fatal::Stopped) => return,
+            Err(fatal) => {
+                failure.report(ReplicaError::Consensus(fatal.to_string()));
+                return;
+            }
+            Ok(()) => {}
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn panicked(error: tokio::task::JoinError) -> ReplicaError {
+    ReplicaError::Consensus(error.to_string())
+}
+
+/// The system clock, nanoseconds since 1970: the only place where time enters a shard.
+fn now_ns() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    // Entries hold it as an i64, which ends in the year 2262.
+    i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX).unsigned_abs()
+}

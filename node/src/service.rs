@@ -1,0 +1,200 @@
+//! What routers ask of a node, as gRPC statuses: each says what is wrong and what to do.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use proto::placement::FIRST_DATA_SHARD;
+use proto::{Matcher, Selection, TenantId, Window, wire};
+use storage_engine::{Outcome, SelectError, SeriesAnswer};
+use tokio::task::spawn_blocking;
+use tonic::{Request, Response, Status};
+
+use crate::error::ReplicaError;
+use crate::metrics::Refusal;
+use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
+use crate::proposal::{Proposal, ProposalError, parts};
+use crate::replica::{ConsensusError, Replica};
+
+/// A refusal and what it is counted as.
+struct Refused(Refusal, Status);
+
+#[tonic::async_trait]
+impl wire::node_server::Node for Node {
+    async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+        let shared = Arc::clone(&self.shared);
+        // A task of its own: a caller who goes away does not free what his append still takes.
+        let append = tokio::spawn(async move { append(&shared, request.into_inner()).await });
+        let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
+        appended.map(Response::new).map_err(|Refused(reason, status)| {
+            self.shared.metrics.refused(reason);
+            status
+        })
+    }
+
+    async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+        let request = request.into_inner();
+        check_shard(request.shard)?;
+        let selection = Selection::from_wire(request).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let select = move |replica: &Replica| Ok(replica.shard().engine().select(&selection)?.to_wire());
+        self.shared.read(select).await.map(Response::new)
+    }
+
+    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+        let request = request.into_inner();
+        check_shard(request.shard)?;
+        let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
+        let tenant = TenantId::new(&request.tenant).map_err(|error| invalid(&error))?;
+        let matchers: Result<Vec<_>, _> = request.matchers.into_iter().map(Matcher::from_wire).collect();
+        let matchers = matchers.map_err(|error| invalid(&error))?;
+        let window = Window { start_ns: request.start_ns, end_ns: request.end_ns };
+        let series = move |replica: &Replica| {
+            let SeriesAnswer { series, attribute_names } = replica.shard().engine().series(&tenant, &matchers, window)?;
+            let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
+            Ok(wire::SeriesResponse { series, attribute_names })
+        };
+        self.shared.read(series).await.map(Response::new)
+    }
+}
+
+fn check_shard(shard: u32) -> Result<(), Status> {
+    if shard == FIRST_DATA_SHARD {
+        return Ok(());
+    }
+    Err(Status::not_found(format!("shard {shard} is not on this node: ask for the placement again")))
+}
+
+impl Shared {
+    /// The replica, if it takes appends.
+    fn appendable(&self) -> Result<Arc<Replica>, Refused> {
+        let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
+        let full = || {
+            let text = if self.is_over_cap.load(std::sync::atomic::Ordering::Relaxed) {
+                "disk is full: the data takes all that it may and nothing old is left to drop: raise the cap on disk use"
+            } else {
+                "disk is full: free some space, or let the data take less; reads go on, and appends when there is space"
+            };
+            Refused(Refusal::DiskFull, Status::resource_exhausted(text))
+        };
+        match self.state() {
+            _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
+            State::Starting => Err(not_ready("the node is not ready yet: try again in a moment")),
+            State::Stopped => Err(not_ready("the node has stopped")),
+            State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
+            State::ReadOnly(_) => Err(full()),
+            State::Serving(_) if self.is_refusing_for_space() => Err(full()),
+            State::Serving(replica) => Ok(replica),
+        }
+    }
+
+    /// Answers from the engine, on a thread that may block, when it is known to be up to date.
+    async fn read<T: Send + 'static>(
+        &self,
+        answer: impl FnOnce(&Replica) -> Result<T, SelectError> + Send + 'static,
+    ) -> Result<T, Status> {
+        let replica = match self.state() {
+            _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
+            State::Starting => return Err(Status::unavailable("the node is not ready yet: try again in a moment")),
+            State::Stopped => return Err(Status::unavailable("the node has stopped")),
+            State::Failed(error) => return Err(failed(&error)),
+            State::Serving(replica) => {
+                replica.linearize().await.map_err(|error| unavailable(&error))?;
+                replica
+            }
+            // Consensus has stopped. What a single member acknowledged is in its engine; others might know more.
+            State::ReadOnly(replica) if replica.is_alone() => replica,
+            State::ReadOnly(_) => return Err(Status::unavailable("disk is full: ask another member of the shard")),
+        };
+        let permit = Arc::clone(&self.queries).acquire_owned().await;
+        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let answered = spawn_blocking(move || {
+            // Held until the work is done, also for a caller who has gone.
+            let _permit = permit;
+            answer(&replica).map_err(|error| select_status(error, &replica))
+        });
+        answered.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+}
+
+fn failed(error: &ReplicaError) -> Status {
+    Status::unavailable(format!("the replica has failed: {error}"))
+}
+
+fn unavailable(error: &ConsensusError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+fn select_status(error: SelectError, replica: &Replica) -> Status {
+    match error {
+        SelectError::BadRegex { .. } => Status::invalid_argument(error.to_string()),
+        SelectError::TooLarge { .. } => Status::resource_exhausted(error.to_string()),
+        SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
+    }
+}
+
+async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::AppendResponse, Refused> {
+    let misplaced = |status| Refused(Refusal::Misplaced, status);
+    check_shard(request.shard).map_err(misplaced)?;
+    let epoch = shared.placement.epoch();
+    if request.placement_epoch != epoch {
+        let text = format!("placement {} is not this node's, {epoch}: ask for it again", request.placement_epoch);
+        return Err(misplaced(Status::failed_precondition(text)));
+    }
+    let replica = shared.appendable()?;
+    let invalid = |text: String| Refused(Refusal::Invalid, Status::invalid_argument(text));
+    let batch = request.batch.ok_or_else(|| invalid("the request has no batch".to_owned()))?;
+    // A batch that is larger than everything that may be in flight is taken when it is alone.
+    let bytes = batch.encoded_len().min(APPENDS_IN_FLIGHT_BYTES_MAX);
+    let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+    let Ok(_in_flight) = shared.appends.try_acquire_many(permits) else {
+        let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
+        return Err(Refused(Refusal::Busy, Status::resource_exhausted(text)));
+    };
+    let cut = spawn_blocking(move || parts(batch)).await.map_err(panicked)?;
+    let parts = cut.map_err(|error| match error {
+        ProposalError::Batch(_) => invalid(error.to_string()),
+        ProposalError::SampleTooLarge { .. } => {
+            Refused(Refusal::Invalid, Status::resource_exhausted(error.to_string()))
+        }
+    })?;
+    let mut duplicate = true;
+    for part in parts {
+        duplicate &= append_part(&replica, part).await? == Outcome::Duplicate;
+    }
+    Ok(wire::AppendResponse { duplicate })
+}
+
+/// Proposes a batch that fits into an entry, without what the shard knows.
+async fn append_part(replica: &Arc<Replica>, batch: proto::Batch) -> Result<Outcome, Refused> {
+    let batch = Arc::new(batch);
+    let (of, whole) = (Arc::clone(replica), Arc::clone(&batch));
+    let strip = move || of.shard().engine().strip(proto::Batch::clone(&whole)).map(|stripped| Proposal::append(&stripped));
+    let stripped = spawn_blocking(strip).await.map_err(panicked)?;
+    let stripped = stripped.map_err(|error| refused(ConsensusError::Failed(replica.failure().report(error.into()))))?;
+    let outcome = replica.propose(stripped).await.map_err(refused)?;
+    if outcome != Outcome::Dangling {
+        return Ok(outcome);
+    }
+    // What was stripped has been dropped meanwhile: with all definitions it cannot dangle.
+    let whole = spawn_blocking(move || Proposal::append(&batch)).await.map_err(panicked)?;
+    match replica.propose(whole).await.map_err(refused)? {
+        Outcome::Dangling => {
+            let text = "the batch refers to definitions that it does not hold: send it with all of them";
+            Err(Refused(Refusal::Invalid, Status::invalid_argument(text)))
+        }
+        outcome => Ok(outcome),
+    }
+}
+
+fn refused(error: ConsensusError) -> Refused {
+    match &error {
+        ConsensusError::Failed(cause) if cause.is_disk_full() => {
+            let text = "disk is full: whether this append counts is not known, send it again with its id later";
+            Refused(Refusal::DiskFull, Status::resource_exhausted(text))
+        }
+        _ => Refused(Refusal::Uncommitted, unavailable(&error)),
+    }
+}
+
+fn panicked(error: tokio::task::JoinError) -> Refused {
+    Refused(Refusal::Uncommitted, Status::internal(error.to_string()))
+}

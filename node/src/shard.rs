@@ -1,0 +1,145 @@
+//! One shard's engine: entries go in, in log order; now and then it is flushed.
+//!
+//! Invariant: the engine is written by one thread at a time; what was flushed is known together with the membership as of
+//! then, so that the log can be cut.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bytes::Bytes;
+use openraft::EntryPayload;
+use parking_lot::Mutex;
+use prost::Message as _;
+use storage_engine::{Engine, Outcome, Position};
+
+use crate::consensus::RecordError;
+use crate::consensus::record;
+use crate::consensus::types::{LogEntry, LogId, StoredMembership};
+use crate::error::ReplicaError;
+use crate::failure::Failure;
+use crate::metrics::{Metrics, gauge};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    id: u32,
+    engine: Engine,
+    /// Held while the engine is written.
+    writing: Mutex<()>,
+    /// What was true when the engine was last flushed.
+    flushed: Mutex<Flushed>,
+    /// Bytes of entries applied since the last flush.
+    unflushed_bytes: AtomicU64,
+    failure: Failure,
+    metrics: Metrics,
+}
+
+#[derive(Debug)]
+struct Flushed {
+    position: Option<LogId>,
+    membership: StoredMembership,
+}
+
+impl Shard {
+    pub(crate) fn open(
+        id: u32,
+        directory: PathBuf,
+        head_bytes_max: usize,
+        cache_bytes: usize,
+        failure: Failure,
+        metrics: Metrics,
+    ) -> Result<Self, ReplicaError> {
+        let engine = Engine::open(storage_engine::Config { directory, head_bytes_max, cache_bytes })?;
+        let flushed = Flushed {
+            position: log_id(engine.flushed())?,
+            membership: membership(engine.membership())?,
+        };
+        metrics.flushed_index.set(gauge(flushed.position.map_or(0, |log_id| log_id.index)));
+        let (writing, flushed) = (Mutex::new(()), Mutex::new(flushed));
+        Ok(Self { id, engine, writing, flushed, unflushed_bytes: AtomicU64::new(0), failure, metrics })
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    /// The last entry in the engine, and the last membership.
+    pub(crate) fn applied(&self) -> Result<(Option<LogId>, StoredMembership), ReplicaError> {
+        Ok((log_id(self.engine.applied())?, membership(self.engine.membership())?))
+    }
+
+    /// Up to where the engine is on disk, and the membership as of then.
+    pub(crate) fn flushed(&self) -> (Option<LogId>, StoredMembership) {
+        let flushed = self.flushed.lock();
+        (flushed.position, flushed.membership.clone())
+    }
+
+    /// Bytes of entries that a restart would apply again.
+    pub(crate) fn unflushed_bytes(&self) -> u64 {
+        self.unflushed_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Applies the entry behind the last one. Blocks.
+    pub(crate) fn apply(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
+        let position = Position { index: entry.log_id.index, log_id: record::encode_log_id(&entry.log_id).into() };
+        let index = entry.log_id.index;
+        let _writing = self.writing.lock();
+        let outcome = match entry.payload {
+            EntryPayload::Blank => {
+                self.engine.skip(position, None)?;
+                Outcome::Applied
+            }
+            EntryPayload::Membership(members) => {
+                let stored = StoredMembership::new(Some(entry.log_id), members);
+                self.engine.skip(position, Some(record::encode_membership(&stored).into()))?;
+                Outcome::Applied
+            }
+            EntryPayload::Normal(payload) => {
+                self.unflushed_bytes.fetch_add(payload.0.len() as u64, Ordering::Relaxed);
+                self.engine.apply(position, &decode(payload.0)?)?
+            }
+        };
+        self.metrics.applied_index.set(gauge(index));
+        Ok(outcome)
+    }
+
+    /// Makes everything applied so far durable, so that the log may be cut behind it. Blocks, and appends wait.
+    pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
+        let start = Instant::now();
+        let _writing = self.writing.lock();
+        let position = log_id(self.engine.flush()?)?;
+        let membership = membership(self.engine.membership())?;
+        *self.flushed.lock() = Flushed { position, membership };
+        self.unflushed_bytes.store(0, Ordering::Relaxed);
+        self.metrics.flushed_index.set(gauge(position.map_or(0, |log_id| log_id.index)));
+        self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+fn log_id(position: Option<Position>) -> Result<Option<LogId>, RecordError> {
+    position.map(|position| record::decode_log_id(&position.log_id)).transpose()
+}
+
+fn membership(stored: Option<Bytes>) -> Result<StoredMembership, RecordError> {
+    stored.map_or_else(|| Ok(StoredMembership::default()), |bytes| record::decode_membership(&bytes))
+}
+
+/// Its checksum held, so what does not decode was proposed by broken software; no replica may guess what it means.
+fn decode(payload: Bytes) -> Result<proto::Entry, RecordError> {
+    let broken = RecordError::Content { record: "entry's command" };
+    let Ok(wire) = proto::wire::Entry::decode(payload) else { return Err(broken) };
+    proto::Entry::from_wire(wire).map_err(|error| {
+        tracing::error!(%error, "an entry of the log contradicts itself");
+        broken
+    })
+}

@@ -1,0 +1,82 @@
+//! Free space of the file system that holds the data directory, and the reserve that appends may not touch.
+//!
+//! The reserve is what compaction and expiring need to free space again: a disk that is full to the last byte cannot be emptied
+//! by RocksDB. What is not flushed yet needs space beside it, twice: in the state, and in a file of the log before that is cut.
+
+#![allow(unsafe_code, reason = "statvfs is not in the standard library")]
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// The largest reserve: as much as a compaction writes before it frees anything.
+const RESERVE_BYTES_MAX: u64 = 256 << 20;
+/// The smallest: one write buffer of each database and its files.
+const RESERVE_BYTES_MIN: u64 = 16 << 20;
+/// In between, one part of so many of the file system.
+const RESERVE_PART: u64 = 20;
+
+/// A file system's space at one moment, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Space {
+    /// That this process may use.
+    pub(crate) free_bytes: u64,
+    /// Of the file system.
+    pub(crate) total_bytes: u64,
+}
+
+impl Space {
+    /// The space of the file system that `path` is on.
+    pub(crate) fn of(path: &Path) -> io::Result<Self> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let mut result = MaybeUninit::<libc::statvfs>::uninit();
+        // SAFETY: `path` ends with a zero byte, and `result` is large enough for what statvfs writes.
+        if unsafe { libc::statvfs(path.as_ptr(), result.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: statvfs returned 0, so it has written all of `result`.
+        let result = unsafe { result.assume_init() };
+        let unit = result.f_frsize;
+        Ok(Self { free_bytes: result.f_bavail.saturating_mul(unit), total_bytes: result.f_blocks.saturating_mul(unit) })
+    }
+
+    /// What appends must leave free.
+    pub(crate) fn reserve_bytes(self) -> u64 {
+        (self.total_bytes / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
+    }
+
+    /// Whether appends must be refused, so that what was appended can be flushed.
+    pub(crate) fn is_full(self, unflushed_bytes: u64) -> bool {
+        self.free_bytes < self.reserve_bytes().saturating_add(unflushed_bytes.saturating_mul(2))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_grows_with_the_disk_up_to_a_bound() {
+        let reserve = |total_bytes| Space { free_bytes: 0, total_bytes }.reserve_bytes();
+        assert_eq!(reserve(64 << 20), 16 << 20);
+        assert_eq!(reserve(2000 << 20), 100 << 20);
+        assert_eq!(reserve(1 << 40), 256 << 20);
+    }
+
+    #[test]
+    fn what_is_not_flushed_needs_space_beside_the_reserve() {
+        let space = Space { free_bytes: 300 << 20, total_bytes: 1 << 40 };
+        assert!(!space.is_full(22 << 20));
+        assert!(space.is_full(23 << 20));
+    }
+
+    #[test]
+    fn the_space_of_a_folder_is_its_file_systems() {
+        let folder = tempfile::tempdir().unwrap();
+        let space = Space::of(folder.path()).unwrap();
+        assert!(space.free_bytes <= space.total_bytes && space.total_bytes > 0, "{space:?}");
+        assert!(Space::of(&folder.path().join("absent")).is_err());
+    }
+}

@@ -1,0 +1,318 @@
+//! A whole node: acknowledge, restart, count once, refuse.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{append, batch, batch_of, config, long_name, open, open_with, time_of, times_of};
+use node::{Node, NodeError};
+use prometheus_client::registry::Registry;
+use proto::placement::FIRST_DATA_SHARD;
+use proto::wire::node_client::NodeClient;
+use proto::wire::node_server::Node as _;
+use proto::{LabelSet, wire};
+use tonic::{Code, Request};
+
+#[tokio::test]
+async fn a_new_node_serves_within_a_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let opened = open_with(config(folder.path())).await;
+    opened.node.ready().await;
+    println!("ready after {:?}", start.elapsed());
+    assert!(opened.node.is_ready());
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert_eq!(opened.times().await, []);
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_there_after_a_shutdown_and_after_none() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..3 {
+        let opened = open(folder.path()).await;
+        assert_eq!(opened.times().await, times_of(0..round * 10), "round {round}");
+        for serial in round * 10..round * 10 + 10 {
+            opened.append(&batch(None, [serial])).await.unwrap();
+        }
+        assert_eq!(opened.times().await, times_of(0..round * 10 + 10));
+        opened.node.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_restart_without_a_flush_replays_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    for serial in 0..50 {
+        opened.append(&batch(None, [serial])).await.unwrap();
+    }
+    // What a crash at this moment would leave: the files as they are, nothing flushed.
+    assert_eq!(opened.metric("varve_node_flushed_index"), 0.0);
+    let copied = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(copy.path()).status().unwrap();
+    assert!(copied.success());
+    let restarted = open(&copy.path().join(folder.path().file_name().unwrap())).await;
+    assert_eq!(restarted.times().await, times_of(0..50));
+    restarted.node.shutdown().await;
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_batch_id_counts_once_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    assert!(!opened.append(&batch(Some(7), [1, 2])).await.unwrap());
+    assert!(opened.append(&batch(Some(7), [1, 2])).await.unwrap());
+    assert!(!opened.append(&batch(Some(8), [3])).await.unwrap());
+    opened.node.shutdown().await;
+    let opened = open(folder.path()).await;
+    assert!(opened.append(&batch(Some(7), [1, 2])).await.unwrap());
+    assert_eq!(opened.times().await, times_of([1, 2, 3]));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_batch_larger_than_an_entry_counts_once_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let large = batch_of(Some(9), 0..500, long_name);
+    let before = opened.metric("varve_node_log_entries_total");
+    assert!(!opened.append(&large).await.unwrap());
+    let entries = opened.metric("varve_node_log_entries_total") - before;
+    assert!(entries >= 2.0, "{entries} entries");
+    assert!(opened.append(&large).await.unwrap());
+    assert_eq!(opened.times().await, times_of(0..500));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn concurrent_appends_share_syncs_and_all_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let before = opened.metric("varve_node_log_syncs_total");
+    let tasks: Vec<_> = (0..500)
+        .map(|serial| {
+            let node = std::sync::Arc::clone(&opened.node);
+            tokio::spawn(async move { append(&node, &batch(None, [serial])).await })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let syncs = opened.metric("varve_node_log_syncs_total") - before;
+    assert!(syncs < 250.0, "{syncs} syncs for 500 appends");
+    assert_eq!(opened.times().await, times_of(0..500));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn the_log_is_cut_behind_the_flushed_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.flush_interval = Duration::from_millis(500);
+    let opened = open_with(config).await;
+    opened.node.ready().await;
+    let start = Instant::now();
+    let mut serial = 0;
+    while start.elapsed() < Duration::from_secs(5) {
+        opened.append(&batch_of(None, [serial], long_name)).await.unwrap();
+        serial += 1;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let metric = |name: &str| opened.metric(&format!("varve_node_{name}"));
+    let raft_bytes = common::used_bytes(&folder.path().join("raft"));
+    println!(
+        "{serial} appends, first in the log {}, flushed {}, applied {}, {} KiB of log on disk",
+        metric("log_first_index"),
+        metric("flushed_index"),
+        metric("applied_index"),
+        raft_bytes >> 10,
+    );
+    // 5 seconds' worth went through; the rest is what RocksDB allocates in advance.
+    assert!(raft_bytes < 8 << 20, "{raft_bytes} bytes");
+    assert!(metric("flushed_index") > 0.0);
+    assert_eq!(metric("log_first_index"), metric("flushed_index") + 1.0);
+    opened.node.shutdown().await;
+    // What is needed again is there.
+    let opened = open(folder.path()).await;
+    assert_eq!(opened.times().await, times_of(0..serial));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn what_the_shard_knows_is_not_logged_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let name = |_serial| long_name(0);
+    opened.append(&batch_of(None, [1], name)).await.unwrap();
+    let before = opened.metric("varve_node_log_entry_bytes_total");
+    opened.append(&batch_of(None, [2], name)).await.unwrap();
+    let second = opened.metric("varve_node_log_entry_bytes_total") - before;
+    assert!(second < 500.0, "{second} bytes");
+    assert_eq!(opened.times().await, times_of([1, 2]));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn misplaced_and_broken_requests_are_refused_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let request = |shard, placement_epoch, batch| Request::new(wire::AppendRequest { shard, placement_epoch, batch });
+    let good = Some(batch(None, [1]).to_wire());
+    let dangling = {
+        let mut batch = batch(None, [1]).to_wire();
+        batch.series[0].pairs[0] = 99;
+        Some(batch)
+    };
+    let without_labels = {
+        let mut batch = batch(None, [1]).to_wire();
+        batch.series[0].labels.clear();
+        Some(batch)
+    };
+    for (request, code, text) in [
+        (request(7, 1, good.clone()), Code::NotFound, "shard 7 is not on this node"),
+        (request(FIRST_DATA_SHARD, 2, good.clone()), Code::FailedPrecondition, "placement 2"),
+        (request(FIRST_DATA_SHARD, 1, None), Code::InvalidArgument, "no batch"),
+        (request(FIRST_DATA_SHARD, 1, dangling), Code::InvalidArgument, "stack is not defined"),
+        (request(FIRST_DATA_SHARD, 1, without_labels), Code::InvalidArgument, "send it with all of them"),
+    ] {
+        let status = opened.node.append(request).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(text), "{status}");
+    }
+    assert_eq!(opened.metric("varve_node_appends_refused_total"), 5.0);
+    assert_eq!(opened.times().await, []);
+    opened.append(&batch(None, [1])).await.unwrap();
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_second_opener_of_the_data_directory_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let error = Node::open(config(folder.path()), &mut Registry::default()).await.unwrap_err();
+    assert!(matches!(error, NodeError::Held { holder: Some(_), .. }), "{error}");
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_cap_that_cannot_work_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.disk_bytes_max = 1 << 20;
+    let error = Node::open(config, &mut Registry::default()).await.unwrap_err().to_string();
+    assert!(error.contains("disk_bytes_max") && error.contains(&node::DISK_BYTES_MIN.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn partitions_past_the_retention_are_dropped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    let day = Duration::from_secs(24 * 3600);
+    config.retention = 10 * day;
+    let opened = open_with(config).await;
+    opened.node.ready().await;
+    let serial_of = |ns: i64| (ns - common::START_NS) / 1_000_000;
+    let (old, new) = (serial_of(now_ns) - 20 * day.as_millis() as i64, serial_of(now_ns));
+    opened.append(&batch(None, [old, new])).await.unwrap();
+    let start = Instant::now();
+    while opened.times().await != [time_of(new)] {
+        assert!(start.elapsed() < Duration::from_secs(15), "{:?}", opened.times().await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // The same stack again: the shard has forgotten the old partition's definitions, and says so to itself alone.
+    opened.append(&batch(None, [new - 1])).await.unwrap();
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.disk_bytes_max = node::DISK_BYTES_MIN;
+    let opened = open_with(config).await;
+    opened.node.ready().await;
+    let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
+    let now = (now_ns - common::START_NS) / 1_000_000;
+    // Each 10 MB that do not compress: 160 MB in January...
+    let mut next_id = 0;
+    let mut large = |first: i64| {
+        next_id += 1;
+        batch_of(Some(next_id), first..first + 200, long_name)
+    };
+    for i in 0..16 {
+        opened.append(&large(i * 200)).await.unwrap();
+    }
+    assert_eq!(opened.times().await.len(), 3200);
+    // ...and then today, until the cap refuses: by then January has gone.
+    let mut today = 0;
+    let status = loop {
+        match opened.append(&large(now - 1_000_000 + today * 200)).await {
+            Ok(_) => today += 1,
+            Err(status) => break status,
+        }
+        assert!(today < 200, "2 GB went into 256 MB");
+    };
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    assert!(status.message().contains("raise the cap"), "{status}");
+    println!("{} MB of today were taken, {} MiB are on disk", today * 10, common::used_bytes(folder.path()) >> 20);
+    assert!(today >= 10, "{today}");
+    let times = opened.times().await;
+    assert_eq!(times, times_of((0..today * 200).map(|i| now - 1_000_000 + i)));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_stopped_node_refuses_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    opened.node.shutdown().await;
+    let status = opened.append(&batch(None, [1])).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert_eq!(common::times(&opened.node).await.unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_remote_router_gets_the_same_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let served = tokio::spawn(std::sync::Arc::clone(&opened.node).serve(listener, async { stopped.await.unwrap() }));
+    let mut client = NodeClient::connect(format!("http://{address}"))
+        .await
+        .unwrap()
+        .max_encoding_message_size(proto::limits::NODE_MESSAGE_BYTES_MAX);
+    // Larger than tonic's default of 4 MiB.
+    let request = wire::AppendRequest {
+        shard: FIRST_DATA_SHARD,
+        placement_epoch: 1,
+        batch: Some(batch_of(Some(1), 0..200, long_name).to_wire()),
+    };
+    assert!(!client.append(request.clone()).await.unwrap().into_inner().duplicate);
+    assert!(client.append(request).await.unwrap().into_inner().duplicate);
+    let request = wire::SeriesRequest {
+        shard: FIRST_DATA_SHARD,
+        tenant: "default".to_owned(),
+        matchers: Vec::new(),
+        start_ns: 0,
+        end_ns: i64::MAX,
+    };
+    let answer = client.series(request).await.unwrap().into_inner();
+    assert_eq!(LabelSet::from_wire(answer.series[0].labels.clone()).get("service_name"), "test");
+    let bad_regex = wire::SelectRequest {
+        shard: FIRST_DATA_SHARD,
+        tenant: "default".to_owned(),
+        matchers: vec![wire::Matcher { name: "a".to_owned(), operation: 2, value: "(".to_owned() }],
+        fold: Some(wire::Fold { kind: 0, edge_deltas_ns: vec![0, 1] }),
+        ..wire::SelectRequest::default()
+    };
+    assert_eq!(client.select(bad_regex).await.unwrap_err().code(), Code::InvalidArgument);
+    drop(client);
+    stop.send(()).unwrap();
+    served.await.unwrap().unwrap();
+    opened.node.shutdown().await;
+}
