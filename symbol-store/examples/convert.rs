@@ -1,0 +1,7 @@
+//! The converter alone, as the tests of this crate start it. In production it is a subcommand of `varve`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    symbol_store::convert::run_child(std::env::args().skip(1))
+}

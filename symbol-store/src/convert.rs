@@ -1,0 +1,176 @@
+//! From a program or debug file to a symbol table, in a child process.
+//!
+//! Debug files come from anywhere, and no parser of DWARF survives every one of them: some need terabytes, some never
+//! end. So only the child parses; it gets descriptors of the files and of its output, nothing else, and the kernel
+//! limits its memory, CPU time and output. Whatever a file does to it, the parent sees an exit status.
+//!
+//! Child's command line: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of inherited
+//! descriptors. It writes the symcache at the output's position, and `<functions> <source>` to standard output.
+//! Exit codes: 0, or one of [`Exit`].
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+use crate::limits::Limits;
+use crate::reason::Unusable;
+use crate::table::Source;
+
+mod build;
+mod child;
+mod confine;
+mod coverage;
+mod names;
+mod start_lines;
+mod symbols;
+
+pub use child::run_child;
+pub(crate) use names::parts;
+
+/// The program that runs [`run_child`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Converter {
+    /// Its path; `/proc/self/exe` for this very binary, even if it was replaced on disk.
+    pub program: PathBuf,
+    /// What comes before the arguments of [`run_child`], such as the name of a subcommand.
+    pub arguments: Vec<String>,
+}
+
+/// What a conversion found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Summary {
+    /// Functions that are not inlined; above 0.
+    pub(crate) functions: u64,
+    pub(crate) source: Source,
+}
+
+/// Why there is no symbol table.
+#[derive(Debug, Error)]
+pub(crate) enum ConvertError {
+    /// The file has no functions.
+    #[error("the file has no symbols")]
+    Stripped,
+    /// The file cannot be converted; it will be the same the next time.
+    #[error("the file cannot be converted")]
+    Unusable(#[from] Unusable),
+    /// The child could not be started, or could not write.
+    #[error("cannot run the converter or write its output")]
+    Io(#[from] io::Error),
+}
+
+/// Exit codes of the child beside 0; any other is its end by a panic or a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Exit {
+    /// It was not called as the parent calls it.
+    Usage = 64,
+    /// The file is no valid ELF.
+    Malformed = 65,
+    /// The file has no functions.
+    Stripped = 66,
+    /// The output could not be written.
+    Output = 67,
+}
+
+/// Converts `file` and, for what it lacks, its `debug_file`, into a symcache that begins at the position of `output`.
+///
+/// Blocks until the child is gone, at most [`Limits::conversion_time_max`].
+pub(crate) fn convert(
+    converter: &Converter,
+    limits: &Limits,
+    file: &File,
+    debug_file: Option<&File>,
+    output: &File,
+) -> Result<Summary, ConvertError> {
+    let mut input_bytes = 0_u64;
+    for input in [Some(file), debug_file].into_iter().flatten() {
+        let (bytes, bytes_max) = (input.metadata()?.len(), limits.input_bytes_max);
+        if bytes > bytes_max {
+            return Err(Unusable::TooLarge { bytes, bytes_max }.into());
+        }
+        input_bytes = input_bytes.saturating_add(bytes);
+    }
+    let mut command = Command::new(&converter.program);
+    command.args(&converter.arguments).arg(file.as_raw_fd().to_string());
+    command.arg(debug_file.map_or_else(|| "-".to_owned(), |file| file.as_raw_fd().to_string()));
+    command.arg(output.as_raw_fd().to_string());
+    command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let inherited = [Some(file), debug_file, Some(output)].map(|file| file.map_or(-1, |file| file.as_raw_fd()));
+    confine::before_exec(&mut command, limits, input_bytes, inherited);
+
+    let mut child = command.spawn()?;
+    let status = match wait(&mut child, Instant::now() + limits.conversion_time_max) {
+        Ok(Some(status)) => status,
+        Ok(None) => return Err(time_exceeded(limits).into()),
+        Err(error) => {
+            kill(&mut child);
+            return Err(error.into());
+        }
+    };
+    judge(status, limits)?;
+    let mut answer = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        // A pipe holds more than this, so that the child never waits for us to read.
+        stdout.take(256).read_to_string(&mut answer)?;
+    }
+    let summary = answer.trim_end().split_once(' ').and_then(|(functions, source)| {
+        Some(Summary { functions: functions.parse().ok()?, source: Source::from_code(source)? })
+    });
+    Ok(summary.ok_or(Unusable::GaveUp { exit_code: 0 })?)
+}
+
+/// Waits until the child has ended; `None` if it had to be killed because `deadline` came.
+fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= deadline {
+            kill(child);
+            return Ok(None);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+/// Ends the child and waits for it, so that no zombie stays.
+fn kill(child: &mut Child) {
+    let killed = child.kill().and_then(|()| child.wait());
+    if let Err(error) = killed {
+        tracing::warn!(%error, "the converter cannot be killed");
+    }
+}
+
+fn judge(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) if code == Exit::Stripped as i32 => Err(ConvertError::Stripped),
+        (Some(code), _) if code == Exit::Malformed as i32 => Err(Unusable::Malformed.into()),
+        (Some(code), _) if code == Exit::Output as i32 => {
+            Err(io::Error::other("the converter cannot write its output").into())
+        }
+        (Some(exit_code), _) => Err(Unusable::GaveUp { exit_code }.into()),
+        // An allocation that fails aborts, and so does an overflow of the stack.
+        (None, Some(libc::SIGABRT | libc::SIGSEGV)) => {
+            Err(Unusable::MemoryExceeded { bytes_max: limits.conversion_memory_bytes_max }.into())
+        }
+        (None, Some(libc::SIGXCPU)) => Err(time_exceeded(limits).into()),
+        (None, Some(libc::SIGXFSZ)) => Err(Unusable::TableTooLarge { bytes_max: limits.table_bytes_max }.into()),
+        // The end of a mapped file moved.
+        (None, Some(libc::SIGBUS)) => Err(Unusable::Changed.into()),
+        (None, signal) => Err(Unusable::Killed { signal: signal.unwrap_or_default() }.into()),
+    }
+}
+
+fn time_exceeded(limits: &Limits) -> Unusable {
+    Unusable::TimeExceeded { cpu_max: limits.conversion_cpu_max, time_max: limits.conversion_time_max }
+}

@@ -1,0 +1,167 @@
+//! Fills a symcache from everything that a file and its debug file say.
+//!
+//! DWARF first: the functions, lines and inlined calls of the file, else of its debug file. Then the ELF symbols fill
+//! the addresses that DWARF leaves, so that assembly and libraries linked without debug information keep their names.
+
+use std::borrow::Cow;
+
+use symbolic_common::{Language, Name, NameMangling};
+use symbolic_debuginfo::dwarf::DwarfDebugSession;
+use symbolic_debuginfo::elf::ElfObject;
+use symbolic_debuginfo::{Function, ParseObjectOptions, SymbolMap};
+use symbolic_symcache::SymCacheConverter;
+
+use super::Summary;
+use super::coverage::Coverage;
+use super::names::{self, Names};
+use super::start_lines::StartLines;
+use super::symbols::{Piece, Symbols};
+use crate::limits;
+use crate::table::Source;
+
+/// The bytes of a file and its debug file, and the address that the symcache takes for 0.
+pub(super) struct Inputs<'a> {
+    pub(super) file: &'a [u8],
+    pub(super) debug_file: Option<&'a [u8]>,
+    pub(super) base: u64,
+}
+
+/// What was built; `None` if neither file is readable ELF. A summary of 0 functions is of a stripped file.
+pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, Summary)> {
+    let files = || [Some(inputs.file), inputs.debug_file].into_iter().flatten();
+    let mut symbols = Symbols::default();
+    let readable = files().filter_map(|bytes| symbols.add(bytes)).count();
+    (readable > 0).then_some(())?;
+    let code = symbols.code();
+    let pieces = symbols.into_pieces();
+
+    let mut builder = Builder {
+        converter: SymCacheConverter::new(),
+        base: inputs.base,
+        code,
+        pieces,
+        covered: Vec::new(),
+        summary: Summary { functions: 0, source: Source::Dynsym },
+    };
+    builder.converter.add_transformer(Names::default());
+    for bytes in files() {
+        builder.add_dwarf(bytes);
+        if builder.summary.functions > 0 {
+            break;
+        }
+    }
+    builder.add_symbols();
+    Some((builder.converter, builder.summary))
+}
+
+struct Builder {
+    converter: SymCacheConverter<'static>,
+    base: u64,
+    code: Coverage,
+    pieces: Vec<Piece>,
+    covered: Vec<(u64, u64)>,
+    summary: Summary,
+}
+
+impl Builder {
+    fn add_dwarf(&mut self, bytes: &[u8]) {
+        let mut options = ParseObjectOptions::default();
+        options.max_decompressed_section_size = Some(limits::SECTION_UNPACKED_BYTES_MAX);
+        let Ok(elf) = ElfObject::parse_with_opts(bytes, options) else { return };
+        if !elf.has_debug_info() {
+            return;
+        }
+        // Without a map of symbols functions keep their names of DWARF: with it, one whose cold part lies before its
+        // hot part would be called `function.cold` as a whole.
+        let session = DwarfDebugSession::parse(&elf, SymbolMap::new(), self.base.cast_signed(), elf.kind());
+        let Ok(session) = session else { return };
+        let start_lines = StartLines::read(&elf);
+        // A unit that contradicts itself is left out, and with it only its own functions.
+        for mut function in session.functions().flatten() {
+            let (Some(start), Some(end)) = (
+                function.address.checked_add(self.base),
+                function.address.checked_add(self.base).and_then(|start| start.checked_add(function.size)),
+            ) else {
+                continue;
+            };
+            // What the linker dropped stands at address 0 or its like, over code that is not its own.
+            if !self.fits(start, end) {
+                continue;
+            }
+            let symbol = self.name_of_symbol(function.name.as_str(), start);
+            if symbol.is_none() && function.name.as_str().is_empty() {
+                continue;
+            }
+            note_start_lines(&mut function, symbol.as_deref(), &start_lines);
+            self.converter.process_symbolic_function(&function);
+            self.covered.push((start, end));
+            self.summary.functions += 1;
+            self.summary.source = Source::Dwarf;
+        }
+    }
+
+    fn add_symbols(&mut self) {
+        let covered = Coverage::new(std::mem::take(&mut self.covered));
+        for piece in std::mem::take(&mut self.pieces) {
+            for (start, end) in covered.gaps(piece.start, piece.end) {
+                if !self.fits(start, end) {
+                    continue;
+                }
+                self.converter.process_symbolic_symbol(&symbolic_debuginfo::Symbol {
+                    name: Some(Cow::Borrowed(&piece.name)),
+                    address: start - self.base,
+                    size: end - start,
+                });
+                self.summary.functions += 1;
+                self.summary.source = self.summary.source.max(piece.source);
+            }
+        }
+    }
+
+    /// Whether the addresses are code, and can be written in the 32 bits that a symcache has.
+    fn fits(&self, start: u64, end: u64) -> bool {
+        self.code.contains(start, end) && self.base <= start && end - self.base < u64::from(u32::MAX)
+    }
+
+    /// What the ELF symbols call a function, where DWARF says less.
+    fn name_of_symbol(&self, name: &str, start: u64) -> Option<String> {
+        let piece = self.piece_at(start)?;
+        let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
+        if name.is_empty() {
+            // dwz moved the name into a file that is not here.
+            return Some(piece.name.clone());
+        }
+        // GCC gives no linkage name to what is local to a unit: `hot` for `(anonymous namespace)::hot`, and `operator()`
+        // for every lambda; rustc gives none at all with `line-tables-only`. The part of a function that is
+        // rarely run stands elsewhere under a symbol of its own, but is the same function.
+        let symbol = piece.name.strip_suffix(".cold").unwrap_or(&piece.name);
+        is_mangled(symbol).then_some(())?;
+        (!is_mangled(name) && piece.start == start && symbol.contains(name_in_symbol(name))).then(|| symbol.to_owned())
+    }
+
+    fn piece_at(&self, address: u64) -> Option<&Piece> {
+        let after = self.pieces.partition_point(|piece| piece.start <= address);
+        self.pieces.get(after.checked_sub(1)?).filter(|piece| address < piece.end)
+    }
+}
+
+/// Gives `function` the name of `symbol`, if there is one, and puts start lines to its name and those of all functions
+/// that are inlined into it: the converter has no other place for them.
+fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lines: &StartLines) {
+    let file = function.lines.first().map(|line| line.file.name_str()).unwrap_or_default();
+    let line = start_lines.get(function.name.as_str(), &file);
+    let name = names::with_start_line(symbol.unwrap_or(function.name.as_str()), line);
+    function.name = Name::new(Cow::Owned(name), NameMangling::Unknown, Language::Unknown);
+    for inlinee in &mut function.inlinees {
+        note_start_lines(inlinee, None, start_lines);
+    }
+}
+
+/// What of a C++ or Rust name occurs in the mangled one as it is: no template arguments, and nothing of an operator or
+/// closure.
+fn name_in_symbol(name: &str) -> &str {
+    if name.starts_with("operator") || name.starts_with('{') {
+        return "";
+    }
+    name.split('<').next().unwrap_or_default().trim_start_matches('~')
+}

@@ -1,0 +1,51 @@
+//! The child's side of a conversion.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write as _};
+use std::process::ExitCode;
+
+use symbolic_common::ByteView;
+
+use super::{Exit, build, confine};
+use crate::elf::ElfImage;
+
+/// Converts as the parent asks and exits: the main function of the converter.
+///
+/// `arguments` are those after the converter's own. It must be the first thing that the process does, before it starts
+/// a thread or opens anything: it lowers the process' rights, and owns the descriptors that it was given.
+#[must_use]
+pub fn run_child(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> ExitCode {
+    confine::self_in_child();
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(exit) => ExitCode::from(exit as u8),
+    }
+}
+
+fn run(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), Exit> {
+    let mut arguments = arguments.into_iter();
+    let mut next = || arguments.next().ok_or(Exit::Usage);
+    let file = confine::inherited(next()?.as_ref()).ok_or(Exit::Usage)?;
+    let debug_file = match next()?.as_ref() {
+        "-" => None,
+        descriptor => Some(confine::inherited(descriptor).ok_or(Exit::Usage)?),
+    };
+    let output = confine::inherited(next()?.as_ref()).ok_or(Exit::Usage)?;
+
+    let image = ElfImage::read(&file).map_err(|_not_elf| Exit::Malformed)?;
+    let bytes = map(&file)?;
+    let debug_bytes = debug_file.as_ref().map(map).transpose()?;
+    let inputs = build::Inputs { file: &bytes, debug_file: debug_bytes.as_deref(), base: image.base() };
+    let (converter, summary) = build::build(&inputs).ok_or(Exit::Malformed)?;
+    if summary.functions == 0 {
+        return Err(Exit::Stripped);
+    }
+    let mut output = BufWriter::new(output);
+    converter.serialize(&mut output).and_then(|()| output.flush()).map_err(|_unwritable| Exit::Output)?;
+    let answer = format!("{} {}\n", summary.functions, summary.source.code());
+    io::stdout().write_all(answer.as_bytes()).map_err(|_unwritable| Exit::Output)
+}
+
+fn map(file: &File) -> Result<ByteView<'static>, Exit> {
+    ByteView::map_file_ref(file).map_err(|_unmappable| Exit::Malformed)
+}

@@ -1,0 +1,70 @@
+//! What the kernel holds a converter to.
+
+#![allow(unsafe_code, reason = "limits and inherited descriptors are set by system calls between fork and exec")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd as _, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use crate::limits::Limits;
+
+/// Lets `command` inherit the descriptors in `inherited` (-1 is none), and limits its memory, CPU time and output. It
+/// gets no core file, and dies with the thread that starts it.
+pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
+    let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
+    let values = [
+        // The mapped input counts as memory of the process.
+        (libc::RLIMIT_AS, limits.conversion_memory_bytes_max.saturating_add(input_bytes), 0),
+        // The signal that names the reason comes at the first value, the one that cannot be caught at the second.
+        (libc::RLIMIT_CPU, cpu_seconds, 5),
+        (libc::RLIMIT_FSIZE, limits.table_bytes_max, 0),
+        (libc::RLIMIT_CORE, 0, 0),
+    ];
+    let set_up = move || {
+        for (resource, soft, more) in values {
+            let limit = libc::rlimit { rlim_cur: soft, rlim_max: soft.saturating_add(more) };
+            // SAFETY: `limit` is a valid structure that outlives the call.
+            check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+        }
+        // SAFETY: takes integers only.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
+        for descriptor in inherited.into_iter().filter(|descriptor| *descriptor >= 0) {
+            // SAFETY: takes integers only; clears the flag that closes the descriptor at exec, in the child alone.
+            check(unsafe { libc::fcntl(descriptor, libc::F_SETFD, 0) })?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls that POSIX allows there; it neither allocates nor
+    // takes a lock.
+    unsafe {
+        command.pre_exec(set_up);
+    }
+}
+
+/// What the child does for the host it runs on: it can gain no privilege, runs behind everything else, and is the
+/// first to go when memory is short. Each is a courtesy; the limits were set before.
+pub(super) fn self_in_child() {
+    // SAFETY: takes integers only.
+    let privileges = check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) });
+    // SAFETY: takes integers only.
+    let priority = check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) });
+    let memory = std::fs::write("/proc/self/oom_score_adj", "1000");
+    if let Err(error) = privileges.and(priority).and(memory) {
+        tracing::debug!(%error, "the converter runs without one of its courtesies");
+    }
+}
+
+/// The inherited descriptor whose number is `argument`.
+pub(super) fn inherited(argument: &str) -> Option<File> {
+    let descriptor: RawFd = argument.parse().ok().filter(|descriptor| *descriptor > 2)?;
+    // SAFETY: takes integers only; fails if the descriptor is not open.
+    check(unsafe { libc::fcntl(descriptor, libc::F_GETFD) }).ok()?;
+    // SAFETY: the descriptor is open, and the parent passed it to be owned here: nothing else in this process uses it.
+    Some(unsafe { File::from_raw_fd(descriptor) })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}

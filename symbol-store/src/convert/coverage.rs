@@ -1,0 +1,82 @@
+//! Which addresses are taken.
+
+/// A set of addresses as sorted, disjoint, non-empty ranges `start..end`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Coverage {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Coverage {
+    /// The union of `ranges`, which may overlap and be in any order. Those that only touch stay apart: one section ends
+    /// where the next begins, and so do functions.
+    pub(super) fn new(mut ranges: Vec<(u64, u64)>) -> Self {
+        ranges.retain(|(start, end)| start < end);
+        ranges.sort_unstable();
+        ranges.dedup_by(|next, merged| {
+            let overlaps = next.0 < merged.1;
+            if overlaps {
+                merged.1 = merged.1.max(next.1);
+            }
+            overlaps
+        });
+        Self { ranges }
+    }
+
+    /// Whether all of `start..end` is covered.
+    pub(super) fn contains(&self, start: u64, end: u64) -> bool {
+        self.at(start).is_some_and(|(_, covered_end)| start < end && end <= covered_end)
+    }
+
+    /// The range that covers `address`.
+    pub(super) fn at(&self, address: u64) -> Option<(u64, u64)> {
+        let after = self.ranges.partition_point(|(start, _)| *start <= address);
+        self.ranges.get(after.checked_sub(1)?).copied().filter(|(_, end)| address < *end)
+    }
+
+    /// The parts of `start..end` that are not covered.
+    pub(super) fn gaps(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let first = self.ranges.partition_point(|(_, covered_end)| *covered_end <= start);
+        let mut gaps = Vec::new();
+        let mut at = start;
+        for (covered_start, covered_end) in self.ranges.iter().skip(first).take_while(|range| range.0 < end) {
+            if at < *covered_start {
+                gaps.push((at, *covered_start));
+            }
+            at = *covered_end;
+        }
+        if at < end {
+            gaps.push((at, end));
+        }
+        gaps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_touches_stays_apart() {
+        let coverage = Coverage::new(vec![(5, 7), (2, 5)]);
+        assert!(coverage.contains(2, 5) && coverage.contains(5, 7) && !coverage.contains(4, 6));
+        assert_eq!(coverage.gaps(0, 9), [(0, 2), (7, 9)]);
+        assert_eq!((coverage.at(4), coverage.at(5)), (Some((2, 5)), Some((5, 7))));
+    }
+
+    #[test]
+    fn gaps_and_coverage_agree_with_a_set_of_addresses() {
+        let ranges = vec![(2, 4), (3, 6), (9, 9), (8, 10), (12, 13)];
+        let coverage = Coverage::new(ranges.clone());
+        let covered = |address: u64| ranges.iter().any(|(start, end)| (*start..*end).contains(&address));
+        assert_eq!(coverage.ranges, [(2, 6), (8, 10), (12, 13)]);
+        for start in 0..15 {
+            assert_eq!(coverage.at(start).is_some(), covered(start));
+            for end in start..15 {
+                let gaps: Vec<u64> = coverage.gaps(start, end).into_iter().flat_map(|gap| gap.0..gap.1).collect();
+                let expected: Vec<u64> = (start..end).filter(|address| !covered(*address)).collect();
+                assert_eq!(gaps, expected, "{start}..{end}");
+                assert_eq!(coverage.contains(start, end), start < end && expected.is_empty(), "{start}..{end}");
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! ELF notes.
+//!
+//! | name_len u32 | descriptor_len u32 | kind u32 | name, padded | descriptor, padded |
+//!
+//! Integers have the file's byte order; both parts are padded to the alignment of their segment, 4 or 8 bytes.
+
+/// One note.
+pub(super) struct Note<'a> {
+    name: &'a [u8],
+    kind: u32,
+    pub(super) descriptor: &'a [u8],
+}
+
+impl<'a> Note<'a> {
+    pub(super) fn is_gnu_build_id(&self) -> bool {
+        self.name == b"GNU\0" && self.kind == 3 && !self.descriptor.is_empty()
+    }
+
+    pub(super) fn go_build_id(&self) -> Option<&'a str> {
+        let is_build_id = self.name == b"Go\0\0" && self.kind == 4;
+        let id = std::str::from_utf8(self.descriptor).ok()?.trim_end_matches('\0');
+        (is_build_id && !id.is_empty()).then_some(id)
+    }
+}
+
+/// The notes in `bytes`, up to the first that does not fit.
+pub(super) fn notes(bytes: &[u8], align: usize, big_endian: bool) -> impl Iterator<Item = Note<'_>> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        let number = |at: usize| {
+            let bytes = rest.get(at..)?.first_chunk().copied()?;
+            Some(if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+        };
+        let (name_len, descriptor_len, kind) = (number(0)? as usize, number(4)? as usize, number(8)?);
+        let name = rest.get(12..)?.get(..name_len)?;
+        let descriptor_at = 12_usize.checked_add(name_len)?.checked_next_multiple_of(align)?;
+        let descriptor = rest.get(descriptor_at..)?.get(..descriptor_len)?;
+        let next = descriptor_at.checked_add(descriptor_len)?.checked_next_multiple_of(align)?;
+        // The last note may lack its padding.
+        rest = rest.get(next..).unwrap_or_default();
+        Some(Note { name, kind, descriptor })
+    })
+}

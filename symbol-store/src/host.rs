@@ -1,0 +1,165 @@
+//! Files of this host by build ID.
+//!
+//! A profile names a path; what stands there now may be another version of the file, or nothing, or stand there only
+//! inside a container. So the path is a hint for where to look, in this order:
+//!
+//! 1. the path, in our own root;
+//! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path: the very file
+//!    that runs, even if it was deleted or replaced, in whatever mount namespace;
+//! 3. the path in the root of such a process.
+//!
+//! Invariant: a file is returned only if its own build ID, or its htlhash, is the one that was asked for.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use proto::BuildId;
+
+use crate::elf::{self, DebugLink, ElfImage};
+use crate::limits;
+
+mod mapped;
+mod open;
+mod vdso;
+
+use mapped::{MappedFile, MappedFiles};
+use open::Root;
+
+/// A file with the build ID that was asked for.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) file: File,
+    pub(crate) image: ElfImage,
+    /// The file to which its debug information was moved.
+    pub(crate) debug_file: Option<File>,
+    /// Whether one of the two has DWARF.
+    pub(crate) has_dwarf: bool,
+}
+
+/// The files of this host.
+#[derive(Debug)]
+pub(crate) struct HostFiles {
+    /// Where distributions put debug files, in every root: `/usr/lib/debug`.
+    debug_directory: String,
+    /// What all processes map, as read at that time.
+    mapped: Mutex<Option<(Instant, Arc<MappedFiles>)>>,
+}
+
+/// A program, and where it was found: its debug file is looked for beside it.
+struct Program {
+    file: File,
+    image: ElfImage,
+    root: Root,
+}
+
+impl HostFiles {
+    pub(crate) fn new(debug_directory: String) -> Self {
+        Self { debug_directory, mapped: Mutex::new(None) }
+    }
+
+    /// The file that `id` names. `path` is where a profile saw it mapped, or empty. Reads headers of the candidates,
+    /// and `/proc/<pid>/maps` of all processes if the path alone does not lead to it.
+    pub(crate) fn find(&self, id: &BuildId, path: &str) -> Option<Found> {
+        let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+        if matches!(path, "[vdso]" | "linux-vdso.so.1") {
+            let file = vdso::read()?;
+            return verify(&file, id).map(|image| Found { file, image, debug_file: None, has_dwarf: false });
+        }
+        let program = path.starts_with('/').then(|| self.program(id, path)).flatten();
+        let Some(program) = program else {
+            // The debug package of a program that is not installed, or that runs where we cannot see it.
+            let file = self.debug_file_by_id(&Root::host()?, id)?;
+            let image = verify(&file, id)?;
+            return Some(Found { file, image, debug_file: None, has_dwarf: true });
+        };
+        let has_own_dwarf = elf::has_dwarf(&program.file);
+        let debug_file = if has_own_dwarf { None } else { self.debug_file(&program, path) };
+        let has_dwarf = has_own_dwarf || debug_file.is_some();
+        Some(Found { file: program.file, image: program.image, debug_file, has_dwarf })
+    }
+
+    fn program(&self, id: &BuildId, path: &str) -> Option<Program> {
+        let in_root = |root: Root| {
+            let file = root.open(path)?;
+            Some(Program { image: verify(&file, id)?, file, root })
+        };
+        if let Some(program) = Root::host().and_then(in_root) {
+            return Some(program);
+        }
+        let mapped = self.mapped_files();
+        mapped.of_path(path).iter().take(limits::CANDIDATES_MAX).find_map(|file| of_process(file, id, path))
+    }
+
+    /// What all processes map, read again when it is old. Two searches at once may both read it.
+    fn mapped_files(&self) -> Arc<MappedFiles> {
+        if let Some((read_at, mapped)) = &*self.mapped.lock()
+            && read_at.elapsed() < limits::MAPPED_FILES_AGE_MAX
+        {
+            return Arc::clone(mapped);
+        }
+        let mapped = Arc::new(MappedFiles::read());
+        *self.mapped.lock() = Some((Instant::now(), Arc::clone(&mapped)));
+        mapped
+    }
+
+    /// The separate debug file of `program`, which runs from `path`: by its build ID, else by its debug link, in the
+    /// program's own root.
+    fn debug_file(&self, program: &Program, path: &str) -> Option<File> {
+        let by_id = program.image.gnu_build_id.clone().map(BuildId::Gnu);
+        if let Some(file) = by_id.and_then(|id| self.debug_file_by_id(&program.root, &id)) {
+            return Some(file);
+        }
+        let link = DebugLink::read(&program.file)?;
+        let (directory, _) = path.rsplit_once('/')?;
+        let (debug, name) = (&self.debug_directory, &link.name);
+        [format!("{directory}/{name}"), format!("{directory}/.debug/{name}"), format!("{debug}{directory}/{name}")]
+            .iter()
+            .find_map(|path| {
+                let file = program.root.open(path)?;
+                let image = ElfImage::read(&file).ok()?;
+                // The checksum alone is 32 bits, and a program's own name may come first.
+                let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(&file);
+                (is_it && link.matches(&file).ok()?).then_some(file)
+            })
+    }
+
+    fn debug_file_by_id(&self, root: &Root, id: &BuildId) -> Option<File> {
+        let BuildId::Gnu(bytes) = id else { return None };
+        let (first, rest) = bytes.split_first()?;
+        let path = format!("{}/.build-id/{first:02x}/{}.debug", self.debug_directory, proto::build_id::to_hex(rest));
+        let file = root.open(&path)?;
+        verify(&file, id).map(|_image| file)
+    }
+}
+
+/// The file that the owners of `mapped` run, if it is the one that `id` names.
+fn of_process(mapped: &MappedFile, id: &BuildId, path: &str) -> Option<Program> {
+    mapped.owners.iter().find_map(|owner| {
+        let root = || Root::of_process(owner.pid);
+        let process = format!("/proc/{}", owner.pid);
+        // Without CAP_CHECKPOINT_RESTORE `map_files` is closed to us; `exe` is not.
+        let links = [format!("{process}/map_files/{}", owner.range), format!("{process}/exe")];
+        let by_link = links.iter().find_map(|link| {
+            let file = open::link(link)?;
+            Some(Program { image: verify(&file, id)?, file, root: root()? })
+        });
+        by_link.or_else(|| {
+            let root = root()?;
+            let file = root.open(path)?;
+            Some(Program { image: verify(&file, id)?, file, root })
+        })
+    })
+}
+
+/// What `file` says about itself, if it is the one that `id` names.
+fn verify(file: &File, id: &BuildId) -> Option<ElfImage> {
+    let image = ElfImage::read(file).ok()?;
+    let is_it = match id {
+        BuildId::Gnu(bytes) => image.gnu_build_id.as_ref() == Some(bytes),
+        BuildId::Go(text) => image.go_build_id.as_ref() == Some(text),
+        BuildId::Htlhash(hash) => elf::htlhash(file).is_ok_and(|own| own == *hash),
+    };
+    is_it.then_some(image)
+}

@@ -1,0 +1,51 @@
+//! Names for native addresses: from (build ID, address) to functions, files, lines and inlined calls.
+//!
+//! # Promise
+//! A name comes from a file whose own build ID is the one that was asked for, or from nowhere. Each program or debug
+//! file is parsed once, in a child process under limits of memory, time and output ([`convert`]), and becomes one
+//! immutable, memory-mapped symbol table. What a file does to the child never harms the parent, and every address
+//! without a name has a [`Reason`].
+//! # Does not
+//! Talk to a network, know tenants, or use async: [`SymbolStore::symbolize`] blocks.
+//! # Read in this order
+//! [`elf`] (what a file says about itself) → [`convert`] (file to table) → `table` (bytes on disk, lookup) → `host`
+//! (finding files by build ID) → `store` (who may do what when) → [`limits`].
+//! # Example
+//! ```no_run
+//! use std::time::Duration;
+//! use symbol_store::{Address, Config, ObjectKey, SymbolStore, convert::Converter, limits::Limits};
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let store = SymbolStore::open(Config {
+//!     directory: "varve-data/symbols".into(),
+//!     converter: Converter { program: "/proc/self/exe".into(), arguments: vec!["convert-debug-file".into()] },
+//!     host_files: true,
+//!     debug_directory: "/usr/lib/debug".into(),
+//!     limits: Limits::DEFAULT,
+//! })?;
+//! let build_id = proto::BuildId::parse("gnu:4f53abaf945c95ab11cd89a2bb1d6a9d");
+//! let object = ObjectKey { build_id: build_id.as_ref(), file: "/usr/lib/libc.so.6" };
+//! for answer in store.symbolize(&object, &[Address::Virtual(0x28490)], Duration::from_secs(1)) {
+//!     match answer {
+//!         Ok(frames) => frames.iter().for_each(|frame| println!("{}:{}", frame.function, frame.line)),
+//!         Err(reason) => println!("{}: {reason}", reason.code()),
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod convert;
+pub mod elf;
+pub mod limits;
+
+mod frame;
+mod host;
+mod reason;
+mod store;
+mod table;
+
+pub use frame::{Address, Frame, ObjectKey};
+pub use reason::{Reason, Unusable};
+pub use store::{AddError, Added, Config, SymbolStore, Upload};
+pub use table::Source;

@@ -1,0 +1,237 @@
+//! The symbol tables of one process: made where they are missing, mapped, and asked.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use proto::BuildId;
+
+use crate::convert::{ConvertError, Converter};
+use crate::frame::{Address, Frame, ObjectKey};
+use crate::host::HostFiles;
+use crate::limits::Limits;
+use crate::reason::Reason;
+use crate::table::Table;
+use make::Input;
+
+mod cache;
+mod directory;
+mod jobs;
+mod make;
+mod upload;
+
+use cache::{Failures, Mapped};
+use directory::{Directory, Origin};
+use jobs::{Begun, Job, Jobs};
+
+pub use upload::{AddError, Added, Upload};
+
+/// How a store works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where its tables are; made if it is missing. No other process may use it.
+    pub directory: PathBuf,
+    /// What runs [`crate::convert::run_child`].
+    pub converter: Converter,
+    /// Whether files of this host are used: right where profiles come from this host, as in the embedded mode.
+    pub host_files: bool,
+    /// Where the distribution puts separate debug files: `/usr/lib/debug`.
+    pub debug_directory: String,
+    /// Its bounds.
+    pub limits: Limits,
+}
+
+/// Names for native addresses. Cheap to clone; all clones are one store.
+#[derive(Clone, Debug)]
+pub struct SymbolStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    directory: Directory,
+    converter: Converter,
+    limits: Limits,
+    host: Option<HostFiles>,
+    jobs: Arc<Jobs>,
+    mapped: Mutex<Mapped>,
+    failures: Mutex<Failures>,
+}
+
+impl SymbolStore {
+    /// Opens the store.
+    ///
+    /// # Errors
+    ///
+    /// That the directory cannot be made or read; [`io::ErrorKind::WouldBlock`] if another process has it open.
+    pub fn open(config: Config) -> io::Result<Self> {
+        let Config { directory, converter, host_files, debug_directory, limits } = config;
+        let shared = Shared {
+            directory: Directory::open(directory)?,
+            converter,
+            limits,
+            host: host_files.then(|| HostFiles::new(debug_directory)),
+            jobs: Arc::default(),
+            mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
+            failures: Mutex::new(Failures::new(limits.failure_remembered)),
+        };
+        shared.directory.shrink(limits.disk_bytes_max)?;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The frames of each address of one object, innermost first and never none, or why it has no name. The answer
+    /// has the order and length of `addresses`.
+    ///
+    /// Blocks: reads the disk, and waits up to `wait` for a table that must be made first; after that it is made in
+    /// the background, and the reason is [`Reason::Converting`].
+    #[must_use]
+    pub fn symbolize(
+        &self,
+        object: &ObjectKey<'_>,
+        addresses: &[Address],
+        wait: Duration,
+    ) -> Vec<Result<Vec<Frame>, Reason>> {
+        match self.table(object, Instant::now() + wait) {
+            Ok(table) => table.symbolize(addresses),
+            Err(reason) => vec![Err(reason); addresses.len()],
+        }
+    }
+
+    fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
+        let id = object.build_id.ok_or(Reason::NoBuildId)?;
+        // A job ends with a table or a remembered failure. It may have been somebody else's who knew another path;
+        // only a store whose limits are absurdly low goes round more often.
+        for _ in 0..3 {
+            if let Some(table) = self.known_table(id, object.file) {
+                return Ok(table);
+            }
+            if let Some(reason) = self.shared.failures.lock().get(id, object.file) {
+                return Err(reason);
+            }
+            if self.shared.host.is_none() {
+                return Err(Reason::NoDebugFile);
+            }
+            match self.shared.jobs.begin(id) {
+                Begun::Mine(job) => self.start(job, id.clone(), object.file.to_owned(), Purpose::Make)?,
+                Begun::Pending => {}
+                Begun::Full => return Err(Reason::Converting),
+            }
+            if !self.shared.jobs.wait(id, deadline) {
+                return Err(Reason::Converting);
+            }
+        }
+        Err(Reason::Converting)
+    }
+
+    /// The table for `id`, if there is one in memory or on disk.
+    fn known_table(&self, id: &BuildId, path: &str) -> Option<Arc<Table>> {
+        let mapped = self.shared.mapped.lock().get(id, self.shared.limits.improvement_interval);
+        if let Some((table, improve)) = mapped {
+            if improve && let Begun::Mine(job) = self.shared.jobs.begin(id) {
+                let started = self.start(job, id.clone(), path.to_owned(), Purpose::Improve);
+                started.err().inspect(|reason| tracing::debug!(%reason, "no better debug file is looked for"));
+            }
+            return Some(table);
+        }
+        let removals = self.shared.mapped.lock().removals();
+        let (table, origin) = self.shared.directory.best(id)?;
+        let table = Arc::new(table);
+        self.shared.mapped.lock().insert(id, &table, origin, removals);
+        Some(table)
+    }
+
+    /// Does the job in a thread of its own, since the caller may not wait for it.
+    fn start(&self, job: Job, id: BuildId, path: String, purpose: Purpose) -> Result<(), Reason> {
+        let shared = Arc::clone(&self.shared);
+        let work = move || {
+            shared.make_of_host(&id, &path, purpose);
+            // Whoever waits finds what the job came to, and the directory closed if nobody else has the store open.
+            drop(shared);
+            drop(job);
+        };
+        match thread::Builder::new().name("symbols".to_owned()).spawn(work) {
+            Ok(_detached) => Ok(()),
+            Err(error) => {
+                tracing::error!(%error, "cannot start a thread to look for debug files");
+                Err(Reason::StoreUnavailable)
+            }
+        }
+    }
+}
+
+/// Why a file of this host is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// There is no table.
+    Make,
+    /// There is one without lines.
+    Improve,
+}
+
+impl Shared {
+    /// Looks for the file that `id` names on this host and makes its table, or remembers why there is none.
+    fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
+        let found = self.host.as_ref().and_then(|host| host.find(id, path));
+        let has_dwarf = found.as_ref().is_some_and(|found| found.has_dwarf);
+        if purpose == Purpose::Improve && !has_dwarf {
+            return;
+        }
+        let made = match found {
+            None => Err(Reason::NoDebugFile),
+            Some(found) => self.make_table_of(&found).map_err(|error| self.reason(id, path, error)),
+        };
+        match made {
+            Ok(()) => tracing::info!(build_id = %id, path, "made a symbol table of a file of this host"),
+            Err(reason) if purpose == Purpose::Make => self.failures.lock().insert(id, path, reason),
+            Err(reason) => tracing::debug!(build_id = %id, path, %reason, "the symbol table could not be improved"),
+        }
+    }
+
+    fn make_table_of(&self, found: &crate::host::Found) -> Result<(), ConvertError> {
+        let ids = make::ids(&found.image, &found.file)?;
+        let both = Input {
+            file: &found.file,
+            debug_file: found.debug_file.as_ref(),
+            image: &found.image,
+            ids: &ids,
+            segments: &found.image.segments,
+        };
+        let made = match self.make(&both) {
+            // What is in the program itself is better than nothing.
+            Err(ConvertError::Unusable(why)) if both.debug_file.is_some() => {
+                tracing::warn!(build_id = ?ids.first(), %why, "a debug file cannot be used");
+                self.make(&Input { debug_file: None, ..both })?
+            }
+            other => other?,
+        };
+        self.directory.publish(&made.table, &ids, Origin::Host)?;
+        self.directory.shrink(self.limits.disk_bytes_max)?;
+        self.forget(&ids);
+        Ok(())
+    }
+
+    /// Lets the next question find what is on disk now.
+    fn forget(&self, ids: &[BuildId]) {
+        for id in ids {
+            self.mapped.lock().remove(id);
+            self.failures.lock().remove(id);
+        }
+    }
+
+    fn reason(&self, id: &BuildId, path: &str, error: ConvertError) -> Reason {
+        match error {
+            ConvertError::Stripped => Reason::Stripped,
+            ConvertError::Unusable(why) => {
+                tracing::warn!(build_id = %id, path, %why, "a file of this host cannot be used for symbols");
+                Reason::DebugFileUnusable(why)
+            }
+            ConvertError::Io(error) => {
+                tracing::error!(build_id = %id, path, %error, "cannot make a symbol table");
+                Reason::StoreUnavailable
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! What is known without touching the disk: mapped tables, and build IDs for which there is none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto::BuildId;
+
+use super::directory::Origin;
+use crate::limits;
+use crate::reason::Reason;
+use crate::table::Table;
+
+/// The mapped tables, the least recently used of which go when they are too many bytes.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    tables: HashMap<BuildId, Entry>,
+    bytes: u64,
+    bytes_max: u64,
+    /// Counts uses, to order them.
+    uses: u64,
+    /// Counts removals: what was read from disk before one may have been replaced there.
+    removals: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    table: Arc<Table>,
+    origin: Origin,
+    used: u64,
+    /// When a better file was last looked for.
+    looked: Instant,
+}
+
+impl Mapped {
+    pub(crate) fn new(bytes_max: u64) -> Self {
+        Self { tables: HashMap::new(), bytes: 0, bytes_max, uses: 0, removals: 0 }
+    }
+
+    /// The table for `id`, and whether it is a host-made one that is not as good as can be and whose file was not
+    /// looked for during `interval`. That is said once in an interval.
+    pub(crate) fn get(&mut self, id: &BuildId, interval: Duration) -> Option<(Arc<Table>, bool)> {
+        self.uses += 1;
+        let entry = self.tables.get_mut(id)?;
+        entry.used = self.uses;
+        let may_improve = entry.origin == Origin::Host && !entry.table.header().is_best();
+        let improve = may_improve && entry.looked.elapsed() >= interval;
+        if improve {
+            entry.looked = Instant::now();
+        }
+        Some((Arc::clone(&entry.table), improve))
+    }
+
+    /// How many removals there were; taken before a table is read from disk.
+    pub(crate) fn removals(&self) -> u64 {
+        self.removals
+    }
+
+    /// Adds a table that was read when there had been `removals`, if there was none since. It stays even if it alone is
+    /// over the budget, since somebody is about to use it.
+    pub(crate) fn insert(&mut self, id: &BuildId, table: &Arc<Table>, origin: Origin, removals: u64) {
+        if removals != self.removals {
+            return;
+        }
+        self.drop_table(id);
+        self.uses += 1;
+        self.bytes += table.mapped_bytes();
+        let entry = Entry { table: Arc::clone(table), origin, used: self.uses, looked: Instant::now() };
+        self.tables.insert(id.clone(), entry);
+        while self.bytes > self.bytes_max && self.tables.len() > 1 {
+            let oldest = self.tables.iter().min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone());
+            let Some(oldest) = oldest else { break };
+            self.drop_table(&oldest);
+        }
+    }
+
+    /// Forgets the table for `id`: there is a better one on disk.
+    pub(crate) fn remove(&mut self, id: &BuildId) {
+        self.removals += 1;
+        self.drop_table(id);
+    }
+
+    fn drop_table(&mut self, id: &BuildId) {
+        if let Some(entry) = self.tables.remove(id) {
+            self.bytes = self.bytes.saturating_sub(entry.table.mapped_bytes());
+        }
+    }
+}
+
+/// Why there is no table, for a while.
+#[derive(Debug)]
+pub(crate) struct Failures {
+    /// By build ID and path: another path may lead to the file.
+    reasons: HashMap<(BuildId, String), (Instant, Reason)>,
+    remembered: Duration,
+}
+
+impl Failures {
+    pub(crate) fn new(remembered: Duration) -> Self {
+        Self { reasons: HashMap::new(), remembered }
+    }
+
+    pub(crate) fn get(&self, id: &BuildId, path: &str) -> Option<Reason> {
+        let (since, reason) = self.reasons.get(&(id.clone(), path.to_owned()))?;
+        (since.elapsed() < self.remembered).then(|| reason.clone())
+    }
+
+    pub(crate) fn insert(&mut self, id: &BuildId, path: &str, reason: Reason) {
+        if self.reasons.len() >= limits::FAILURES_MAX {
+            self.reasons.retain(|_, (since, _)| since.elapsed() < self.remembered);
+        }
+        if self.reasons.len() >= limits::FAILURES_MAX {
+            // All are fresh. What is forgotten is looked for again: slower, never wrong.
+            self.reasons.clear();
+        }
+        self.reasons.insert((id.clone(), path.to_owned()), (Instant::now(), reason));
+    }
+
+    /// Forgets what is known of `id`: its file has come.
+    pub(crate) fn remove(&mut self, id: &BuildId) {
+        self.reasons.retain(|(known, _), _| known != id);
+    }
+}

@@ -1,0 +1,99 @@
+//! What is being looked for or converted.
+//!
+//! Invariant: at most one job per build ID, at most [`limits::CONVERSIONS_MAX`] conversions. Nothing is read or written
+//! while the lock is held.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use proto::BuildId;
+
+use crate::limits;
+
+/// The jobs of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pending: HashSet<BuildId>,
+    converting: usize,
+}
+
+/// What became of a request for a job.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It is the caller's, until it drops this.
+    Mine(Job),
+    /// Somebody else has it.
+    Pending,
+    /// There are [`limits::JOBS_MAX`] others.
+    Full,
+}
+
+/// The right to look for one build ID and to make its table.
+#[derive(Debug)]
+pub(crate) struct Job {
+    jobs: Arc<Jobs>,
+    id: BuildId,
+}
+
+/// The right to run a converter.
+#[derive(Debug)]
+pub(crate) struct Slot<'a> {
+    jobs: &'a Jobs,
+}
+
+impl Jobs {
+    pub(crate) fn begin(self: &Arc<Self>, id: &BuildId) -> Begun {
+        let mut state = self.state.lock();
+        if state.pending.contains(id) {
+            return Begun::Pending;
+        }
+        if state.pending.len() >= limits::JOBS_MAX {
+            return Begun::Full;
+        }
+        state.pending.insert(id.clone());
+        Begun::Mine(Job { jobs: Arc::clone(self), id: id.clone() })
+    }
+
+    /// Waits for the job for `id`, if there is one; false if `deadline` came first.
+    pub(crate) fn wait(&self, id: &BuildId, deadline: Instant) -> bool {
+        let mut state = self.state.lock();
+        while state.pending.contains(id) {
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return !state.pending.contains(id);
+            }
+        }
+        true
+    }
+
+    /// Waits for the right to run a converter.
+    pub(crate) fn slot(&self) -> Slot<'_> {
+        let mut state = self.state.lock();
+        while state.converting >= limits::CONVERSIONS_MAX {
+            self.changed.wait(&mut state);
+        }
+        state.converting += 1;
+        Slot { jobs: self }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.jobs.state.lock().pending.remove(&self.id);
+        self.jobs.changed.notify_all();
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.jobs.state.lock().converting -= 1;
+        self.jobs.changed.notify_all();
+    }
+}

@@ -1,0 +1,87 @@
+//! Making one symbol table.
+
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+
+use proto::BuildId;
+
+use super::Shared;
+use super::directory::Unfinished;
+use crate::convert::{self, ConvertError};
+use crate::elf::{self, ElfImage, Segment};
+use crate::reason::Unusable;
+use crate::table::{Header, Source, Table, TableError};
+
+/// A file, and what was read from it before.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Input<'a> {
+    pub(super) file: &'a File,
+    pub(super) debug_file: Option<&'a File>,
+    pub(super) image: &'a ElfImage,
+    pub(super) ids: &'a [BuildId],
+    pub(super) segments: &'a [Segment],
+}
+
+/// A sealed table that has no name yet.
+#[derive(Debug)]
+pub(super) struct Made {
+    pub(super) table: Unfinished,
+    pub(super) functions: u64,
+    pub(super) source: Source,
+}
+
+/// Every identity of a file, the best first: GNU, Go, htlhash. A debug file has not got the bytes of the program, so
+/// its htlhash is nobody's; without a build ID it has none.
+pub(super) fn ids(image: &ElfImage, file: &File) -> io::Result<Vec<BuildId>> {
+    let mut ids = Vec::new();
+    ids.extend(image.gnu_build_id.clone().map(BuildId::Gnu));
+    ids.extend(image.go_build_id.clone().map(BuildId::Go));
+    if image.segments.iter().any(|segment| segment.executable && segment.file_size > 0) {
+        ids.push(BuildId::Htlhash(elf::htlhash(file)?));
+    }
+    Ok(ids)
+}
+
+impl Shared {
+    /// Makes the table of `input`. Waits for its turn first.
+    pub(super) fn make(&self, input: &Input<'_>) -> Result<Made, ConvertError> {
+        if input.image.segments.is_empty() {
+            return Err(Unusable::NotLinked.into());
+        }
+        let mut header = Header {
+            symcache_bytes: 0,
+            symcache_hash: 0,
+            source: Source::Dynsym,
+            functions: 0,
+            base: input.image.base(),
+            ids: input.ids.to_vec(),
+            segments: input.segments.to_vec(),
+        };
+        let before = stamp(input)?;
+        let mut table = self.directory.unfinished()?;
+        table.file.seek(SeekFrom::Start(header.symcache_at() as u64))?;
+        let summary = {
+            let _turn = self.jobs.slot();
+            convert::convert(&self.converter, &self.limits, input.file, input.debug_file, &table.file)?
+        };
+        // The identity was read before, the rest by the child: both must be of the same file.
+        let is_same = ElfImage::read(input.file).is_ok_and(|image| image == *input.image);
+        if !is_same || stamp(input)? != before {
+            return Err(Unusable::Changed.into());
+        }
+        header.functions = summary.functions;
+        header.source = summary.source;
+        Table::seal(&table.file, header).map_err(|error| match error {
+            TableError::Io(error) => ConvertError::Io(error),
+            TableError::Damaged { .. } => Unusable::GaveUp { exit_code: 0 }.into(),
+        })?;
+        Ok(Made { table, functions: summary.functions, source: summary.source })
+    }
+}
+
+/// What changes when somebody writes to one of the files.
+fn stamp(input: &Input<'_>) -> io::Result<Vec<(u64, i64, i64)>> {
+    let files = [Some(input.file), input.debug_file].into_iter().flatten();
+    files.map(|file| file.metadata().map(|now| (now.size(), now.mtime(), now.mtime_nsec()))).collect()
+}

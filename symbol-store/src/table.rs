@@ -1,0 +1,249 @@
+//! A symbol table: what one program or debug file became, immutable and memory-mapped.
+//!
+//! | magic 8 | version u32 | header_len u32 | header_hash u64 | header | zeros to 64 | symcache of symbolic |
+//!
+//! All integers are little-endian. `header_hash` is the xxh3-64 of the header's `header_len` bytes, which begin with
+//! the length and xxh3-64 of the symcache (see [`header`]). A reader checks magic, version, `header_len` against
+//! [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the symcache's length and its hash, in this order, before
+//! anything in it is used. The symcache's addresses are relative to `base`; the name of each function in it is what
+//! [`convert::parts`] takes apart, so that no name is demangled outside of the child.
+//!
+//! Invariant: a table answers only for the build IDs in its header, all of them read from the very file of which the
+//! symcache was made.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use symbolic_common::ByteView;
+use symbolic_symcache::SymCache;
+use thiserror::Error;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::convert;
+use crate::elf::{self, Segment};
+use crate::frame::{Address, Frame};
+use crate::limits;
+use crate::reason::Reason;
+
+mod header;
+
+pub(crate) use header::Header;
+
+const MAGIC: [u8; 8] = *b"varvesym";
+const VERSION: u32 = 1;
+const PREAMBLE_BYTES: usize = 24;
+
+/// Where a symbol table's names come from, best last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Source {
+    /// `.dynsym`: exported functions only.
+    Dynsym,
+    /// `.gnu_debugdata`: all functions, no lines.
+    GnuDebugdata,
+    /// `.symtab`: all functions, no lines.
+    Symtab,
+    /// DWARF: functions, lines and inlined calls, with the names that DWARF lacks from the ELF symbols.
+    Dwarf,
+}
+
+impl Source {
+    const ALL: [Self; 4] = [Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
+
+    /// A stable name in snake case, for APIs.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Dynsym => "dynsym",
+            Self::GnuDebugdata => "gnu_debugdata",
+            Self::Symtab => "symtab",
+            Self::Dwarf => "dwarf",
+        }
+    }
+
+    pub(crate) fn from_code(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|source| source.code() == code)
+    }
+
+    pub(crate) fn sentence(self) -> &'static str {
+        match self {
+            Self::Dynsym => {
+                "the exported symbols, which are all that is known of this file: \
+                 install its debug package, or run `varve upload` with its debug file"
+            }
+            Self::GnuDebugdata => "the symbols of this file's .gnu_debugdata",
+            Self::Symtab => "the .symtab of this file",
+            Self::Dwarf => "the debug information or symbols of this file",
+        }
+    }
+}
+
+/// Why a file in the store is no symbol table.
+#[derive(Debug, Error)]
+pub(crate) enum TableError {
+    /// It cannot be read.
+    #[error("cannot read the symbol table")]
+    Io(#[from] io::Error),
+    /// Another version, a damaged byte or a missing end; it must be made again.
+    #[error("the symbol table is damaged or of another version: {check} does not match")]
+    Damaged {
+        /// The check that failed.
+        check: &'static str,
+    },
+}
+
+/// A mapped symbol table.
+#[derive(Debug)]
+pub(crate) struct Table {
+    header: Header,
+    bytes: ByteView<'static>,
+    symcache_at: usize,
+}
+
+impl Table {
+    /// Maps and checks the table at `path`; reads all of it once.
+    pub(crate) fn open(path: &Path) -> Result<Self, TableError> {
+        let file = File::open(path)?;
+        let (header, symcache_at) = Header::read(&file)?;
+        let table = Self { header, bytes: ByteView::map_file(file)?, symcache_at };
+        let symcache = table.bytes.get(symcache_at..).unwrap_or_default();
+        if symcache.len() as u64 != table.header.symcache_bytes || xxh3_64(symcache) != table.header.symcache_hash {
+            return Err(TableError::Damaged { check: "symcache hash" });
+        }
+        table.symcache()?;
+        Ok(table)
+    }
+
+    /// Completes the table that is being made in `file`, whose symcache the child has written at
+    /// [`Header::symcache_at`]: hashes it, checks that it can be read, and writes the header.
+    pub(crate) fn seal(file: &File, mut header: Header) -> Result<(), TableError> {
+        let symcache_at = header.symcache_at();
+        {
+            let bytes = ByteView::map_file_ref(file)?;
+            let symcache = bytes.get(symcache_at..).unwrap_or_default();
+            SymCache::parse(symcache).map_err(|_unreadable| TableError::Damaged { check: "symcache" })?;
+            header.symcache_bytes = symcache.len() as u64;
+            header.symcache_hash = xxh3_64(symcache);
+        }
+        file.write_all_at(&header.encode(), 0)?;
+        file.sync_all()?;
+        Ok(())
+    }
+
+    /// Writes this table with other segments into the empty file `to`, and syncs it.
+    pub(crate) fn copy_with_segments(&self, to: &mut File, segments: Vec<Segment>) -> io::Result<()> {
+        let header = Header { segments, ..self.header.clone() };
+        to.write_all(&header.encode())?;
+        to.write_all(self.bytes.get(self.symcache_at..).unwrap_or_default())?;
+        to.sync_all()
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Takes the segments of another table for the same build ID where this one's are unknown.
+    pub(crate) fn take_segments(&mut self, other: &Header) {
+        if !self.header.has_file_offsets() && other.has_file_offsets() {
+            self.header.segments.clone_from(&other.segments);
+        }
+    }
+
+    /// Its size in memory when all of it is in use.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    fn symcache(&self) -> Result<SymCache<'_>, TableError> {
+        let bytes = self.bytes.get(self.symcache_at..).unwrap_or_default();
+        SymCache::parse(bytes).map_err(|_unreadable| TableError::Damaged { check: "symcache" })
+    }
+
+    /// The frames of each address, innermost first, or why it has none.
+    pub(crate) fn symbolize(&self, addresses: &[Address]) -> Vec<Result<Vec<Frame>, Reason>> {
+        let Ok(symcache) = self.symcache() else {
+            return vec![Err(Reason::StoreUnavailable); addresses.len()];
+        };
+        let mut lookup = Lookup { table: self, symcache, functions: HashMap::new(), files: HashMap::new() };
+        addresses.iter().map(|address| lookup.frames(*address)).collect()
+    }
+
+    /// The address relative to the base.
+    fn relative(&self, address: Address) -> Result<u64, Reason> {
+        let segments = &self.header.segments;
+        let address = match address {
+            Address::Virtual(address) => address,
+            Address::FileOffset(_) if !self.header.has_file_offsets() => return Err(Reason::SegmentsUnknown),
+            Address::FileOffset(offset) => elf::virtual_address(segments, offset).ok_or(Reason::AddressOutsideFile)?,
+        };
+        let within = |segment: &Segment| {
+            segment.executable
+                && address.checked_sub(segment.address).is_some_and(|offset| offset < segment.memory_size)
+        };
+        if !segments.iter().any(within) {
+            return Err(Reason::AddressOutsideFile);
+        }
+        address.checked_sub(self.header.base).ok_or(Reason::AddressOutsideFile)
+    }
+}
+
+/// One call's work on a table: what occurs in many frames is allocated once.
+struct Lookup<'a> {
+    table: &'a Table,
+    symcache: SymCache<'a>,
+    /// By where the name is in the table, which has each name once.
+    functions: HashMap<*const u8, FunctionNames>,
+    files: HashMap<String, Arc<str>>,
+}
+
+/// What a function's name in the table stands for.
+#[derive(Clone)]
+struct FunctionNames {
+    function: Arc<str>,
+    system_name: Arc<str>,
+    start_line: u32,
+}
+
+impl Lookup<'_> {
+    fn frames(&mut self, address: Address) -> Result<Vec<Frame>, Reason> {
+        let relative = self.table.relative(address)?;
+        let symcache = self.symcache.clone();
+        let locations = symcache.lookup(relative).take(limits::INLINE_DEPTH_MAX);
+        let frames: Vec<Frame> = locations.filter_map(|location| self.frame(&location)).collect();
+        if frames.is_empty() {
+            return Err(Reason::NoSymbolAtAddress { source_kind: self.table.header.source });
+        }
+        Ok(frames)
+    }
+
+    fn frame(&mut self, location: &symbolic_symcache::SourceLocation<'_, '_>) -> Option<Frame> {
+        let function = location.function();
+        // An inlined function may have lost its name, to dwz for one; its caller still has one.
+        let name = Some(function.name()).filter(|name| !name.is_empty())?;
+        let names = self.functions.entry(name.as_ptr()).or_insert_with(|| FunctionNames::new(name)).clone();
+        let FunctionNames { function, system_name, start_line } = names;
+        Some(Frame { function, system_name, start_line, file: self.file(location), line: location.line() })
+    }
+
+    fn file(&mut self, location: &symbolic_symcache::SourceLocation<'_, '_>) -> Arc<str> {
+        let path = location.file().map(|file| file.full_path()).unwrap_or_default();
+        if let Some(known) = self.files.get(&path) {
+            return Arc::clone(known);
+        }
+        let new: Arc<str> = Arc::from(path.as_str());
+        self.files.insert(path, Arc::clone(&new));
+        new
+    }
+}
+
+impl FunctionNames {
+    fn new(name: &str) -> Self {
+        let (function, system_name, start_line) = convert::parts(name);
+        let shared: Arc<str> = Arc::from(function);
+        let system_name = if system_name == function { Arc::clone(&shared) } else { Arc::from(system_name) };
+        Self { function: shared, system_name, start_line }
+    }
+}

@@ -1,0 +1,210 @@
+//! The header of a symbol table.
+//!
+//! | symcache_bytes u64 | symcache_hash u64 | source u8 | functions u64 | base u64 |
+//! | ids u8 | id_len u16, id as `BuildId` is displayed ... |
+//! | segments u16 | offset u64, file_size u64, address u64, memory_size u64, executable u8 ... |
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+
+use proto::BuildId;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION};
+use crate::elf::Segment;
+use crate::limits;
+
+/// What is known of a symbol table beside its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) symcache_bytes: u64,
+    /// xxh3-64.
+    pub(crate) symcache_hash: u64,
+    pub(crate) source: Source,
+    /// Functions that are not inlined.
+    pub(crate) functions: u64,
+    /// The address that is 0 in the symcache.
+    pub(crate) base: u64,
+    /// Every identity of the file, the best first.
+    pub(crate) ids: Vec<BuildId>,
+    pub(crate) segments: Vec<Segment>,
+}
+
+impl Header {
+    /// Where the symcache begins in the file: it must be aligned to 8; a cache line costs nothing more.
+    pub(crate) fn symcache_at(&self) -> usize {
+        (PREAMBLE_BYTES + self.body().len()).next_multiple_of(64)
+    }
+
+    /// Whether file offsets can be mapped: a debug file says where code is in memory, but not where it was in the file.
+    pub(crate) fn has_file_offsets(&self) -> bool {
+        self.segments.iter().any(|segment| segment.executable && segment.file_size > 0)
+    }
+
+    /// Whether no other file of this build ID can say more.
+    pub(crate) fn is_best(&self) -> bool {
+        self.source == Source::Dwarf
+    }
+
+    /// Everything before the symcache.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let body = self.body();
+        let mut bytes = Vec::with_capacity(self.symcache_at());
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        // `ElfImage` bounds the ids and segments, so that the body is far below 4 GiB.
+        bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend(xxh3_64(&body).to_le_bytes());
+        bytes.extend(body);
+        bytes.resize(bytes.len().next_multiple_of(64), 0);
+        bytes
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        body.extend(self.symcache_bytes.to_le_bytes());
+        body.extend(self.symcache_hash.to_le_bytes());
+        body.push(self.source as u8);
+        body.extend(self.functions.to_le_bytes());
+        body.extend(self.base.to_le_bytes());
+        let ids: Vec<String> = self.ids.iter().map(ToString::to_string).collect();
+        body.push(u8::try_from(ids.len()).unwrap_or(u8::MAX));
+        for id in ids {
+            body.extend(u16::try_from(id.len()).unwrap_or(u16::MAX).to_le_bytes());
+            body.extend(id.as_bytes());
+        }
+        body.extend(u16::try_from(self.segments.len()).unwrap_or(u16::MAX).to_le_bytes());
+        for segment in &self.segments {
+            for number in [segment.offset, segment.file_size, segment.address, segment.memory_size] {
+                body.extend(number.to_le_bytes());
+            }
+            body.push(u8::from(segment.executable));
+        }
+        body
+    }
+
+    /// Reads and checks the header of `file`; returns it and where the symcache begins.
+    pub(crate) fn read(file: &File) -> Result<(Self, usize), TableError> {
+        let damaged = |check| TableError::Damaged { check };
+        let mut preamble = [0; PREAMBLE_BYTES];
+        file.read_exact_at(&mut preamble, 0).map_err(|_short| damaged("length"))?;
+        let mut rest = Reader(&preamble);
+        if rest.array() != Some(MAGIC) || rest.u32() != Some(VERSION) {
+            return Err(damaged("magic or version"));
+        }
+        let length = rest.u32().filter(|length| *length <= limits::TABLE_HEADER_BYTES_MAX);
+        let length = length.ok_or_else(|| damaged("header length"))? as usize;
+        let mut body = vec![0; length];
+        file.read_exact_at(&mut body, PREAMBLE_BYTES as u64).map_err(|_short| damaged("length"))?;
+        if rest.u64() != Some(xxh3_64(&body)) {
+            return Err(damaged("header hash"));
+        }
+        let header = Self::decode(&mut Reader(&body)).ok_or_else(|| damaged("header"))?;
+        Ok((header, (PREAMBLE_BYTES + length).next_multiple_of(64)))
+    }
+
+    fn decode(body: &mut Reader<'_>) -> Option<Self> {
+        let mut header = Self {
+            symcache_bytes: body.u64()?,
+            symcache_hash: body.u64()?,
+            source: Source::ALL.get(usize::from(body.u8()?)).copied()?,
+            functions: body.u64()?,
+            base: body.u64()?,
+            ids: Vec::new(),
+            segments: Vec::new(),
+        };
+        for _ in 0..body.u8()? {
+            let length = body.u16()?;
+            header.ids.push(BuildId::parse(std::str::from_utf8(body.take(usize::from(length))?).ok()?)?);
+        }
+        for _ in 0..body.u16()? {
+            header.segments.push(Segment {
+                offset: body.u64()?,
+                file_size: body.u64()?,
+                address: body.u64()?,
+                memory_size: body.u64()?,
+                executable: body.u8()? != 0,
+            });
+        }
+        Some(header)
+    }
+}
+
+/// Takes little-endian integers off the front of bytes; `None` at their end.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        self.take(N)?.first_chunk().copied()
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn header() -> Header {
+        Header {
+            symcache_bytes: 7,
+            symcache_hash: 8,
+            source: Source::Symtab,
+            functions: 9,
+            base: 0x40_0000,
+            ids: vec![BuildId::Gnu(vec![1; 20]), BuildId::Go("a/b".into()), BuildId::Htlhash([3; 16])],
+            segments: vec![Segment { offset: 1, file_size: 2, address: 3, memory_size: 4, executable: true }],
+        }
+    }
+
+    #[test]
+    fn a_header_reads_what_it_writes() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&header().encode()).unwrap();
+        let (read, symcache_at) = Header::read(&file).unwrap();
+        assert_eq!(read, header());
+        assert_eq!(symcache_at, header().symcache_at());
+        assert_eq!(symcache_at, header().encode().len());
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_prefix_is_refused() {
+        let bytes = header().encode();
+        let used = PREAMBLE_BYTES + header().body().len();
+        let refused = |bytes: &[u8]| {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(bytes).unwrap();
+            Header::read(&file).is_err()
+        };
+        for length in 0..used {
+            assert!(refused(&bytes[..length]), "{length} bytes");
+        }
+        for bit in 0..used * 8 {
+            let mut changed = bytes.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(refused(&changed), "bit {bit}");
+        }
+    }
+}

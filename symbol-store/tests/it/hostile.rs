@@ -1,0 +1,276 @@
+//! Damaged and hostile files: the child may die of them, the store never does.
+
+use std::fs::{self, File, OpenOptions};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use symbol_store::convert::Converter;
+use symbol_store::elf::{ElfError, ElfImage, htlhash};
+use symbol_store::limits::Limits;
+use symbol_store::{AddError, Config, SymbolStore, Unusable};
+
+use crate::workshop::{NESTED, Workshop, ask, gnu_build_id, have, open};
+
+fn build(workshop: &Workshop) -> Vec<u8> {
+    workshop.write("nested.c", NESTED);
+    workshop.run("gcc -g -O2 nested.c -o nested");
+    fs::read(workshop.path("nested")).unwrap()
+}
+
+fn add(store: &SymbolStore, path: &Path) -> Result<symbol_store::Added, AddError> {
+    store.add_file(&File::open(path).unwrap())
+}
+
+fn store_with(workshop: &Workshop, limits: Limits) -> SymbolStore {
+    open(Config { limits, ..workshop.config(false) })
+}
+
+/// The store answers for a good file, and nothing is left of the bad ones.
+fn assert_sound(workshop: &Workshop, store: &SymbolStore) {
+    let path = workshop.path("nested");
+    assert!(add(store, &path).unwrap().is_used);
+    let frames = ask(store, &gnu_build_id(&path), &path, workshop.address_of("nested", "outer")).unwrap();
+    assert_eq!(&*frames.last().unwrap().function, "outer");
+    assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
+}
+
+/// splitmix64: the same mutations in every run.
+fn random(state: &mut u64) -> usize {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z ^ (z >> 31)) as usize
+}
+
+#[test]
+fn mutated_files_never_harm_the_store() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let good = build(&workshop);
+    let limits = Limits {
+        conversion_memory_bytes_max: 512 << 20,
+        conversion_cpu_max: Duration::from_secs(3),
+        conversion_time_max: Duration::from_secs(20),
+        table_bytes_max: 16 << 20,
+        ..Limits::DEFAULT
+    };
+    let store = store_with(&workshop, limits);
+    let started = Instant::now();
+    let (mut state, mut converted, mut refused, mut died) = (7, 0, 0, 0);
+    // The last part holds the section headers and the sections of DWARF are before them: both are hit.
+    for round in 0..400 {
+        let mut bytes = good.clone();
+        for _ in 0..1 + random(&mut state) % 20 {
+            let at = random(&mut state) % bytes.len();
+            match round % 4 {
+                0 => bytes[at] ^= 1 << (random(&mut state) % 8),
+                1 => bytes[at] = 0xff,
+                2 => bytes[at..].iter_mut().take(8).for_each(|byte| *byte = random(&mut state) as u8),
+                _ => {
+                    // Where numbers decide about the rest: the ELF header and the section headers.
+                    let headers = u64::from_le_bytes(good[40..48].try_into().unwrap()) as usize;
+                    let at =
+                        if random(&mut state) % 2 == 0 { 16 + at % 48 } else { headers + at % (good.len() - headers) };
+                    bytes[at] = random(&mut state) as u8;
+                }
+            }
+        }
+        match add(&store, &workshop.write("mutated", bytes)) {
+            Ok(_) => converted += 1,
+            Err(AddError::Unusable(
+                Unusable::MemoryExceeded { .. }
+                | Unusable::TimeExceeded { .. }
+                | Unusable::GaveUp { .. }
+                | Unusable::Killed { .. },
+            )) => died += 1,
+            Err(AddError::Io(error)) => panic!("round {round}: {error}"),
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(converted > 100 && refused > 10, "{converted} converted, {refused} refused, {died} died");
+    assert!(started.elapsed() < Duration::from_secs(300), "{:?}", started.elapsed());
+    assert_sound(&workshop, &store);
+}
+
+#[test]
+fn truncated_files_never_harm_the_store() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let good = build(&workshop);
+    let store = workshop.store();
+    for length in (0..good.len()).step_by(good.len() / 60) {
+        let path = workshop.write("truncated", &good[..length]);
+        // The section headers are last: without them there are no symbols.
+        assert!(add(&store, &path).is_err(), "{length} bytes");
+    }
+    assert_sound(&workshop, &store);
+}
+
+#[test]
+fn reading_headers_survives_every_single_byte_of_them_being_wrong() {
+    if !have(&["gcc"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let good = build(&workshop);
+    let mut read = 0;
+    for at in 0..0x400 {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            let file = File::open(workshop.write("changed", bytes)).unwrap();
+            match ElfImage::read(&file) {
+                Ok(image) => {
+                    read += 1;
+                    let _any = (image.build_id(), image.virtual_address(0), image.virtual_address(u64::MAX));
+                }
+                Err(ElfError::Io(error)) => panic!("byte {at}: {error}"),
+                Err(_) => assert!(at < 64, "byte {at}"),
+            }
+            htlhash(&file).unwrap();
+        }
+    }
+    assert!(read > 3000, "{read}");
+}
+
+/// Where the header of a section is in the file.
+fn section_header(bytes: &[u8], name: &str) -> usize {
+    let number = |at: usize, size: usize| {
+        bytes[at..at + size].iter().rev().fold(0, |number, byte| number << 8 | usize::from(*byte))
+    };
+    let (table, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let names_at = number(table + names * 64 + 24, 8);
+    let header = |index: usize| table + index * 64;
+    let wanted = [name.as_bytes(), &[0]].concat();
+    let found = (0..count).find(|index| bytes[names_at + number(header(*index), 4)..].starts_with(&wanted));
+    header(found.unwrap())
+}
+
+#[test]
+fn a_section_that_says_it_unpacks_to_terabytes_is_left_out() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    build(&workshop);
+    workshop.run("gcc -g -O2 -gz=zlib nested.c -o packed");
+    let mut bytes = fs::read(workshop.path("packed")).unwrap();
+    for section in [".debug_info", ".debug_line", ".debug_abbrev"] {
+        let header = section_header(&bytes, section);
+        let at = u64::from_le_bytes(bytes[header + 24..header + 32].try_into().unwrap()) as usize;
+        bytes[at + 8..at + 16].copy_from_slice(&(1_u64 << 42).to_le_bytes());
+    }
+    let store = workshop.store();
+    // What remains is the symbol table.
+    assert_eq!(add(&store, &workshop.write("bomb", bytes)).unwrap().source, symbol_store::Source::Symtab);
+    assert_sound(&workshop, &store);
+}
+
+#[test]
+fn an_xz_bomb_is_left_out() {
+    if !have(&["gcc", "nm", "xz", "objcopy", "sh"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    build(&workshop);
+    workshop.write("bomb.sh", "head -c 400000000 /dev/zero | xz -0 > zeros.xz\n");
+    workshop.run("sh bomb.sh");
+    workshop.run("objcopy --add-section .gnu_debugdata=zeros.xz nested bomb");
+    let store = workshop.store();
+    assert!(add(&store, &workshop.path("bomb")).unwrap().functions > 3);
+    assert_sound(&workshop, &store);
+}
+
+#[test]
+fn each_limit_ends_the_child_and_is_named() {
+    if !have(&["gcc", "nm", "sleep", "sh"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    build(&workshop);
+    let path = workshop.path("nested");
+    let why = |limits: Limits, converter: Converter| {
+        let directory = workshop.path("limited");
+        let store = open(Config { limits, converter, directory, ..workshop.config(false) });
+        let Err(AddError::Unusable(why)) = add(&store, &path) else { panic!("not refused") };
+        why
+    };
+    let real = || workshop.config(false).converter;
+    let shell = |script: &str| Converter { program: "/bin/sh".into(), arguments: vec!["-c".into(), script.into()] };
+    let default = Limits::DEFAULT;
+
+    // 24 MiB hold the program, and not what it needs.
+    let small = Limits { conversion_memory_bytes_max: 24 << 20, ..default };
+    assert_eq!(why(small, shell("x=x; while :; do x=$x$x; done; kill -ABRT $$")), Unusable::GaveUp { exit_code: 2 });
+    let time = Limits { conversion_time_max: Duration::from_millis(200), ..default };
+    let started = Instant::now();
+    assert!(matches!(why(time, shell("sleep 60")), Unusable::TimeExceeded { .. }));
+    assert!(started.elapsed() < Duration::from_secs(10));
+    let cpu = Limits { conversion_cpu_max: Duration::from_secs(1), ..default };
+    assert!(matches!(why(cpu, shell("while :; do :; done")), Unusable::TimeExceeded { .. }));
+    let table = Limits { table_bytes_max: 700, ..default };
+    assert_eq!(why(table, real()), Unusable::TableTooLarge { bytes_max: 700 });
+    let input = Limits { input_bytes_max: 1000, ..default };
+    assert!(matches!(why(input, real()), Unusable::TooLarge { bytes_max: 1000, .. }));
+    assert!(matches!(why(default, shell("kill -ABRT $$")), Unusable::MemoryExceeded { .. }));
+    assert_eq!(why(default, shell("kill -KILL $$")), Unusable::Killed { signal: 9 });
+    assert_eq!(why(default, shell("exit 101")), Unusable::GaveUp { exit_code: 101 });
+    // It says that all went well, but wrote no table.
+    assert_eq!(why(default, shell("echo 5 dwarf")), Unusable::GaveUp { exit_code: 0 });
+    assert_eq!(why(default, shell("yes | head -c 60000")), Unusable::GaveUp { exit_code: 0 });
+
+    let absent = Converter { program: "/nonexistent".into(), arguments: Vec::new() };
+    let store = open(Config { converter: absent, ..workshop.config(false) });
+    assert!(matches!(add(&store, &path), Err(AddError::Io(_))));
+    drop(store);
+    assert_sound(&workshop, &workshop.store());
+}
+
+#[test]
+fn a_real_conversion_that_needs_more_memory_than_it_may_have_is_named_so() {
+    if !have(&["rustc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    workshop.write("program.rs", "fn main() { println!(\"{:?}\", std::env::args().collect::<Vec<_>>()); }\n");
+    workshop.run("rustc -g -C link-arg=-Wl,--build-id program.rs -o program");
+    let limits = Limits { conversion_memory_bytes_max: 24 << 20, ..Limits::DEFAULT };
+    let refused = add(&store_with(&workshop, limits), &workshop.path("program")).unwrap_err();
+    assert!(
+        matches!(refused, AddError::Unusable(Unusable::MemoryExceeded { bytes_max }) if bytes_max == 24 << 20),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn files_that_are_no_programs_are_refused_with_the_reason() {
+    if !have(&["gcc", "strip", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    build(&workshop);
+    let store = workshop.store();
+    workshop.run("gcc -g -c nested.c -o nested.o");
+    workshop.run("gcc -Wl,--build-id=none nested.c -o anonymous");
+    workshop.run("objcopy --only-keep-debug anonymous anonymous.debug");
+    workshop.run("strip -o stripped nested");
+    let refused = |name: &str| add(&store, &workshop.path(name)).unwrap_err();
+    assert!(matches!(refused("nested.c"), AddError::Elf(ElfError::NotElf)));
+    assert!(matches!(refused("nested.o"), AddError::NoBuildId));
+    assert!(matches!(refused("anonymous.debug"), AddError::NoBuildId));
+    assert!(matches!(refused("stripped"), AddError::Stripped));
+    // Without a build ID a whole program has its hash.
+    let added = add(&store, &workshop.path("anonymous")).unwrap();
+    assert!(added.build_id.to_string().starts_with("htlhash:"));
+
+    // Four gigabytes and a byte that take no room: only its size is looked at.
+    fs::copy(workshop.path("nested"), workshop.path("sparse")).unwrap();
+    OpenOptions::new().write(true).open(workshop.path("sparse")).unwrap().set_len((4 << 30) + 1).unwrap();
+    assert!(matches!(refused("sparse"), AddError::Unusable(Unusable::TooLarge { .. })));
+    assert_sound(&workshop, &store);
+}

@@ -1,0 +1,202 @@
+//! Files of running processes: deleted, replaced, and in other mount namespaces.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use proto::BuildId;
+use symbol_store::limits::Limits;
+use symbol_store::{Config, Reason};
+
+use crate::workshop::{Workshop, gnu_build_id, have, names, open};
+
+/// A program that says it runs and then waits for the end of its input.
+fn waiting(function: &str) -> String {
+    format!(
+        "#include <unistd.h>\n\
+         __attribute__((noinline)) int {function}(int n) {{ char byte; return n + (int)read(0, &byte, 1); }}\n\
+         int main(void) {{ return write(1, \"!\", 1) == 1 ? {function}(1) : 2; }}\n"
+    )
+}
+
+/// A running program; it ends when this is dropped.
+struct Running(Child);
+
+impl Running {
+    /// Starts `command` and waits until its program has said that it runs.
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut byte = [0];
+        child.stdout.as_mut().unwrap().read_exact(&mut byte).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Its input ends with this, and so does it.
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+/// Builds `function` into the program `name`; returns its path, its build ID and the address of the function.
+fn build(workshop: &Workshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
+    workshop.write("waiting.c", waiting(function));
+    workshop.run(&format!("gcc -g -O1 {flags} waiting.c -o {name}"));
+    let path = workshop.path(name);
+    let (id, address) = (gnu_build_id(&path), workshop.address_of(name, function));
+    (path, id, address)
+}
+
+#[test]
+fn a_deleted_program_that_still_runs_has_names() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, id, address) = build(&workshop, "deleted", "program", "");
+    let running = Running::start(&mut Command::new(&path));
+    fs::remove_file(&path).unwrap();
+    assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
+    // As `/proc/<pid>/maps` writes it.
+    let marked = PathBuf::from(format!("{} (deleted)", path.display()));
+    fs::remove_dir_all(workshop.path("store")).unwrap();
+    assert_eq!(names(&workshop.host_store(), &id, &marked, address).unwrap(), ["deleted"]);
+    // When it ends, nothing is left to make a table of; the one that was made stays.
+    drop(running);
+    assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
+    fs::remove_dir_all(workshop.path("store")).unwrap();
+    assert_eq!(names(&workshop.host_store(), &id, &path, address), Err(Reason::NoDebugFile));
+}
+
+#[test]
+fn a_replaced_program_has_its_own_names_under_each_build_id() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, old_id, old_address) = build(&workshop, "old_name", "program", "");
+    let _running = Running::start(&mut Command::new(&path));
+    fs::remove_file(&path).unwrap();
+    let (_, new_id, new_address) = build(&workshop, "new_name", "program", "");
+    assert_ne!(old_id, new_id);
+    assert_eq!(old_address, new_address, "only the build ID tells them apart");
+    let store = workshop.host_store();
+    assert_eq!(names(&store, &old_id, &path, old_address).unwrap(), ["old_name"]);
+    assert_eq!(names(&store, &new_id, &path, new_address).unwrap(), ["new_name"]);
+}
+
+#[test]
+fn a_build_id_that_is_not_that_of_the_file_gets_no_names() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, id, address) = build(&workshop, "first", "program", "");
+    let _running = Running::start(&mut Command::new(&path));
+    let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
+    let store = workshop.host_store();
+    let htlhash = symbol_store::elf::htlhash(&File::open(&path).unwrap()).unwrap();
+    let mut other_hash = htlhash;
+    other_hash[15] ^= 1;
+    for wrong in [
+        BuildId::Gnu([bytes.as_slice(), &[0]].concat()),
+        BuildId::Gnu(bytes[..19].to_vec()),
+        BuildId::Go(id.to_string()),
+        BuildId::Htlhash(other_hash),
+    ] {
+        assert_eq!(names(&store, &wrong, &path, address), Err(Reason::NoDebugFile), "{wrong}");
+    }
+    assert_eq!(names(&store, &BuildId::Htlhash(htlhash), &path, address).unwrap(), ["first"]);
+    let unknown = symbol_store::ObjectKey { build_id: None, file: path.to_str().unwrap() };
+    let answer = store.symbolize(&unknown, &[symbol_store::Address::Virtual(address)], Duration::ZERO);
+    assert_eq!(answer, [Err(Reason::NoBuildId)]);
+}
+
+#[test]
+fn a_program_in_another_root_is_found_there_with_its_debug_file() {
+    if !have(&["gcc", "nm", "objcopy", "strip", "unshare", "mount", "pivot_root", "sh"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, id, address) = build(&workshop, "contained", "program", "-static");
+    fs::create_dir_all(workshop.path("root/usr/bin/.debug")).unwrap();
+    workshop.run("objcopy --only-keep-debug program program.debug");
+    workshop.run("cp program root/usr/bin/in-container");
+    workshop.run("strip root/usr/bin/in-container");
+    workshop.run("objcopy --add-gnu-debuglink=program.debug root/usr/bin/in-container");
+    workshop.run("mv program.debug root/usr/bin/.debug/program.debug");
+    fs::remove_file(path).unwrap();
+    // As a container runtime does it: the root is a mount of its own, and the host's root is gone.
+    fs::create_dir(workshop.path("root/host")).unwrap();
+    workshop
+        .write("enter.sh", "set -e\nmount --bind root root\ncd root\npivot_root . host\nexec /usr/bin/in-container\n");
+    let mount =
+        Command::new("unshare").args(["--mount", "mount", "--bind", "/tmp", "/tmp"]).stderr(Stdio::null()).status();
+    if !mount.unwrap().success() {
+        crate::workshop::skip("mount namespaces are not allowed here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "enter.sh"]).current_dir(workshop.path(""));
+    let running = Running::start(&mut command);
+    let inside = Path::new("/usr/bin/in-container");
+    assert!(!inside.exists());
+    assert_eq!(names(&workshop.host_store(), &id, inside, address).unwrap(), ["contained"]);
+    drop(running);
+}
+
+#[test]
+fn what_is_no_file_is_not_opened_and_costs_no_time() {
+    if !have(&["mkfifo"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    workshop.run("mkfifo pipe");
+    let store = workshop.host_store();
+    let id = BuildId::Gnu(vec![7; 20]);
+    for path in
+        [workshop.path("pipe"), "/dev/zero".into(), "/proc/kcore".into(), "/".into(), "".into(), "[heap]".into()]
+    {
+        assert_eq!(names(&store, &id, &path, 0), Err(Reason::NoDebugFile), "{}", path.display());
+    }
+}
+
+#[test]
+fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, id, address) = build(&workshop, "late", "built", "");
+    let place = workshop.path("place");
+    let limits = Limits { failure_remembered: Duration::from_millis(800), ..Limits::DEFAULT };
+    let store = open(Config { limits, ..workshop.config(true) });
+    assert_eq!(names(&store, &id, &place, address), Err(Reason::NoDebugFile));
+    fs::copy(&path, &place).unwrap();
+    assert_eq!(names(&store, &id, &place, address), Err(Reason::NoDebugFile), "it is not looked for again at once");
+    std::thread::sleep(limits.failure_remembered);
+    assert_eq!(names(&store, &id, &place, address).unwrap(), ["late"]);
+}
+
+#[test]
+fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
+    if !have(&["gcc", "nm", "objcopy", "strip"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let (path, id, address) = build(&workshop, "improved", "program", "");
+    workshop.run("objcopy --only-keep-debug program kept");
+    workshop.run("strip --strip-debug program");
+    workshop.run("objcopy --add-gnu-debuglink=kept program");
+    workshop.run("mv kept elsewhere");
+    let limits = Limits { improvement_interval: Duration::ZERO, ..Limits::DEFAULT };
+    let store = open(Config { limits, ..workshop.config(true) });
+    let line = || crate::workshop::ask(&store, &id, &path, address).unwrap()[0].line;
+    assert_eq!(line(), 0);
+    workshop.run("mv elsewhere kept");
+    crate::workshop::until("the line is known", || line() == 2);
+}

@@ -1,0 +1,223 @@
+//! Uploads, what stays on disk, and who may do what at the same time.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use proto::BuildId;
+use symbol_store::convert::Converter;
+use symbol_store::limits::Limits;
+use symbol_store::{AddError, Address, Config, ObjectKey, Reason, Source, SymbolStore};
+
+use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, have, names, open};
+
+/// Builds the program `name`, each with a build ID of its own.
+fn build(workshop: &Workshop, name: &str) -> BuildId {
+    workshop.write("nested.c", format!("{NESTED}const char name[] = \"{name}\";\n"));
+    workshop.run(&format!("gcc -g -O2 nested.c -o {name}"));
+    gnu_build_id(&workshop.path(name))
+}
+
+fn add(store: &SymbolStore, path: &Path) -> Result<symbol_store::Added, AddError> {
+    store.add_file(&File::open(path).unwrap())
+}
+
+#[test]
+fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let id = build(&workshop, "program");
+    let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
+    let store = workshop.host_store();
+    assert_eq!(names(&store, &id, Path::new("/absent"), address), Err(Reason::NoDebugFile));
+    let mut upload = store.upload().unwrap();
+    for piece in fs::read(&path).unwrap().chunks(1000) {
+        upload.write_all(piece).unwrap();
+    }
+    let added = upload.finish().unwrap();
+    assert_eq!((&added.build_id, added.source, added.is_used), (&id, Source::Dwarf, true));
+    assert!(added.functions >= 3);
+    // The failure before is forgotten.
+    assert_eq!(names(&store, &id, Path::new("/absent"), address).unwrap().last().unwrap(), "outer");
+    let in_use = SymbolStore::open(workshop.config(true)).unwrap_err();
+    assert_eq!(in_use.kind(), ErrorKind::WouldBlock);
+    drop(store);
+    let store = workshop.store();
+    assert_eq!(names(&store, &id, Path::new(""), address).unwrap().last().unwrap(), "outer");
+    assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_better_table_is_used_whichever_came_first() {
+    if !have(&["gcc", "nm", "strip"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let id = build(&workshop, "whole");
+    workshop.run("strip --strip-debug -o symbols whole");
+    let (path, address) = (workshop.path("symbols"), workshop.address_of("whole", "outer"));
+    let has_lines = |store: &SymbolStore| ask(store, &id, &path, address).unwrap()[0].line > 0;
+
+    // A file of this host without lines, then an upload with.
+    let store = workshop.host_store();
+    assert!(!has_lines(&store));
+    assert!(add(&store, &workshop.path("whole")).unwrap().is_used);
+    assert!(has_lines(&store));
+    // An upload that says less takes nothing away.
+    let added = add(&store, &path).unwrap();
+    assert_eq!((added.source, added.is_used), (Source::Symtab, false));
+    assert!(has_lines(&store));
+    drop(store);
+    assert!(has_lines(&workshop.host_store()));
+}
+
+#[test]
+fn a_table_with_any_byte_changed_is_made_again_and_never_believed() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let id = build(&workshop, "program");
+    let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
+    let expected = ask(&workshop.host_store(), &id, &path, address).unwrap();
+    let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
+    let table = workshop.path(&format!("store/host/gnu-{}.symbols", proto::build_id::to_hex(bytes)));
+    let whole = fs::read(&table).unwrap();
+    for at in (0..whole.len()).step_by(whole.len() / 40) {
+        let mut changed = whole.clone();
+        changed[at] ^= 0x10;
+        fs::write(&table, changed).unwrap();
+        assert_eq!(ask(&workshop.host_store(), &id, &path, address).unwrap(), expected, "byte {at}");
+        fs::write(&table, &whole[..at]).unwrap();
+        assert_eq!(ask(&workshop.host_store(), &id, &path, address).unwrap(), expected, "{at} bytes");
+    }
+    // The whole table of another file does not answer either.
+    let other = build(&workshop, "other");
+    fs::rename(
+        &table,
+        workshop.path(&format!("store/host/gnu-{}.symbols", other.to_string().trim_start_matches("gnu:"))),
+    )
+    .unwrap();
+    assert_eq!(ask(&workshop.host_store(), &other, Path::new("/absent"), address), Err(Reason::NoDebugFile));
+}
+
+#[test]
+fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let programs = ["a", "b", "c", "d"];
+    let ids = programs.map(|name| build(&workshop, name));
+    let address = workshop.address_of("a", "outer");
+    let store = workshop.store_at("measure");
+    add(&store, &workshop.path("a")).unwrap();
+    let table_bytes =
+        fs::read_dir(workshop.path("measure/uploaded")).unwrap().next().unwrap().unwrap().metadata().unwrap().len();
+
+    let limits = Limits { disk_bytes_max: table_bytes * 5 / 2, ..Limits::DEFAULT };
+    let store = open(Config { limits, ..workshop.config(true) });
+    let on_disk = |folder: &str| -> Vec<bool> {
+        let has = |id: &BuildId| {
+            let hex = id.to_string();
+            workshop.path(&format!("store/{folder}/gnu-{}.symbols", hex.trim_start_matches("gnu:"))).exists()
+        };
+        ids.iter().map(has).collect()
+    };
+    add(&store, &workshop.path("a")).unwrap();
+    for (id, name) in ids[1..3].iter().zip(&programs[1..3]) {
+        assert!(ask(&store, id, &workshop.path(name), address).is_ok());
+    }
+    assert_eq!(
+        (on_disk("uploaded"), on_disk("host")),
+        (vec![true, false, false, false], vec![false, false, true, false])
+    );
+    add(&store, &workshop.path("d")).unwrap();
+    assert_eq!((on_disk("uploaded"), on_disk("host")), (vec![true, false, false, true], vec![false; 4]));
+    // Again the same is no more; another one is too much.
+    add(&store, &workshop.path("d")).unwrap();
+    let full = add(&store, &workshop.path("b")).unwrap_err();
+    assert!(matches!(full, AddError::Full { bytes_max, .. } if bytes_max == limits.disk_bytes_max), "{full}");
+    assert_eq!(on_disk("uploaded"), [true, false, false, true]);
+    assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_upload_past_the_limit_is_refused_while_it_is_received() {
+    let workshop = Workshop::new();
+    let limits = Limits { input_bytes_max: 1000, ..Limits::DEFAULT };
+    let store = open(Config { limits, ..workshop.config(false) });
+    let mut upload = store.upload().unwrap();
+    upload.write_all(&[0; 1000]).unwrap();
+    assert_eq!(upload.write_all(&[0]).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    drop(upload);
+    assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
+}
+
+/// A converter that notes when it begins and ends, and takes its time.
+fn slow_converter(workshop: &Workshop, seconds: &str) -> Converter {
+    let Converter { program, .. } = workshop.config(false).converter;
+    let log = workshop.path("log");
+    let script = workshop.write(
+        "slow.sh",
+        format!(
+            "#!/bin/sh\necho begin >> {log}\n/bin/sleep {seconds}\n{program} \"$@\"\ncode=$?\necho end >> {log}\nexit $code\n",
+            log = log.display(),
+            program = program.display()
+        ),
+    );
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    Converter { program: script, arguments: Vec::new() }
+}
+
+#[test]
+fn many_questions_about_one_file_make_one_conversion_and_two_run_at_a_time() {
+    if !have(&["gcc", "nm", "sh", "sleep"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let programs = ["a", "b", "c", "d"];
+    let ids = programs.map(|name| build(&workshop, name));
+    let address = workshop.address_of("a", "outer");
+    let config = Config { converter: slow_converter(&workshop, "0.3"), ..workshop.config(true) };
+    let store = open(config);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            for (id, name) in ids.iter().zip(programs) {
+                let (store, path) = (&store, workshop.path(name));
+                scope.spawn(move || assert_eq!(names(store, id, &path, address).unwrap().last().unwrap(), "outer"));
+            }
+        }
+    });
+    let (mut running, mut most, mut begun) = (0, 0, 0);
+    for line in fs::read_to_string(workshop.path("log")).unwrap().lines() {
+        running += if line == "begin" { 1 } else { -1 };
+        begun += usize::from(line == "begin");
+        most = most.max(running);
+    }
+    assert_eq!((begun, most, running), (4, 2, 0));
+}
+
+#[test]
+fn who_does_not_wait_is_told_to_ask_again() {
+    if !have(&["gcc", "nm", "sh", "sleep"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let id = build(&workshop, "program");
+    let path = workshop.path("program");
+    let address = [Address::Virtual(workshop.address_of("program", "outer"))];
+    let config = Config { converter: slow_converter(&workshop, "0.5"), ..workshop.config(true) };
+    let store = open(config);
+    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    for wait in [Duration::ZERO, Duration::from_millis(20)] {
+        assert_eq!(store.symbolize(&object, &address, wait), [Err(Reason::Converting)]);
+    }
+    let frames = store.symbolize(&object, &address, PATIENCE).remove(0).unwrap();
+    assert_eq!(&*frames.last().unwrap().function, "outer");
+    assert_eq!(fs::read_to_string(workshop.path("log")).unwrap(), "begin\nend\n", "one conversion for all three");
+}
