@@ -1,0 +1,183 @@
+//! The samples of one interval, each distinct stack and each distinct sample identity kept once.
+//!
+//! A sample identity is (process, stack, thread, thread name, CPU); every sample of it adds 12 bytes: its time. A stack is
+//! resolved once an interval: its raw addresses are hashed, and the hash remembered, unless a later try may say more.
+//!
+//! Invariant: two stacks with the same locations are one [`StackId`], whatever their raw addresses were.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ebpf::Sample;
+use foldhash::fast::RandomState;
+use indexmap::IndexSet;
+use xxhash_rust::xxh3::xxh3_128_with_seed;
+
+use crate::location::LocationId;
+use crate::locator::Locator;
+use crate::process::ProcessKey;
+use crate::resource::Resource;
+
+/// Locations of all stacks together; over it, the interval ends early. 2 MB, and at worst each is new to the location table.
+const LOCATIONS_MAX: usize = 1 << 19;
+/// Samples; over it, the interval ends early. 12 MB.
+const SAMPLES_MAX: usize = 1 << 20;
+
+/// A stack of an [`Aggregate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StackId(pub(crate) u32);
+
+/// What samples have in common besides their time. `resource` first: sorting groups by process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Identity {
+    /// Index into [`Aggregate::resources`].
+    pub(crate) resource: u32,
+    pub(crate) stack: StackId,
+    pub(crate) tid: u32,
+    pub(crate) cpu: u32,
+    pub(crate) comm: [u8; 16],
+}
+
+/// The samples of one interval.
+#[derive(Debug, Default)]
+pub(crate) struct Aggregate {
+    /// Index into `resources`; two programs of one process may be described alike.
+    processes: HashMap<ProcessKey, u32, RandomState>,
+    resources: IndexSet<Arc<Resource>, RandomState>,
+    stacks_by_address: HashMap<(u32, u128), StackId, RandomState>,
+    stacks_by_location: HashMap<u128, StackId, RandomState>,
+    /// Where each stack ends in `locations`; it begins where the one before it ends.
+    stack_ends: Vec<u32>,
+    locations: Vec<LocationId>,
+    identities: IndexSet<Identity, RandomState>,
+    /// Index into `identities`, and the time.
+    samples: Vec<(u32, u64)>,
+}
+
+impl Aggregate {
+    /// Takes in one sample; `locator` is asked about what is new in it.
+    pub(crate) fn add(&mut self, sample: &Sample<'_>, locator: &mut Locator) {
+        let header = &sample.header;
+        let resource = self.resource(sample, locator);
+        let stack = self.stack(resource, sample, locator);
+        let identity = Identity { resource, stack, tid: header.tid, cpu: header.cpu, comm: header.comm };
+        let (index, _) = self.identities.insert_full(identity);
+        self.samples.push((u32::try_from(index).unwrap_or(u32::MAX), header.ktime_ns));
+    }
+
+    fn resource(&mut self, sample: &Sample<'_>, locator: &mut Locator) -> u32 {
+        let key = ProcessKey::of(sample);
+        if let Some(index) = self.processes.get(&key) {
+            return *index;
+        }
+        let (index, _) = self.resources.insert_full(locator.resource(sample));
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        self.processes.insert(key, index);
+        index
+    }
+
+    fn stack(&mut self, resource: u32, sample: &Sample<'_>, locator: &mut Locator) -> StackId {
+        // Where the kernel part ends, and how the user part does, belongs to the stack too.
+        let seed = u64::from(sample.header.kernel_frames) << 8 | u64::from(sample.header.user_end);
+        let raw = (resource, xxh3_128_with_seed(sample.frames, seed));
+        if let Some(id) = self.stacks_by_address.get(&raw) {
+            return *id;
+        }
+        let start = self.locations.len();
+        let is_lasting = locator.locate(sample, &mut self.locations);
+        let id = self.intern_stack(start);
+        if is_lasting {
+            self.stacks_by_address.insert(raw, id);
+        }
+        id
+    }
+
+    /// The stack of the locations from `start` on, which are taken away again if it is known.
+    fn intern_stack(&mut self, start: usize) -> StackId {
+        let mut bytes = Vec::with_capacity((self.locations.len() - start) * size_of::<u32>());
+        bytes.extend(self.locations[start..].iter().flat_map(|id| id.0.to_ne_bytes()));
+        let hash = xxh3_128_with_seed(&bytes, 0);
+        if let Some(id) = self.stacks_by_location.get(&hash) {
+            self.locations.truncate(start);
+            return *id;
+        }
+        let id = StackId(u32::try_from(self.stack_ends.len()).unwrap_or(u32::MAX));
+        self.stack_ends.push(u32::try_from(self.locations.len()).unwrap_or(u32::MAX));
+        self.stacks_by_location.insert(hash, id);
+        id
+    }
+
+    /// Whether the interval must end early so that memory stays bounded.
+    pub(crate) fn is_full(&self) -> bool {
+        LOCATIONS_MAX <= self.locations.len() || SAMPLES_MAX <= self.samples.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The locations of a stack, leaf first.
+    pub(crate) fn locations(&self, stack: StackId) -> &[LocationId] {
+        let end = |index: usize| self.stack_ends.get(index).map_or(0, |end| *end as usize);
+        let index = stack.0 as usize;
+        let start = index.checked_sub(1).map_or(0, end);
+        self.locations.get(start..end(index)).unwrap_or_default()
+    }
+
+    pub(crate) fn resource_at(&self, index: u32) -> Option<&Resource> {
+        self.resources.get_index(index as usize).map(|resource| &**resource)
+    }
+
+    /// Which processes were sampled.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = ProcessKey> + '_ {
+        self.processes.keys().copied()
+    }
+
+    /// Every identity with the times of its samples, process by process, in an order that does not depend on hashing; empties
+    /// the samples.
+    pub(crate) fn take_sorted(&mut self) -> Vec<(Identity, u64)> {
+        let samples = std::mem::take(&mut self.samples);
+        let find = |index: u32| self.identities.get_index(index as usize).copied();
+        let mut sorted: Vec<_> =
+            samples.into_iter().filter_map(|(index, ktime_ns)| Some((find(index)?, ktime_ns))).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    /// Forgets everything but the memory it took.
+    pub(crate) fn clear(&mut self) {
+        let Self {
+            processes,
+            resources,
+            stacks_by_address,
+            stacks_by_location,
+            stack_ends,
+            locations,
+            identities,
+            samples,
+        } = self;
+        processes.clear();
+        resources.clear();
+        stacks_by_address.clear();
+        stacks_by_location.clear();
+        stack_ends.clear();
+        locations.clear();
+        identities.clear();
+        samples.clear();
+    }
+}
+
+#[cfg(test)]
+impl Aggregate {
+    /// One sample of this process with a stack that is located already.
+    pub(crate) fn add_located(&mut self, stack: &[LocationId]) {
+        let resource = Arc::new(Resource::kernel_thread(std::process::id()));
+        let (resource, _) = self.resources.insert_full(resource);
+        let start = self.locations.len();
+        self.locations.extend(stack);
+        let stack = self.intern_stack(start);
+        let resource = u32::try_from(resource).unwrap();
+        let (index, _) = self.identities.insert_full(Identity { resource, stack, tid: 1, cpu: 0, comm: [0; 16] });
+        self.samples.push((u32::try_from(index).unwrap(), 1_000));
+    }
+}

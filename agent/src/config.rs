@@ -1,0 +1,164 @@
+//! What the agent is told: where to send, how often to sample, and as whom.
+
+use std::fmt;
+
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Endpoint;
+
+/// Samples a second and CPU. Above this, sampling costs a CPU more than a percent of its time.
+pub const FREQUENCY_HZ_MAX: u32 = 1000;
+
+/// How export requests are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Understood by every OTLP receiver.
+    Gzip,
+    /// Cheaper for both sides where the receiver understands it; varve does.
+    Zstd,
+}
+
+/// A bearer token, which no log ever shows.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// The token as it stands in a token file, without the line's end.
+    pub fn new(token: impl Into<String>) -> Self {
+        Self(token.into())
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(...)")
+    }
+}
+
+/// What the agent is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Where to send: `http://host:port`, an OTLP gRPC endpoint of any make.
+    pub endpoint: String,
+    /// Samples a second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    pub frequency_hz: u32,
+    /// Sent as `authorization: Bearer ...` where given.
+    pub token: Option<Token>,
+    /// How requests are compressed.
+    pub compression: Compression,
+}
+
+/// Why a [`Config`] cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not a frequency to sample with.
+    #[error("frequency of {frequency_hz} Hz: it must be from 1 to {FREQUENCY_HZ_MAX}")]
+    Frequency {
+        /// What was asked for.
+        frequency_hz: u32,
+    },
+    /// Not an address to send to.
+    #[error("endpoint {endpoint:?} is not of the form http://host:port")]
+    Endpoint {
+        /// What was given.
+        endpoint: String,
+        /// What is wrong with it, where the parser said so.
+        #[source]
+        source: Option<tonic::transport::Error>,
+    },
+    /// TLS is asked for.
+    #[error("endpoint {endpoint:?}: this agent does not speak TLS, use http:// or a local proxy")]
+    Tls {
+        /// What was given.
+        endpoint: String,
+    },
+    /// The token cannot be sent.
+    #[error("the token holds characters that cannot be sent: only visible ASCII can")]
+    Token,
+}
+
+/// A [`Config`] in the form in which it is used.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedConfig {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) authorization: Option<MetadataValue<Ascii>>,
+    pub(crate) compression: Compression,
+    /// CPU time between two samples of a CPU.
+    pub(crate) period_ns: u64,
+}
+
+impl Config {
+    pub(crate) fn check(&self) -> Result<CheckedConfig, ConfigError> {
+        let frequency_hz = self.frequency_hz;
+        if !(1..=FREQUENCY_HZ_MAX).contains(&frequency_hz) {
+            return Err(ConfigError::Frequency { frequency_hz });
+        }
+        let endpoint = self.endpoint.clone();
+        if endpoint.starts_with("https://") {
+            return Err(ConfigError::Tls { endpoint });
+        }
+        let parsed = match Endpoint::from_shared(endpoint.clone()) {
+            Ok(parsed) => parsed,
+            Err(source) => return Err(ConfigError::Endpoint { endpoint, source: Some(source) }),
+        };
+        let uri = parsed.uri();
+        if uri.scheme_str() != Some("http") || uri.host().is_none() || uri.port_u16().is_none() {
+            return Err(ConfigError::Endpoint { endpoint, source: None });
+        }
+        Ok(CheckedConfig {
+            endpoint: parsed,
+            authorization: self.token.as_ref().map(authorization).transpose()?,
+            compression: self.compression,
+            period_ns: 1_000_000_000 / u64::from(frequency_hz),
+        })
+    }
+}
+
+fn authorization(token: &Token) -> Result<MetadataValue<Ascii>, ConfigError> {
+    let is_visible = !token.0.is_empty() && token.0.bytes().all(|byte| byte.is_ascii_graphic());
+    let value = MetadataValue::try_from(format!("Bearer {}", token.0));
+    let mut value: MetadataValue<Ascii> = value.ok().filter(|_| is_visible).ok_or(ConfigError::Token)?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> Config {
+        let endpoint = "http://127.0.0.1:4317".to_owned();
+        Config { endpoint, frequency_hz: 20, token: None, compression: Compression::Gzip }
+    }
+
+    #[test]
+    fn a_usable_config_gives_the_exact_period() {
+        for (frequency_hz, period_ns) in [(1, 1_000_000_000), (20, 50_000_000), (97, 10_309_278), (1000, 1_000_000)] {
+            assert_eq!(Config { frequency_hz, ..config() }.check().unwrap().period_ns, period_ns);
+        }
+    }
+
+    #[test]
+    fn an_unusable_config_is_refused_with_what_to_do() {
+        let message = |config: Config| config.check().unwrap_err().to_string();
+        for frequency_hz in [0, FREQUENCY_HZ_MAX + 1] {
+            assert!(message(Config { frequency_hz, ..config() }).contains("from 1 to 1000"));
+        }
+        for endpoint in
+            ["", "host:4317", "ftp://host:1", "http://", "http://host", "unix:/run/x", "http://host:99999999"]
+        {
+            let text = message(Config { endpoint: endpoint.into(), ..config() });
+            assert!(text.contains("http://host:port"), "{endpoint}: {text}");
+        }
+        assert!(message(Config { endpoint: "https://host:4317".into(), ..config() }).contains("TLS"));
+        for token in ["", "a b", "a\nb", "ä"] {
+            assert!(message(Config { token: Some(Token::new(token)), ..config() }).contains("visible ASCII"));
+        }
+    }
+
+    #[test]
+    fn no_debug_output_shows_the_token() {
+        let config = Config { token: Some(Token::new("s3cret")), ..config() };
+        let checked = config.check().unwrap();
+        assert!(!format!("{config:?} {checked:?}").contains("s3cret"));
+    }
+}

@@ -1,0 +1,112 @@
+//! What a process says about itself in its environment: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
+//!
+//! /proc/<pid>/environ is `NAME=value` with a NUL behind each. `OTEL_RESOURCE_ATTRIBUTES` is `key=value` with commas in
+//! between, values percent-encoded, as the OpenTelemetry resource SDK specification has it. Nothing else is read from there.
+//!
+//! Invariant: keys are unique, and sizes are bounded; what does not fit is left out.
+
+/// Bytes read of one environment. Linux itself allows megabytes.
+pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
+/// Attributes taken from one process.
+const ATTRIBUTES_MAX: usize = 64;
+/// Bytes of one key, and of one value.
+const KEY_BYTES_MAX: usize = 128;
+const VALUE_BYTES_MAX: usize = 1024;
+
+const SERVICE_NAME: &str = "service.name";
+
+/// The resource attributes that an environment names, in its order; `OTEL_SERVICE_NAME` wins for `service.name`.
+pub(crate) fn resource_attributes(environ: &[u8]) -> Vec<(String, String)> {
+    let variable = |name: &str| {
+        environ.split(|&byte| byte == 0).find_map(|entry| {
+            let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            std::str::from_utf8(value).ok()
+        })
+    };
+    let mut attributes: Vec<(String, String)> = Vec::new();
+    if let Some(name) = variable("OTEL_SERVICE_NAME").map(str::trim).filter(|name| fits(SERVICE_NAME, name)) {
+        attributes.push((SERVICE_NAME.to_owned(), name.to_owned()));
+    }
+    for pair in variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default().split(',') {
+        let Some((key, value)) = pair.split_once('=') else { continue };
+        let (key, value) = (key.trim(), percent_decoded(value.trim()));
+        let is_new = attributes.iter().all(|(known, _)| known != key);
+        if let Some(value) = value.filter(|value| is_new && fits(key, value))
+            && attributes.len() < ATTRIBUTES_MAX
+        {
+            attributes.push((key.to_owned(), value));
+        }
+    }
+    attributes
+}
+
+fn fits(key: &str, value: &str) -> bool {
+    (1..=KEY_BYTES_MAX).contains(&key.len()) && (1..=VALUE_BYTES_MAX).contains(&value.len())
+}
+
+/// `None` where the bytes are no UTF-8 or a `%` is not followed by two digits.
+fn percent_decoded(text: &str) -> Option<String> {
+    if !text.contains('%') {
+        return Some(text.to_owned());
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes().iter();
+    while let Some(&byte) = rest.next() {
+        if byte == b'%' {
+            let mut digit = || rest.next().and_then(|&digit| (digit as char).to_digit(16));
+            bytes.push(u8::try_from(digit()? * 16 + digit()?).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(environ: &str, expected: &[(&str, &str)]) {
+        let found = resource_attributes(environ.replace('|', "\0").as_bytes());
+        let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(found, expected, "{environ}");
+    }
+
+    #[test]
+    fn the_service_name_variable_wins_over_the_attribute() {
+        check(
+            "PATH=/bin|OTEL_RESOURCE_ATTRIBUTES=service.name=b,deployment.environment.name=prod|OTEL_SERVICE_NAME=a|",
+            &[("service.name", "a"), ("deployment.environment.name", "prod")],
+        );
+        check("OTEL_RESOURCE_ATTRIBUTES=service.name=b|", &[("service.name", "b")]);
+        check("OTEL_SERVICE_NAME=|OTEL_RESOURCE_ATTRIBUTES=service.name=b|", &[("service.name", "b")]);
+    }
+
+    #[test]
+    fn other_variables_and_longer_names_are_not_read() {
+        check("SERVICE_NAME=a|XOTEL_SERVICE_NAME=b|OTEL_SERVICE_NAME_X=c|OTEL_SERVICE_NAME|", &[]);
+        check("", &[]);
+    }
+
+    #[test]
+    fn values_are_percent_decoded_and_bad_pairs_left_out() {
+        check(
+            "OTEL_RESOURCE_ATTRIBUTES= a = x%20y%2C%C3%A9 ,=v,k=,nothing,b=%zz,c=%,d=%ff,a=again,e==|",
+            &[("a", "x y,é"), ("e", "=")],
+        );
+    }
+
+    #[test]
+    fn sizes_are_bounded() {
+        let many: Vec<_> = (0..1000).map(|index| format!("k{index}=v")).collect();
+        let environ = format!("OTEL_RESOURCE_ATTRIBUTES={}", many.join(","));
+        assert_eq!(resource_attributes(environ.as_bytes()).len(), ATTRIBUTES_MAX);
+        let long = format!("OTEL_RESOURCE_ATTRIBUTES={}=a,b={},c=d", "k".repeat(129), "v".repeat(1025));
+        assert_eq!(resource_attributes(long.as_bytes()), [("c".to_owned(), "d".to_owned())]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_left_out() {
+        assert_eq!(resource_attributes(b"OTEL_SERVICE_NAME=\xff\0OTEL_RESOURCE_ATTRIBUTES=a=b\0").len(), 1);
+    }
+}

@@ -1,0 +1,7 @@
+//! The way out: requests are built ([`request`], [`dictionary`]), wait in a bounded queue ([`queue`]) and are sent until they are
+//! acknowledged ([`sender`]).
+
+pub(crate) mod dictionary;
+pub(crate) mod queue;
+pub(crate) mod request;
+pub(crate) mod sender;

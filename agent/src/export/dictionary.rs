@@ -1,0 +1,218 @@
+//! The dictionary of one export request: every mapping, location, function, string, attribute and stack that its samples need.
+//!
+//! Invariants, as the OTLP profiles specification asks: element 0 of every table is the zero value; there are no duplicates,
+//! because everything is entered through the id that is unique for its content; there are no orphans, because everything is
+//! entered by what refers to it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use foldhash::fast::RandomState;
+use indexmap::IndexSet;
+use proto::otlp::common::v1::{AnyValue, any_value::Value};
+use proto::otlp::profiles::v1development::{
+    Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary, Stack, ValueType,
+};
+
+use crate::aggregate::{Aggregate, StackId};
+use crate::file::{FileId, FileTable, LoadedPart};
+use crate::location::{self, FrameType, LocationId, LocationTable};
+
+/// An attribute's value. All attributes of profiles that the agent sends are of these two kinds.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum AttributeValue {
+    Text(String),
+    Number(i64),
+}
+
+/// Fills a [`ProfilesDictionary`], and keeps count of how long it will be when encoded.
+#[derive(Debug)]
+pub(crate) struct DictionaryBuilder<'a> {
+    files: &'a FileTable,
+    location_table: &'a LocationTable,
+    strings: IndexSet<String, RandomState>,
+    attributes: IndexSet<(i32, AttributeValue), RandomState>,
+    mappings: Vec<Mapping>,
+    mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
+    functions: Vec<Function>,
+    /// By the index of the function's name, which is all there is to it.
+    function_indices: HashMap<i32, i32, RandomState>,
+    locations: Vec<Location>,
+    location_indices: HashMap<LocationId, i32, RandomState>,
+    stacks: Vec<Stack>,
+    stack_indices: HashMap<StackId, i32, RandomState>,
+    bytes: usize,
+}
+
+/// No index takes more bytes in a request that is bounded to megabytes, field tag included.
+const INDEX_BYTES: usize = 5;
+/// Tag and length of a nested message.
+const MESSAGE_BYTES: usize = 6;
+const NUMBER_BYTES: usize = 11;
+/// A location with a line or a mapping of its own, and its place in a stack, without the text of its name.
+pub(crate) const LOCATION_BYTES: usize = 128;
+
+impl<'a> DictionaryBuilder<'a> {
+    pub(crate) fn new(files: &'a FileTable, location_table: &'a LocationTable) -> Self {
+        Self {
+            files,
+            location_table,
+            strings: IndexSet::from_iter([String::new()]),
+            attributes: IndexSet::default(),
+            mappings: vec![Mapping::default()],
+            mapping_indices: HashMap::default(),
+            functions: vec![Function::default()],
+            function_indices: HashMap::default(),
+            locations: vec![Location::default()],
+            location_indices: HashMap::default(),
+            stacks: vec![Stack::default()],
+            stack_indices: HashMap::default(),
+            bytes: 64,
+        }
+    }
+
+    /// At least as many bytes as the dictionary takes when it is encoded.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn string(&mut self, text: &str) -> i32 {
+        if let Some(index) = self.strings.get_index_of(text) {
+            return to_index(index);
+        }
+        self.bytes += MESSAGE_BYTES + text.len();
+        to_index(self.strings.insert_full(text.to_owned()).0)
+    }
+
+    pub(crate) fn value_type(&mut self, kind: &str, unit: &str) -> ValueType {
+        ValueType { type_strindex: self.string(kind), unit_strindex: self.string(unit) }
+    }
+
+    pub(crate) fn attribute(&mut self, key: &str, value: AttributeValue) -> i32 {
+        let value_bytes = match &value {
+            AttributeValue::Text(text) => text.len() + 2 * MESSAGE_BYTES,
+            AttributeValue::Number(_) => NUMBER_BYTES + MESSAGE_BYTES,
+        };
+        let key = self.string(key);
+        let (index, is_new) = self.attributes.insert_full((key, value));
+        if is_new {
+            self.bytes += MESSAGE_BYTES + INDEX_BYTES + value_bytes;
+        }
+        // The zero value is added in front when the dictionary is finished.
+        to_index(index + 1)
+    }
+
+    /// The index of a stack, with everything that it refers to.
+    pub(crate) fn stack(&mut self, id: StackId, aggregate: &Aggregate) -> i32 {
+        if let Some(index) = self.stack_indices.get(&id) {
+            return *index;
+        }
+        let location_indices: Vec<_> = aggregate.locations(id).iter().map(|id| self.location(*id)).collect();
+        self.bytes += 2 * MESSAGE_BYTES + location_indices.len() * INDEX_BYTES;
+        push(&mut self.stacks, Stack { location_indices }, &mut self.stack_indices, id)
+    }
+
+    fn location(&mut self, id: LocationId) -> i32 {
+        if let Some(index) = self.location_indices.get(&id) {
+            return *index;
+        }
+        let location = match self.location_table.get(id) {
+            // Every id comes from this table; an unset location is the honest answer to one that does not.
+            None => return 0,
+            Some(location::Location::Native { file, address }) => Location {
+                mapping_index: self.mapping(file, Some(address)),
+                address,
+                lines: Vec::new(),
+                attribute_indices: vec![self.frame_type(FrameType::Native)],
+            },
+            Some(location::Location::Named { name, file, frame_type }) => {
+                let text = self.location_table.name(name);
+                Location {
+                    mapping_index: file.map_or(0, |file| self.mapping(file, None)),
+                    address: 0,
+                    lines: vec![self.line(text)],
+                    attribute_indices: vec![self.frame_type(frame_type)],
+                }
+            }
+            Some(location::Location::Marker(marker)) => Location {
+                mapping_index: 0,
+                address: 0,
+                lines: vec![self.line(marker.name())],
+                attribute_indices: vec![self.frame_type(marker.frame_type())],
+            },
+        };
+        self.bytes += 2 * MESSAGE_BYTES + 2 * INDEX_BYTES + NUMBER_BYTES + location.lines.len() * 2 * MESSAGE_BYTES;
+        push(&mut self.locations, location, &mut self.location_indices, id)
+    }
+
+    fn frame_type(&mut self, frame_type: FrameType) -> i32 {
+        self.attribute("profile.frame.type", AttributeValue::Text(frame_type.name().to_owned()))
+    }
+
+    fn line(&mut self, name: &str) -> Line {
+        let name_strindex = self.string(name);
+        let function_index = match self.function_indices.get(&name_strindex) {
+            Some(index) => *index,
+            None => {
+                let function = Function { name_strindex, ..Function::default() };
+                self.bytes += MESSAGE_BYTES + INDEX_BYTES;
+                push(&mut self.functions, function, &mut self.function_indices, name_strindex)
+            }
+        };
+        Line { function_index, line: 0, column: 0 }
+    }
+
+    /// The mapping of a file, which describes the part of it (the ELF segment) that holds `address`.
+    fn mapping(&mut self, id: FileId, address: Option<u64>) -> i32 {
+        let Some(file) = self.files.get(id) else { return 0 };
+        let part = address.and_then(|address| file.part(address));
+        if let Some(index) = self.mapping_indices.get(&(id, part)) {
+            return *index;
+        }
+        let attribute = |build_id: &(crate::file::BuildIdKind, Box<str>)| {
+            self.attribute(build_id.0.attribute(), AttributeValue::Text(build_id.1.as_ref().to_owned()))
+        };
+        let attribute_indices: Vec<_> = file.build_ids.iter().map(attribute).collect();
+        let mapping = Mapping {
+            memory_start: part.map_or(0, |part| part.address),
+            memory_limit: part.map_or(0, |part| part.address.saturating_add(part.size)),
+            file_offset: part.map_or(0, |part| part.offset),
+            filename_strindex: self.string(&file.name),
+            attribute_indices,
+        };
+        self.bytes += 2 * MESSAGE_BYTES + 3 * NUMBER_BYTES + 4 * INDEX_BYTES;
+        push(&mut self.mappings, mapping, &mut self.mapping_indices, (id, part))
+    }
+
+    pub(crate) fn finish(self) -> ProfilesDictionary {
+        let attributes = self.attributes.into_iter().map(|(key_strindex, value)| {
+            let value = match value {
+                AttributeValue::Text(text) => Value::StringValue(text),
+                AttributeValue::Number(number) => Value::IntValue(number),
+            };
+            KeyValueAndUnit { key_strindex, value: Some(AnyValue { value: Some(value) }), unit_strindex: 0 }
+        });
+        ProfilesDictionary {
+            mapping_table: self.mappings,
+            location_table: self.locations,
+            function_table: self.functions,
+            // Zero-filled rather than empty: some receivers insist on the lengths.
+            link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
+            string_table: self.strings.into_iter().collect(),
+            attribute_table: std::iter::once(KeyValueAndUnit::default()).chain(attributes).collect(),
+            stack_table: self.stacks,
+        }
+    }
+}
+
+fn push<T, K: Eq + Hash>(table: &mut Vec<T>, element: T, indices: &mut HashMap<K, i32, RandomState>, key: K) -> i32 {
+    let index = to_index(table.len());
+    table.push(element);
+    indices.insert(key, index);
+    index
+}
+
+/// Tables are bounded by the size of a request, far below this limit.
+fn to_index(index: usize) -> i32 {
+    i32::try_from(index).unwrap_or(i32::MAX)
+}

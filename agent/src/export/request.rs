@@ -1,0 +1,205 @@
+//! From the samples of one interval to OTLP export requests: one profile for each process, samples with times only.
+//!
+//! Invariants: a request stays below [`REQUEST_BYTES_MAX`]; within a profile a sample identity occurs once; every time lies in
+//! `[time_unix_nano, time_unix_nano + duration_nano)`; over all requests, every sample of the interval is there once.
+
+use ebpf::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
+use prost::Message as _;
+use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
+use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};
+use proto::otlp::profiles::v1development::{Profile, ResourceProfiles, Sample, ScopeProfiles};
+use proto::otlp::resource::v1::Resource as OtlpResource;
+
+use crate::aggregate::{Aggregate, Identity};
+use crate::clock::WallClock;
+use crate::export::dictionary::{AttributeValue, DictionaryBuilder, LOCATION_BYTES};
+use crate::file::{FILE_NAME_BYTES_MAX, FileTable};
+use crate::location::LocationTable;
+use crate::perf_map::NAME_BYTES_MAX;
+use crate::resource::{self, Resource};
+
+/// Largest request, encoded and not compressed: what gRPC servers accept where they are not told otherwise.
+const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// A request is closed when it is this long, which may be after one sample more than it should have.
+const REQUEST_BYTES_FULL: usize = 5 << 19;
+/// The largest sample: the deepest stack, of locations that all have long names and are all new to the request.
+const SAMPLE_BYTES_MAX: usize =
+    (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, NAME_BYTES_MAX));
+/// A process with all the attributes that are read from its environment, and five seconds of times.
+const PROFILE_BYTES_MAX: usize = 128 << 10;
+const _: () = assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
+/// Fields of a profile or a resource that have a fixed size, generously.
+const PROFILE_BYTES: usize = 128;
+/// A sample without its times: three attributes, a stack, tags and lengths.
+const SAMPLE_BYTES: usize = 40;
+
+/// What holds for every profile of an interval.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval {
+    /// On CLOCK_MONOTONIC.
+    pub(crate) start_ktime_ns: u64,
+    pub(crate) end_ktime_ns: u64,
+    pub(crate) clock: WallClock,
+    /// CPU time that one sample stands for.
+    pub(crate) period_ns: i64,
+    pub(crate) host_name: String,
+}
+
+/// A request, ready to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct EncodedRequest {
+    pub(crate) bytes: Vec<u8>,
+    /// Samples in it.
+    pub(crate) samples: u64,
+}
+
+/// Builds the requests of an interval; takes the samples out of `aggregate`.
+pub(crate) fn encode(
+    aggregate: &mut Aggregate,
+    interval: &Interval,
+    files: &FileTable,
+    locations: &LocationTable,
+) -> Vec<EncodedRequest> {
+    let sorted = aggregate.take_sorted();
+    let mut requests = Vec::new();
+    let mut builder = RequestBuilder::new(files, locations, aggregate, interval);
+    for samples in sorted.chunk_by(|(a, _), (b, _)| a == b) {
+        if REQUEST_BYTES_FULL <= builder.bytes() {
+            requests.push(builder.finish());
+            builder = RequestBuilder::new(files, locations, aggregate, interval);
+        }
+        builder.add(samples);
+    }
+    if !sorted.is_empty() {
+        requests.push(builder.finish());
+    }
+    requests
+}
+
+const fn max(a: usize, b: usize) -> usize {
+    if a < b { b } else { a }
+}
+
+struct RequestBuilder<'a> {
+    dictionary: DictionaryBuilder<'a>,
+    aggregate: &'a Aggregate,
+    interval: &'a Interval,
+    profiles: Vec<ResourceProfiles>,
+    /// The resource whose profile is the last one.
+    resource: Option<u32>,
+    bytes: usize,
+    samples: u64,
+}
+
+impl<'a> RequestBuilder<'a> {
+    fn new(
+        files: &'a FileTable,
+        locations: &'a LocationTable,
+        aggregate: &'a Aggregate,
+        interval: &'a Interval,
+    ) -> Self {
+        let dictionary = DictionaryBuilder::new(files, locations);
+        Self { dictionary, aggregate, interval, profiles: Vec::new(), resource: None, bytes: 0, samples: 0 }
+    }
+
+    /// At least as many bytes as the request takes when it is encoded.
+    fn bytes(&self) -> usize {
+        self.bytes + self.dictionary.bytes()
+    }
+
+    /// Adds all samples of one identity, which come sorted by identity, and so by resource.
+    fn add(&mut self, samples: &[(Identity, u64)]) {
+        let Some((identity, _)) = samples.first() else { return };
+        if self.resource != Some(identity.resource) {
+            let Some(resource) = self.aggregate.resource_at(identity.resource) else { return };
+            self.resource = Some(identity.resource);
+            self.start_profile(resource);
+        }
+        let sample = Sample {
+            stack_index: self.dictionary.stack(identity.stack, self.aggregate),
+            attribute_indices: self.sample_attributes(identity),
+            timestamps_unix_nano: samples.iter().map(|(_, ktime_ns)| self.interval.clock.unix_ns(*ktime_ns)).collect(),
+            ..Sample::default()
+        };
+        self.bytes += SAMPLE_BYTES + size_of::<u64>() * samples.len();
+        self.samples += samples.len() as u64;
+        let profile =
+            self.profiles.last_mut().and_then(|profiles| profiles.scope_profiles.last_mut()?.profiles.last_mut());
+        if let Some(profile) = profile {
+            cover(profile, &sample.timestamps_unix_nano);
+            profile.samples.push(sample);
+        }
+    }
+
+    fn sample_attributes(&mut self, identity: &Identity) -> Vec<i32> {
+        let name = resource::text(&identity.comm);
+        vec![
+            self.dictionary.attribute("thread.name", AttributeValue::Text(name)),
+            self.dictionary.attribute("thread.id", AttributeValue::Number(identity.tid.into())),
+            self.dictionary.attribute("cpu.logical_number", AttributeValue::Number(identity.cpu.into())),
+        ]
+    }
+
+    fn start_profile(&mut self, resource: &Resource) {
+        let Interval { start_ktime_ns, end_ktime_ns, clock, period_ns, host_name } = self.interval;
+        let time_unix_nano = clock.unix_ns(*start_ktime_ns);
+        let profile = Profile {
+            sample_type: Some(self.dictionary.value_type("samples", "count")),
+            period_type: Some(self.dictionary.value_type("cpu", "nanoseconds")),
+            period: *period_ns,
+            time_unix_nano,
+            duration_nano: clock.unix_ns(*end_ktime_ns).saturating_sub(time_unix_nano),
+            ..Profile::default()
+        };
+        let scope = InstrumentationScope {
+            name: "varve-agent".to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        let attributes = resource_attributes(resource, host_name);
+        self.bytes += PROFILE_BYTES + attributes.iter().map(|attribute| 6 + attribute.encoded_len()).sum::<usize>();
+        self.profiles.push(ResourceProfiles {
+            resource: Some(OtlpResource { attributes, ..OtlpResource::default() }),
+            scope_profiles: vec![ScopeProfiles {
+                scope: Some(scope),
+                profiles: vec![profile],
+                schema_url: String::new(),
+            }],
+            schema_url: String::new(),
+        });
+    }
+
+    fn finish(self) -> EncodedRequest {
+        let request = ExportProfilesServiceRequest {
+            resource_profiles: self.profiles,
+            dictionary: Some(self.dictionary.finish()),
+        };
+        EncodedRequest { bytes: request.encode_to_vec(), samples: self.samples }
+    }
+}
+
+/// Widens the profile's interval where a sample lies outside: one is stamped a little before it can be read.
+fn cover(profile: &mut Profile, times: &[u64]) {
+    for &time in times {
+        let start = profile.time_unix_nano.min(time);
+        let end = (profile.time_unix_nano + profile.duration_nano).max(time + 1);
+        (profile.time_unix_nano, profile.duration_nano) = (start, end - start);
+    }
+}
+
+fn resource_attributes(resource: &Resource, host_name: &str) -> Vec<KeyValue> {
+    let attribute = |key: &str, value| KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue { value: Some(value) }),
+        ..KeyValue::default()
+    };
+    let mut attributes = vec![attribute("process.pid", Value::IntValue(resource.pid.into()))];
+    if !host_name.is_empty() {
+        attributes.push(attribute("host.name", Value::StringValue(host_name.to_owned())));
+    }
+    attributes.extend(resource.attributes.iter().map(|(key, value)| attribute(key, Value::StringValue(value.clone()))));
+    attributes
+}
+
+#[cfg(test)]
+mod tests;

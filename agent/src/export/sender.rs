@@ -1,0 +1,239 @@
+//! Sends requests one by one, each until it is acknowledged, given up, or too late.
+//!
+//! An export carries one `idempotency-key` through all its tries, so that a try whose answer was lost counts once. What the
+//! OTLP specification calls retryable is tried again with growing pauses, as long as the queue behind it has room; anything else
+//! will not get better and is given up. Either way it is counted.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use prost::Message as _;
+use prost::bytes::{BufMut as _, Bytes};
+use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
+use tokio_util::sync::CancellationToken;
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status as GrpcStatus};
+
+use crate::config::{CheckedConfig, Compression};
+use crate::export::queue::ExportQueue;
+use crate::export::request::EncodedRequest;
+use crate::status::{DropReason, Outcome, Status};
+
+/// How long one try may take.
+const TRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The first pause between tries, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How long what is left may take once the agent shall end.
+pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+const PATH: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
+
+/// Sends what comes out of a queue.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    grpc: tonic::client::Grpc<Channel>,
+    authorization: Option<MetadataValue<Ascii>>,
+    /// Tells this run of the agent from all others.
+    run_id: u128,
+    exports: u64,
+    samples_on_the_way: u64,
+    status: Status,
+}
+
+/// What became of a request.
+enum Sent {
+    Acknowledged,
+    Refused,
+}
+
+impl Sender {
+    pub(crate) fn new(config: &CheckedConfig, status: Status) -> Self {
+        let endpoint = config.endpoint.clone().connect_timeout(TRY_TIMEOUT).timeout(TRY_TIMEOUT);
+        let encoding = match config.compression {
+            Compression::Gzip => CompressionEncoding::Gzip,
+            Compression::Zstd => CompressionEncoding::Zstd,
+        };
+        // Connects on the first request, and again when the connection breaks.
+        let grpc = tonic::client::Grpc::new(endpoint.connect_lazy()).send_compressed(encoding);
+        // The standard library seeds its hashers from the kernel's random numbers.
+        let random = || u128::from(RandomState::new().hash_one(std::process::id()));
+        Self {
+            grpc,
+            authorization: config.authorization.clone(),
+            run_id: random() << 64 | random(),
+            exports: 0,
+            samples_on_the_way: 0,
+            status,
+        }
+    }
+
+    /// Sends until `queue` is closed and empty; once `shutdown` is cancelled, no longer than [`SHUTDOWN_TIMEOUT`].
+    pub(crate) async fn run(mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
+        let deadline = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(SHUTDOWN_TIMEOUT).await;
+        };
+        tokio::select! {
+            () = self.send_all(queue, shutdown) => {}
+            () = deadline => self.give_up(DropReason::Shutdown),
+        }
+        queue.drop_all(DropReason::Shutdown);
+    }
+
+    async fn send_all(&mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
+        while let Some(request) = queue.pop().await {
+            self.samples_on_the_way = request.samples;
+            match self.send(&request, shutdown).await {
+                Sent::Acknowledged => self.samples_on_the_way = 0,
+                Sent::Refused => self.give_up(DropReason::Refused),
+            }
+        }
+    }
+
+    /// Counts the request that is on its way, if there is one, as lost.
+    fn give_up(&mut self, reason: DropReason) {
+        let samples = std::mem::take(&mut self.samples_on_the_way);
+        if samples != 0 {
+            self.status.count_export(Outcome::Failed);
+            self.status.count_dropped(reason, samples);
+        }
+    }
+
+    /// Tries until the request is acknowledged or refused for good.
+    async fn send(&mut self, request: &EncodedRequest, shutdown: &CancellationToken) -> Sent {
+        self.exports += 1;
+        let key = format!("{:032x}-{}", self.run_id, self.exports);
+        let bytes = Bytes::copy_from_slice(&request.bytes);
+        let mut pause = PAUSE_MIN;
+        loop {
+            let error = match self.try_once(bytes.clone(), &key).await {
+                Ok(response) => {
+                    self.acknowledged(request, &response);
+                    return Sent::Acknowledged;
+                }
+                Err(error) => error,
+            };
+            let reason = self.explain(&error);
+            if !is_retryable(&error) {
+                tracing::error!(samples = request.samples, "the endpoint refused an export: {reason}");
+                return Sent::Refused;
+            }
+            tracing::warn!(pause_ms = pause.as_millis(), "an export did not arrive and will be tried again: {reason}");
+            self.status.count_export(Outcome::Retried);
+            if shutdown.is_cancelled() {
+                tokio::time::sleep(PAUSE_MIN).await;
+            } else {
+                tokio::select! {
+                    () = tokio::time::sleep(jittered(pause)) => {}
+                    () = shutdown.cancelled() => {}
+                }
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn try_once(&mut self, bytes: Bytes, key: &str) -> Result<ExportProfilesServiceResponse, GrpcStatus> {
+        // The channel's error says what happened; ready() only fails for good.
+        self.grpc.ready().await.map_err(|error| GrpcStatus::from_error(error.into()))?;
+        let mut request = Request::new(bytes);
+        if let Ok(key) = MetadataValue::try_from(key) {
+            request.metadata_mut().insert("idempotency-key", key);
+        }
+        if let Some(authorization) = &self.authorization {
+            request.metadata_mut().insert("authorization", authorization.clone());
+        }
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
+        self.grpc.unary(request, path, EncodedCodec).await.map(tonic::Response::into_inner)
+    }
+
+    fn acknowledged(&self, request: &EncodedRequest, response: &ExportProfilesServiceResponse) {
+        self.status.count_export(Outcome::Ok);
+        self.status.count_export_bytes(request.bytes.len());
+        let partial = response.partial_success.as_ref();
+        let rejected_profiles = partial.map_or(0, |partial| partial.rejected_profiles);
+        if rejected_profiles != 0 {
+            let message = partial.map_or("", |partial| &partial.error_message);
+            tracing::error!(rejected_profiles, "the endpoint refused a part of an export: {message}");
+            self.status.set_reason(&format!("the endpoint refused {rejected_profiles} profiles: {message}"));
+        } else {
+            self.status.set_reason("");
+        }
+    }
+
+    /// Says in the status, and returns, what went wrong.
+    fn explain(&self, error: &GrpcStatus) -> String {
+        let mut text = format!("{:?}: {}", error.code(), error.message());
+        let mut source = std::error::Error::source(error);
+        while let Some(cause) = source {
+            text += &format!(": {cause}");
+            source = cause.source();
+        }
+        self.status.set_reason(&text);
+        text
+    }
+}
+
+/// Whether the same request may be accepted later: the OTLP specification's list, and errors of this side of the connection,
+/// which have a source.
+fn is_retryable(error: &GrpcStatus) -> bool {
+    matches!(
+        error.code(),
+        Code::Cancelled
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unavailable
+            | Code::DataLoss
+    ) || std::error::Error::source(error).is_some()
+}
+
+/// Between half of `pause` and all of it, so that agents which lost one server do not come back all at once.
+fn jittered(pause: Duration) -> Duration {
+    let random = RandomState::new().hash_one(0) >> 54;
+    pause / 2 + pause.mul_f64(random as f64 / 2048.0)
+}
+
+/// Sends bytes that are already encoded, so that a request which waits takes as little memory as it can.
+#[derive(Clone, Copy, Debug, Default)]
+struct EncodedCodec;
+
+impl Codec for EncodedCodec {
+    type Encode = Bytes;
+    type Decode = ExportProfilesServiceResponse;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for EncodedCodec {
+    type Item = Bytes;
+    type Error = GrpcStatus;
+
+    fn encode(&mut self, item: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), GrpcStatus> {
+        to.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for EncodedCodec {
+    type Item = ExportProfilesServiceResponse;
+    type Error = GrpcStatus;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, GrpcStatus> {
+        let response = ExportProfilesServiceResponse::decode(from);
+        response.map(Some).map_err(|error| GrpcStatus::internal(format!("the endpoint's answer is malformed: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

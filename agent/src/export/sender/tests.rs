@@ -1,0 +1,226 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use proto::otlp::collector::profiles::v1development::profiles_service_server::{
+    ProfilesService, ProfilesServiceServer,
+};
+use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
+use proto::otlp::profiles::v1development::ProfilesDictionary;
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::Response;
+
+use super::*;
+use crate::config::{Config, Token};
+use crate::export::queue::QUEUE_BYTES_MAX;
+
+/// What a try brought, as the server saw it.
+#[derive(Clone, Debug)]
+struct Arrival {
+    request: ExportProfilesServiceRequest,
+    headers: tonic::metadata::MetadataMap,
+}
+
+/// A real server that answers as told, then with success.
+#[derive(Clone, Default)]
+struct Server {
+    answers: Arc<Mutex<Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>>>,
+    arrivals: Arc<Mutex<Vec<Arrival>>>,
+}
+
+#[tonic::async_trait]
+impl ProfilesService for Server {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, GrpcStatus> {
+        let headers = request.metadata().clone();
+        self.arrivals.lock().push(Arrival { request: request.into_inner(), headers });
+        let mut answers = self.answers.lock();
+        let answer = if answers.is_empty() { Ok(ExportProfilesServiceResponse::default()) } else { answers.remove(0) };
+        answer.map(Response::new)
+    }
+}
+
+impl Server {
+    fn answering(answers: Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>) -> Self {
+        Self { answers: Arc::new(Mutex::new(answers)), arrivals: Arc::default() }
+    }
+
+    /// Serves at `address` for as long as the test runs.
+    async fn listen(&self, address: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = ProfilesServiceServer::new(self.clone())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        address
+    }
+}
+
+/// A request whose dictionary has `text`, so that it can be told from others.
+fn request(text: &str, samples: u64) -> EncodedRequest {
+    let dictionary = ProfilesDictionary { string_table: vec![text.to_owned()], ..ProfilesDictionary::default() };
+    let request =
+        ExportProfilesServiceRequest { dictionary: Some(dictionary), ..ExportProfilesServiceRequest::default() };
+    EncodedRequest { bytes: request.encode_to_vec(), samples }
+}
+
+struct Exporter {
+    queue: Arc<ExportQueue>,
+    status: Status,
+    shutdown: CancellationToken,
+    running: tokio::task::JoinHandle<()>,
+    registry: Registry,
+}
+
+impl Exporter {
+    fn start(address: SocketAddr, compression: Compression, token: Option<Token>) -> Self {
+        let mut registry = Registry::default();
+        let status = Status::new(&mut registry);
+        let queue = Arc::new(ExportQueue::new(status.clone()));
+        let shutdown = CancellationToken::new();
+        let config = Config { endpoint: format!("http://{address}"), frequency_hz: 20, token, compression };
+        let sender = Sender::new(&config.check().unwrap(), status.clone());
+        let running = tokio::spawn({
+            let (queue, shutdown) = (Arc::clone(&queue), shutdown.clone());
+            async move { sender.run(&queue, &shutdown).await }
+        });
+        Self { queue, status, shutdown, running, registry }
+    }
+
+    async fn finish(self) -> (Status, String) {
+        self.queue.close();
+        self.running.await.unwrap();
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        (self.status, text)
+    }
+}
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+fn text_of(arrival: &Arrival) -> &str {
+    &arrival.request.dictionary.as_ref().unwrap().string_table[0]
+}
+
+#[tokio::test]
+async fn a_request_is_sent_again_until_it_is_acknowledged_and_keeps_its_key() {
+    let refusals = vec![Err(GrpcStatus::unavailable("not yet")), Err(GrpcStatus::resource_exhausted("slower"))];
+    let server = Server::answering(refusals);
+    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    exporter.queue.push(request("first", 3));
+    exporter.queue.push(request("second", 4));
+    let (status, metrics) = exporter.finish().await;
+    let arrivals = server.arrivals.lock();
+    assert_eq!(arrivals.iter().map(text_of).collect::<Vec<_>>(), ["first", "first", "first", "second"]);
+    let keys: Vec<_> = arrivals.iter().map(|it| it.headers.get("idempotency-key").unwrap().clone()).collect();
+    assert!(keys[0] == keys[1] && keys[1] == keys[2] && keys[2] != keys[3], "{keys:?}");
+    let snapshot = status.snapshot();
+    assert_eq!((snapshot.dropped, &*snapshot.reason), (0, ""));
+    for line in ["exports_total{outcome=\"ok\"} 2", "exports_total{outcome=\"retried\"} 2"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn requests_are_compressed_as_configured_and_carry_the_token() {
+    for (compression, encoding) in [(Compression::Gzip, "gzip"), (Compression::Zstd, "zstd")] {
+        let server = Server::default();
+        let address = server.listen(ANY).await;
+        let exporter = Exporter::start(address, compression, Some(Token::new("s3cret")));
+        exporter.queue.push(request(&"long ".repeat(10_000), 1));
+        exporter.finish().await;
+        let arrivals = server.arrivals.lock();
+        assert_eq!(text_of(&arrivals[0]), "long ".repeat(10_000));
+        assert_eq!(arrivals[0].headers.get("grpc-encoding").unwrap(), encoding);
+        assert_eq!(arrivals[0].headers.get("authorization").unwrap(), "Bearer s3cret");
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_for_good_is_given_up_and_counted() {
+    let server =
+        Server::answering(vec![Err(GrpcStatus::invalid_argument("no")), Err(GrpcStatus::unauthenticated("who?"))]);
+    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    for samples in [3, 4, 5] {
+        exporter.queue.push(request("x", samples));
+    }
+    let (status, metrics) = exporter.finish().await;
+    assert_eq!(server.arrivals.lock().len(), 3);
+    assert_eq!(status.snapshot().dropped, 3 + 4);
+    for line in ["samples_dropped_total{reason=\"refused\"} 7", "exports_total{outcome=\"failed\"} 2"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
+}
+
+#[tokio::test]
+async fn a_partial_refusal_is_shown() {
+    let partial = ExportProfilesPartialSuccess { rejected_profiles: 2, error_message: "too old".to_owned() };
+    let server = Server::answering(vec![Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })]);
+    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    exporter.queue.push(request("x", 3));
+    let (status, _) = exporter.finish().await;
+    assert_eq!(status.snapshot().reason, "the endpoint refused 2 profiles: too old");
+}
+
+#[tokio::test]
+async fn an_endpoint_that_comes_late_gets_what_still_fits_the_queue() {
+    // A port that was free a moment ago, and where nobody listens.
+    let address = TcpListener::bind(ANY).await.unwrap().local_addr().unwrap();
+    let exporter = Exporter::start(address, Compression::Gzip, None);
+    let large = "x".repeat(QUEUE_BYTES_MAX / 4);
+    exporter.queue.push(request("first", 1));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    for samples in 2..=6 {
+        exporter.queue.push(request(&format!("{samples}{large}"), samples));
+    }
+    assert!(exporter.status.snapshot().reason.contains("refused"), "{:?}", exporter.status.snapshot());
+    // The first is being tried and not in the queue any more; of the others the oldest had to go.
+    let dropped = exporter.status.snapshot().dropped;
+    assert_eq!(dropped, 2 + 3);
+    let server = Server::default();
+    server.listen(address).await;
+    let (status, metrics) = exporter.finish().await;
+    let arrivals = server.arrivals.lock();
+    let texts: Vec<_> = arrivals.iter().map(|arrival| &text_of(arrival)[..1]).collect();
+    assert_eq!(texts, ["f", "4", "5", "6"]);
+    assert_eq!((status.snapshot().dropped, &*status.snapshot().reason), (dropped, ""));
+    assert!(metrics.contains("samples_dropped_total{reason=\"queue_full\"} 5"), "{metrics}");
+}
+
+#[tokio::test]
+async fn at_the_end_an_endpoint_that_is_away_is_given_up_in_time() {
+    let address = TcpListener::bind(ANY).await.unwrap().local_addr().unwrap();
+    let exporter = Exporter::start(address, Compression::Gzip, None);
+    exporter.queue.push(request("tried", 3));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    exporter.queue.push(request("never tried", 4));
+    let started = std::time::Instant::now();
+    exporter.shutdown.cancel();
+    let (status, metrics) = exporter.finish().await;
+    assert!(started.elapsed() < SHUTDOWN_TIMEOUT + Duration::from_secs(1), "{:?}", started.elapsed());
+    assert_eq!(status.snapshot().dropped, 3 + 4);
+    assert!(metrics.contains("samples_dropped_total{reason=\"shutdown\"} 7"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_connection_that_breaks_midway_costs_nothing() {
+    // Takes the first connection and drops it, then serves.
+    let listener = TcpListener::bind(ANY).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let exporter = Exporter::start(address, Compression::Gzip, None);
+    exporter.queue.push(request("x", 3));
+    let (connection, _) = listener.accept().await.unwrap();
+    connection.readable().await.unwrap();
+    drop((connection, listener));
+    let server = Server::default();
+    server.listen(address).await;
+    let (status, _) = exporter.finish().await;
+    assert_eq!(server.arrivals.lock().len(), 1);
+    assert_eq!(status.snapshot().dropped, 0);
+}

@@ -1,0 +1,286 @@
+//! The files that processes have mapped: who they are (build IDs) and how they are laid out (segments).
+//!
+//! A file is opened only through the process that mapped it, identified once, and remembered by (device, inode,
+//! modification time, size): a file that is replaced or rewritten is another file. Two files with the same name, build IDs and
+//! segments (one image in two containers) are one [`FileId`], so that nothing is sent twice.
+
+use std::collections::HashMap;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+use foldhash::fast::RandomState;
+use indexmap::IndexSet;
+use proto::build_id::to_hex;
+use symbol_store::elf::{self, ElfError, ElfImage, Segment};
+
+use crate::procfs;
+
+/// Files remembered before all is forgotten: a host with hundreds of containers has a few thousand.
+pub(crate) const FILES_MAX: usize = 8192;
+
+/// A longer file name is cut, from the front: paths can be 4 kB.
+pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;
+
+/// A file of a [`FileTable`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FileId(pub(crate) u32);
+
+/// The kind of a build ID, as the semantic conventions for mappings name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BuildIdKind {
+    Gnu,
+    Go,
+    Htlhash,
+}
+
+impl BuildIdKind {
+    pub(crate) fn attribute(self) -> &'static str {
+        match self {
+            Self::Gnu => "process.executable.build_id.gnu",
+            Self::Go => "process.executable.build_id.go",
+            Self::Htlhash => "process.executable.build_id.htlhash",
+        }
+    }
+}
+
+/// A part of a file that is loaded into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LoadedPart {
+    /// Where it begins in the file.
+    pub(crate) offset: u64,
+    /// Its ELF virtual address.
+    pub(crate) address: u64,
+    /// Its length in memory.
+    pub(crate) size: u64,
+}
+
+/// What is sent about a mapped file.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MappedFile {
+    pub(crate) name: Box<str>,
+    /// GNU and Go build IDs as far as the file has them, else its htlhash; hexadecimal or text.
+    pub(crate) build_ids: Vec<(BuildIdKind, Box<str>)>,
+    /// Empty for a file that is no ELF file, whose addresses are file offsets, and for code that is in no file.
+    pub(crate) parts: Vec<LoadedPart>,
+}
+
+impl MappedFile {
+    /// Code that is in no file, such as the kernel's.
+    pub(crate) fn pseudo(name: &str, gnu_build_id: Option<Box<str>>) -> Self {
+        let build_ids = gnu_build_id.map(|id| (BuildIdKind::Gnu, id)).into_iter().collect();
+        Self { name: name.into(), build_ids, parts: Vec::new() }
+    }
+
+    /// Reads the headers of `file`, and nothing else of it unless it has no build ID.
+    fn identify(name: &str, file: &File) -> io::Result<Self> {
+        let image = match ElfImage::read(file) {
+            Ok(image) => image,
+            Err(ElfError::Io(error)) => return Err(error),
+            // A JIT's cache, or a broken file: it has no addresses of its own, but it can be told from others.
+            Err(_) => ElfImage { gnu_build_id: None, go_build_id: None, segments: Vec::new() },
+        };
+        let mut build_ids = Vec::new();
+        build_ids.extend(image.gnu_build_id.map(|id| (BuildIdKind::Gnu, to_hex(&id).into())));
+        build_ids.extend(image.go_build_id.map(|id| (BuildIdKind::Go, id.into())));
+        if build_ids.is_empty() {
+            build_ids.push((BuildIdKind::Htlhash, to_hex(&elf::htlhash(file)?).into()));
+        }
+        // Code first: of parts that share bytes of the file (a page of code behind a page of data), it is the code that runs.
+        let mut segments = image.segments;
+        segments.sort_by_key(|segment| !segment.executable);
+        let part = |segment: &Segment| LoadedPart {
+            offset: segment.offset,
+            address: segment.address,
+            size: segment.memory_size.max(segment.file_size),
+        };
+        let name = &name[name.ceil_char_boundary(name.len().saturating_sub(FILE_NAME_BYTES_MAX))..];
+        Ok(Self { name: name.into(), build_ids, parts: segments.iter().map(part).collect() })
+    }
+
+    /// The ELF virtual address of the byte at `file_offset`; the offset itself where the file is no ELF file, and `None`
+    /// where no part of it is loaded there.
+    pub(crate) fn address(&self, file_offset: u64) -> Option<u64> {
+        if self.parts.is_empty() {
+            return Some(file_offset);
+        }
+        self.parts.iter().find_map(|part| {
+            let within = file_offset.checked_sub(part.offset).filter(|within| *within < part.size)?;
+            part.address.checked_add(within)
+        })
+    }
+
+    /// The part that holds `address`.
+    pub(crate) fn part(&self, address: u64) -> Option<LoadedPart> {
+        let holds = |part: &&LoadedPart| address.checked_sub(part.address).is_some_and(|within| within < part.size);
+        self.parts.iter().find(holds).copied()
+    }
+}
+
+/// What a file system says to tell one file, and one state of it, from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl FileKey {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            bytes: metadata.len(),
+        }
+    }
+}
+
+/// Every file met so far.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    files: IndexSet<MappedFile, RandomState>,
+    by_key: HashMap<FileKey, FileId, RandomState>,
+}
+
+impl FileTable {
+    /// The file that `pid` has mapped at `start..end` and knows as `path`.
+    ///
+    /// # Errors
+    /// That it can be opened neither by its mapping nor by its path, or that its path now leads to another file.
+    pub(crate) fn mapped(&mut self, pid: u32, start: u64, end: u64, inode: u64, path: &str) -> io::Result<FileId> {
+        let (file, metadata) = match procfs::open_mapped(pid, start, end) {
+            Ok(opened) => opened,
+            // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_by_path(pid, inode, path)?,
+            Err(error) => return Err(error),
+        };
+        self.identified(path, &file, &metadata)
+    }
+
+    fn identified(&mut self, path: &str, file: &File, metadata: &Metadata) -> io::Result<FileId> {
+        let key = FileKey::new(metadata);
+        if let Some(id) = self.by_key.get(&key) {
+            return Ok(*id);
+        }
+        let id = self.insert(MappedFile::identify(path, file)?);
+        self.by_key.insert(key, id);
+        Ok(id)
+    }
+
+    /// The id of `file`, the same for the same content.
+    pub(crate) fn insert(&mut self, file: MappedFile) -> FileId {
+        let (index, _) = self.files.insert_full(file);
+        FileId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) fn get(&self, id: FileId) -> Option<&MappedFile> {
+        self.files.get_index(id.0 as usize)
+    }
+
+    /// Whether it is time to forget everything, which also makes every [`FileId`] void.
+    pub(crate) fn is_full(&self) -> bool {
+        FILES_MAX <= self.files.len().max(self.by_key.len())
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Opens `path` as `pid` sees it, as long as it still leads to the file that was mapped.
+fn open_by_path(pid: u32, inode: u64, path: &str) -> io::Result<(File, Metadata)> {
+    let (file, metadata) = procfs::open_as_seen_by(pid, path)?;
+    if metadata.ino() != inode {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the path leads to another file"));
+    }
+    Ok((file, metadata))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn identified(table: &mut FileTable, path: &std::path::Path) -> FileId {
+        let file = File::open(path).unwrap();
+        let metadata = file.metadata().unwrap();
+        table.identified(path.to_str().unwrap(), &file, &metadata).unwrap()
+    }
+
+    #[test]
+    fn the_running_test_is_found_through_its_own_mapping() {
+        let address = the_running_test_is_found_through_its_own_mapping as *const () as u64;
+        let maps = crate::maps::Maps::of_process(std::process::id()).unwrap();
+        let (_, mapping) = maps.find(address).unwrap();
+        let crate::maps::Backing::File { inode, path } = &mapping.backing else { panic!("{mapping:?}") };
+        let mut table = FileTable::default();
+        let id = table.mapped(std::process::id(), mapping.start, mapping.end, *inode, path).unwrap();
+        let file = table.get(id).unwrap();
+        let image = ElfImage::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        let offset = address - mapping.start + mapping.offset;
+        assert_eq!(file.address(offset), image.virtual_address(offset));
+        let part = file.part(file.address(offset).unwrap()).unwrap();
+        assert!((part.address..part.address + part.size).contains(&file.address(offset).unwrap()));
+        assert_eq!(file.build_ids[0].0, BuildIdKind::Gnu);
+    }
+
+    #[test]
+    fn a_path_that_leads_to_another_file_by_now_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libc.so");
+        std::fs::write(&path, b"old").unwrap();
+        let inode = std::fs::metadata(&path).unwrap().ino();
+        let (pid, text) = (std::process::id(), path.to_str().unwrap());
+        assert_eq!(open_by_path(pid, inode, text).unwrap().1.ino(), inode);
+        // The old file still exists, as it does while it is mapped; its name is another's.
+        std::fs::rename(&path, folder.path().join("old")).unwrap();
+        std::fs::write(&path, b"new").unwrap();
+        assert_eq!(open_by_path(pid, inode, text).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_file_that_is_no_elf_file_has_its_hash_and_its_offsets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache.jsa");
+        std::fs::write(&path, b"not an ELF file").unwrap();
+        let mut table = FileTable::default();
+        let id = identified(&mut table, &path);
+        let file = table.get(id).unwrap();
+        assert_eq!((file.build_ids[0].0, file.build_ids[0].1.len()), (BuildIdKind::Htlhash, 32));
+        assert_eq!((file.address(77), file.part(77)), (Some(77), None));
+    }
+
+    #[test]
+    fn a_rewritten_file_is_another_file_and_an_equal_one_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, b"one").unwrap();
+        let mut table = FileTable::default();
+        let first = identified(&mut table, &path);
+        assert_eq!(identified(&mut table, &path), first);
+        File::options().append(true).open(&path).unwrap().write_all(b"two").unwrap();
+        assert_ne!(identified(&mut table, &path), first);
+        // Another inode with the content and the name of the first.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"one").unwrap();
+        assert_eq!(identified(&mut table, &path), first);
+    }
+
+    #[test]
+    fn an_address_is_given_only_for_bytes_that_are_loaded() {
+        let parts = vec![
+            LoadedPart { offset: 0x1000, address: 0x40_1000, size: 0x800 },
+            LoadedPart { offset: 0, address: 0x40_0000, size: 0x1000 },
+        ];
+        let file = MappedFile { name: "x".into(), build_ids: Vec::new(), parts };
+        assert_eq!(
+            [0x1000, 0x17ff, 0x1800, 0xfff].map(|offset| file.address(offset)),
+            [Some(0x40_1000), Some(0x40_17ff), None, Some(0x40_0fff)]
+        );
+        assert_eq!(file.part(0x40_1000).unwrap().offset, 0x1000);
+        assert_eq!(file.part(0x40_1800), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! The user-space half of the profiler: samples every CPU of this host with BPF and exports OTLP profiles.
+//!
+//! # Promise
+//! Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded queue. The
+//! weight of a sample is never hidden: what cannot be unwound or mapped stands under a frame that says so, such as
+//! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names.
+//! # Does not
+//! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk.
+//! # Memory
+//! Bounded everywhere: processes, files, locations, perf maps, one interval's samples, the export queue.
+//! # Read in this order
+//! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `kallsyms`,
+//! `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
+
+mod aggregate;
+mod capability;
+mod cgroup;
+mod clock;
+mod collect;
+mod config;
+mod environ;
+mod export;
+mod file;
+mod jit;
+mod kallsyms;
+mod kernel;
+mod location;
+mod locator;
+mod maps;
+mod pace;
+mod perf_map;
+mod process;
+mod procfs;
+#[cfg(test)]
+#[path = "../tests/support/report.rs"]
+mod report;
+mod resource;
+mod sampler;
+mod status;
+mod sys;
+#[cfg(test)]
+mod test_record;
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+pub use capability::{Missing, probe};
+pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, Token};
+pub use sampler::SamplerError;
+pub use status::{State, Status, StatusSnapshot};
+
+use collect::Collector;
+use config::CheckedConfig;
+use export::queue::ExportQueue;
+use export::sender::Sender;
+
+/// Why the agent ended, or never began. The text of each says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The configuration cannot be used.
+    #[error("{0}")]
+    Config(#[source] ConfigError),
+    /// The machine lacks something.
+    #[error("this machine lacks what sampling needs: {}", list(.0))]
+    Missing(Vec<Missing>),
+    /// Sampling failed.
+    #[error("{0}")]
+    Sampler(#[source] SamplerError),
+    /// The sampler's thread could not be started, or is gone.
+    #[error("the sampler's thread cannot run")]
+    Thread(#[source] io::Error),
+}
+
+fn list(missing: &[Missing]) -> String {
+    let texts: Vec<_> = missing.iter().map(Missing::to_string).collect();
+    texts.join("; ")
+}
+
+/// Samples and exports until `shutdown` is cancelled; then exports what is left, for five seconds at most.
+///
+/// `status` shows how it goes, also after the end. An endpoint that cannot be reached is no error: it is tried for ever.
+///
+/// # Errors
+/// Any [`AgentError`]: the agent has ended, and `status` says so; trying again helps only if something changed.
+pub async fn run(config: Config, shutdown: CancellationToken, status: Status) -> Result<(), AgentError> {
+    let result = run_checked(&config, &shutdown, &status).await;
+    match &result {
+        Ok(()) => status.set(State::Off, "stopped"),
+        Err(error) => status.set(State::Failed, with_causes(error)),
+    }
+    result
+}
+
+async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Status) -> Result<(), AgentError> {
+    let config = config.check().map_err(AgentError::Config)?;
+    let missing = tokio::task::spawn_blocking(probe).await.map_err(|error| AgentError::Thread(error.into()))?;
+    status.set_missing(missing.iter().map(Missing::to_string).collect());
+    let (required, optional): (Vec<_>, Vec<_>) = missing.into_iter().partition(|missing| missing.is_required);
+    for missing in &optional {
+        tracing::warn!("the agent does without {missing}");
+    }
+    if !required.is_empty() {
+        return Err(AgentError::Missing(required));
+    }
+
+    let queue = Arc::new(ExportQueue::new(status.clone()));
+    // Also cancelled when this future is dropped, so that no thread is left behind.
+    let stop = shutdown.child_token();
+    let _stop_on_drop = stop.clone().drop_guard();
+    let sampler = spawn_sampler(&config, &queue, &stop, status).map_err(AgentError::Thread)?;
+    let sender = Sender::new(&config, status.clone());
+    let ((), result) = tokio::join!(sender.run(&queue, &stop), sampler);
+    match result {
+        Ok(result) => result.map_err(AgentError::Sampler),
+        Err(_gone) => Err(AgentError::Thread(io::Error::other("it ended without a word"))),
+    }
+}
+
+/// Starts the sampler's thread. When it ends, for whatever reason, the sender sends what is left, and ends too.
+fn spawn_sampler(
+    config: &CheckedConfig,
+    queue: &Arc<ExportQueue>,
+    stop: &CancellationToken,
+    status: &Status,
+) -> io::Result<oneshot::Receiver<Result<(), SamplerError>>> {
+    let (queue, stop, status, period_ns) = (Arc::clone(queue), stop.clone(), status.clone(), config.period_ns);
+    let (ended, end) = oneshot::channel();
+    std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {
+        let ending = EndSending { queue: Arc::clone(&queue), stop: stop.clone() };
+        let result = Collector::start(period_ns, queue, status.clone()).and_then(|collector| {
+            status.set(State::Running, "");
+            tracing::info!(period_ns, "sampling every CPU");
+            collector.run(&stop)
+        });
+        drop(ending);
+        // The receiver is gone only where nobody asks any more.
+        let _unheard = ended.send(result);
+    })?;
+    Ok(end)
+}
+
+/// Lets the sender end on drop.
+struct EndSending {
+    queue: Arc<ExportQueue>,
+    stop: CancellationToken,
+}
+
+impl Drop for EndSending {
+    fn drop(&mut self) {
+        self.queue.close();
+        self.stop.cancel();
+    }
+}
+
+fn with_causes(error: &AgentError) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // An error that shows its cause in its own text need not be followed by it.
+        if !text.ends_with(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

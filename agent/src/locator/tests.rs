@@ -1,0 +1,135 @@
+use super::*;
+use crate::location::FrameType;
+use crate::test_record::TestRecord;
+
+/// The stack of one sample, leaf first: names of markers and functions, `native` for addresses of files.
+fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
+    let bytes = record.bytes();
+    let mut ids = Vec::new();
+    locator.locate(&Sample::read(&bytes).unwrap(), &mut ids);
+    let describe = |id: &LocationId| match locator.tables.locations.get(*id).unwrap() {
+        Location::Native { .. } => "native".to_owned(),
+        Location::Named { name, .. } => locator.tables.locations.name(name).to_owned(),
+        Location::Marker(marker) => marker.name().to_owned(),
+    };
+    ids.iter().map(describe).collect()
+}
+
+/// An address in the code of this test.
+fn code() -> u64 {
+    stack as *const () as u64
+}
+
+/// Memory that looks like a JIT compiler's.
+#[allow(unsafe_code, reason = "the standard library maps no executable memory")]
+fn executable_page() -> u64 {
+    let (protection, flags) = (libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new private mapping, which nobody touches or unmaps.
+    unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as u64 }
+}
+
+#[test]
+fn what_is_missing_stands_at_its_place_under_its_name() {
+    let mut locator = Locator::new();
+    let unmapped = 0x1000;
+    for (user, user_end, expected) in [
+        (&[code(), code() + 1][..], 1, &["native", "native"][..]),
+        (&[code(), code() + 1], 2, &["native", "native", "[unwinding failed]"]),
+        (&[code()], 3, &["native", "[truncated stack]"]),
+        (&[code()], 4, &["native", "[32-bit stack]"]),
+        (&[unmapped, code()], 1, &["[no mapping]", "native"]),
+        // Behind a return address that is none, nothing can be believed.
+        (&[code(), unmapped, code()], 1, &["native", "[unwinding failed]"]),
+        (&[code(), unmapped, code()], 2, &["native", "[unwinding failed]"]),
+        (&[unmapped, unmapped], 2, &["[no mapping]", "[unwinding failed]"]),
+    ] {
+        let record = TestRecord { user, user_end, ..TestRecord::default() };
+        assert_eq!(stack(&mut locator, &record), expected, "{user:x?} {user_end}");
+    }
+}
+
+#[test]
+fn a_process_that_is_gone_keeps_its_samples_under_one_frame() {
+    let mut locator = Locator::new();
+    let record = TestRecord { pid: u32::MAX, comm: "gone", user: &[1, 2, 3], user_end: 2, ..TestRecord::default() };
+    assert_eq!(stack(&mut locator, &record), ["[process exited]", "[unwinding failed]"]);
+    let bytes = record.bytes();
+    let resource = locator.resource(&Sample::read(&bytes).unwrap());
+    assert_eq!(resource.attributes, [("process.executable.name".to_owned(), "gone".to_owned())]);
+}
+
+#[test]
+fn the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address() {
+    let mut locator = Locator::new();
+    let Ok(symbols) = crate::kallsyms::KernelSymbols::load() else {
+        return crate::report::skipped(
+            "the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address",
+            &"kallsyms",
+        );
+    };
+    let start = symbols.address_of("schedule").unwrap();
+    let before = symbols.find(start - 1).map_or("[no kernel symbol]", |(name, _)| name);
+    let kernel = [start, start];
+    let record = TestRecord { kernel: &kernel, user: &[code()], ..TestRecord::default() };
+    assert_eq!(stack(&mut locator, &record), ["schedule", before, "native"]);
+}
+
+#[test]
+fn code_without_a_file_is_said_to_be_anonymous_and_once_in_a_row() {
+    let page = executable_page();
+    let mut locator = Locator::new();
+    let user = [page, page + 8, code()];
+    assert_eq!(
+        stack(&mut locator, &TestRecord { user: &user, ..TestRecord::default() }),
+        ["[anonymous code]", "native"]
+    );
+}
+
+#[test]
+fn mappings_are_read_again_when_an_address_is_in_none_and_some_time_has_passed() {
+    let mut locator = Locator::new();
+    stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
+    let page = executable_page();
+    let user = [page, code()];
+    let mut at = |ktime_ns| stack(&mut locator, &TestRecord { ktime_ns, user: &user, ..TestRecord::default() });
+    assert_eq!(at(50_000_000), ["[no mapping]", "native"]);
+    assert_eq!(at(200_000_000), ["[anonymous code]", "native"]);
+}
+
+#[test]
+fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
+    let mut locator = Locator::new();
+    let record = TestRecord { user: &[code()], ..TestRecord::default() };
+    assert_eq!(stack(&mut locator, &record), ["native"]);
+    for index in 0..crate::location::LOCATIONS_MAX {
+        locator.tables.locations.insert_named(&index.to_string(), None, FrameType::Native);
+    }
+    locator.end_interval(2_000, std::iter::empty());
+    assert!(!locator.tables.locations.is_full());
+    assert_eq!(stack(&mut locator, &record), ["native"]);
+    assert_eq!(
+        locator.tables.files.get(crate::file::FileId(0)).unwrap().name.as_ref(),
+        std::env::current_exe().unwrap().to_str().unwrap()
+    );
+}
+
+#[test]
+fn processes_are_forgotten_when_they_ended_or_are_too_many() {
+    let mut locator = Locator::new();
+    let gone = TestRecord { pid: u32::MAX, user: &[1], ..TestRecord::default() };
+    let here = TestRecord { user: &[code()], ..TestRecord::default() };
+    for record in [&gone, &here] {
+        stack(&mut locator, record);
+    }
+    locator.end_interval(ENDED_NS - 1, std::iter::empty());
+    assert_eq!(locator.processes.len(), 2);
+    locator.end_interval(ENDED_NS + 2_000, std::iter::empty());
+    assert_eq!(locator.processes.len(), 1);
+    locator.end_interval(IDLE_NS + 2_000, std::iter::empty());
+    assert_eq!(locator.processes.len(), 0);
+    for pid in 0..u32::try_from(PROCESSES_MAX).unwrap() + 1 {
+        stack(&mut locator, &TestRecord { pid: 1 << 30 | pid, user: &[1], ..TestRecord::default() });
+    }
+    locator.end_interval(2_000, std::iter::empty());
+    assert_eq!(locator.processes.len(), PROCESSES_MAX / 2 + 1);
+}

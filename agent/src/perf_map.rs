@@ -1,0 +1,304 @@
+//! /tmp/perf-<pid>.map, where a JIT compiler names the code it writes: `start size name` a line, the first two hexadecimal.
+//!
+//! The file grows while the process runs, and code that is thrown away is overwritten by later lines. It is read from where the
+//! last reading ended; if it became another file, or what was read is not what is there now, it is read again from the start.
+//!
+//! Invariant: entries do not overlap (a later line replaces what it covers), and their number and bytes are bounded.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+
+use crate::location::FrameType;
+use crate::procfs;
+
+/// Entries kept of one process.
+const ENTRIES_MAX: usize = 131_072;
+/// Bytes of names kept of one process, replaced ones included.
+const NAMES_BYTES_MAX: usize = 8 << 20;
+/// A longer name is cut: JVM signatures can be endless.
+pub(crate) const NAME_BYTES_MAX: usize = 512;
+/// Bytes read at once; also the longest line that is understood.
+const READ_BYTES: usize = 64 << 10;
+/// Bytes read in one go of a file that is new or has grown.
+const REFRESH_BYTES_MAX: u64 = 32 << 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    end: u64,
+    name_start: u32,
+    name_bytes: u16,
+}
+
+/// The names of the JIT-compiled code of one process.
+#[derive(Debug, Default)]
+pub(crate) struct PerfMap {
+    entries: BTreeMap<u64, Entry>,
+    names: String,
+    inode: u64,
+    /// Bytes of the file that are read, up to the end of a line.
+    consumed: u64,
+    /// Whether a limit was met, so that later code stays without a name.
+    is_full: bool,
+}
+
+impl PerfMap {
+    /// Opens the file that `pid` writes, whose number in its own pid namespace is `namespace_pid`.
+    ///
+    /// # Errors
+    /// What open(2) says, and [`io::ErrorKind::PermissionDenied`] where neither the process's user nor root wrote the file:
+    /// anybody can write to /tmp, and would choose the names that others see.
+    pub(crate) fn open(pid: u32, namespace_pid: u32) -> io::Result<File> {
+        let (file, metadata) = procfs::open_as_seen_by(pid, &format!("/tmp/perf-{namespace_pid}.map"))?;
+        let owner = std::fs::metadata(format!("/proc/{pid}"))?.uid();
+        if metadata.uid() != 0 && metadata.uid() != owner {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the perf map has a strange owner"));
+        }
+        Ok(file)
+    }
+
+    /// Reads what is new in the file; returns whether anything was.
+    ///
+    /// # Errors
+    /// What read(2) says.
+    pub(crate) fn refresh(&mut self, file: &File) -> io::Result<bool> {
+        let metadata = file.metadata()?;
+        let is_same = self.inode == metadata.ino() && self.consumed <= metadata.len() && self.ends_at_a_line(file)?;
+        if !is_same {
+            *self = Self { inode: metadata.ino(), ..Self::default() };
+        }
+        let (start, mut buffer, mut kept) = (self.consumed, vec![0; READ_BYTES], 0);
+        while !self.is_full && self.consumed - start < REFRESH_BYTES_MAX {
+            let offset = self.consumed + kept as u64;
+            let read = file.read_at(&mut buffer[kept..], offset)?;
+            if read == 0 {
+                break;
+            }
+            let filled = kept + read;
+            let lines_end = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+            self.add_lines(&buffer[..lines_end]);
+            // A line that fills the whole buffer has no end in sight: it is left out.
+            let used = if lines_end == 0 && filled == buffer.len() { filled } else { lines_end };
+            self.consumed += used as u64;
+            buffer.copy_within(used..filled, 0);
+            kept = filled - used;
+        }
+        Ok(!is_same || start < self.consumed)
+    }
+
+    /// Whether the last byte that was read still ends a line: if not, the file was written anew.
+    fn ends_at_a_line(&self, file: &File) -> io::Result<bool> {
+        let mut last = [0];
+        let Some(at) = self.consumed.checked_sub(1) else { return Ok(true) };
+        Ok(file.read_at(&mut last, at)? == 1 && last == *b"\n")
+    }
+
+    fn add_lines(&mut self, lines: &[u8]) {
+        for line in lines.split(|&byte| byte == b'\n') {
+            if let Some((start, end, name)) = parse_line(line) {
+                self.add(start, end, &name);
+            }
+        }
+    }
+
+    fn add(&mut self, start: u64, end: u64, name: &str) {
+        if ENTRIES_MAX <= self.entries.len() || NAMES_BYTES_MAX < self.names.len() + name.len() {
+            self.is_full = true;
+            return;
+        }
+        self.cut_out(start, end);
+        let (Ok(name_start), Ok(name_bytes)) = (u32::try_from(self.names.len()), u16::try_from(name.len())) else {
+            return;
+        };
+        self.names.push_str(name);
+        self.entries.insert(start, Entry { end, name_start, name_bytes });
+    }
+
+    /// Removes what lies in `start..end`; what reaches into it from below ends there, and what reaches out of it above is gone:
+    /// its beginning, where it was entered, was overwritten.
+    fn cut_out(&mut self, start: u64, end: u64) {
+        if let Some((_, below)) = self.entries.range_mut(..start).next_back() {
+            below.end = below.end.min(start);
+        }
+        while let Some((&covered, _)) = self.entries.range(start..end).next() {
+            self.entries.remove(&covered);
+        }
+    }
+
+    /// The name of the code at `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<&str> {
+        let (_, entry) = self.entries.range(..=address).next_back()?;
+        let start = entry.name_start as usize;
+        (address < entry.end).then(|| self.names.get(start..start + usize::from(entry.name_bytes)))?
+    }
+
+    /// About how much memory this takes.
+    pub(crate) fn bytes(&self) -> usize {
+        // A node of the tree is about half full.
+        self.names.capacity() + self.entries.len() * 2 * size_of::<(u64, Entry)>()
+    }
+}
+
+/// The range and the name of a line; `None` for what is not understood.
+fn parse_line(line: &[u8]) -> Option<(u64, u64, String)> {
+    let mut fields = line.splitn(3, |&byte| byte == b' ');
+    let mut number = || {
+        let digits = std::str::from_utf8(fields.next()?).ok()?;
+        u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
+    };
+    let (start, size) = (number()?, number()?);
+    let end = start.checked_add(size).filter(|_| size != 0)?;
+    let name = String::from_utf8_lossy(fields.next()?.trim_ascii());
+    let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
+    (!name.is_empty()).then(|| (start, end, name.to_owned()))
+}
+
+/// What kind of code a name stands for, as far as the name itself says: V8 and CPython mark theirs.
+pub(crate) fn frame_type_of(name: &str) -> Option<FrameType> {
+    const V8: [&str; 11] = [
+        "JS:",
+        "LazyCompile:",
+        "Function:",
+        "Script:",
+        "Eval:",
+        "Builtin:",
+        "BytecodeHandler:",
+        "Stub:",
+        "RegExp:",
+        "Handler:",
+        "Wasm",
+    ];
+    if V8.iter().any(|prefix| name.starts_with(prefix)) {
+        return Some(FrameType::V8);
+    }
+    name.starts_with("py::").then_some(FrameType::Python)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    struct Fixture {
+        folder: tempfile::TempDir,
+        map: PerfMap,
+    }
+
+    impl Fixture {
+        fn new(text: &str) -> Self {
+            let fixture = Self { folder: tempfile::tempdir().unwrap(), map: PerfMap::default() };
+            std::fs::write(fixture.path(), text).unwrap();
+            fixture
+        }
+        fn path(&self) -> std::path::PathBuf {
+            self.folder.path().join("map")
+        }
+        fn append(&self, text: &str) {
+            File::options().append(true).open(self.path()).unwrap().write_all(text.as_bytes()).unwrap();
+        }
+        fn refresh(&mut self) -> bool {
+            self.map.refresh(&File::open(self.path()).unwrap()).unwrap()
+        }
+    }
+
+    #[test]
+    fn names_are_found_by_address() {
+        let mut fixture = Fixture::new("1000 10 LazyCompile:*work /a b.js:3\n0x2000 20 Ljava/lang/Object;::<init>\n");
+        assert!(fixture.refresh());
+        let find = |address| fixture.map.find(address);
+        assert_eq!(find(0x1000), Some("LazyCompile:*work /a b.js:3"));
+        assert_eq!((find(0x100f), find(0x1010), find(0xfff)), (find(0x1000), None, None));
+        assert_eq!(find(0x201f), Some("Ljava/lang/Object;::<init>"));
+    }
+
+    #[test]
+    fn only_what_is_new_is_read_and_a_half_line_waits_for_its_end() {
+        let mut fixture = Fixture::new("1000 10 a\n2000 10 b");
+        assert!(fixture.refresh());
+        assert_eq!((fixture.map.find(0x2000), fixture.map.consumed), (None, 10));
+        assert!(!fixture.refresh());
+        fixture.append("c\n3000 10 d\n");
+        assert!(fixture.refresh());
+        assert_eq!((fixture.map.find(0x2000), fixture.map.find(0x3000)), (Some("bc"), Some("d")));
+    }
+
+    #[test]
+    fn a_file_written_anew_is_read_from_the_start() {
+        let mut fixture = Fixture::new("1000 10 a\n2000 10 b\n");
+        assert!(fixture.refresh());
+        // Shorter, in the same inode.
+        std::fs::write(fixture.path(), "5000 10 c\n").unwrap();
+        assert!(fixture.refresh());
+        assert_eq!((fixture.map.find(0x1000), fixture.map.find(0x5000)), (None, Some("c")));
+        // Longer, in the same inode, with other line ends.
+        std::fs::write(fixture.path(), "7000 10 longer_than_before\n8000 10 d\n").unwrap();
+        assert!(fixture.refresh());
+        assert_eq!((fixture.map.find(0x5000), fixture.map.find(0x7000)), (None, Some("longer_than_before")));
+        // Another inode.
+        std::fs::rename(fixture.path(), fixture.folder.path().join("old")).unwrap();
+        std::fs::write(fixture.path(), "7000 10 longer_than_befora\n8000 10 d\n9000 10 e\n").unwrap();
+        assert!(fixture.refresh());
+        assert_eq!(fixture.map.find(0x7000), Some("longer_than_befora"));
+    }
+
+    #[test]
+    fn a_later_line_replaces_what_it_covers() {
+        let mut fixture = Fixture::new("1000 100 a\n1200 100 b\n1400 100 c\n1080 200 new\n");
+        fixture.refresh();
+        let found: Vec<_> = [0x1000, 0x107f, 0x1080, 0x127f, 0x1280, 0x1400].map(|at| fixture.map.find(at)).into();
+        assert_eq!(found, [Some("a"), Some("a"), Some("new"), Some("new"), None, Some("c")]);
+    }
+
+    #[test]
+    fn hostile_lines_are_left_out() {
+        let mut fixture = Fixture::new(&format!(
+            "\n \n1000\n1000 10\n1000 10 \nzz 10 a\n1000 0 a\nffffffffffffffff 2 a\n1000 ffffffffffffffff a\n\
+             2000 10 {}\n4000 10 {}\n3000 10 ok\n",
+            "x".repeat(READ_BYTES * 3),
+            "y".repeat(1000),
+        ));
+        fixture.refresh();
+        assert_eq!((fixture.map.find(0x1000), fixture.map.find(0x3000)), (None, Some("ok")));
+        assert_eq!(fixture.map.find(0x4000).map(str::len), Some(NAME_BYTES_MAX));
+        assert_eq!(fixture.map.entries.len(), 2);
+    }
+
+    #[test]
+    fn the_number_of_entries_is_bounded() {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        for index in 0..ENTRIES_MAX + 100 {
+            writeln!(text, "{:x} 10 f", index * 16).unwrap();
+        }
+        let mut fixture = Fixture::new(&text);
+        fixture.refresh();
+        assert!(fixture.map.is_full);
+        assert_eq!(fixture.map.entries.len(), ENTRIES_MAX);
+        assert!(!fixture.refresh());
+    }
+
+    #[test]
+    fn a_file_that_a_stranger_left_in_tmp_is_not_believed() {
+        let (pid, namespace_pid) = (std::process::id(), u32::MAX);
+        let path = format!("/tmp/perf-{namespace_pid}.map");
+        std::fs::write(&path, "1000 10 a\n").unwrap();
+        assert!(PerfMap::open(pid, namespace_pid).is_ok());
+        match std::os::unix::fs::chown(&path, Some(65534), None) {
+            Ok(()) => {
+                let error = PerfMap::open(pid, namespace_pid).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+            }
+            Err(error) => crate::report::skipped("a_file_that_a_stranger_left_in_tmp_is_not_believed", &error),
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn the_runtime_is_told_by_its_names() {
+        assert_eq!(frame_type_of("JS:*work /a.js:1"), Some(FrameType::V8));
+        assert_eq!(frame_type_of("py::work:/a.py"), Some(FrameType::Python));
+        assert_eq!(frame_type_of("Interpreter"), None);
+    }
+}

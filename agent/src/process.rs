@@ -1,0 +1,265 @@
+//! One program that one process runs: what is known of it, and where its addresses lie.
+//!
+//! Its identity is (pid, start time, number of execve calls), all from the kernel: a reused pid or a new program in the same
+//! process is another [`Process`]. Everything is read on its first sample. Its mappings are read again when an address lies in
+//! none of them, and ever more seldom while that does not help.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use ebpf::Sample;
+use foldhash::fast::RandomState;
+
+use crate::file::{FileId, FileTable, MappedFile};
+use crate::jit::Jit;
+use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
+use crate::maps::{Backing, Maps};
+use crate::pace::Pace;
+use crate::procfs;
+use crate::resource::Resource;
+
+/// Addresses remembered of one program.
+const ADDRESSES_MAX: usize = 32_768;
+/// Shortest and longest time between two readings of the mappings.
+const REREAD_NS_MIN: u64 = 100_000_000;
+const REREAD_NS_MAX: u64 = 25_600_000_000;
+const VDSO: &str = "[vdso]";
+
+/// The identity of a program that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ProcessKey {
+    pub(crate) pid: u32,
+    pub(crate) start_boottime_ns: u64,
+    pub(crate) exec_id: u64,
+}
+
+impl ProcessKey {
+    pub(crate) fn of(sample: &Sample<'_>) -> Self {
+        let header = &sample.header;
+        Self { pid: header.pid, start_boottime_ns: header.start_boottime_ns, exec_id: header.exec_id }
+    }
+
+    /// Whether the process still exists, and its pid is not another's.
+    fn is_running(self) -> bool {
+        procfs::is_same_process(self.pid, self.start_boottime_ns)
+    }
+}
+
+/// What all processes share.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    pub(crate) files: FileTable,
+    pub(crate) locations: LocationTable,
+    pub(crate) pace: Pace,
+}
+
+/// Whose file it is that a mapping shows, once an address in it was met.
+#[derive(Clone, Copy, Debug)]
+enum FileState {
+    Unopened,
+    Opened(FileId),
+    Failed(Marker),
+}
+
+/// How long a location is the right one for its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Validity {
+    /// The next try may say more.
+    Unsettled,
+    UntilPerfMapChanges,
+    UntilMappingsChange,
+}
+
+/// A program that runs, or ran.
+#[derive(Debug)]
+pub(crate) struct Process {
+    key: ProcessKey,
+    resource: Arc<Resource>,
+    /// When the resource is worth another look: the process was met in the middle of execve.
+    look_again_ns: Option<u64>,
+    /// Or why they are not known.
+    maps: Result<Maps, Marker>,
+    /// One a mapping.
+    files: Vec<FileState>,
+    locations: HashMap<u64, LocationId, RandomState>,
+    jit: Jit,
+    reread_after_ns: u64,
+    reread_interval_ns: u64,
+    pub(crate) last_sample_ns: u64,
+}
+
+impl Process {
+    /// Reads what is known of the process of `sample`.
+    pub(crate) fn of(sample: &Sample<'_>) -> Self {
+        let header = &sample.header;
+        let (key, pid, comm) = (ProcessKey::of(sample), header.pid, &header.comm);
+        let ((resource, is_set_up), maps) = if header.kernel_thread != 0 {
+            ((Resource::kernel_thread(pid), true), Err(Marker::NoMapping))
+        } else if key.is_running() {
+            // The mappings first: what may end any moment loses least that way.
+            let maps = read_maps(pid);
+            (Resource::of_process(pid, comm), maps)
+        } else {
+            ((Resource::exited(pid, comm), true), Err(Marker::ProcessExited))
+        };
+        let reread_after_ns = header.ktime_ns + REREAD_NS_MIN;
+        let mut process = Self {
+            key,
+            resource: Arc::new(resource),
+            look_again_ns: (!is_set_up).then_some(reread_after_ns),
+            maps,
+            files: Vec::new(),
+            locations: HashMap::default(),
+            jit: Jit::default(),
+            reread_after_ns,
+            reread_interval_ns: REREAD_NS_MIN,
+            last_sample_ns: header.ktime_ns,
+        };
+        process.forget_files();
+        process
+    }
+
+    /// What is known of the process.
+    pub(crate) fn resource(&mut self, sample: &Sample<'_>) -> Arc<Resource> {
+        // Once is enough: an environment may also be empty.
+        if self.look_again_ns.take_if(|at_ns| *at_ns <= sample.header.ktime_ns).is_some() && self.key.is_running() {
+            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm);
+            self.resource = Arc::new(resource);
+        }
+        Arc::clone(&self.resource)
+    }
+
+    /// The location of a user address, and whether it will be the same next time; `ktime_ns` is when it was met.
+    pub(crate) fn locate(&mut self, address: u64, ktime_ns: u64, tables: &mut Tables) -> (LocationId, bool) {
+        if let Some(id) = self.locations.get(&address) {
+            return (*id, true);
+        }
+        let (id, validity) = self.find(address, ktime_ns, tables);
+        if validity == Validity::UntilMappingsChange && self.locations.len() < ADDRESSES_MAX {
+            self.locations.insert(address, id);
+        }
+        (id, validity != Validity::Unsettled)
+    }
+
+    fn find(&mut self, address: u64, ktime_ns: u64, tables: &mut Tables) -> (LocationId, Validity) {
+        let marker = |tables: &mut Tables, marker| tables.locations.insert(Location::Marker(marker));
+        let Some((index, start, offset)) = self.mapping_index(address, ktime_ns, &mut tables.pace) else {
+            let reason = self.maps.as_ref().err().copied().unwrap_or(Marker::NoMapping);
+            return (marker(tables, reason), Validity::Unsettled);
+        };
+        let Ok(maps) = &self.maps else { return (marker(tables, Marker::NoMapping), Validity::Unsettled) };
+        match maps.get(index).map(|mapping| &mapping.backing) {
+            Some(Backing::Vdso) => {
+                let file = tables.files.insert(MappedFile::pseudo(VDSO, None));
+                (tables.locations.insert_named(VDSO, Some(file), FrameType::Native), Validity::UntilMappingsChange)
+            }
+            Some(Backing::File { .. }) => match self.file(index, tables) {
+                Ok(file) => {
+                    (native(file, (address - start).wrapping_add(offset), tables), Validity::UntilMappingsChange)
+                }
+                Err(reason) => (marker(tables, reason), Validity::UntilMappingsChange),
+            },
+            Some(Backing::Anonymous) | None => {
+                let (id, is_named) = self.jit.locate(self.key.pid, address, ktime_ns, maps, tables);
+                (id, if is_named { Validity::UntilPerfMapChanges } else { Validity::Unsettled })
+            }
+        }
+    }
+
+    /// Number, start and file offset of the mapping that holds `address`, if need be after reading the mappings again.
+    fn mapping_index(&mut self, address: u64, ktime_ns: u64, pace: &mut Pace) -> Option<(usize, u64, u64)> {
+        let known = |maps: &Result<Maps, Marker>| {
+            let (index, mapping) = maps.as_ref().ok()?.find(address)?;
+            Some((index, mapping.start, mapping.offset))
+        };
+        if let Some(found) = known(&self.maps) {
+            return Some(found);
+        }
+        if ktime_ns < self.reread_after_ns {
+            return None;
+        }
+        let key = self.key;
+        // Of a process that has ended meanwhile, the mappings that it had are still right. One that seemed to have ended may
+        // have been in the middle of execve, without mappings.
+        let reread = pace.run(|| if key.is_running() { read_maps(key.pid) } else { Err(Marker::ProcessExited) })?;
+        if let Ok(maps) = reread {
+            self.maps = Ok(maps);
+            self.forget_files();
+        }
+        let found = known(&self.maps);
+        self.reread_interval_ns =
+            if found.is_some() { REREAD_NS_MIN } else { (self.reread_interval_ns * 2).min(REREAD_NS_MAX) };
+        self.reread_after_ns = ktime_ns + self.reread_interval_ns;
+        found
+    }
+
+    /// The file of a mapping, opened on the first address in it.
+    fn file(&mut self, index: usize, tables: &mut Tables) -> Result<FileId, Marker> {
+        let (Ok(maps), Some(state)) = (&self.maps, self.files.get_mut(index)) else { return Err(Marker::NoMapping) };
+        if let FileState::Unopened = *state
+            && let Some(mapping) = maps.get(index)
+            && let Backing::File { inode, path } = &mapping.backing
+        {
+            let opened = tables.files.mapped(self.key.pid, mapping.start, mapping.end, *inode, path);
+            *state = opened.map_or_else(|error| FileState::Failed(failure(&error)), FileState::Opened);
+        }
+        match *state {
+            FileState::Opened(file) => Ok(file),
+            FileState::Failed(marker) => Err(marker),
+            FileState::Unopened => Err(Marker::FileUnreadable),
+        }
+    }
+
+    /// Forgets every id, and with the mappings changed, every location.
+    pub(crate) fn forget_files(&mut self) {
+        self.files = vec![FileState::Unopened; self.mappings()];
+        self.forget_locations();
+    }
+
+    pub(crate) fn forget_locations(&mut self) {
+        self.locations = HashMap::default();
+        self.jit.forget_locations();
+    }
+
+    /// How many mappings are remembered.
+    pub(crate) fn mappings(&self) -> usize {
+        self.maps.as_ref().map_or(0, Maps::len)
+    }
+
+    /// How many addresses are remembered.
+    pub(crate) fn addresses(&self) -> usize {
+        self.locations.len() + self.jit.addresses()
+    }
+
+    /// About how much memory its perf map takes.
+    pub(crate) fn perf_map_bytes(&self) -> usize {
+        self.jit.bytes()
+    }
+}
+
+fn read_maps(pid: u32) -> Result<Maps, Marker> {
+    match Maps::of_process(pid) {
+        // A process that is ending has given its memory back.
+        Ok(maps) if maps.len() == 0 => Err(Marker::ProcessExited),
+        Ok(maps) => {
+            if maps.lines_skipped != 0 {
+                tracing::debug!(pid, lines = maps.lines_skipped, "mappings left out");
+            }
+            Ok(maps)
+        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Marker::MapsUnreadable),
+        Err(_) => Err(Marker::ProcessExited),
+    }
+}
+
+fn failure(error: &io::Error) -> Marker {
+    let is_gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
+    if is_gone { Marker::ProcessExited } else { Marker::FileUnreadable }
+}
+
+fn native(file: FileId, file_offset: u64, tables: &mut Tables) -> LocationId {
+    let address = tables.files.get(file).and_then(|mapped| mapped.address(file_offset));
+    let location = address.map_or(Location::Marker(Marker::NoSegment), |address| Location::Native { file, address });
+    tables.locations.insert(location)
+}

@@ -1,0 +1,132 @@
+//! Reading /proc, where every file may be huge, hostile, or gone by the time it is opened.
+//!
+//! Invariant: nothing here reads more than it was told to, follows a link out of a process's root directory, or opens
+//! anything that is not a regular file of a process (a device or a pipe could block, or act, on being opened).
+
+use std::ffi::CString;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use crate::sys;
+
+/// Clock ticks a second in /proc: fixed in the ABI, whatever the kernel's own tick is.
+const USER_HZ: u64 = 100;
+/// /proc/<pid>/stat is one line of 52 numbers and a name.
+const STAT_BYTES_MAX: u64 = 4096;
+
+/// The first `bytes_max` bytes of a file.
+///
+/// # Errors
+/// What open(2) or read(2) says.
+pub(crate) fn read_at_most(path: impl AsRef<Path>, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether `pid` is still the process that started at `start_boottime_ns`, and not another that got its number.
+pub(crate) fn is_same_process(pid: u32, start_boottime_ns: u64) -> bool {
+    read_at_most(format!("/proc/{pid}/stat"), STAT_BYTES_MAX)
+        .is_ok_and(|stat| start_ticks(&stat) == Some(start_boottime_ns / (1_000_000_000 / USER_HZ)))
+}
+
+/// Field 22 of /proc/<pid>/stat. The second field, a name in parentheses, may hold anything, parentheses too.
+fn start_ticks(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
+    let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    // The first field behind the name is the third.
+    rest.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// Opens the file that `pid` has mapped at `start..end`, exactly that one even if its path now holds another or nothing.
+///
+/// # Errors
+/// What open(2) says; [`io::ErrorKind::InvalidInput`] if it is no regular file.
+pub(crate) fn open_mapped(pid: u32, start: u64, end: u64) -> io::Result<(File, Metadata)> {
+    open_regular(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+}
+
+/// Opens `path` as `pid` sees it, as long as it is a regular file.
+///
+/// # Errors
+/// What open(2) says; [`io::ErrorKind::InvalidInput`] if it is no regular file.
+pub(crate) fn open_as_seen_by(pid: u32, path: &str) -> io::Result<(File, Metadata)> {
+    let root = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC)
+        .open(format!("/proc/{pid}/root"))?;
+    let path = CString::new(path).map_err(io::Error::from)?;
+    let file = sys::open_in_root(root.as_fd(), &path)?;
+    let metadata = file.metadata()?;
+    regular(file, metadata)
+}
+
+/// Looks before it opens: O_PATH opens nothing, so even a device is harmless.
+fn open_regular(path: &str) -> io::Result<(File, Metadata)> {
+    let place = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)?;
+    let metadata = place.metadata()?;
+    let (place, metadata) = regular(place, metadata)?;
+    Ok((File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))?, metadata))
+}
+
+fn regular(file: File, metadata: Metadata) -> io::Result<(File, Metadata)> {
+    if metadata.is_file() {
+        return Ok((file, metadata));
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_name_full_of_parentheses_does_not_shift_the_fields() {
+        let tail = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21";
+        assert_eq!(start_ticks(format!("7 (a) b) (c) {tail}").as_bytes()), Some(4711));
+        assert_eq!(start_ticks(b"7 (a) S 1 2"), None);
+        assert_eq!(start_ticks(b""), None);
+    }
+
+    #[test]
+    fn this_process_is_itself_and_no_older_one() {
+        let stat = read_at_most("/proc/self/stat", STAT_BYTES_MAX).unwrap();
+        let start_ns = start_ticks(&stat).unwrap() * (1_000_000_000 / USER_HZ);
+        assert!(is_same_process(std::process::id(), start_ns + 5));
+        assert!(!is_same_process(std::process::id(), start_ns + 20_000_000));
+        assert!(!is_same_process(u32::MAX, start_ns));
+    }
+
+    #[test]
+    fn reading_stops_at_the_limit() {
+        assert_eq!(read_at_most("/proc/self/maps", 10).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn a_path_is_resolved_in_the_root_of_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        File::create(&file).unwrap().write_all(b"x").unwrap();
+        symlink(&file, folder.path().join("link")).unwrap();
+        let inode = std::fs::metadata(&file).unwrap().ino();
+        for name in ["file", "link"] {
+            let path = folder.path().join(name);
+            let (_, metadata) = open_as_seen_by(std::process::id(), path.to_str().unwrap()).unwrap();
+            assert_eq!(metadata.ino(), inode, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        for path in ["/dev/null", "/proc/self/root", "/tmp"] {
+            assert!(open_as_seen_by(std::process::id(), path).is_err(), "{path}");
+        }
+        assert_eq!(open_regular("/dev/null").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}

@@ -1,0 +1,119 @@
+//! What is known of a process: the resource attributes of its profile.
+//!
+//! Read once, on the process's first sample, while it still runs. What the agent sees itself wins over what a process
+//! claims in its environment.
+
+use crate::{cgroup, environ, procfs};
+
+/// Name under which all threads of the kernel appear: they run no file, and each has its own pid.
+const KERNEL: &str = "[kernel]";
+/// A name that the process chooses itself, 15 bytes and a newline.
+const COMM_BYTES_MAX: u64 = 64;
+
+/// The attributes of one process, in the order in which they are sent.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Resource {
+    pub(crate) pid: u32,
+    /// Everything but the pid, which is a number. Keys are unique.
+    pub(crate) attributes: Vec<(String, String)>,
+}
+
+impl Resource {
+    /// A thread of the kernel.
+    pub(crate) fn kernel_thread(pid: u32) -> Self {
+        Self { pid, attributes: vec![("process.executable.name".into(), KERNEL.into())] }
+    }
+
+    /// A process that ended before anything of it could be read: its thread's name is all that is left.
+    pub(crate) fn exited(pid: u32, comm: &[u8]) -> Self {
+        Self { pid, attributes: vec![("process.executable.name".into(), text(comm))] }
+    }
+
+    /// Reads what is known of a running process. `comm` stands in for what cannot be read.
+    ///
+    /// Also says whether the process is set up: one that is met in the middle of execve has no environment yet.
+    pub(crate) fn of_process(pid: u32, comm: &[u8]) -> (Self, bool) {
+        let path = executable_path(pid);
+        let name = path.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
+        let name = name.map_or_else(|| process_name(pid).unwrap_or_else(|| text(comm)), str::to_owned);
+        let mut attributes = vec![("process.executable.name".to_owned(), name)];
+        attributes.extend(path.map(|path| ("process.executable.path".to_owned(), path)));
+        let cgroup = procfs::read_at_most(format!("/proc/{pid}/cgroup"), cgroup::CGROUP_BYTES_MAX);
+        let cgroup = cgroup.unwrap_or_default();
+        attributes.extend(cgroup::container_id(&cgroup).map(|id| ("container.id".to_owned(), id.to_owned())));
+        let environ = procfs::read_at_most(format!("/proc/{pid}/environ"), environ::ENVIRON_BYTES_MAX);
+        let environ = environ.unwrap_or_default();
+        for (key, value) in environ::resource_attributes(&environ) {
+            if !is_observed(&key) && attributes.iter().all(|(known, _)| *known != key) {
+                attributes.push((key, value));
+            }
+        }
+        (Self { pid, attributes }, !environ.is_empty())
+    }
+}
+
+/// Attributes that only the agent sets.
+fn is_observed(key: &str) -> bool {
+    matches!(key, "process.pid" | "host.name" | "container.id")
+}
+
+fn executable_path(pid: u32) -> Option<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    let path = path.to_string_lossy();
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+}
+
+fn process_name(pid: u32) -> Option<String> {
+    let comm = procfs::read_at_most(format!("/proc/{pid}/comm"), COMM_BYTES_MAX).ok()?;
+    Some(text(comm.trim_ascii_end()))
+}
+
+/// A name as the kernel keeps it: up to the first NUL, and not always text.
+pub(crate) fn text(comm: &[u8]) -> String {
+    let end = comm.iter().position(|&byte| byte == 0).unwrap_or(comm.len());
+    String::from_utf8_lossy(&comm[..end]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_described_by_its_file_and_its_environment() {
+        let mut child = Command::new("/bin/sleep")
+            .arg("60")
+            .env("OTEL_SERVICE_NAME", "checkout")
+            .env("OTEL_RESOURCE_ATTRIBUTES", "process.executable.name=liar,host.name=liar,team=blue")
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The child is this test until it has called execve.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let resource = loop {
+            let (resource, is_set_up) = Resource::of_process(child.id(), b"x");
+            if is_set_up && resource.attributes[0].1 == "sleep" || deadline < std::time::Instant::now() {
+                break resource;
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let find = |key: &str| resource.attributes.iter().find(|(known, _)| known == key).map(|(_, value)| &**value);
+        assert_eq!(find("process.executable.name"), Some("sleep"));
+        assert!(find("process.executable.path").unwrap().ends_with("/bin/sleep"));
+        assert_eq!((find("service.name"), find("team"), find("host.name")), (Some("checkout"), Some("blue"), None));
+        let mut keys: Vec<_> = resource.attributes.iter().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), resource.attributes.len());
+    }
+
+    #[test]
+    fn of_a_process_that_is_gone_the_name_of_its_thread_is_left() {
+        let (resource, is_set_up) = Resource::of_process(u32::MAX, b"short\0garbage");
+        assert!(!is_set_up);
+        assert_eq!(resource.attributes, [("process.executable.name".to_owned(), "short".to_owned())]);
+        assert_eq!(resource, Resource::exited(u32::MAX, b"short\0"));
+    }
+}

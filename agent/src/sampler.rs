@@ -1,0 +1,186 @@
+//! The BPF sampler, loaded and attached to the clock of every CPU, and the ring buffer that it fills.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use aya::maps::{MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::perf_event::{PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent};
+use aya::programs::{PerfEvent, ProgramError};
+use aya::util::online_cpus;
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use ebpf::{DROPPED_MAP, KERNEL_FRAMES_MAX, PROGRAM, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, USER_FRAMES_MAX};
+
+use crate::sys;
+
+/// A power of two of pages. The smaller is enough for two CPUs at 20 Hz with the deepest stacks.
+const RING_BYTES_MIN: u64 = 512 << 10;
+const RING_BYTES_MAX: u64 = 16 << 20;
+
+/// Why sampling could not start, or cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum SamplerError {
+    /// The object with the programs was not accepted.
+    #[error("cannot load the BPF object")]
+    Load(#[source] EbpfError),
+    /// The verifier refused the program, or the CPU clock could not be opened.
+    #[error("cannot load or attach the BPF program")]
+    Program(#[source] ProgramError),
+    /// A map cannot be used.
+    #[error("cannot use a BPF map")]
+    Map(#[source] MapError),
+    /// The object lacks what this crate was built with.
+    #[error("the BPF object has no {name}: agent and ebpf were built from different sources")]
+    Missing {
+        /// The map or program.
+        name: &'static str,
+    },
+    /// Which CPUs are online cannot be read.
+    #[error("cannot read {path}")]
+    OnlineCpus {
+        /// The file.
+        path: String,
+        /// What went wrong.
+        #[source]
+        source: io::Error,
+    },
+    /// Waiting for samples failed.
+    #[error("cannot wait for samples")]
+    Wait(#[source] io::Error),
+}
+
+/// A running sampler; sampling ends when it is dropped.
+pub(crate) struct Sampler {
+    bpf: Ebpf,
+    ring: RingBuf<MapData>,
+    dropped: PerCpuArray<MapData, u64>,
+    dropped_before: u64,
+    period_ns: u64,
+    attached: BTreeMap<u32, PerfEventLinkId>,
+}
+
+impl Sampler {
+    /// Loads the programs and starts sampling every CPU that is online.
+    pub(crate) fn start(period_ns: u64) -> Result<Self, SamplerError> {
+        let cpus = read_online_cpus()?;
+        Self::start_on(&cpus, period_ns, ring_bytes(cpus.len() as u64, period_ns))
+    }
+
+    fn start_on(cpus: &[u32], period_ns: u64, ring_bytes: u32) -> Result<Self, SamplerError> {
+        let mut bpf =
+            EbpfLoader::new().map_max_entries(SAMPLES_MAP, ring_bytes).load(PROGRAM).map_err(SamplerError::Load)?;
+        let mut map = |name| bpf.take_map(name).ok_or(SamplerError::Missing { name });
+        let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
+        let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
+        program(&mut bpf)?.load().map_err(SamplerError::Program)?;
+        let mut sampler = Self { bpf, ring, dropped, dropped_before: 0, period_ns, attached: BTreeMap::new() };
+        sampler.attach(cpus)?;
+        Ok(sampler)
+    }
+
+    /// Follows CPUs that went offline, whose events ended with them, and CPUs that came.
+    pub(crate) fn follow_cpus(&mut self) -> Result<(), SamplerError> {
+        let cpus = read_online_cpus()?;
+        if self.attached.keys().eq(cpus.iter()) {
+            return Ok(());
+        }
+        self.attach(&cpus)
+    }
+
+    fn attach(&mut self, cpus: &[u32]) -> Result<(), SamplerError> {
+        let program = program(&mut self.bpf)?;
+        let gone: Vec<_> = self.attached.keys().copied().filter(|cpu| !cpus.contains(cpu)).collect();
+        for link in gone.iter().filter_map(|cpu| self.attached.remove(cpu)) {
+            program.detach(link).map_err(SamplerError::Program)?;
+        }
+        for &cpu in cpus {
+            if self.attached.contains_key(&cpu) {
+                continue;
+            }
+            let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
+            let scope = PerfEventScope::AllProcessesOneCpu { cpu };
+            let link = program.attach(clock, scope, SamplePolicy::Period(self.period_ns), false);
+            self.attached.insert(cpu, link.map_err(SamplerError::Program)?);
+        }
+        Ok(())
+    }
+
+    /// Waits until BPF wants to be read, or `timeout` has passed.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<(), SamplerError> {
+        sys::wait_readable(self.ring.as_fd(), timeout).map_err(SamplerError::Wait)
+    }
+
+    /// Hands over up to `records_max` records; returns whether there may be more.
+    pub(crate) fn read(&mut self, records_max: usize, mut take: impl FnMut(&[u8])) -> bool {
+        for _ in 0..records_max {
+            let Some(record) = self.ring.next() else { return false };
+            take(&record);
+        }
+        true
+    }
+
+    /// Samples that found no room since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Result<u64, SamplerError> {
+        let counts = self.dropped.get(&0, 0).map_err(SamplerError::Map)?;
+        let total = counts.iter().sum();
+        Ok(total - std::mem::replace(&mut self.dropped_before, total))
+    }
+}
+
+fn program(bpf: &mut Ebpf) -> Result<&mut PerfEvent, SamplerError> {
+    let program = bpf.program_mut(SAMPLER_PROGRAM).ok_or(SamplerError::Missing { name: SAMPLER_PROGRAM })?;
+    program.try_into().map_err(SamplerError::Program)
+}
+
+fn read_online_cpus() -> Result<Vec<u32>, SamplerError> {
+    online_cpus().map_err(|(path, source)| SamplerError::OnlineCpus { path: path.to_owned(), source })
+}
+
+/// Room for a second of the deepest stacks of all CPUs, though it is read four times a second.
+fn ring_bytes(cpus: u64, period_ns: u64) -> u32 {
+    let record_bytes = size_of::<SampleHeader>() + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * size_of::<u64>();
+    let bytes = cpus * (1_000_000_000 / period_ns.max(1)) * record_bytes as u64;
+    let bytes = bytes.next_power_of_two().clamp(RING_BYTES_MIN, RING_BYTES_MAX);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report;
+
+    // Needs BPF. A busy thread fills one page of records that nobody reads.
+    #[test]
+    fn samples_that_find_no_room_are_counted_and_the_others_arrive() {
+        let missing: Vec<_> = crate::probe().into_iter().filter(|missing| missing.is_required).collect();
+        if let Some(missing) = missing.first() {
+            return report::skipped("samples_that_find_no_room_are_counted_and_the_others_arrive", missing);
+        }
+        let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), 1_000_000, 4096).unwrap();
+        let started = std::time::Instant::now();
+        while started.elapsed() < Duration::from_secs(1) {
+            std::hint::black_box(started);
+        }
+        let mut records = 0;
+        assert!(!sampler.read(usize::MAX, |record| {
+            ebpf::Sample::read(record).unwrap();
+            records += 1;
+        }));
+        let dropped = sampler.take_dropped().unwrap();
+        assert!(0 < records && records < 4096 / 80, "{records}");
+        // One CPU was busy for a second, less what other programs took.
+        assert!(500 < dropped, "{dropped}");
+        assert!(sampler.take_dropped().unwrap() < dropped, "counted once");
+        report::bpf_test_ran("samples_that_find_no_room_are_counted_and_the_others_arrive");
+    }
+
+    #[test]
+    fn the_ring_buffer_is_a_power_of_two_that_grows_with_cpus_and_frequency() {
+        for (cpus, frequency_hz, bytes) in
+            [(2, 20, RING_BYTES_MIN), (64, 20, 16 << 20), (2, 97, 2 << 20), (512, 1000, RING_BYTES_MAX)]
+        {
+            assert_eq!(u64::from(ring_bytes(cpus, 1_000_000_000 / frequency_hz)), bytes, "{cpus} {frequency_hz}");
+        }
+    }
+}

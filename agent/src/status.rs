@@ -1,0 +1,234 @@
+//! How the agent is doing: what `GET /api/v1/agent` and `GET /metrics` show.
+
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+
+/// What the agent is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not started, or ended by its shutdown token.
+    Off,
+    /// Sampling.
+    Running,
+    /// Ended by an error, or never able to start.
+    Failed,
+}
+
+impl State {
+    /// `off`, `running` or `failed`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Running => "running",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// The agent at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatusSnapshot {
+    /// What it is doing.
+    pub state: State,
+    /// Why it is not running, or why what it samples does not arrive; empty if all is well.
+    pub reason: String,
+    /// What it lacks on this machine, each as `capability: what happened`.
+    pub missing: Vec<String>,
+    /// Samples taken since the start.
+    pub samples: u64,
+    /// Samples lost since the start, wherever that was.
+    pub dropped: u64,
+}
+
+/// Why samples were lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum DropReason {
+    /// The kernel found no room in the ring buffer.
+    RingBufferFull,
+    /// A record made no sense.
+    MalformedRecord,
+    /// The endpoint was away for so long that the queue overflowed.
+    QueueFull,
+    /// The endpoint refused them for good.
+    Refused,
+    /// The endpoint was away when the agent ended.
+    Shutdown,
+}
+
+impl DropReason {
+    const ALL: [Self; 5] =
+        [Self::RingBufferFull, Self::MalformedRecord, Self::QueueFull, Self::Refused, Self::Shutdown];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::RingBufferFull => "ring_buffer_full",
+            Self::MalformedRecord => "malformed_record",
+            Self::QueueFull => "queue_full",
+            Self::Refused => "refused",
+            Self::Shutdown => "shutdown",
+        }
+    }
+}
+
+impl EncodeLabelValue for DropReason {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        encoder.write_str(self.name())
+    }
+}
+
+/// How an export ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Outcome {
+    Ok,
+    /// Not accepted, and tried again.
+    Retried,
+    /// Not accepted, and given up.
+    Failed,
+}
+
+impl EncodeLabelValue for Outcome {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
+        encoder.write_str(match self {
+            Self::Ok => "ok",
+            Self::Retried => "retried",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DropLabels {
+    reason: DropReason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ExportLabels {
+    outcome: Outcome,
+}
+
+/// A handle on the state and the counters of one agent; clones share them.
+#[derive(Clone, Debug)]
+pub struct Status(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    condition: Mutex<Condition>,
+    samples: Counter,
+    dropped: Family<DropLabels, Counter>,
+    exports: Family<ExportLabels, Counter>,
+    export_bytes: Counter,
+}
+
+#[derive(Debug)]
+struct Condition {
+    state: State,
+    reason: String,
+    missing: Vec<String>,
+}
+
+impl Status {
+    /// A status that is [`State::Off`], with its counters in `registry` under the prefix `varve_agent`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let condition = Condition { state: State::Off, reason: "not started".to_owned(), missing: Vec::new() };
+        let shared = Shared {
+            condition: Mutex::new(condition),
+            samples: Counter::default(),
+            dropped: Family::default(),
+            exports: Family::default(),
+            export_bytes: Counter::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("varve_agent");
+        registry.register("samples", "Samples taken", shared.samples.clone());
+        registry.register("samples_dropped", "Samples lost, by reason", shared.dropped.clone());
+        registry.register("exports", "Export requests sent, by outcome", shared.exports.clone());
+        registry.register(
+            "export_bytes",
+            "Bytes of acknowledged requests before compression",
+            shared.export_bytes.clone(),
+        );
+        Self(Arc::new(shared))
+    }
+
+    /// The state and the counters now.
+    #[must_use]
+    pub fn snapshot(&self) -> StatusSnapshot {
+        let dropped = DropReason::ALL.map(|reason| self.0.dropped.get_or_create(&DropLabels { reason }).get());
+        let condition = self.0.condition.lock();
+        StatusSnapshot {
+            state: condition.state,
+            reason: condition.reason.clone(),
+            missing: condition.missing.clone(),
+            samples: self.0.samples.get(),
+            dropped: dropped.iter().sum(),
+        }
+    }
+
+    pub(crate) fn set(&self, state: State, reason: impl Into<String>) {
+        let mut condition = self.0.condition.lock();
+        condition.state = state;
+        condition.reason = reason.into();
+    }
+
+    /// Says why exports do not arrive, or with an empty text that they do again.
+    pub(crate) fn set_reason(&self, reason: &str) {
+        let mut condition = self.0.condition.lock();
+        if condition.reason != reason {
+            reason.clone_into(&mut condition.reason);
+        }
+    }
+
+    pub(crate) fn set_missing(&self, missing: Vec<String>) {
+        self.0.condition.lock().missing = missing;
+    }
+
+    pub(crate) fn count_samples(&self, samples: u64) {
+        self.0.samples.inc_by(samples);
+    }
+
+    pub(crate) fn count_dropped(&self, reason: DropReason, samples: u64) {
+        self.0.dropped.get_or_create(&DropLabels { reason }).inc_by(samples);
+    }
+
+    pub(crate) fn count_export(&self, outcome: Outcome) {
+        self.0.exports.get_or_create(&ExportLabels { outcome }).inc();
+    }
+
+    pub(crate) fn count_export_bytes(&self, bytes: usize) {
+        self.0.export_bytes.inc_by(bytes as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_in_the_registry_and_in_the_snapshot() {
+        let mut registry = Registry::default();
+        let status = Status::new(&mut registry);
+        status.count_samples(3);
+        status.count_dropped(DropReason::QueueFull, 2);
+        status.count_dropped(DropReason::RingBufferFull, 1);
+        status.count_export(Outcome::Ok);
+        status.set(State::Failed, "no BTF");
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "varve_agent_samples_total 3",
+            "varve_agent_samples_dropped_total{reason=\"queue_full\"} 2",
+            "varve_agent_exports_total{outcome=\"ok\"} 1",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let snapshot = status.snapshot();
+        assert_eq!((snapshot.samples, snapshot.dropped), (3, 3));
+        assert_eq!((snapshot.state.name(), &*snapshot.reason), ("failed", "no BTF"));
+    }
+}

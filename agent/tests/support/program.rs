@@ -1,0 +1,68 @@
+//! C programs that are compiled for a test, and what their own debug information says about an address.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use super::view::{Frame, Sample};
+
+/// A compiled program. Every function of it that calls another keeps a frame pointer (gcc gives leaf functions none, whatever it
+/// is told); the libraries have none.
+pub(crate) struct Program {
+    _folder: tempfile::TempDir,
+    pub(crate) path: PathBuf,
+}
+
+impl Program {
+    pub(crate) fn compile(source: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, source_path) = (folder.path().join("program"), folder.path().join("program.c"));
+        std::fs::write(&source_path, source).unwrap();
+        let output = Command::new("gcc")
+            .args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread", "-o"])
+            .args([&path, &source_path])
+            .output()
+            .expect("gcc, which scripts/install-build-tools installs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { _folder: folder, path }
+    }
+
+    pub(crate) fn start(&self, environment: &[(&str, &str)]) -> Child {
+        let mut command = Command::new(&self.path);
+        command.envs(environment.iter().copied()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Function and line of every address of this program in `samples`, from addr2line: no code of ours takes part.
+    pub(crate) fn functions(&self, samples: &[Sample]) -> HashMap<u64, (String, u32)> {
+        let is_ours = |frame: &&Frame| frame.file == self.path.to_str().unwrap() && frame.name.is_empty();
+        let addresses: BTreeSet<_> =
+            samples.iter().flat_map(|sample| &sample.frames).filter(is_ours).map(|frame| frame.address).collect();
+        let texts: Vec<_> = addresses.iter().map(|address| format!("{address:x}")).collect();
+        let output = Command::new("addr2line").args(["-f", "-s", "-e"]).arg(&self.path).args(&texts).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<_> = output.lines().collect();
+        assert_eq!(lines.len(), 2 * addresses.len());
+        let place = |pair: &[&str]| {
+            let line = pair[1].rsplit(':').next().unwrap().split(' ').next().unwrap();
+            (pair[0].to_owned(), line.parse().unwrap_or(0))
+        };
+        addresses.into_iter().zip(lines.chunks(2).map(place)).collect()
+    }
+
+    /// The names of a stack's frames, leaf first: this program's by addr2line, others as they came, `?` for another file.
+    pub(crate) fn names(&self, sample: &Sample, functions: &HashMap<u64, (String, u32)>) -> Vec<String> {
+        let name = |frame: &Frame| match functions.get(&frame.address) {
+            _ if !frame.name.is_empty() => frame.name.clone(),
+            Some((name, _)) if frame.file == self.path.to_str().unwrap() => name.clone(),
+            _ => "?".to_owned(),
+        };
+        sample.frames.iter().map(name).collect()
+    }
+}
+
+/// Waits for the program's end and reads the number that it printed.
+pub(crate) fn printed_number(child: Child) -> u64 {
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * One record of the ring buffer `samples`: a header and only the frames that are in use.
+ *
+ * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 |
+ *
+ * Integers are in the byte order of the machine; both parts of the stack are leaf first. Frames of the user part are addresses
+ * inside the calling instruction: one is taken off every return address here, where it is known to be one (a leaf, what a
+ * signal struck and a signal trampoline are none). In the kernel part every frame but the leaf is a plain return address.
+ *
+ * src/record.rs reads the assertions below and compares every offset with the Rust struct of the same name.
+ */
+#pragma once
+
+#include "types.h"
+
+/* The kernel's default of kernel.perf_event_max_stack; bpf_get_stack() gives no more. */
+#define KERNEL_FRAMES_MAX 127
+/* A stack this deep costs 9 KB in the ring buffer and about 40 us of walking. */
+#define USER_FRAMES_MAX 1024
+#define COMM_BYTES 16
+
+/* How the user part of a stack ended: what user space says at its root. */
+enum user_end {
+    USER_END_NONE = 0,      /* no user part: a kernel thread */
+    USER_END_ROOT = 1,      /* frame pointer 0, which is how the ABI marks the outermost frame */
+    USER_END_BROKEN = 2,    /* no frame where the frame pointer pointed */
+    USER_END_TRUNCATED = 3, /* more than USER_FRAMES_MAX frames */
+    USER_END_COMPAT = 4,    /* a 32-bit program: only the leaf is recorded */
+};
+
+struct sample_header {
+    u64 ktime_ns;         /* CLOCK_MONOTONIC */
+    u64 start_boottime_ns; /* when the process started, CLOCK_BOOTTIME: tells a reused pid from the old process */
+    u64 exec_id;          /* counts the execve() calls of the process: tells what it ran before from what it runs */
+    u32 pid;              /* of the process (the kernel's tgid), in the initial pid namespace */
+    u32 tid;
+    u32 cpu;
+    u16 kernel_frames;
+    u16 user_frames;
+    u8 user_end; /* enum user_end */
+    u8 kernel_thread; /* 1 for a thread of the kernel, which is no process with a file and mappings */
+    u8 reserved[14];
+    char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
+};
+
+_Static_assert(sizeof(struct sample_header) == 72, "");
+_Static_assert(__builtin_offsetof(struct sample_header, ktime_ns) == 0, "");
+_Static_assert(__builtin_offsetof(struct sample_header, start_boottime_ns) == 8, "");
+_Static_assert(__builtin_offsetof(struct sample_header, exec_id) == 16, "");
+_Static_assert(__builtin_offsetof(struct sample_header, pid) == 24, "");
+_Static_assert(__builtin_offsetof(struct sample_header, tid) == 28, "");
+_Static_assert(__builtin_offsetof(struct sample_header, cpu) == 32, "");
+_Static_assert(__builtin_offsetof(struct sample_header, kernel_frames) == 36, "");
+_Static_assert(__builtin_offsetof(struct sample_header, user_frames) == 38, "");
+_Static_assert(__builtin_offsetof(struct sample_header, user_end) == 40, "");
+_Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, "");
+_Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

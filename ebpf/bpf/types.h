@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Everything the programs need from the kernel's interface, so that they compile without any kernel or libbpf header:
+ * integer types, map declarations, the helpers in use (by their number in the kernel's stable enum bpf_func_id), and the
+ * fields of kernel structs in use. The latter are relocated when the program is loaded (CO-RE), so only their names count.
+ */
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long s64;
+
+#define SEC(name) __attribute__((section(name), used))
+#define INLINE static inline __attribute__((always_inline))
+/* How the loader reads a map's definition from BTF: integers are array lengths, types are pointers. */
+#define MAP_UINT(name, value) int(*name)[value]
+#define MAP_TYPE(name, type) type *name
+
+enum {
+    BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+    BPF_MAP_TYPE_LRU_HASH = 9,
+    BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+    BPF_ANY = 0,
+    BPF_RB_NO_WAKEUP = 1,
+    BPF_RB_FORCE_WAKEUP = 2,
+    BPF_RB_AVAIL_DATA = 0,
+    BPF_RB_RING_SIZE = 1,
+};
+
+/* The helpers' argument types only matter to the verifier, which checks the registers itself. */
+static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
+static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
+static long (*const bpf_get_current_comm)(void *buffer, u32 bytes) = (void *)16;
+static long (*const bpf_get_stack)(void *context, void *buffer, u32 bytes, u64 flags) = (void *)67;
+static long (*const bpf_probe_read_user)(void *to, u32 bytes, const void *from) = (void *)112;
+static long (*const bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 bytes, u64 flags) = (void *)130;
+static u64 (*const bpf_ringbuf_query)(void *ring, u64 what) = (void *)134;
+static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;
+static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
+static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
+
+#define RELOCATED __attribute__((preserve_access_index))
+
+struct mm_struct;
+
+struct task_struct {
+    struct mm_struct *mm;
+    unsigned int flags;
+    u64 self_exec_id;
+    u64 start_boottime;
+    struct task_struct *group_leader;
+} RELOCATED;
+
+/* task_struct.flags */
+#define PF_IO_WORKER 0x00000010
+#define PF_USER_WORKER 0x00004000
+#define PF_KTHREAD 0x00200000

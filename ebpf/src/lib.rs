@@ -1,0 +1,47 @@
+//! The BPF programs of the agent, as an object to load, and the layout of what they send.
+//!
+//! # Promise
+//! Every sample of a running task is sent whole (kernel part and up to [`USER_FRAMES_MAX`] user frames) or counted in the map
+//! [`DROPPED_MAP`]; a stack that is not whole says so in [`UserEnd`].
+//! # Needs
+//! Linux 5.17 (`bpf_loop`) with BTF, on x86-64 or arm64. No kprobes, no tracefs, no raised memlock limit.
+//! # Does not
+//! Load anything: that is the agent's part. Nothing here is unsafe.
+//! # Read in this order
+//! `bpf/record.h` → `bpf/sampler.bpf.c` → `bpf/walk.h` → [`record`].
+
+pub mod record;
+
+pub use record::{RecordError, Sample, SampleHeader, UserEnd};
+
+/// Name of the program of type `perf_event`: attach it to a clock event of every CPU.
+pub const SAMPLER_PROGRAM: &str = "sample_cpu";
+/// Name of the ring buffer of records; its size (a power of two, in bytes) is set before loading.
+pub const SAMPLES_MAP: &str = "samples";
+/// Name of the per-CPU array with one u64: samples that did not fit the ring buffer.
+pub const DROPPED_MAP: &str = "dropped";
+
+/// Frames of the kernel part of a stack at most.
+pub const KERNEL_FRAMES_MAX: usize = 127;
+/// Frames of the user part of a stack at most.
+pub const USER_FRAMES_MAX: usize = 1024;
+
+/// ELF readers cast into the object, so it starts on a boundary that suits every ELF structure.
+#[repr(C, align(16))]
+struct Aligned<T: ?Sized>(T);
+
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/sampler.bpf.o")));
+
+/// The compiled programs: an ELF object with BTF, aligned to 16 bytes.
+pub static PROGRAM: &[u8] = &OBJECT.0;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_object_is_an_aligned_elf_file_for_bpf() {
+        assert_eq!(super::PROGRAM.as_ptr() as usize % 16, 0);
+        assert_eq!(&super::PROGRAM[..6], b"\x7fELF\x02\x01");
+        // e_machine: EM_BPF.
+        assert_eq!(super::PROGRAM[18..20], 247u16.to_le_bytes());
+    }
+}

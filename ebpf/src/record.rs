@@ -1,0 +1,244 @@
+//! One record of the ring buffer: the layout is `bpf/record.h`, and a test holds the two together.
+//!
+//! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 |
+//!
+//! Invariant: a record is returned whole or refused; counts are checked against the record's length before they are used.
+
+use std::mem::{offset_of, size_of};
+
+use crate::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
+
+/// How the user part of a stack ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UserEnd {
+    /// There is no user part: a thread of the kernel.
+    None,
+    /// The outermost frame was reached.
+    Root,
+    /// The frame pointer did not point at a frame: something on the stack was compiled without frame pointers.
+    Broken,
+    /// Deeper than [`USER_FRAMES_MAX`].
+    Truncated,
+    /// A 32-bit program, of which only the leaf is recorded.
+    Compat,
+}
+
+/// The fixed part of a record, in the machine's byte order; see `bpf/record.h` for the meaning of each field.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleHeader {
+    /// When, on CLOCK_MONOTONIC.
+    pub ktime_ns: u64,
+    /// When the process started, on CLOCK_BOOTTIME: tells a reused pid from the process that had it before.
+    pub start_boottime_ns: u64,
+    /// Grows with every `execve` of the process.
+    pub exec_id: u64,
+    /// The process, in the initial pid namespace.
+    pub pid: u32,
+    /// The thread, in the initial pid namespace.
+    pub tid: u32,
+    /// The CPU's logical number.
+    pub cpu: u32,
+    /// Frames of the kernel part.
+    pub kernel_frames: u16,
+    /// Frames of the user part.
+    pub user_frames: u16,
+    /// A [`UserEnd`] as BPF numbers them.
+    pub user_end: u8,
+    /// 1 for a thread of the kernel.
+    pub kernel_thread: u8,
+    /// Not read.
+    pub reserved: [u8; 14],
+    /// The thread's name, NUL-terminated.
+    pub comm: [u8; 16],
+}
+
+/// A record in place: nothing is copied but the header.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// The fixed part.
+    pub header: SampleHeader,
+    /// How the user part ended.
+    pub user_end: UserEnd,
+    /// Both parts of the stack, kernel part first, each leaf first: 8 bytes an address.
+    pub frames: &'a [u8],
+}
+
+/// Why a record was refused. BPF and this crate are built together, so any of these is a bug; the caller counts and skips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Shorter than the header.
+    #[error("record of {bytes} bytes, the header alone has {header_bytes}")]
+    TooShort {
+        /// Bytes in the record.
+        bytes: usize,
+        /// Bytes of a header.
+        header_bytes: usize,
+    },
+    /// The frame counts do not fit the record or the limits.
+    #[error("record of {bytes} bytes with {kernel_frames} kernel and {user_frames} user frames")]
+    FrameCount {
+        /// Bytes in the record.
+        bytes: usize,
+        /// Kernel frames it claims.
+        kernel_frames: u16,
+        /// User frames it claims.
+        user_frames: u16,
+    },
+    /// An end of the user part that this crate does not know.
+    #[error("user part ends with {end}, which has no meaning")]
+    UserEnd {
+        /// The number found.
+        end: u8,
+    },
+}
+
+impl<'a> Sample<'a> {
+    /// Reads one record of the ring buffer.
+    ///
+    /// # Errors
+    /// Any [`RecordError`]: the caller counts the record as dropped and goes on with the next.
+    pub fn read(record: &'a [u8]) -> Result<Self, RecordError> {
+        let header_bytes = size_of::<SampleHeader>();
+        let Some((fixed, frames)) = record.split_at_checked(header_bytes) else {
+            return Err(RecordError::TooShort { bytes: record.len(), header_bytes });
+        };
+        let header = read_header(fixed);
+        let (kernel_frames, user_frames) = (header.kernel_frames, header.user_frames);
+        let used = (usize::from(kernel_frames) + usize::from(user_frames)) * size_of::<u64>();
+        let within_limits =
+            usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_frames) <= USER_FRAMES_MAX;
+        if !within_limits || frames.len() < used {
+            return Err(RecordError::FrameCount { bytes: record.len(), kernel_frames, user_frames });
+        }
+        let user_end = match header.user_end {
+            0 => UserEnd::None,
+            1 => UserEnd::Root,
+            2 => UserEnd::Broken,
+            3 => UserEnd::Truncated,
+            4 => UserEnd::Compat,
+            end => return Err(RecordError::UserEnd { end }),
+        };
+        Ok(Self { header, user_end, frames: &frames[..used] })
+    }
+
+    /// The addresses of the kernel part, leaf first; all but the leaf are return addresses.
+    pub fn kernel_frames(&self) -> impl Iterator<Item = u64> + 'a {
+        addresses(self.frames).take(usize::from(self.header.kernel_frames))
+    }
+
+    /// The addresses of the user part, leaf first, each inside the instruction that ran or called.
+    pub fn user_frames(&self) -> impl Iterator<Item = u64> + 'a {
+        addresses(self.frames).skip(usize::from(self.header.kernel_frames))
+    }
+}
+
+fn addresses(frames: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    frames.chunks_exact(size_of::<u64>()).map(|bytes| u64::from_ne_bytes(take(bytes, 0)))
+}
+
+/// `bytes` are exactly one header.
+fn read_header(bytes: &[u8]) -> SampleHeader {
+    macro_rules! field {
+        ($type:ty, $name:ident) => {
+            <$type>::from_ne_bytes(take(bytes, offset_of!(SampleHeader, $name)))
+        };
+    }
+    SampleHeader {
+        ktime_ns: field!(u64, ktime_ns),
+        start_boottime_ns: field!(u64, start_boottime_ns),
+        exec_id: field!(u64, exec_id),
+        pid: field!(u32, pid),
+        tid: field!(u32, tid),
+        cpu: field!(u32, cpu),
+        kernel_frames: field!(u16, kernel_frames),
+        user_frames: field!(u16, user_frames),
+        user_end: field!(u8, user_end),
+        kernel_thread: field!(u8, kernel_thread),
+        reserved: [0; 14],
+        comm: take(bytes, offset_of!(SampleHeader, comm)),
+    }
+}
+
+/// `N` bytes at `offset`, which lies within a header by construction.
+fn take<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[offset..offset + N]);
+    array
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value asserted by the C header for `what`, e.g. `__builtin_offsetof(struct sample_header, pid)`.
+    fn asserted(what: &str) -> usize {
+        let line = format!("_Static_assert({what} == ");
+        let start = RECORD_H.find(&line).unwrap_or_else(|| panic!("record.h does not assert {what}")) + line.len();
+        let rest = &RECORD_H[start..];
+        rest[..rest.find(',').unwrap()].parse().unwrap()
+    }
+
+    const RECORD_H: &str = include_str!("../bpf/record.h");
+
+    #[test]
+    fn the_rust_layout_is_the_one_that_the_c_compiler_checked() {
+        macro_rules! same {
+            ($($name:ident)*) => {$(
+                let c = asserted(concat!("__builtin_offsetof(struct sample_header, ", stringify!($name), ")"));
+                assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
+            )*};
+        }
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread comm);
+        assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
+    }
+
+    #[test]
+    fn limits_and_ends_are_those_of_the_c_header() {
+        assert!(RECORD_H.contains(&format!("#define KERNEL_FRAMES_MAX {KERNEL_FRAMES_MAX}\n")));
+        assert!(RECORD_H.contains(&format!("#define USER_FRAMES_MAX {USER_FRAMES_MAX}\n")));
+        for (name, end) in [("NONE", 0), ("ROOT", 1), ("BROKEN", 2), ("TRUNCATED", 3), ("COMPAT", 4)] {
+            assert!(RECORD_H.contains(&format!("USER_END_{name} = {end},")), "{name}");
+        }
+    }
+
+    fn record(kernel: &[u64], user: &[u64], end: u8) -> Vec<u8> {
+        let mut bytes = vec![0; size_of::<SampleHeader>()];
+        bytes[24..28].copy_from_slice(&7u32.to_ne_bytes());
+        bytes[36..38].copy_from_slice(&u16::try_from(kernel.len()).unwrap().to_ne_bytes());
+        bytes[38..40].copy_from_slice(&u16::try_from(user.len()).unwrap().to_ne_bytes());
+        bytes[40] = end;
+        bytes[56..60].copy_from_slice(b"comm");
+        for address in kernel.iter().chain(user) {
+            bytes.extend(address.to_ne_bytes());
+        }
+        bytes
+    }
+
+    #[test]
+    fn a_record_reads_back_both_parts_of_its_stack() {
+        let bytes = record(&[1, 2], &[3, 4, 5], 1);
+        let sample = Sample::read(&bytes).unwrap();
+        assert_eq!((sample.header.pid, &sample.header.comm[..5]), (7, &b"comm\0"[..]));
+        assert_eq!(sample.user_end, UserEnd::Root);
+        assert_eq!(sample.kernel_frames().collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(sample.user_frames().collect::<Vec<_>>(), [3, 4, 5]);
+    }
+
+    #[test]
+    fn every_shorter_record_is_refused() {
+        let bytes = record(&[1], &[2, 3], 2);
+        for length in 0..bytes.len() {
+            assert!(Sample::read(&bytes[..length]).is_err(), "{length}");
+        }
+        assert!(Sample::read(&bytes).is_ok());
+    }
+
+    #[test]
+    fn counts_beyond_the_limits_and_unknown_ends_are_refused() {
+        let frames = vec![1; USER_FRAMES_MAX + 1];
+        assert!(matches!(Sample::read(&record(&[], &frames, 1)), Err(RecordError::FrameCount { .. })));
+        assert!(matches!(Sample::read(&record(&frames[..128], &[], 1)), Err(RecordError::FrameCount { .. })));
+        assert_eq!(Sample::read(&record(&[], &[1], 5)).unwrap_err(), RecordError::UserEnd { end: 5 });
+    }
+}
