@@ -1,0 +1,72 @@
+//! The HTTP API: see `docs/api.md`.
+
+pub mod agent;
+pub(crate) mod debuginfo;
+pub(crate) mod error;
+mod flamegraph;
+pub(crate) mod page;
+mod parameters;
+mod prometheus;
+mod prometheus_json;
+pub(crate) mod push;
+mod read;
+mod time;
+
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::{Router, extract::Request, http::Uri, middleware::Next, response::Response};
+use symbol_store::SymbolStore;
+use tower_http::compression::CompressionLayer;
+
+use self::agent::AgentStatusSource;
+use self::error::ApiError;
+use crate::auth::{Auth, authenticate};
+use crate::push::Pusher;
+use crate::query::Reader;
+
+/// What the API is made of.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// Takes pushes.
+    pub pusher: Pusher,
+    /// Answers queries.
+    pub reader: Reader,
+    /// Takes debug files.
+    pub symbols: SymbolStore,
+    /// How the agent of this process is doing.
+    pub agent: AgentStatusSource,
+    /// Who may.
+    pub auth: Auth,
+}
+
+/// Everything on the HTTP port but `/healthz`, `/ready` and `/metrics`.
+#[must_use]
+pub fn routes(parts: Parts) -> Router {
+    let api = Router::new()
+        .merge(push::routes(parts.pusher))
+        .merge(read::routes(parts.reader))
+        .merge(debuginfo::routes(parts.symbols))
+        .merge(agent::routes(parts.agent))
+        .fallback(not_found)
+        .layer(from_fn_with_state(parts.auth, authenticate));
+    // The page's files hold nothing of anybody's.
+    page::routes().merge(api).layer(CompressionLayer::new()).layer(from_fn(log))
+}
+
+/// `POST /v1development/profiles`, for the OTLP port.
+#[must_use]
+pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
+    push::otlp_routes(pusher).fallback(not_found).layer(from_fn_with_state(auth, authenticate)).layer(from_fn(log))
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("there is nothing at {}: see docs/api.md", uri.path()))
+}
+
+async fn log(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let began = std::time::Instant::now();
+    let response = next.run(request).await;
+    let milliseconds = began.elapsed().as_secs_f64() * 1000.0;
+    tracing::debug!(%method, path, status = response.status().as_u16(), milliseconds, "answered");
+    response
+}

@@ -1,0 +1,62 @@
+//! Errors as the Prometheus API writes them: `{"status":"error","errorType":...,"error":...}`.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// One error answer.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) status: StatusCode,
+    pub(crate) error_type: &'static str,
+    pub(crate) text: String,
+}
+
+impl ApiError {
+    /// The request is wrong (400).
+    pub(crate) fn bad_data(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, error_type: "bad_data", text: text.into() }
+    }
+
+    /// The request is understood and cannot be executed (422).
+    pub(crate) fn execution(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::UNPROCESSABLE_ENTITY, error_type: "execution", text: text.into() }
+    }
+
+    /// Not now (503).
+    pub(crate) fn unavailable(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, error_type: "unavailable", text: text.into() }
+    }
+
+    /// No such path (404).
+    pub(crate) fn not_found(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
+    }
+
+    /// Larger than a limit (413).
+    pub(crate) fn too_large(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }
+    }
+
+    /// Over a limit now; `Retry-After` says one second (429).
+    pub(crate) fn overloaded(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::TOO_MANY_REQUESTS, error_type: "too_many_requests", text: text.into() }
+    }
+
+    /// Who asks may not (401, 403).
+    pub(crate) fn denied(status: StatusCode, text: impl Into<String>) -> Self {
+        Self { status, error_type: "denied", text: text.into() }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = Json(json!({"status": "error", "errorType": self.error_type, "error": self.text}));
+        let mut response = (self.status, body).into_response();
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response
+    }
+}

@@ -1,0 +1,62 @@
+//! `GET /api/v1/flamegraph`.
+
+use axum::Router;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderName, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use proto::{TenantId, Window, limits};
+
+use super::error::ApiError;
+use super::parameters::{Parameters, invalid};
+use super::prometheus::{SERVER_TIMING, server_timing};
+use crate::query::Reader;
+use crate::query::flamegraph::{FlamegraphRequest, Format};
+
+/// The flame graph, by GET and by POST with a form.
+pub(crate) fn routes(reader: Reader) -> Router {
+    Router::new().route("/api/v1/flamegraph", get(flamegraph).post(flamegraph)).with_state(reader)
+}
+
+async fn flamegraph(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    let request = read(&parameters)?;
+    let format = request.format;
+    let (body, timings) = reader.flamegraph(&tenant, request).await?;
+    let timing = (SERVER_TIMING, server_timing(&timings));
+    let kind = |kind: &'static str| -> (HeaderName, String) { (header::CONTENT_TYPE, kind.to_owned()) };
+    Ok(match format {
+        Format::Json => ([kind("application/json"), timing], body).into_response(),
+        Format::Folded => ([kind("text/plain; charset=utf-8"), timing], body).into_response(),
+        Format::Pprof => {
+            let name = (header::CONTENT_DISPOSITION, "attachment; filename=\"profile.pb.gz\"".to_owned());
+            ([kind("application/octet-stream"), name, timing], body).into_response()
+        }
+    })
+}
+
+fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
+    let query = parameters.required("query")?.to_owned();
+    let (start_ns, end_ns) = (parameters.required_time("start")?, parameters.required_time("end")?);
+    if end_ns <= start_ns {
+        return Err(ApiError::bad_data("\"end\" must be after \"start\": the window is (start, end]"));
+    }
+    let format = match parameters.get("format") {
+        None | Some("json") => Format::Json,
+        Some("folded") => Format::Folded,
+        Some("pprof") => Format::Pprof,
+        Some(other) => return Err(invalid("format", other, &"it must be json, folded or pprof")),
+    };
+    let nodes_max = match parameters.get("max_nodes") {
+        None => limits::FLAMEGRAPH_NODES_DEFAULT,
+        Some(text) => {
+            let allowed = |nodes: &usize| (1..=limits::FLAMEGRAPH_NODES_MAX).contains(nodes);
+            let wanted = format!("it must be a whole number from 1 to {}", limits::FLAMEGRAPH_NODES_MAX);
+            text.parse().ok().filter(allowed).ok_or_else(|| invalid("max_nodes", text, &wanted))?
+        }
+    };
+    Ok(FlamegraphRequest { query, window: Window { start_ns, end_ns }, format, nodes_max })
+}

@@ -1,0 +1,47 @@
+//! The web page: the files that `router/ui` builds, embedded; or, where it was not built, a page that says how.
+
+use axum::Router;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use rust_embed::RustEmbed;
+
+#[derive(RustEmbed)]
+#[folder = "ui/dist"]
+#[allow_missing = true]
+struct Files;
+
+const PLACEHOLDER: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>varve</title></head><body>\
+<h1>varve runs, without its page</h1><p>This binary was built without Node. Build the page and the binary again with \
+<code>make build</code>.</p><p>Everything else is here: <a href=\"/api/v1/labels\">/api/v1/labels</a>, \
+<a href=\"/metrics\">/metrics</a>, and <code>varve query</code> on the terminal.</p></body></html>";
+
+/// Nothing from other hosts, nothing inline.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+/// The page at `/`, its files below.
+pub(crate) fn routes() -> Router {
+    Router::new().route("/", get(file)).route("/assets/{*path}", get(file)).route("/favicon.svg", get(file))
+}
+
+async fn file(uri: Uri) -> Response {
+    let path = match uri.path().trim_start_matches('/') {
+        "" => "index.html",
+        path => path,
+    };
+    let security = [
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ];
+    match Files::get(path) {
+        Some(file) => {
+            // Vite names assets after their content; the page itself must not outlive the binary.
+            let cache = if path.starts_with("assets/") { "max-age=31536000, immutable" } else { "no-cache" };
+            let kind = [(header::CONTENT_TYPE, file.metadata.mimetype()), (header::CACHE_CONTROL, cache)];
+            (security, kind, file.data.into_owned()).into_response()
+        }
+        None if path == "index.html" => (security, axum::response::Html(PLACEHOLDER)).into_response(),
+        None => StatusCode::NOT_FOUND.into_response(),
+    }
+}

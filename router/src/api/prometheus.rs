@@ -1,0 +1,193 @@
+//! Prometheus' HTTP API: `/api/v1/{query,query_range,series,labels,label/<name>/values,metadata,status/buildinfo}`.
+
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::extract::{Extension, Path, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use proto::{ProfileType, TenantId, Window, limits};
+use serde_json::{Map, Value as Json, json};
+
+use super::error::ApiError;
+use super::parameters::{Parameters, invalid};
+use super::prometheus_json::{cut, instant, join, metric, range, success};
+use crate::query::catalog::CatalogRequest;
+use crate::query::run::Timings;
+use crate::query::window::Steps;
+use crate::query::{ErrorKind, QueryError, Reader};
+
+/// The calls that Prometheus has; each by GET, and by POST with a form.
+pub(crate) fn routes(reader: Reader) -> Router {
+    Router::new()
+        .route("/api/v1/query", get(query).post(query))
+        .route("/api/v1/query_range", get(query_range).post(query_range))
+        .route("/api/v1/series", get(series).post(series))
+        .route("/api/v1/labels", get(labels).post(labels))
+        .route("/api/v1/label/{name}/values", get(label_values))
+        .route("/api/v1/metadata", get(metadata))
+        .route("/api/v1/status/buildinfo", get(buildinfo))
+        .with_state(reader)
+}
+
+async fn query(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    let text = parameters.required("query")?;
+    let time = parameters.time("time")?.unwrap_or_else(now_ns);
+    let limit = parameters.limit()?;
+    let evaluated = reader.query(&tenant, text, Steps(vec![time])).await?;
+    let timings = evaluated.timings.clone();
+    Ok(answer(instant(evaluated, limit), &timings))
+}
+
+async fn query_range(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    let text = parameters.required("query")?;
+    let (start, end) = (parameters.required_time("start")?, parameters.required_time("end")?);
+    let step = parameters.required_duration("step")?;
+    let limit = parameters.limit()?;
+    let evaluated = reader.query(&tenant, text, steps(start, end, step)?).await?;
+    let timings = evaluated.timings.clone();
+    Ok(answer(range(evaluated, limit), &timings))
+}
+
+/// The times from `start` to at most `end`.
+fn steps(start: i64, end: i64, step: i64) -> Result<Steps, ApiError> {
+    if end < start {
+        return Err(ApiError::bad_data("\"end\" is before \"start\""));
+    }
+    // Times are not negative, so their difference is no overflow.
+    let last = (end - start) / step;
+    if last >= limits::QUERY_STEPS_MAX {
+        let (steps, max) = (last + 1, limits::QUERY_STEPS_MAX);
+        let text = format!("{steps} steps, and at most {max} are answered: use a longer \"step\" or a shorter range");
+        return Err(ApiError::bad_data(text));
+    }
+    Ok(Steps((0..=last).map(|i| start + i * step).collect()))
+}
+
+async fn series(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    parameters.required("match[]")?;
+    let limit = parameters.limit()?;
+    let (found, timings) = reader.series(catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(found, limit);
+    let data = join(found.iter().map(|labels| metric(labels).to_string()));
+    Ok(answer(success(&format!("[{data}]"), truncated), &timings))
+}
+
+async fn labels(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    let limit = parameters.limit()?;
+    let (found, timings) = reader.label_names(catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(found, limit);
+    Ok(answer(success(&json!(found).to_string(), truncated), &timings))
+}
+
+async fn label_values(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    Path(name): Path<String>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    if name.len() > limits::LABEL_NAME_BYTES_MAX || proto::label::sanitize_label_name(&name) != name {
+        return Err(invalid("name", &name, &"it must be a label's name: letters, digits and _, no digit first"));
+    }
+    let limit = parameters.limit()?;
+    let (found, timings) = reader.label_values(&name, catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(found, limit);
+    Ok(answer(success(&json!(found).to_string(), truncated), &timings))
+}
+
+/// What a call about series asks for; all time where it does not say which.
+fn catalog(tenant: TenantId, parameters: &Parameters) -> Result<CatalogRequest, ApiError> {
+    let start_ns = parameters.time("start")?.unwrap_or(0);
+    let end_ns = parameters.time("end")?.unwrap_or_else(|| now_ns().saturating_add(limits::TIME_AHEAD_MAX_NS));
+    if end_ns < start_ns {
+        return Err(ApiError::bad_data("\"end\" is before \"start\""));
+    }
+    Ok(CatalogRequest { tenant, selectors: parameters.all("match[]"), window: Window { start_ns, end_ns } })
+}
+
+async fn metadata(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Response, ApiError> {
+    let limit = parameters.limit()?;
+    let CatalogRequest { tenant, window, .. } = catalog(tenant, &parameters)?;
+    let (types, timings) = reader.profile_types(tenant, window, parameters.get("metric")).await?;
+    let (types, truncated) = cut(types.into_iter().collect(), limit);
+    let data: Map<String, Json> = types.into_iter().map(|(id, kind)| (id, json!([described(&kind)]))).collect();
+    Ok(answer(success(&Json::Object(data).to_string(), truncated), &timings))
+}
+
+/// A profile type as a metric's metadata.
+fn described(profile_type: &ProfileType) -> Json {
+    let (sample, period) = (profile_type.sample(), profile_type.period());
+    let kind = if profile_type.is_gauge() { "gauge" } else { "counter" };
+    let sampled_by = match period.kind.as_str() {
+        "" => String::new(),
+        period_kind => format!(", sampled by {period_kind} in {}", period.unit),
+    };
+    let help = format!("{} of {} profiles{sampled_by}", sample.kind, profile_type.name());
+    json!({"type": kind, "unit": sample.unit, "help": help})
+}
+
+async fn buildinfo() -> Response {
+    let data = json!({
+        "application": "varve", "version": env!("CARGO_PKG_VERSION"),
+        "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
+    });
+    answer(success(&data.to_string(), false), &Timings::default())
+}
+
+/// A JSON body, and how long its parts took.
+fn answer(body: String, timings: &Timings) -> Response {
+    ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
+        .into_response()
+}
+
+/// The header that browsers show as timings.
+pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+
+/// Its value: parts in milliseconds.
+pub(crate) fn server_timing(timings: &Timings) -> String {
+    let part =
+        |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
+    timings.0.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+/// The clock, nanoseconds since 1970.
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+impl From<QueryError> for ApiError {
+    fn from(error: QueryError) -> Self {
+        let text = error.to_string();
+        match error.kind() {
+            ErrorKind::BadData => Self::bad_data(text),
+            ErrorKind::Execution => Self::execution(text),
+            ErrorKind::Unavailable => Self::unavailable(text),
+            ErrorKind::Internal => {
+                tracing::error!(error = %text, "a query failed");
+                Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text }
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Pushes over HTTP: OTLP and pprof.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, RawQuery, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use http_body_util::{BodyExt, Limited};
+use prost::Message;
+use proto::label::SERVICE_NAME_LABEL;
+use proto::{Label, TenantId, limits};
+use serde_json::json;
+
+use super::error::ApiError;
+use crate::admission::InFlight;
+use crate::ingest::IngestError;
+use crate::ingest::unpack::Encoding;
+use crate::nodes::NodesError;
+use crate::otlp_grpc::response;
+use crate::push::{Accepted, Format, PushError, Pusher};
+
+/// `POST /v1development/profiles`, for the OTLP port.
+pub(crate) fn otlp_routes(pusher: Pusher) -> Router {
+    Router::new().route("/v1development/profiles", post(push_otlp)).with_state(pusher)
+}
+
+/// `POST /api/v1/push`.
+pub(crate) fn routes(pusher: Pusher) -> Router {
+    Router::new().route("/api/v1/push", post(push_pprof)).with_state(pusher)
+}
+
+async fn push_otlp(
+    State(pusher): State<Pusher>,
+    Extension(tenant): Extension<TenantId>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let content_type = header_text(request.headers(), header::CONTENT_TYPE.as_str());
+    let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let format = match media_type.as_str() {
+        "application/x-protobuf" | "application/protobuf" => Format::OtlpProtobuf,
+        "application/json" => Format::OtlpJson,
+        _ => return Err(unsupported_content_type(&media_type)),
+    };
+    let is_json = matches!(format, Format::OtlpJson);
+    let accepted = receive(&pusher, &tenant, format, request).await?;
+    let answer = response(&accepted);
+    if !is_json {
+        return Ok(([(header::CONTENT_TYPE, "application/x-protobuf")], answer.encode_to_vec()).into_response());
+    }
+    let partial = answer.partial_success.map(|partial| {
+        // 64-bit integers are strings in protobuf's JSON.
+        json!({"rejectedProfiles": partial.rejected_profiles.to_string(), "errorMessage": partial.error_message})
+    });
+    Ok(Json(partial.map_or_else(|| json!({}), |partial| json!({"partialSuccess": partial}))).into_response())
+}
+
+async fn push_pprof(
+    State(pusher): State<Pusher>,
+    Extension(tenant): Extension<TenantId>,
+    RawQuery(query): RawQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let format = pprof_format(query.as_deref().unwrap_or_default())?;
+    let accepted = receive(&pusher, &tenant, format, request).await?;
+    let data = json!({"samples": accepted.samples, "warnings": accepted.warnings});
+    Ok(Json(json!({"status": "success", "data": data})).into_response())
+}
+
+/// `service_name=S[&name=PROFILE_NAME][&label=K=V]...`
+fn pprof_format(query: &str) -> Result<Format, ApiError> {
+    let (mut name, mut labels) = (None, Vec::new());
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        match key.as_ref() {
+            "service_name" => labels.insert(0, Label::new(SERVICE_NAME_LABEL, &value)),
+            "name" => name = Some(value.into_owned()),
+            "label" => {
+                let (key, value) = value
+                    .split_once('=')
+                    .filter(|(key, _)| !key.is_empty())
+                    .ok_or_else(|| ApiError::bad_data(format!("label={value:?} must be label=NAME=VALUE")))?;
+                labels.push(Label::new(key, value));
+            }
+            _ => {
+                let text = format!("parameter {key:?} is not known: send service_name, name and label=NAME=VALUE");
+                return Err(ApiError::bad_data(text));
+            }
+        }
+    }
+    if !labels.first().is_some_and(|label| label.name == SERVICE_NAME_LABEL && !label.value.is_empty()) {
+        return Err(ApiError::bad_data("say whose profile this is: ?service_name=NAME"));
+    }
+    Ok(Format::Pprof { name, labels })
+}
+
+async fn receive(pusher: &Pusher, tenant: &TenantId, format: Format, request: Request) -> Result<Accepted, ApiError> {
+    let headers = request.headers();
+    let encoding = Encoding::parse(header_text(headers, header::CONTENT_ENCODING.as_str())).map_err(PushError::from)?;
+    let key = headers.get("idempotency-key").map(|key| Bytes::copy_from_slice(key.as_bytes()));
+    let announced = header_text(headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(limits::PUSH_BYTES_MAX);
+    if announced > limits::PUSH_BYTES_MAX {
+        return Err(body_too_large());
+    }
+    let in_flight: InFlight = pusher.enter(announced).map_err(PushError::from)?;
+    let body = read(request.into_body()).await?;
+    Ok(pusher.push(tenant, format, encoding, body, key, in_flight).await?)
+}
+
+async fn read(body: Body) -> Result<Bytes, ApiError> {
+    match Limited::new(body, limits::PUSH_BYTES_MAX).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(body_too_large()),
+        Err(error) => Err(ApiError::bad_data(format!("the body could not be read: {error}"))),
+    }
+}
+
+fn body_too_large() -> ApiError {
+    ApiError::too_large(format!("the body has more than {} bytes: send smaller requests", limits::PUSH_BYTES_MAX))
+}
+
+fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+}
+
+fn unsupported_content_type(name: &str) -> ApiError {
+    let supported = "application/x-protobuf or application/json";
+    PushError::Ingest(IngestError::ContentType { name: name.chars().take(100).collect(), supported }).into()
+}
+
+impl From<PushError> for ApiError {
+    fn from(error: PushError) -> Self {
+        let text = error.to_string();
+        match error {
+            PushError::Ingest(IngestError::TooLarge { .. } | IngestError::TooMany { .. }) => Self::too_large(text),
+            PushError::Ingest(IngestError::ContentType { .. } | IngestError::Encoding { .. }) => {
+                Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..Self::bad_data(text) }
+            }
+            PushError::Ingest(_) => Self::bad_data(text),
+            PushError::Overloaded(_) => Self::overloaded(text),
+            PushError::Nodes(NodesError::Refused { status, .. }) => match status.code() {
+                tonic::Code::InvalidArgument => Self::bad_data(text),
+                tonic::Code::ResourceExhausted => Self::overloaded(text),
+                _ => Self::unavailable(text),
+            },
+            PushError::Nodes(_) | PushError::Stopped(_) => Self::unavailable(text),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Ingest: every wire format becomes one normal form, [`proto::Push`], bounded while it is decoded.
+//!
+//! What is wrong with one profile refuses that profile, and the others of the same push are kept; what is wrong with the whole
+//! refuses the whole.
+
+mod builder;
+pub(crate) mod otlp;
+pub(crate) mod pprof;
+pub(crate) mod protobuf;
+pub(crate) mod unpack;
+
+/// Why a whole push is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IngestError {
+    /// Not what the format says.
+    #[error("malformed {format}: {detail}")]
+    Malformed {
+        /// Of the push.
+        format: &'static str,
+        /// What is wrong, and where.
+        detail: String,
+    },
+    /// Every profile of the push was refused.
+    #[error("all {rejected} profiles are refused: {reasons}")]
+    NothingAccepted {
+        /// How many.
+        rejected: u64,
+        /// The first reasons.
+        reasons: String,
+    },
+    /// More than the limit, after decompression.
+    #[error("more than {bytes_max} bytes after decompression: send smaller requests")]
+    TooLarge {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// More of something than one push may hold.
+    #[error("more than {count_max} {what} in one request: send smaller requests")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        count_max: usize,
+    },
+    /// The compression could not be undone.
+    #[error("the body is not the {format} that it says it is: {source}")]
+    Compression {
+        /// gzip or zstd.
+        format: &'static str,
+        /// The decoder's words.
+        source: std::io::Error,
+    },
+    /// A content encoding that is not understood.
+    #[error("content encoding {name:?} is not supported: use gzip, zstd or none")]
+    Encoding {
+        /// As it was sent.
+        name: String,
+    },
+    /// A content type that is not understood.
+    #[error("content type {name:?} is not supported: use {supported}")]
+    ContentType {
+        /// As it was sent.
+        name: String,
+        /// What is.
+        supported: &'static str,
+    },
+}
+
+impl IngestError {
+    fn wire(format: &'static str, error: protobuf::WireError) -> Self {
+        Self::Malformed { format, detail: error.to_string() }
+    }
+}

@@ -1,0 +1,236 @@
+//! What all formats share when they become the normal form: interning, splitting and cutting stacks, checking times, counting
+//! what is refused.
+
+use std::borrow::Cow;
+
+use proto::dictionary::stack_hash;
+use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
+use proto::{
+    Dictionary, Function, Label, LabelSet, Line, Location, Profile, ProfileType, Push, Samples, StackPair, limits,
+};
+
+use super::IngestError;
+
+/// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
+pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
+
+/// Reasons kept as text; further ones are counted.
+const WARNINGS_MAX: usize = 8;
+
+/// Why one profile is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Rejection {
+    #[error(transparent)]
+    Wire(#[from] super::protobuf::WireError),
+    #[error("{table} {index} is referred to, and the table has {length}")]
+    OutOfRange { table: &'static str, index: i64, length: usize },
+    #[error("time {time_ns} ns is before 2000-01-01: set the sender's clock")]
+    TooOld { time_ns: i64 },
+    #[error("time {time_ns} ns is more than ten minutes ahead: set the sender's clock")]
+    Ahead { time_ns: u64 },
+    #[error(
+        "a sample has {values} values and {timestamps} timestamps: send as many values as timestamps, or either alone"
+    )]
+    Shape { values: usize, timestamps: usize },
+    #[error("a sample has {values} values, the profile {types} sample types")]
+    Columns { values: usize, types: usize },
+    #[error("{count} x the period of {period} is more than 64 bits")]
+    Overflow { count: i64, period: i64 },
+    #[error("more than {count_max} {what}")]
+    TooMany { what: &'static str, count_max: usize },
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// The push that is being built.
+pub(crate) struct Builder {
+    push: Push,
+    now_ns: i64,
+    location_hashes: Vec<u128>,
+    is_kernel: Vec<bool>,
+    truncated: Option<u32>,
+    samples: usize,
+    warnings_left_out: u64,
+}
+
+impl Builder {
+    pub(crate) fn new(now_ns: i64) -> Self {
+        Self {
+            push: Push { has_own_times: true, ..Push::default() },
+            now_ns,
+            location_hashes: Vec::new(),
+            is_kernel: Vec::new(),
+            truncated: None,
+            samples: 0,
+            warnings_left_out: 0,
+        }
+    }
+
+    pub(crate) fn dictionary(&mut self) -> &mut Dictionary {
+        &mut self.push.dictionary
+    }
+
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.now_ns
+    }
+
+    /// The samples stand at the time of receipt.
+    pub(crate) fn times_are_of_receipt(&mut self) {
+        self.push.has_own_times = false;
+    }
+
+    /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+    pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
+        if bytes.len() > limits::STRING_BYTES_MAX {
+            self.warn(format!("a string was cut to {} bytes", limits::STRING_BYTES_MAX));
+        }
+        self.push.dictionary.strings.intern(&text_of(bytes))
+    }
+
+    pub(crate) fn location(&mut self, location: Location) -> u32 {
+        let dictionary = &mut self.push.dictionary;
+        let frame_type = match &location {
+            Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
+        };
+        let is_kernel = dictionary.strings.get(frame_type) == KERNEL_FRAME_TYPE;
+        let id = dictionary.intern_location(location);
+        if id as usize == self.location_hashes.len() {
+            self.location_hashes.push(dictionary.location_hash(id));
+            self.is_kernel.push(is_kernel);
+        }
+        id
+    }
+
+    /// The pair of a stack of locations, leaf first: kernel frames on the leaf side are its kernel part. Too deep a stack keeps
+    /// its leaf side, below a frame that says so.
+    pub(crate) fn pair(&mut self, locations: &[u32]) -> u32 {
+        let cut;
+        let locations = if locations.len() > limits::STACK_DEPTH_MAX {
+            let marker = self.truncated_marker();
+            let kept = &locations[..limits::STACK_DEPTH_MAX - 1];
+            cut = kept.iter().copied().chain([marker]).collect::<Vec<_>>();
+            self.warn(format!("a stack of {} frames was cut to {}", locations.len(), limits::STACK_DEPTH_MAX));
+            cut.as_slice()
+        } else {
+            locations
+        };
+        let kernel = locations.iter().take_while(|&&id| self.is_kernel[id as usize]).count();
+        let (kernel, user) = locations.split_at(kernel);
+        let pair = StackPair { user: self.stack(user), kernel: self.stack(kernel) };
+        self.push.dictionary.intern_pair(pair)
+    }
+
+    fn stack(&mut self, locations: &[u32]) -> u32 {
+        let hashes: Vec<u128> = locations.iter().map(|&id| self.location_hashes[id as usize]).collect();
+        self.push.dictionary.intern_stack(stack_hash(&hashes), Some(Box::from(locations)))
+    }
+
+    fn truncated_marker(&mut self) -> u32 {
+        if let Some(marker) = self.truncated {
+            return marker;
+        }
+        let name = self.push.dictionary.strings.intern("[truncated stack]");
+        let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
+        let lines = Box::from([Line { function, line: 0, column: 0 }]);
+        let marker = self.location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        self.truncated = Some(marker);
+        marker
+    }
+
+    /// Checks a time that came with the push, nanoseconds since 1970.
+    pub(crate) fn time(&self, time_ns: u64) -> Result<i64, Rejection> {
+        let time = i64::try_from(time_ns).map_err(|_beyond_2262| Rejection::Ahead { time_ns })?;
+        if time < limits::TIME_MIN_NS {
+            return Err(Rejection::TooOld { time_ns: time });
+        }
+        if time > self.now_ns.saturating_add(limits::TIME_AHEAD_MAX_NS) {
+            return Err(Rejection::Ahead { time_ns });
+        }
+        Ok(time)
+    }
+
+    /// Adds a profile. A gauge that is all zeros keeps one sample, so that its time is known; elsewhere zeros say nothing.
+    pub(crate) fn profile(
+        &mut self,
+        profile_type: &ProfileType,
+        mut labels: Vec<Label>,
+        samples: Samples,
+    ) -> Result<(), Rejection> {
+        let samples = without_zeros(samples, profile_type.is_gauge());
+        if samples.is_empty() {
+            return Ok(());
+        }
+        self.samples += samples.len();
+        if self.samples > limits::PUSH_SAMPLES_MAX {
+            return Err(Rejection::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
+        }
+        labels.retain(|label| label.name != PROFILE_TYPE_LABEL && label.name != "__name__");
+        labels.push(Label::new(PROFILE_TYPE_LABEL, &profile_type.to_string()));
+        let labels = LabelSet::new(labels);
+        debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
+        check_labels(&labels)?;
+        self.push.profiles.push(Profile { labels, samples });
+        Ok(())
+    }
+
+    /// Counts a refused profile.
+    pub(crate) fn reject(&mut self, rejection: &Rejection) {
+        self.push.rejected += 1;
+        self.warn(rejection.to_string());
+    }
+
+    pub(crate) fn warn(&mut self, warning: String) {
+        if self.push.warnings.contains(&warning) {
+            return;
+        }
+        if self.push.warnings.len() < WARNINGS_MAX {
+            self.push.warnings.push(warning);
+        } else {
+            self.warnings_left_out += 1;
+        }
+    }
+
+    /// The push; an error if there was something and nothing of it is accepted.
+    pub(crate) fn finish(mut self) -> Result<Push, IngestError> {
+        if self.warnings_left_out > 0 {
+            self.push.warnings.push(format!("and {} more", self.warnings_left_out));
+        }
+        if self.push.profiles.is_empty() && self.push.rejected > 0 {
+            let reasons = self.push.warnings.join("; ");
+            return Err(IngestError::NothingAccepted { rejected: self.push.rejected, reasons });
+        }
+        Ok(self.push)
+    }
+}
+
+fn check_labels(labels: &LabelSet) -> Result<(), Rejection> {
+    if labels.len() > limits::SERIES_LABELS_MAX {
+        return Err(Rejection::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX });
+    }
+    if labels.iter().any(|label| label.name.len() > limits::LABEL_NAME_BYTES_MAX) {
+        return Err(Rejection::TooMany { what: "bytes in a label's name", count_max: limits::LABEL_NAME_BYTES_MAX });
+    }
+    if labels.iter().any(|label| label.value.len() > limits::LABEL_VALUE_BYTES_MAX) {
+        return Err(Rejection::TooMany { what: "bytes in a label's value", count_max: limits::LABEL_VALUE_BYTES_MAX });
+    }
+    Ok(())
+}
+
+fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
+    if samples.values.iter().all(|&value| value != 0) {
+        return samples;
+    }
+    let mut kept = Samples::default();
+    for i in (0..samples.len()).filter(|&i| samples.values[i] != 0) {
+        kept.push(samples.times_ns[i], samples.pairs[i], samples.values[i], samples.attribute_sets[i]);
+    }
+    if kept.is_empty() && is_gauge {
+        kept.push(samples.times_ns[0], samples.pairs[0], 0, samples.attribute_sets[0]);
+    }
+    kept
+}
+
+/// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes))
+}

@@ -1,0 +1,221 @@
+//! Mappings, locations, functions and strings of a pprof, found by the ids that they carry.
+
+use std::collections::HashMap;
+
+use proto::build_id::from_hex;
+use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, ValueType, limits};
+
+use crate::ingest::builder::{Builder, KERNEL_FRAME_TYPE, Rejection, text_of};
+use crate::ingest::protobuf::{Fields, WireError};
+
+/// The tables as they were sent.
+#[derive(Default)]
+pub(crate) struct RawTables<'a> {
+    pub(crate) mappings: Vec<&'a [u8]>,
+    pub(crate) locations: Vec<&'a [u8]>,
+    pub(crate) functions: Vec<&'a [u8]>,
+    pub(crate) strings: Vec<&'a [u8]>,
+}
+
+/// Messages by id, each interned when it is first referred to.
+struct Table<'a> {
+    name: &'static str,
+    by_id: HashMap<u64, &'a [u8]>,
+    interned: HashMap<u64, u32>,
+}
+
+impl<'a> Table<'a> {
+    /// All four kinds of messages have their id in field 1.
+    fn new(name: &'static str, messages: &[&'a [u8]]) -> Result<Self, WireError> {
+        let mut by_id = HashMap::with_capacity(messages.len());
+        for message in messages {
+            let mut id = 0;
+            for field in Fields::new(message) {
+                if let (1, value) = field? {
+                    id = value.varint(1)?;
+                }
+            }
+            by_id.insert(id, *message);
+        }
+        Ok(Self { name, by_id, interned: HashMap::new() })
+    }
+
+    fn get(&self, id: u64) -> Result<&'a [u8], Rejection> {
+        let missing = || Rejection::OutOfRange { table: self.name, index: id.cast_signed(), length: self.by_id.len() };
+        if id == 0 {
+            return Err(Rejection::Invalid("id 0 is referred to: ids of a pprof begin at 1"));
+        }
+        self.by_id.get(&id).copied().ok_or_else(missing)
+    }
+}
+
+/// See the module.
+pub(crate) struct Tables<'a> {
+    mappings: Table<'a>,
+    locations: Table<'a>,
+    functions: Table<'a>,
+    strings: Vec<&'a [u8]>,
+    string_ids: Vec<Option<u32>>,
+}
+
+/// A mapping's fields.
+#[derive(Default)]
+struct RawMapping {
+    start: u64,
+    limit: u64,
+    offset: u64,
+    file: i64,
+    build_id: i64,
+}
+
+impl<'a> Tables<'a> {
+    pub(crate) fn read(raw: &RawTables<'a>) -> Result<Self, Rejection> {
+        if raw.strings.first().is_some_and(|first| !first.is_empty()) {
+            return Err(Rejection::Invalid("entry 0 of string_table must be empty"));
+        }
+        Ok(Self {
+            mappings: Table::new("mapping", &raw.mappings)?,
+            locations: Table::new("location", &raw.locations)?,
+            functions: Table::new("function", &raw.functions)?,
+            string_ids: vec![None; raw.strings.len()],
+            strings: raw.strings.clone(),
+        })
+    }
+
+    fn string(&self, index: i64) -> Result<&'a [u8], Rejection> {
+        let out_of_range = || Rejection::OutOfRange { table: "string_table", index, length: self.strings.len() };
+        let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
+        self.strings.get(at).copied().ok_or_else(out_of_range)
+    }
+
+    pub(crate) fn string_id(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+        if index == 0 {
+            return Ok(0);
+        }
+        let text = self.string(index)?;
+        // In range: `string` found it.
+        let known = usize::try_from(index).ok().and_then(|at| self.string_ids.get_mut(at));
+        match known {
+            Some(known) => Ok(*known.get_or_insert_with(|| builder.text(text))),
+            None => Ok(builder.text(text)),
+        }
+    }
+
+    pub(crate) fn value_type(&self, message: &'a [u8]) -> Result<ValueType, Rejection> {
+        let mut value_type = ValueType::default();
+        for field in Fields::new(message) {
+            match field? {
+                (1, value) => value_type.kind = text_of(self.string(value.int64(1)?)?).into_owned(),
+                (2, value) => value_type.unit = text_of(self.string(value.int64(2)?)?).into_owned(),
+                _ => {}
+            }
+        }
+        Ok(value_type)
+    }
+
+    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
+        if let Some(&known) = self.locations.interned.get(&id) {
+            return Ok(known);
+        }
+        let (mut mapping, mut address, mut lines) = (0, 0, Vec::new());
+        for field in Fields::new(self.locations.get(id)?) {
+            match field? {
+                (2, value) => mapping = value.varint(2)?,
+                (3, value) => address = value.varint(3)?,
+                (4, value) if lines.len() < limits::LOCATION_LINES_MAX => {
+                    lines.push(self.line(builder, value.bytes(4)?)?);
+                }
+                (4, _) => {
+                    return Err(Rejection::TooMany {
+                        what: "lines in one location",
+                        count_max: limits::LOCATION_LINES_MAX,
+                    });
+                }
+                _ => {}
+            }
+        }
+        let mapping_id = mapping;
+        let mapping = if mapping_id == 0 { RawMapping::default() } else { self.raw_mapping(mapping_id)? };
+        let file = self.string_id(builder, mapping.file)?;
+        let is_kernel = builder.dictionary().strings.get(file).starts_with("[kernel");
+        let location = if lines.is_empty() {
+            let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "native" }.as_bytes());
+            let inside = mapping.start <= address && address < mapping.limit;
+            let address = if inside {
+                Address::FileOffset((address - mapping.start).saturating_add(mapping.offset))
+            } else {
+                Address::Virtual(address)
+            };
+            Location::Address { mapping: self.mapping(builder, mapping_id, &mapping, file)?, address, frame_type }
+        } else {
+            let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "" }.as_bytes());
+            Location::Lines { mapping_file: file, frame_type, lines: lines.into() }
+        };
+        let interned = builder.location(location);
+        self.locations.interned.insert(id, interned);
+        Ok(interned)
+    }
+
+    fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, Rejection> {
+        let (mut function, mut line, mut column) = (0, 0, 0);
+        for field in Fields::new(message) {
+            match field? {
+                (1, value) => function = value.varint(1)?,
+                (2, value) => line = value.int64(2)?,
+                (3, value) => column = value.int64(3)?,
+                _ => {}
+            }
+        }
+        Ok(Line { function: self.function(builder, function)?, line, column })
+    }
+
+    fn function(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
+        if let Some(&known) = self.functions.interned.get(&id) {
+            return Ok(known);
+        }
+        let mut function = Function::default();
+        for field in Fields::new(self.functions.get(id)?) {
+            match field? {
+                (2, value) => function.name = self.string_id(builder, value.int64(2)?)?,
+                (3, value) => function.system_name = self.string_id(builder, value.int64(3)?)?,
+                (4, value) => function.file = self.string_id(builder, value.int64(4)?)?,
+                (5, value) => function.start_line = value.int64(5)?,
+                _ => {}
+            }
+        }
+        let interned = builder.dictionary().intern_function(function);
+        self.functions.interned.insert(id, interned);
+        Ok(interned)
+    }
+
+    fn raw_mapping(&self, id: u64) -> Result<RawMapping, Rejection> {
+        let mut mapping = RawMapping::default();
+        for field in Fields::new(self.mappings.get(id)?) {
+            match field? {
+                (2, value) => mapping.start = value.varint(2)?,
+                (3, value) => mapping.limit = value.varint(3)?,
+                (4, value) => mapping.offset = value.varint(4)?,
+                (5, value) => mapping.file = value.int64(5)?,
+                (6, value) => mapping.build_id = value.int64(6)?,
+                _ => {}
+            }
+        }
+        Ok(mapping)
+    }
+
+    fn mapping(&mut self, builder: &mut Builder, id: u64, mapping: &RawMapping, file: u32) -> Result<u32, Rejection> {
+        if let Some(&known) = self.mappings.interned.get(&id) {
+            return Ok(known);
+        }
+        let build_id = text_of(if mapping.build_id == 0 { &[] } else { self.string(mapping.build_id)? });
+        // A GNU build ID is written in hexadecimal; what is not is Go's.
+        let identity = match from_hex(&build_id) {
+            _ if build_id.is_empty() => MappingIdentity::File(file),
+            Some(bytes) => MappingIdentity::BuildId(BuildId::Gnu(bytes)),
+            None => MappingIdentity::BuildId(BuildId::Go(build_id.into_owned())),
+        };
+        let interned = builder.dictionary().intern_mapping(identity, file);
+        self.mappings.interned.insert(id, interned);
+        Ok(interned)
+    }
+}

@@ -1,0 +1,194 @@
+//! The protobuf wire format, read in place: fields borrow from the message, nothing is allocated.
+//!
+//! Generated code is not used for what comes from outside, because it allocates many times the input before anything can be
+//! checked, and because the same field numbers have different meanings in different layouts of OTLP profiles.
+
+/// One field's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Value<'a> {
+    Varint(u64),
+    Fixed64(u64),
+    Bytes(&'a [u8]),
+    Fixed32(u32),
+}
+
+/// Bytes that are no protobuf message, or a field of another type than the contract says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("it ends in the middle of a field")]
+    Truncated,
+    #[error("a varint has more than 64 bits")]
+    Varint,
+    #[error("field number 0 or a wire type that does not exist")]
+    Tag,
+    #[error("field {0} has another wire type than its contract says")]
+    Type(u32),
+}
+
+/// The fields of one message, in the order in which they were sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    pub(crate) fn new(message: &'a [u8]) -> Self {
+        Self { rest: message }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    fn read(&mut self) -> Result<(u32, Value<'a>), WireError> {
+        let tag = varint(&mut self.rest)?;
+        let number =
+            u32::try_from(tag >> 3).ok().filter(|&number| 0 < number && number < 1 << 29).ok_or(WireError::Tag)?;
+        let value = match tag & 7 {
+            0 => Value::Varint(varint(&mut self.rest)?),
+            1 => Value::Fixed64(u64::from_le_bytes(self.take()?)),
+            2 => {
+                let length = usize::try_from(varint(&mut self.rest)?).unwrap_or(usize::MAX);
+                let (bytes, rest) = self.rest.split_at_checked(length).ok_or(WireError::Truncated)?;
+                self.rest = rest;
+                Value::Bytes(bytes)
+            }
+            5 => Value::Fixed32(u32::from_le_bytes(self.take()?)),
+            _ => return Err(WireError::Tag),
+        };
+        Ok((number, value))
+    }
+}
+
+impl<'a> Iterator for Fields<'a> {
+    type Item = Result<(u32, Value<'a>), WireError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.read();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
+
+impl<'a> Value<'a> {
+    /// A nested message, string or bytes.
+    pub(crate) fn bytes(self, number: u32) -> Result<&'a [u8], WireError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            _ => Err(WireError::Type(number)),
+        }
+    }
+
+    /// Any integer type that travels as a varint.
+    pub(crate) fn varint(self, number: u32) -> Result<u64, WireError> {
+        match self {
+            Self::Varint(varint) => Ok(varint),
+            _ => Err(WireError::Type(number)),
+        }
+    }
+
+    /// An int64: the same 64 bits.
+    pub(crate) fn int64(self, number: u32) -> Result<i64, WireError> {
+        Ok(self.varint(number)?.cast_signed())
+    }
+
+    pub(crate) fn fixed64(self, number: u32) -> Result<u64, WireError> {
+        match self {
+            Self::Fixed64(fixed) => Ok(fixed),
+            _ => Err(WireError::Type(number)),
+        }
+    }
+
+    /// A repeated integer, packed or one at a time, into `out`.
+    pub(crate) fn varints(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
+        match self {
+            Self::Varint(varint) => out.push(varint),
+            Self::Bytes(mut packed) => {
+                while !packed.is_empty() {
+                    out.push(varint(&mut packed)?);
+                }
+            }
+            _ => return Err(WireError::Type(number)),
+        }
+        Ok(())
+    }
+
+    /// A repeated fixed64, packed or one at a time, into `out`.
+    pub(crate) fn fixed64s(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
+        match self {
+            Self::Fixed64(fixed) => out.push(fixed),
+            Self::Bytes(packed) => {
+                let (chunks, rest) = packed.as_chunks();
+                if !rest.is_empty() {
+                    return Err(WireError::Truncated);
+                }
+                out.extend(chunks.iter().map(|bytes| u64::from_le_bytes(*bytes)));
+            }
+            _ => return Err(WireError::Type(number)),
+        }
+        Ok(())
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    let mut number = 0;
+    for shift in (0..70).step_by(7) {
+        let (&byte, rest) = bytes.split_first().ok_or(WireError::Truncated)?;
+        *bytes = rest;
+        if shift == 63 && byte > 1 {
+            return Err(WireError::Varint);
+        }
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Ok(number);
+        }
+    }
+    Err(WireError::Varint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_read_in_order() {
+        let message = [0x08, 0x96, 0x01, 0x12, 2, b'h', b'i', 0x19, 1, 0, 0, 0, 0, 0, 0, 0, 0x25, 2, 0, 0, 0];
+        let fields: Vec<_> = Fields::new(&message).collect::<Result<_, _>>().unwrap();
+        let want = [(1, Value::Varint(150)), (2, Value::Bytes(b"hi")), (3, Value::Fixed64(1)), (4, Value::Fixed32(2))];
+        assert_eq!(fields, want);
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_once() {
+        for (bytes, error) in [
+            (&[0x08][..], WireError::Truncated),
+            (&[0x12, 5, 1], WireError::Truncated),
+            (&[0x19, 1], WireError::Truncated),
+            (&[0x00, 1], WireError::Tag),
+            (&[0x0b], WireError::Tag),
+            (&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2], WireError::Varint),
+            (&[0xff; 20], WireError::Varint),
+        ] {
+            let read: Vec<_> = Fields::new(bytes).collect();
+            assert_eq!(read, [Err(error)], "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn repeated_numbers_are_packed_or_not() {
+        let mut out = Vec::new();
+        Value::Bytes(&[1, 0x96, 1]).varints(1, &mut out).unwrap();
+        Value::Varint(7).varints(1, &mut out).unwrap();
+        assert_eq!(out, [1, 150, 7]);
+        assert_eq!(Value::Bytes(&[0x80]).varints(1, &mut out), Err(WireError::Truncated));
+        assert_eq!(Value::Bytes(&[0; 9]).fixed64s(1, &mut out), Err(WireError::Truncated));
+        assert_eq!(Value::Fixed32(1).varints(9, &mut out), Err(WireError::Type(9)));
+    }
+}

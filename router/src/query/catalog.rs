@@ -1,0 +1,181 @@
+//! What there is: series, label names, label values, profile types.
+//!
+//! A metric name here means every type of that full id or short name: these answers are for finding names, and refuse none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::selection::Operation;
+use proto::{Fold, Matcher, ProfileType, Selection, TenantId, Window};
+
+use crate::query::error::QueryError;
+use crate::query::expr::Group;
+use crate::query::fold::Folding;
+use crate::query::frame::Namer;
+use crate::query::labels::{Labels, NAME_LABEL};
+use crate::query::limits::QUERY_SELECTORS_MAX;
+use crate::query::parse::parse_selector;
+use crate::query::reader::{Reader, detail};
+use crate::query::resolve::is_named;
+use crate::query::run::{Run, Timings};
+use crate::query::selector::Selector;
+use crate::query::stack_label::StackLabel;
+use crate::query::stack_values::StackGrouping;
+
+/// Of whom, of which series, and when.
+#[derive(Clone, Debug)]
+pub(crate) struct CatalogRequest {
+    pub(crate) tenant: TenantId,
+    /// Selectors, of which one must hold; none: everything.
+    pub(crate) selectors: Vec<String>,
+    pub(crate) window: Window,
+}
+
+/// A selector whose names are matchers.
+struct Matched {
+    selector: Selector,
+    matchers: Vec<Matcher>,
+}
+
+impl Reader {
+    /// The labels of all series that have samples, sorted, metric names included.
+    pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Vec<Labels>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let (series, _) = self.found(&request, &mut run).await?;
+        Ok((series.into_iter().collect(), run.timings()))
+    }
+
+    /// The names of all labels and sample attributes, sorted.
+    pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Vec<String>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let (series, mut names) = self.found(&request, &mut run).await?;
+        names.extend(series.iter().flat_map(Labels::iter).map(|(name, _)| name.to_owned()));
+        Ok((names.into_iter().collect(), run.timings()))
+    }
+
+    /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
+    pub(crate) async fn label_values(
+        &self,
+        name: &str,
+        request: CatalogRequest,
+    ) -> Result<(Vec<String>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let mut values = BTreeSet::new();
+        for matched in matched(&request, &mut run).await? {
+            let Some(Matched { selector, matchers }) = matched else { continue };
+            let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
+            if !looks_into_stacks {
+                let found = self.nodes.series(&request.tenant, &matchers, request.window);
+                let found = run.shards(found).await?;
+                let labels = found.series.iter().map(named);
+                values.extend(labels.map(|labels| labels.get(name).to_owned()).filter(|value| !value.is_empty()));
+                if !found.attribute_names.iter().any(|attribute| attribute == name) {
+                    continue;
+                }
+            }
+            values.extend(self.values_of_samples(name, selector, matchers, &request, &mut run).await?);
+        }
+        Ok((values.into_iter().collect(), run.timings()))
+    }
+
+    /// Every profile type, by full id.
+    pub(crate) async fn profile_types(
+        &self,
+        tenant: TenantId,
+        window: Window,
+        metric: Option<&str>,
+    ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let found = run.shards(self.nodes.series(&tenant, &[], window)).await?;
+        let types = found.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL)));
+        let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
+        Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
+    }
+
+    /// The series that any of the selectors covers, and the names of sample attributes.
+    async fn found(
+        &self,
+        request: &CatalogRequest,
+        run: &mut Run,
+    ) -> Result<(BTreeSet<Labels>, BTreeSet<String>), QueryError> {
+        let (mut series, mut attributes) = (BTreeSet::new(), BTreeSet::new());
+        for matched in matched(request, run).await?.into_iter().flatten() {
+            if let Some(matcher) = matched.selector.stack_matchers.first() {
+                return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
+            }
+            let found = self.nodes.series(&request.tenant, &matched.matchers, request.window);
+            let found = run.shards(found).await?;
+            series.extend(found.series.iter().map(named));
+            attributes.extend(found.attribute_names);
+        }
+        Ok((series, attributes))
+    }
+
+    /// The values that samples and their stacks have, asked for as groups of a sum.
+    async fn values_of_samples(
+        &self,
+        name: &str,
+        selector: Selector,
+        matchers: Vec<Matcher>,
+        request: &CatalogRequest,
+        run: &mut Run,
+    ) -> Result<Vec<String>, QueryError> {
+        let is_name = name == NAME_LABEL;
+        let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
+        let Group::By(labels) = &group else { return Ok(Vec::new()) };
+        let stacks = detail(&StackGrouping::new(&selector.stack_matchers, labels));
+        let selection = Selection {
+            tenant: request.tenant.clone(),
+            matchers,
+            fold: Fold::Sum(vec![request.window.start_ns, request.window.end_ns]),
+            group_by: Folding::shard_labels(&group),
+            group_by_series: false,
+            stacks,
+        };
+        let answers = run.shards(self.nodes.select(&selection)).await?;
+        let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
+        let values = run.blocking("fold", move |cancelled| {
+            let Group::By(labels) = &group else { return Ok(Vec::new()) };
+            let stacks = StackGrouping::new(&selector.stack_matchers, labels);
+            let folding = Folding { group: &group, stacks, attributes: Vec::new() };
+            let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
+            let values =
+                folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
+            Ok(values.collect())
+        });
+        values.await
+    }
+}
+
+/// Parses the selectors; `None` for one whose name no type can have.
+async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<Matched>>, QueryError> {
+    if request.selectors.is_empty() {
+        let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Vec::new() };
+        return Ok(vec![Some(Matched { selector: everything, matchers: Vec::new() })]);
+    }
+    if request.selectors.len() > QUERY_SELECTORS_MAX {
+        return Err(QueryError::TooComplex { what: "selectors", max: QUERY_SELECTORS_MAX });
+    }
+    let texts = request.selectors.clone();
+    run.blocking("parse", move |_| texts.iter().map(|text| parse_selector(text).map(with_names)).collect()).await
+}
+
+fn with_names(selector: Selector) -> Option<Matched> {
+    let mut matchers = selector.matchers.clone();
+    for name in &selector.names {
+        let (operation, value) = match ProfileType::parse(name) {
+            Some(_) => (Operation::Equal, name.clone()),
+            None if name.is_empty() || name.contains(':') => return None,
+            None => (Operation::Match, format!("{}:.*", regex::escape(name))),
+        };
+        matchers.push(Matcher { name: PROFILE_TYPE_LABEL.to_owned(), operation, value });
+    }
+    Some(Matched { selector, matchers })
+}
+
+/// A series' labels with its metric's name.
+fn named(labels: &proto::LabelSet) -> Labels {
+    let labels = Labels::from(labels);
+    let id = labels.get(PROFILE_TYPE_LABEL).to_owned();
+    labels.with(NAME_LABEL, &id)
+}

@@ -1,0 +1,151 @@
+//! Flame graphs: all stacks of a selector in a window as one tree.
+//!
+//! The same question gives the same bytes, in every format.
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::selection::Operation;
+use proto::{Answer, Fold, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
+
+use crate::query::error::QueryError;
+use crate::query::frame::{NamedLocations, Namer};
+use crate::query::parse::parse_selector;
+use crate::query::prune::{PrunedTree, prune};
+use crate::query::reader::Reader;
+use crate::query::resolve::{Want, resolve};
+use crate::query::run::{Cancelled, Run, Timings};
+use crate::query::selector::Selector;
+use crate::query::stack_tree::{LocationKeys, StackTree, StackTreeBuilder};
+use crate::query::stack_values::{Combinations, StackGrouping};
+use crate::query::symbolization::Symbolization;
+use crate::query::{flamegraph_json, folded, pprof};
+
+/// How a flame graph is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Folded,
+    Pprof,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct FlamegraphRequest {
+    /// A vector selector.
+    pub(crate) query: String,
+    pub(crate) window: Window,
+    pub(crate) format: Format,
+    /// Root and `(other)` nodes included; at least 1.
+    pub(crate) nodes_max: usize,
+}
+
+/// What is told beside the tree.
+#[derive(Debug)]
+pub(crate) struct Summary {
+    /// None: no series is in the window.
+    pub(crate) profile_type: Option<ProfileType>,
+    pub(crate) window: Window,
+    /// Samples that were read, those included whose stacks no matcher passed.
+    pub(crate) samples: u64,
+    pub(crate) series: u64,
+    pub(crate) shards: usize,
+}
+
+impl Reader {
+    /// The flame graph, written.
+    pub(crate) async fn flamegraph(
+        &self,
+        tenant: &TenantId,
+        request: FlamegraphRequest,
+    ) -> Result<(Vec<u8>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let text = request.query.clone();
+        let selector = run.blocking("parse", move |_| parse_selector(&text)).await?;
+        let (window, mut matchers) = (request.window, selector.matchers.clone());
+        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
+        let types = resolved.and_then(|resolved| resolved.types).unwrap_or_default();
+        let mut summary = Summary { profile_type: None, window, samples: 0, series: 0, shards: 0 };
+        let mut answers = Vec::new();
+        match types.as_slice() {
+            [] => summary.shards = self.nodes.placement().shards().len(),
+            [only] => {
+                let is_type = Matcher {
+                    name: PROFILE_TYPE_LABEL.to_owned(),
+                    operation: Operation::Equal,
+                    value: only.to_string(),
+                };
+                matchers.push(is_type);
+                let fold =
+                    if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window.start_ns, window.end_ns]) };
+                let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
+                let selection =
+                    Selection { tenant, matchers, fold, group_by: Vec::new(), group_by_series: false, stacks };
+                answers = run.shards(self.nodes.select(&selection)).await?;
+                summary.profile_type = Some(only.clone());
+                summary.samples = answers.iter().map(|answer| answer.samples).sum();
+                summary.series = answers.iter().map(|answer| answer.series).sum();
+                summary.shards = answers.len();
+            }
+            _ => return Err(QueryError::SeveralTypes { types }),
+        }
+        let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
+        let written = run.blocking("merge", move |cancelled| {
+            write(&answers, &summary, &selector, &request, Namer::new(&symbols, deadline), cancelled)
+        });
+        Ok((written.await?, run.timings()))
+    }
+}
+
+/// Names, merges, prunes and writes.
+fn write(
+    answers: &[Answer],
+    summary: &Summary,
+    selector: &Selector,
+    request: &FlamegraphRequest,
+    mut namer: Namer<'_>,
+    cancelled: &Cancelled,
+) -> Result<Vec<u8>, QueryError> {
+    let mut named = Vec::with_capacity(answers.len());
+    for answer in answers {
+        cancelled.check()?;
+        named.push((answer, namer.name(&answer.dictionary)));
+    }
+    let stacks = StackGrouping::new(&selector.stack_matchers, &[]);
+    let table = &namer.table;
+    let tree = |keys: &mut dyn FnMut(&Answer, &NamedLocations) -> LocationKeys| {
+        let mut builder = StackTreeBuilder::new();
+        for (answer, named) in &named {
+            let values =
+                stacks.values_of(answer, named, table, &mut Combinations::default(), &mut Combinations::default());
+            builder.add(answer, &keys(answer, named), &values.passes, cancelled)?;
+        }
+        Ok::<StackTree, QueryError>(builder.finish())
+    };
+    match request.format {
+        Format::Json => {
+            let tree = tree(&mut |_, named| frame_keys(named))?;
+            let pruned = prune(&tree, request.nodes_max, &table.ranks());
+            Ok(flamegraph_json::write(&pruned, table, summary, &Symbolization::of(&tree, table)))
+        }
+        Format::Folded => {
+            let mut names = folded::Names::default();
+            let tree = tree(&mut |_, named| names.keys(named, table))?;
+            let pruned: PrunedTree = prune(&tree, request.nodes_max, &names.ranks());
+            folded::write(&pruned, &names)
+        }
+        Format::Pprof => {
+            let mut locations = pprof::Locations::default();
+            let tree = tree(&mut |answer, named| locations.keys(answer, named, table))?;
+            let pruned = prune(&tree, request.nodes_max, &locations.ranks(table));
+            pprof::write(&pruned, &locations, table, summary)
+        }
+    }
+}
+
+/// Every frame of a location is a key, inlined ones too.
+fn frame_keys(named: &NamedLocations) -> LocationKeys {
+    let mut keys = LocationKeys::default();
+    for location in 0..named.len() {
+        keys.push(named.lines(location).iter().rev().map(|line| line.frame));
+    }
+    keys
+}

@@ -1,0 +1,319 @@
+//! From the answers of shards to the series of one leaf: sums by labels and time, exact.
+//!
+//! Sums are i128 from the shards to here; `window` turns them into floats at the very end.
+
+use std::collections::HashMap;
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::selection::Cell;
+use proto::{Answer, Fold, ProfileType};
+
+use crate::query::error::QueryError;
+use crate::query::expr::Group;
+use crate::query::frame::{NamedLocations, Namer};
+use crate::query::labels::{Labels, NAME_LABEL};
+use crate::query::run::Cancelled;
+use crate::query::stack_label::StackLabel;
+use crate::query::stack_values::{Combinations, NodeValues, StackGrouping};
+
+/// Cells between two looks at whether anybody still waits.
+const CELLS_BETWEEN_CHECKS: usize = 1 << 16;
+
+/// (time, sum) pairs.
+pub(crate) type TimeSums = Vec<(i64, i128)>;
+
+/// Sums of one series of a leaf.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    /// As the leaf's group says, without the metric's name.
+    pub(crate) labels: Labels,
+    /// Index of the type.
+    pub(crate) profile_type: usize,
+    /// Index of the stored series' times; means nothing where the group is `By`.
+    pub(crate) times: usize,
+    /// (time, sum), ascending, each time once; the time of a bucket is its end.
+    pub(crate) sums: TimeSums,
+}
+
+/// All series of a leaf.
+#[derive(Debug, Default)]
+pub(crate) struct Folded {
+    pub(crate) series: Vec<Sums>,
+    pub(crate) types: Vec<ProfileType>,
+    /// The times at which each stored series has any sample, ascending: its points, whatever part of them a `Sums` holds.
+    pub(crate) times: Vec<Vec<i64>>,
+}
+
+/// How answers become series.
+#[derive(Debug)]
+pub(crate) struct Folding<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) stacks: StackGrouping<'a>,
+    /// Of the labels that the group names, those that are sample attributes: no part of a stored series' identity.
+    pub(crate) attributes: Vec<String>,
+}
+
+impl<'a> Folding<'a> {
+    /// The labels that shards group by.
+    pub(crate) fn shard_labels(group: &Group) -> Vec<String> {
+        let (Group::Series(labels) | Group::By(labels)) = group;
+        let in_shards = |name: &&String| StackLabel::named(name).is_none() && *name != NAME_LABEL;
+        let mut labels: Vec<String> = labels.iter().filter(in_shards).cloned().collect();
+        labels.push(PROFILE_TYPE_LABEL.to_owned());
+        labels.sort_unstable();
+        labels.dedup();
+        labels
+    }
+
+    /// What is kept of a group's labels.
+    fn project(&self, labels: &Labels) -> Labels {
+        match self.group {
+            Group::Series(_) => labels.clone(),
+            Group::By(names) => labels.only(names),
+        }
+    }
+
+    /// Adds the answers to one selection.
+    pub(crate) fn fold(
+        &self,
+        answers: &[Answer],
+        fold: &Fold,
+        namer: &mut Namer<'_>,
+        cancelled: &Cancelled,
+    ) -> Result<Folded, QueryError> {
+        let mut series = SeriesBuilder::default();
+        let (mut leaf, mut any) = (Combinations::default(), Combinations::default());
+        for answer in answers {
+            let named = if self.stacks.is_empty() { NamedLocations::default() } else { namer.name(&answer.dictionary) };
+            let values = self.stacks.values_of(answer, &named, &namer.table, &mut leaf, &mut any);
+            self.add(answer, fold, &values, any.values.len(), &mut series, cancelled)?;
+        }
+        let names = |labels: &[StackLabel]| labels.iter().map(|label| label.name().to_owned()).collect::<Vec<_>>();
+        let named_leaf = (names(&self.stacks.leaf_labels), &leaf);
+        let named_any = (names(&self.stacks.any_labels), &any);
+        Ok(series.finish(&[named_leaf, named_any]))
+    }
+
+    /// Adds one answer: cells in the order of (group, bucket, leaf values), so that the sums of one series and bucket are
+    /// added up in one small table of `stack_*` values.
+    fn add(
+        &self,
+        answer: &Answer,
+        fold: &Fold,
+        values: &NodeValues,
+        combinations: usize,
+        series: &mut SeriesBuilder,
+        cancelled: &Cancelled,
+    ) -> Result<(), QueryError> {
+        let groups: Vec<Option<Grouped>> =
+            answer.groups.iter().map(|labels| self.grouped(&labels.into(), series)).collect();
+        let leaf_of = |cell: &Cell| values.leaf.get(cell.node as usize).copied().unwrap_or(0);
+        let mut cells: Vec<&Cell> = answer.cells.iter().collect();
+        cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, leaf_of(cell), cell.node));
+        let mut counted = Counted::new(combinations);
+        for (i, run) in
+            cells.chunk_by(|a, b| (a.group, a.bucket, leaf_of(a)) == (b.group, b.bucket, leaf_of(b))).enumerate()
+        {
+            if i % CELLS_BETWEEN_CHECKS == 0 {
+                cancelled.check()?;
+            }
+            let Some(first) = run.first() else { continue };
+            let Some(grouped) = groups.get(first.group as usize).copied().flatten() else { continue };
+            let Some(time) = time_of(answer, fold, first.bucket) else { continue };
+            series.saw(grouped.times, time);
+            let passing = run.iter().filter(|cell| values.passes.get(cell.node as usize).copied().unwrap_or(false));
+            if self.stacks.any_labels.is_empty() {
+                let mut sums = passing.map(|cell| cell.sum).peekable();
+                if sums.peek().is_some() {
+                    series.add(grouped, [leaf_of(first), 0], time, sums.sum())?;
+                }
+            } else {
+                for cell in passing {
+                    counted.count(answer, values, cell);
+                }
+                counted.drain(|combination, sum| series.add(grouped, [leaf_of(first), combination], time, sum))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a group of an answer is here; `None` if it has no profile type, which no stored series lacks.
+    fn grouped(&self, labels: &Labels, series: &mut SeriesBuilder) -> Option<Grouped> {
+        let profile_type = ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))?;
+        let profile_type = intern(&mut series.types, profile_type);
+        let times = intern(&mut series.stored, labels.without(&self.attributes));
+        let labels = intern(&mut series.labels, self.project(labels));
+        Some(Grouped { labels, profile_type, times })
+    }
+}
+
+/// The end of a bucket, or the time that it is.
+fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
+    match fold {
+        Fold::Sum(edges) => edges.get(bucket as usize + 1).copied(),
+        Fold::Points(_) | Fold::Last(_) => answer.bucket_times_ns.get(bucket as usize).copied(),
+    }
+}
+
+/// The indices of a group's labels, type and stored series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Grouped {
+    labels: usize,
+    profile_type: usize,
+    times: usize,
+}
+
+/// What is added up of one series and bucket, by combination of `stack_*` values.
+struct Counted {
+    sums: Vec<i128>,
+    /// The last stack that counted under a combination: it counts once, however often the value is in it.
+    last_stack: Vec<u64>,
+    stacks: u64,
+    touched: Vec<u32>,
+    is_touched: Vec<bool>,
+}
+
+impl Counted {
+    fn new(combinations: usize) -> Self {
+        Self {
+            sums: vec![0; combinations],
+            last_stack: vec![0; combinations],
+            stacks: 0,
+            touched: Vec::new(),
+            is_touched: vec![false; combinations],
+        }
+    }
+
+    /// Counts a cell's sum under every combination of the frames from its node to the root.
+    fn count(&mut self, answer: &Answer, values: &NodeValues, cell: &Cell) {
+        self.stacks += 1;
+        let mut at = cell.node;
+        if at == 0 {
+            self.count_under(&values.any_of_empty, cell.sum);
+        }
+        while at != 0 {
+            let Some(node) = answer.nodes.get(at as usize) else { return };
+            self.count_under(values.any(node.location), cell.sum);
+            at = node.parent;
+        }
+    }
+
+    fn count_under(&mut self, combinations: &[u32], sum: i128) {
+        for &combination in combinations {
+            let i = combination as usize;
+            let (Some(last), Some(total), Some(touched)) =
+                (self.last_stack.get_mut(i), self.sums.get_mut(i), self.is_touched.get_mut(i))
+            else {
+                continue;
+            };
+            if *last != self.stacks {
+                *last = self.stacks;
+                *total += sum;
+                if !*touched {
+                    *touched = true;
+                    self.touched.push(combination);
+                }
+            }
+        }
+    }
+
+    /// Hands every sum over and starts again.
+    fn drain(&mut self, mut to: impl FnMut(u32, i128) -> Result<(), QueryError>) -> Result<(), QueryError> {
+        for combination in self.touched.drain(..) {
+            let i = combination as usize;
+            if let (Some(sum), Some(touched)) = (self.sums.get_mut(i), self.is_touched.get_mut(i)) {
+                to(combination, std::mem::take(sum))?;
+                *touched = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Distinct things, by index.
+type Interned<T> = HashMap<T, usize>;
+
+fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
+    let next = interned.len();
+    *interned.entry(thing).or_insert(next)
+}
+
+fn into_order<T>(interned: Interned<T>) -> Vec<T> {
+    let mut things: Vec<_> = interned.into_iter().collect();
+    things.sort_by_key(|&(_, i)| i);
+    things.into_iter().map(|(thing, _)| thing).collect()
+}
+
+/// Series while answers are added.
+#[derive(Default)]
+struct SeriesBuilder {
+    labels: Interned<Labels>,
+    types: Interned<ProfileType>,
+    stored: Interned<Labels>,
+    times: Vec<Vec<i64>>,
+    /// By (group, leaf values, `stack_*` values).
+    sums: HashMap<(Grouped, [u32; 2]), TimeSums>,
+    entries: usize,
+}
+
+impl SeriesBuilder {
+    fn saw(&mut self, times: usize, time: i64) {
+        if self.times.len() <= times {
+            self.times.resize(times + 1, Vec::new());
+        }
+        if let Some(times) = self.times.get_mut(times)
+            && times.last() != Some(&time)
+        {
+            times.push(time);
+        }
+    }
+
+    fn add(&mut self, grouped: Grouped, combinations: [u32; 2], time: i64, sum: i128) -> Result<(), QueryError> {
+        self.entries += 1;
+        if self.entries > proto::limits::QUERY_CELLS_MAX {
+            return Err(QueryError::too_many_cells());
+        }
+        self.sums.entry((grouped, combinations)).or_default().push((time, sum));
+        Ok(())
+    }
+
+    /// The series, each once, in the order of their labels.
+    fn finish(mut self, named: &[(Vec<String>, &Combinations); 2]) -> Folded {
+        let labels = into_order(self.labels);
+        let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
+        for ((grouped, combinations), sums) in self.sums {
+            let Some(labels) = labels.get(grouped.labels) else { continue };
+            let mut all: Vec<(String, String)> = Vec::new();
+            for ((names, known), combination) in named.iter().zip(combinations) {
+                let values = known.values.get(combination as usize).map(Vec::as_slice).unwrap_or_default();
+                all.extend(names.iter().cloned().zip(values.iter().cloned()));
+            }
+            all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+            // Groups that the projection makes equal are one series; what they are points of means nothing then.
+            merged.entry((Labels::new(all), grouped.profile_type, grouped.times)).or_default().extend(sums);
+        }
+        for times in &mut self.times {
+            times.sort_unstable();
+            times.dedup();
+        }
+        let mut series: Vec<Sums> = merged
+            .into_iter()
+            .map(|((labels, profile_type, times), sums)| Sums { labels, profile_type, times, sums: add_up(sums) })
+            .collect();
+        series.sort_by(|a, b| (&a.labels, a.profile_type, a.times).cmp(&(&b.labels, b.profile_type, b.times)));
+        Folded { series, types: into_order(self.types), times: self.times }
+    }
+}
+
+/// Ascending, each time once.
+fn add_up(mut sums: TimeSums) -> TimeSums {
+    sums.sort_unstable_by_key(|&(time, _)| time);
+    let mut out: TimeSums = Vec::with_capacity(sums.len());
+    for (time, sum) in sums {
+        match out.last_mut() {
+            Some((last, total)) if *last == time => *total += sum,
+            _ => out.push((time, sum)),
+        }
+    }
+    out
+}

@@ -1,0 +1,71 @@
+//! Labels of a result: sorted by name, each name once, no empty value.
+
+use std::fmt;
+
+use proto::LabelSet;
+
+/// The label that holds a profile type's full id where PromQL looks for a metric's name.
+pub(crate) const NAME_LABEL: &str = "__name__";
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Labels(Vec<(String, String)>);
+
+impl Labels {
+    /// Sorts; of equal names the first stays; empty values, which mean "absent", are left out.
+    pub(crate) fn new(mut labels: Vec<(String, String)>) -> Self {
+        labels.sort_by(|a, b| a.0.cmp(&b.0));
+        labels.dedup_by(|later, first| later.0 == first.0);
+        labels.retain(|(_, value)| !value.is_empty());
+        Self(labels)
+    }
+
+    /// The value of a label, or "" if it is absent.
+    pub(crate) fn get(&self, name: &str) -> &str {
+        let found = self.0.binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found.ok().and_then(|i| self.0.get(i)).map_or("", |(_, value)| value)
+    }
+
+    /// All labels, sorted by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// These labels, with one of them set, or removed where the value is empty.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Self {
+        let rest = self.0.iter().filter(|(known, _)| known != name).cloned();
+        Self::new(rest.chain([(name.to_owned(), value.to_owned())]).collect())
+    }
+
+    /// These labels without some of them.
+    pub(crate) fn without(&self, names: &[String]) -> Self {
+        Self(self.0.iter().filter(|(known, _)| !names.contains(known)).cloned().collect())
+    }
+
+    /// Some of these labels.
+    pub(crate) fn only(&self, names: &[String]) -> Self {
+        Self(self.0.iter().filter(|(known, _)| names.contains(known)).cloned().collect())
+    }
+
+    /// These labels without the metric's name.
+    pub(crate) fn without_name(&self) -> Self {
+        Self(self.0.iter().filter(|(known, _)| known != NAME_LABEL).cloned().collect())
+    }
+}
+
+impl From<&LabelSet> for Labels {
+    fn from(labels: &LabelSet) -> Self {
+        // Already sorted, unique and without empty values.
+        Self(labels.iter().map(|label| (label.name.clone(), label.value.clone())).collect())
+    }
+}
+
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("{")?;
+        for (i, (name, value)) in self.iter().enumerate() {
+            write!(f, "{}{name}={value:?}", if i == 0 { "" } else { ", " })?;
+        }
+        f.write_str("}")
+    }
+}

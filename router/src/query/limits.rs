@@ -1,0 +1,34 @@
+//! Bounds of one query, each with its reason. What they share with nodes stands in `proto::limits`.
+
+/// Text of one query: dashboards that join many label values by `|` reach tens of kilobytes.
+pub(crate) const QUERY_BYTES_MAX: usize = 64 << 10;
+
+/// Operators inside one another: what a person writes has ten; evaluation recurses this deep.
+pub(crate) const QUERY_DEPTH_MAX: usize = 100;
+
+/// Selectors of one query, or of one question for series: each is at least one call to every shard.
+pub(crate) const QUERY_SELECTORS_MAX: usize = 50;
+
+/// Regular expressions of one query: the parser compiles each, to at most 10 MiB.
+pub(crate) const QUERY_REGEXES_MAX: usize = 32;
+
+/// Compiled size of one regular expression: what nodes allow too.
+pub(crate) const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// Signs and words of one query, outside of quotes, that can nest: the parser's work grows with the square of the depth.
+pub(crate) const QUERY_OPERATORS_MAX: usize = 2_000;
+
+/// Stack of the thread that parses: the parser's tree is as deep as the query has operators, and is dropped recursively.
+pub(crate) const PARSER_STACK_BYTES: usize = 16 << 20;
+
+/// Longest range or offset: beyond it, times near the end of what 64 bits of nanoseconds hold overflow.
+pub(crate) const DURATION_MAX_NS: i64 = 100 * 365 * 86_400 * 1_000_000_000;
+
+/// Pieces into which a selector's time is cut: 115 days of points.
+pub(crate) const QUERY_BUCKETS_MAX: usize = 1_000_000;
+
+/// Values (series x steps) of one vector while a query is evaluated: 128 MiB.
+pub(crate) const QUERY_VALUES_MAX: usize = 8_000_000;
+
+/// Nodes of a flame graph before it is pruned: about 1 GiB in all tables together.
+pub(crate) const TREE_NODES_MAX: usize = 8_000_000;

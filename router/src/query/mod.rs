@@ -1,0 +1,40 @@
+//! The read path: PromQL over profiles, flame graphs, and what series there are.
+//!
+//! # Read in this order
+//! [`expr`] (what a query is) → [`parse`], [`plan`] → [`selector`], [`resolve`] (what is asked of shards) → [`window`] (time) →
+//! [`frame`], [`stack_label`], [`stack_values`] (names) → [`fold`] (answers to series) → [`aggregate`], [`binary`],
+//! [`evaluate`] → [`reader`]. Flame graphs: [`stack_tree`] → [`prune`] → [`flamegraph`] and its formats.
+
+pub(crate) mod aggregate;
+mod binary;
+pub(crate) mod catalog;
+mod error;
+pub(crate) mod evaluate;
+mod expr;
+pub(crate) mod flamegraph;
+mod flamegraph_json;
+mod fold;
+mod folded;
+mod frame;
+pub(crate) mod labels;
+mod limits;
+mod parse;
+mod plan;
+mod pprof;
+mod pprof_message;
+mod prune;
+pub(crate) mod reader;
+mod resolve;
+pub(crate) mod run;
+mod selector;
+mod stack_label;
+mod stack_tree;
+mod stack_values;
+mod symbolization;
+pub(crate) mod window;
+
+pub use error::{ErrorKind, MatchingProblem, QueryError};
+pub use reader::Reader;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,307 @@
+//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs.
+//!
+//! Locations without a name have no lines, but their address: pprof tools name them from local files. A mapping begins at 0,
+//! so that addresses are those of the file; one that says no end holds virtual addresses, one that says an end holds offsets,
+//! which is how `go tool pprof` tells them apart.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indexmap::IndexSet;
+use prost::Message as _;
+use proto::{Address, Answer, BuildId, Location as Stored, build_id};
+
+use crate::query::error::QueryError;
+use crate::query::flamegraph::Summary;
+use crate::query::frame::{FrameTable, NamedLine, NamedLocations, build_id as build_id_of};
+use crate::query::pprof_message::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
+use crate::query::prune::{NodeKind, PrunedTree};
+use crate::query::stack_tree::LocationKeys;
+
+/// Location ids of all samples together: 512 MiB.
+const LOCATION_IDS_MAX: usize = 64 << 20;
+
+/// The end of a mapping of file offsets: behind any file.
+const OFFSETS_END: u64 = 1 << 47;
+
+/// Distinct locations of all answers.
+#[derive(Debug, Default)]
+pub(crate) struct Locations {
+    locations: IndexSet<LocationKey>,
+    mappings: IndexSet<MappingKey>,
+}
+
+/// What tells a location from others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LocationKey {
+    /// Innermost first; none if it has no name.
+    lines: Box<[NamedLine]>,
+    mapping: usize,
+    /// 0 if the sender gave lines.
+    address: u64,
+}
+
+/// What tells a mapping from others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct MappingKey {
+    file: String,
+    build_id: String,
+    of_offsets: bool,
+}
+
+impl Locations {
+    /// The key of each location: itself.
+    pub(crate) fn keys(&mut self, answer: &Answer, named: &NamedLocations, table: &FrameTable) -> LocationKeys {
+        let mut keys = LocationKeys::default();
+        let dictionary = &answer.dictionary;
+        for (i, location) in (0..).zip(&dictionary.locations) {
+            let mut lines = named.lines(i);
+            let (mapping, address) = match location {
+                Stored::Lines { mapping_file, .. } => {
+                    let file = dictionary.strings.get(*mapping_file).to_owned();
+                    (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
+                }
+                Stored::Address { mapping, address, .. } => {
+                    let unnamed = |line: &NamedLine| {
+                        table.frames.get(line.frame as usize).is_some_and(|frame| frame.unnamed.is_some())
+                    };
+                    if lines.first().is_some_and(unnamed) {
+                        lines = &[];
+                    }
+                    let (identity, file) = dictionary.mapping(*mapping);
+                    let build_id = build_id_of(identity).map(plain_build_id).unwrap_or_default();
+                    let (address, of_offsets) = match *address {
+                        Address::Virtual(address) => (address, false),
+                        Address::FileOffset(offset) => (offset, true),
+                    };
+                    (MappingKey { file: file.to_owned(), build_id, of_offsets }, address)
+                }
+            };
+            let mapping = self.mappings.insert_full(mapping).0;
+            let key = LocationKey { lines: Box::from(lines), mapping, address };
+            let id = self.locations.insert_full(key).0;
+            keys.push(std::iter::once(u32::try_from(id).unwrap_or(u32::MAX)));
+        }
+        keys
+    }
+
+    /// The place of every location in an order of what they say.
+    pub(crate) fn ranks(&self, table: &FrameTable) -> Vec<u32> {
+        let content = |location: &LocationKey| {
+            let line = |line: &NamedLine| {
+                let texts = table.frames.get(line.frame as usize).map(|frame| table.texts(frame.key));
+                (texts, line.line, line.column, table.text(line.system_name))
+            };
+            let lines: Vec<_> = location.lines.iter().map(line).collect();
+            (lines, self.mappings.get_index(location.mapping), location.address)
+        };
+        let mut order: Vec<_> = self.locations.iter().enumerate().map(|(i, location)| (content(location), i)).collect();
+        order.sort_unstable();
+        let mut ranks = vec![0; order.len()];
+        for (rank, (_, location)) in (0..).zip(order) {
+            if let Some(place) = ranks.get_mut(location) {
+                *place = rank;
+            }
+        }
+        ranks
+    }
+}
+
+/// As pprof has it: GNU build IDs in hexadecimal, without saying what they are.
+fn plain_build_id(id: &BuildId) -> String {
+    match id {
+        BuildId::Gnu(bytes) => build_id::to_hex(bytes),
+        BuildId::Go(text) => text.clone(),
+        BuildId::Htlhash(bytes) => build_id::to_hex(bytes),
+    }
+}
+
+/// Writes a tree whose keys are locations.
+///
+/// # Errors
+/// [`QueryError::ValueTooLarge`] and [`QueryError::TooLarge`] where the format or memory ends.
+pub(crate) fn write(
+    tree: &PrunedTree,
+    locations: &Locations,
+    table: &FrameTable,
+    summary: &Summary,
+) -> Result<Vec<u8>, QueryError> {
+    let mut writer = Writer { locations, table, ids: Ids::default(), profile: Profile::default() };
+    writer.string("");
+    writer.header(summary);
+    let mut id_of_node: Vec<u64> = Vec::with_capacity(tree.nodes.len());
+    let mut location_ids = 0;
+    for node in &tree.nodes {
+        let id = match node.kind {
+            NodeKind::Root => 0,
+            NodeKind::Key(location) => writer.location(location),
+            NodeKind::Other => writer.other(),
+        };
+        id_of_node.push(id);
+        if node.own == 0 {
+            continue;
+        }
+        let mut stack = Vec::new();
+        let (mut kind, mut id, mut above) = (node.kind, id, node.parent);
+        while kind != NodeKind::Root {
+            stack.push(id);
+            let Some(parent) = tree.nodes.get(above as usize) else { break };
+            id = id_of_node.get(above as usize).copied().unwrap_or(0);
+            (kind, above) = (parent.kind, parent.parent);
+        }
+        location_ids += stack.len();
+        if location_ids > LOCATION_IDS_MAX {
+            return Err(QueryError::TooLarge { what: "location ids in a pprof", max: LOCATION_IDS_MAX });
+        }
+        let value = i64::try_from(node.own).map_err(|_overflow| QueryError::ValueTooLarge)?;
+        writer.profile.sample.push(Sample { location_id: stack, value: vec![value] });
+    }
+    compress(&writer.profile)
+}
+
+fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
+    // Writing to memory cannot fail.
+    let written = encoder.write_all(&profile.encode_to_vec()).and_then(|()| encoder.finish());
+    written.map_err(|error| {
+        tracing::error!(%error, "a pprof could not be compressed");
+        QueryError::Broken
+    })
+}
+
+/// What has an id already.
+#[derive(Default)]
+struct Ids {
+    strings: HashMap<String, i64>,
+    functions: HashMap<(u32, u32), u64>,
+    locations: HashMap<u32, u64>,
+    mappings: HashMap<usize, u64>,
+    other: Option<u64>,
+}
+
+struct Writer<'a> {
+    locations: &'a Locations,
+    table: &'a FrameTable,
+    ids: Ids,
+    profile: Profile,
+}
+
+impl Writer<'_> {
+    fn header(&mut self, summary: &Summary) {
+        if let Some(profile_type) = &summary.profile_type {
+            let (sample, period) = (profile_type.sample(), profile_type.period());
+            let sample = ValueType { kind: self.string(&sample.kind), unit: self.string(&sample.unit) };
+            let period = ValueType { kind: self.string(&period.kind), unit: self.string(&period.unit) };
+            self.profile.sample_type.push(sample);
+            self.profile.period_type = Some(period);
+        }
+        self.profile.time_nanos = summary.window.start_ns;
+        self.profile.duration_nanos = summary.window.end_ns.saturating_sub(summary.window.start_ns);
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&id) = self.ids.strings.get(text) {
+            return id;
+        }
+        let id = i64::try_from(self.profile.string_table.len()).unwrap_or(i64::MAX);
+        self.profile.string_table.push(text.to_owned());
+        self.ids.strings.insert(text.to_owned(), id);
+        id
+    }
+
+    fn location(&mut self, key: u32) -> u64 {
+        if let Some(&id) = self.ids.locations.get(&key) {
+            return id;
+        }
+        let locations = self.locations;
+        let Some(location) = locations.locations.get_index(key as usize) else { return 0 };
+        let mapping_id = self.mapping(location);
+        let line: Vec<Line> = location.lines.iter().map(|line| self.line(line)).collect();
+        let id = self.next_location();
+        self.profile.location.push(Location { id, mapping_id, address: location.address, line });
+        self.ids.locations.insert(key, id);
+        id
+    }
+
+    /// The location that stands for what was left out.
+    fn other(&mut self) -> u64 {
+        if let Some(id) = self.ids.other {
+            return id;
+        }
+        let function = Function { id: self.next_function(), name: self.string("(other)"), ..Function::default() };
+        self.profile.function.push(function);
+        let id = self.next_location();
+        let line = vec![Line { function_id: function.id, line: 0, column: 0 }];
+        self.profile.location.push(Location { id, mapping_id: 0, address: 0, line });
+        self.ids.other = Some(id);
+        id
+    }
+
+    fn next_location(&self) -> u64 {
+        self.profile.location.len() as u64 + 1
+    }
+
+    fn next_function(&self) -> u64 {
+        self.profile.function.len() as u64 + 1
+    }
+
+    fn line(&mut self, line: &NamedLine) -> Line {
+        Line { function_id: self.function(line), line: line.line, column: line.column }
+    }
+
+    fn function(&mut self, line: &NamedLine) -> u64 {
+        let key = (line.frame, line.system_name);
+        if let Some(&id) = self.ids.functions.get(&key) {
+            return id;
+        }
+        let table = self.table;
+        let Some(frame) = table.frames.get(line.frame as usize) else { return 0 };
+        let function = Function {
+            id: self.next_function(),
+            name: self.string(table.text(frame.key.name)),
+            system_name: self.string(table.text(line.system_name)),
+            filename: self.string(table.text(frame.key.file)),
+            start_line: frame.start_line,
+        };
+        self.profile.function.push(function);
+        self.ids.functions.insert(key, function.id);
+        function.id
+    }
+
+    /// The mapping of a location, 0 if nothing is known of it. What it says to have, all its locations have.
+    fn mapping(&mut self, location: &LocationKey) -> u64 {
+        let locations = self.locations;
+        let Some(key) = locations.mappings.get_index(location.mapping) else { return 0 };
+        if key.file.is_empty() && key.build_id.is_empty() {
+            return 0;
+        }
+        let id = match self.ids.mappings.get(&location.mapping) {
+            Some(&id) => id,
+            None => {
+                let id = self.profile.mapping.len() as u64 + 1;
+                let (filename, build_id) = (self.string(&key.file), self.string(&key.build_id));
+                let memory_limit = if key.of_offsets { OFFSETS_END } else { 0 };
+                let mut mapping = Mapping { id, memory_limit, filename, build_id, ..Mapping::default() };
+                (mapping.has_functions, mapping.has_filenames) = (true, true);
+                (mapping.has_line_numbers, mapping.has_inline_frames) = (true, true);
+                self.profile.mapping.push(mapping);
+                self.ids.mappings.insert(location.mapping, id);
+                id
+            }
+        };
+        let named = !location.lines.is_empty();
+        let has_file =
+            |line: &NamedLine| self.table.frames.get(line.frame as usize).is_some_and(|frame| frame.key.file != 0);
+        let has_files = named && location.lines.iter().all(has_file);
+        let has_numbers = named && location.lines.iter().all(|line| line.line != 0);
+        if let Some(mapping) = self.profile.mapping.iter_mut().find(|mapping| mapping.id == id) {
+            mapping.has_functions &= named;
+            mapping.has_filenames &= has_files;
+            mapping.has_line_numbers &= has_numbers;
+            mapping.has_inline_frames &= named;
+        }
+        id
+    }
+}

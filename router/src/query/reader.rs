@@ -1,0 +1,181 @@
+//! The read path: from a query to its answer.
+//!
+//! Parse → plan → load every leaf from the shards → name frames, fold, cut into windows → evaluate the operators.
+
+use std::sync::Arc;
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::selection::Operation;
+use proto::{Answer, Fold, LabelSet, Matcher, ProfileType, Selection, StackDetail, TenantId, Window, limits};
+use symbol_store::SymbolStore;
+use tokio::sync::Semaphore;
+
+use crate::nodes::Nodes;
+use crate::query::error::QueryError;
+use crate::query::evaluate::{Value, evaluate};
+use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
+use crate::query::fold::Folding;
+use crate::query::frame::Namer;
+use crate::query::parse::parse;
+use crate::query::plan::plan;
+use crate::query::resolve::{Resolved, Want, resolve};
+use crate::query::run::{Run, Timings};
+use crate::query::stack_values::StackGrouping;
+use crate::query::window::{self, Series, Steps};
+
+/// Answers queries. Cheap to clone; all clones share the bound on queries at one time.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    pub(crate) nodes: Nodes,
+    pub(crate) symbols: SymbolStore,
+    pub(crate) at_once: Arc<Semaphore>,
+}
+
+/// What a query is at its steps.
+#[derive(Debug)]
+pub(crate) struct Evaluated {
+    pub(crate) value: Value,
+    pub(crate) steps: Steps,
+    /// The aggregation at the top that gives an order, if there is one.
+    pub(crate) order: Option<Aggregation>,
+    pub(crate) timings: Timings,
+}
+
+impl Reader {
+    /// A reader over these shards and symbols.
+    #[must_use]
+    pub fn new(nodes: Nodes, symbols: SymbolStore) -> Self {
+        Self { nodes, symbols, at_once: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)) }
+    }
+
+    /// Evaluates a query at each of the steps.
+    pub(crate) async fn query(&self, tenant: &TenantId, text: &str, steps: Steps) -> Result<Evaluated, QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let text = text.to_owned();
+        let query = run.blocking("parse", move |_| {
+            let mut query = parse(&text)?;
+            plan(&mut query);
+            Ok(Arc::new(query))
+        });
+        let query = query.await?;
+        let mut leaves = Vec::with_capacity(query.leaves.len());
+        for i in 0..query.leaves.len() {
+            leaves.push(self.load(tenant, &query, i, &steps, &mut run).await?);
+        }
+        let order = match &query.root {
+            Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
+            _ => None,
+        };
+        let count = steps.0.len();
+        let value = run.blocking("evaluate", move |_| evaluate(&query.root, &mut leaves, count)).await?;
+        Ok(Evaluated { value, steps, order, timings: run.timings() })
+    }
+
+    /// The values of one leaf.
+    async fn load(
+        &self,
+        tenant: &TenantId,
+        query: &Arc<Query>,
+        leaf: usize,
+        steps: &Steps,
+        run: &mut Run,
+    ) -> Result<Vec<Series>, QueryError> {
+        let Some(this) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
+        let windows = Arc::new(window::windows(this, steps)?);
+        let span = window::span(&windows);
+        let shard_labels = Folding::shard_labels(&this.group);
+        let want = match (this.function.is_linear(), shard_labels.len()) {
+            (true, _) => Want::Matchers,
+            (false, 0 | 1) => Want::Types,
+            (false, _) => Want::Series,
+        };
+        let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
+        let Some(resolved) = resolved else { return Ok(Vec::new()) };
+        let attributes = attributes(&resolved, &shard_labels);
+        let mut series = Vec::new();
+        for (fold, matchers) in folds(this, &windows, &resolved)? {
+            let stacks = StackGrouping::new(&this.selector.stack_matchers, group_labels(&this.group));
+            let selection = Selection {
+                tenant: tenant.clone(),
+                matchers,
+                fold,
+                group_by: shard_labels.clone(),
+                group_by_series: matches!(this.group, Group::Series(_)),
+                stacks: detail(&stacks),
+            };
+            let answers = run.shards(self.nodes.select(&selection)).await?;
+            let (query, windows, symbols) = (Arc::clone(query), Arc::clone(&windows), self.symbols.clone());
+            let (attributes, deadline) = (attributes.clone(), run.symbols_deadline());
+            let folded = run.blocking("fold", move |cancelled| {
+                let Some(leaf) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
+                let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
+                let folding = Folding { group: &leaf.group, stacks, attributes };
+                let answers: Vec<Answer> = answers;
+                let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
+                window::evaluate(&folded, leaf, &windows)
+            });
+            series.extend(folded.await?);
+        }
+        Ok(series)
+    }
+}
+
+/// The labels that a group names.
+fn group_labels(group: &Group) -> &[String] {
+    let (Group::Series(labels) | Group::By(labels)) = group;
+    labels
+}
+
+/// What of the stacks must be told.
+pub(crate) fn detail(stacks: &StackGrouping<'_>) -> StackDetail {
+    if stacks.needs_whole_stacks() {
+        StackDetail::Full
+    } else if stacks.is_empty() {
+        StackDetail::None
+    } else {
+        StackDetail::Leaf
+    }
+}
+
+/// Of the labels that shards group by, those that no series has.
+fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
+    let Some(answer) = &resolved.series else { return Vec::new() };
+    let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
+    shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
+}
+
+/// What is asked of the shards for one leaf: one fold, or, where points of gauges and of other types differ, one for each kind.
+fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fold, Vec<Matcher>)>, QueryError> {
+    let types = resolved.types.as_deref().unwrap_or_default();
+    let (gauges, others): (Vec<&ProfileType>, Vec<&ProfileType>) = types.iter().partition(|kind| kind.is_gauge());
+    if leaf.function.is_linear() {
+        if let Some(&gauge) = gauges.first() {
+            let function = leaf.function.name();
+            return Err(QueryError::GaugeSummed { function, profile_type: Box::new(gauge.clone()) });
+        }
+        return Ok(vec![(window::fold_of_sums(windows), resolved.matchers.clone())]);
+    }
+    // The shorter list says which types are meant; the others are all but these.
+    let list = if gauges.len() <= others.len() { &gauges } else { &others };
+    let only_one_kind = gauges.is_empty() || others.is_empty();
+    let listed: Vec<String> = list.iter().map(|kind| regex::escape(&kind.to_string())).collect();
+    let matchers = |operation| {
+        let matcher = Matcher { name: PROFILE_TYPE_LABEL.to_owned(), operation, value: listed.join("|") };
+        resolved.matchers.iter().cloned().chain((!only_one_kind).then_some(matcher)).collect::<Vec<_>>()
+    };
+    let (gauge_operation, other_operation) = if gauges.len() <= others.len() {
+        (Operation::Match, Operation::NotMatch)
+    } else {
+        (Operation::NotMatch, Operation::Match)
+    };
+    let mut folds = Vec::new();
+    if !gauges.is_empty() {
+        folds.push((window::fold_of_gauges(leaf.function, windows), matchers(gauge_operation)));
+    }
+    if !others.is_empty()
+        && let Some(fold) = window::fold_of_points(windows)?
+    {
+        folds.push((fold, matchers(other_operation)));
+    }
+    Ok(folds)
+}

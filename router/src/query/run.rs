@@ -1,0 +1,108 @@
+//! One query being answered: its place among all, its blocking work, its cancellation and its timings.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::query::error::QueryError;
+
+/// How long one query waits for symbol tables that must be made first; later ones have them.
+const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(5);
+
+/// See the module. Dropped when nobody waits for the answer any more, which cancels what still runs.
+#[derive(Debug)]
+pub(crate) struct Run {
+    permit: Arc<OwnedSemaphorePermit>,
+    cancelled: Cancelled,
+    timings: Timings,
+    began: Instant,
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.cancelled.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether nobody waits for the answer any more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cancelled(Arc<AtomicBool>);
+
+impl Cancelled {
+    /// # Errors
+    /// [`QueryError::Cancelled`] if nobody waits any more; long work asks this now and then.
+    pub(crate) fn check(&self) -> Result<(), QueryError> {
+        if self.0.load(Ordering::Relaxed) { Err(QueryError::Cancelled) } else { Ok(()) }
+    }
+}
+
+/// How long each part of an answer took, in the order in which they ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
+
+impl Timings {
+    /// Adds to a part.
+    pub(crate) fn add(&mut self, part: &'static str, took: Duration) {
+        match self.0.iter_mut().find(|(known, _)| *known == part) {
+            Some((_, total)) => *total += took,
+            None => self.0.push((part, took)),
+        }
+    }
+}
+
+impl Run {
+    /// Waits for a place among the queries that are answered at one time.
+    pub(crate) async fn start(at_once: &Arc<Semaphore>) -> Result<Self, QueryError> {
+        let began = Instant::now();
+        // Never closed.
+        let permit = Arc::clone(at_once).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
+        let mut timings = Timings::default();
+        timings.add("wait", began.elapsed());
+        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, began: Instant::now() })
+    }
+
+    /// Does work that uses the CPU or the disk on a thread for that; it keeps the query's place until it ends, even if
+    /// nobody waits for it any more.
+    pub(crate) async fn blocking<T: Send + 'static>(
+        &mut self,
+        part: &'static str,
+        work: impl FnOnce(&Cancelled) -> Result<T, QueryError> + Send + 'static,
+    ) -> Result<T, QueryError> {
+        let began = Instant::now();
+        let (permit, cancelled) = (Arc::clone(&self.permit), self.cancelled.clone());
+        let work = tokio::task::spawn_blocking(move || {
+            let done = work(&cancelled);
+            drop(permit);
+            done
+        });
+        let done = work.await.map_err(|error| {
+            tracing::error!(%error, part, "a query's work did not end");
+            QueryError::Broken
+        })?;
+        self.timings.add(part, began.elapsed());
+        done
+    }
+
+    /// Waits for shards.
+    pub(crate) async fn shards<T, E>(&mut self, question: impl Future<Output = Result<T, E>>) -> Result<T, QueryError>
+    where
+        QueryError: From<E>,
+    {
+        let began = Instant::now();
+        let answer = question.await?;
+        self.timings.add("shards", began.elapsed());
+        Ok(answer)
+    }
+
+    /// Until when the query waits for symbol tables.
+    pub(crate) fn symbols_deadline(&self) -> Instant {
+        self.began + SYMBOLS_WAIT_MAX
+    }
+
+    /// What took how long.
+    pub(crate) fn timings(&self) -> Timings {
+        self.timings.clone()
+    }
+}

@@ -1,0 +1,310 @@
+//! Flame graphs in all formats.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::naive_node::Frame;
+use super::*;
+use crate::query::pprof_message::Profile;
+
+fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
+    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let mut all = vec![("query", query), ("start", start.as_str()), ("end", end.as_str())];
+    all.retain(|(name, _)| !parameters.iter().any(|(given, _)| given == name));
+    all.extend(parameters);
+    server.get("/api/v1/flamegraph", &all)
+}
+
+fn ok(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
+    let answer = ask(server, query, parameters);
+    assert_eq!(answer.status, StatusCode::OK, "{query} {parameters:?}: {}", answer.text());
+    answer
+}
+
+fn unpack(answer: &Answer) -> Profile {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(answer.body.as_slice()).read_to_end(&mut bytes).unwrap();
+    Profile::decode(bytes.as_slice()).unwrap()
+}
+
+/// Stacks of names, root first, and their sums.
+fn folded_of(profile: &Profile) -> BTreeMap<Vec<String>, i64> {
+    let text = |id: i64| profile.string_table[id as usize].clone();
+    let functions: BTreeMap<u64, String> = profile.function.iter().map(|f| (f.id, text(f.name))).collect();
+    let locations: BTreeMap<u64, _> = profile.location.iter().map(|location| (location.id, location)).collect();
+    let mut out = BTreeMap::new();
+    for sample in &profile.sample {
+        let lines = sample.location_id.iter().flat_map(|id| &locations[id].line);
+        let mut stack: Vec<String> = lines.map(|line| functions[&line.function_id].clone()).collect();
+        stack.reverse();
+        *out.entry(stack).or_default() += sample.value[0];
+    }
+    out
+}
+
+#[test]
+fn the_json_form_is_what_the_documentation_says() {
+    let got = ok(&Server::new(samples()), "process_cpu{service_name=\"a\"}", &[]);
+    assert_eq!(got.kind, "application/json");
+    let frame = json!({"file": "/src/app.rs", "line": 10, "binary": "/usr/bin/app", "type": "native"});
+    let want = json!({
+        "profile_type": CPU, "unit": "nanoseconds", "gauge": false, "total": 2_750_000_000_i64, "samples": 4, "series": 1,
+        "names": ["total", "main", "hot", "cold"],
+        "frames": [{}, frame, frame, frame],
+        "nodes": [
+            [-1, 0, 0, 2_750_000_000_i64], [0, 1, 0, 2_750_000_000_i64], [1, 2, 1_250_000_000, 2_250_000_000_i64],
+            [2, 2, 1_000_000_000, 1_000_000_000], [1, 3, 500_000_000, 500_000_000],
+        ],
+        "symbolization": {"frames": 3, "named": 3, "unnamed": []},
+        "shards": {"asked": 1, "answered": 1},
+        "pruned": {"nodes": 0, "value": 0},
+    });
+    assert_eq!(got.json(), want);
+}
+
+#[test]
+fn folded_stacks_are_lines_and_windows_are_exact() {
+    let server = Server::new(samples());
+    let got = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "folded")]);
+    assert_eq!(got.kind, "text/plain; charset=utf-8");
+    assert_eq!(got.text(), "main;hot 1250000000\nmain;hot;hot 1000000000\nmain;cold 500000000\n");
+    for (start, end, want) in [
+        ("1699999985", "1699999995", "main;hot 1000000000\nmain;hot;hot 1000000000\n"),
+        ("1699999984.999999999", "1699999994.999999999", "main;cold 500000000\n"),
+        ("2023-11-14T22:13:14.999999999Z", "2023-11-14T22:13:15Z", "main;hot 1000000000\nmain;hot;hot 1000000000\n"),
+        ("1", "2", ""),
+    ] {
+        let parameters = [("format", "folded"), ("start", start), ("end", end)];
+        assert_eq!(ok(&server, "process_cpu{service_name=\"a\"}", &parameters).text(), want, "({start}, {end}]");
+    }
+    // A stack without frames keeps its weight.
+    let got = ok(&server, ALLOCATED, &[("format", "folded")]).text();
+    assert_eq!(got, "[no stack] 60\nmain;make 600\n");
+    let tree = ok(&server, ALLOCATED, &[]).json();
+    assert_eq!(tree["nodes"][0], json!([-1, 0, 60, 660]));
+}
+
+#[test]
+fn gauges_show_the_last_profile_of_each_series() {
+    let server = Server::new(samples());
+    let query = "memory:inuse_space:bytes:space:bytes";
+    assert_eq!(ok(&server, query, &[("format", "folded")]).text(), "main;make 37\n");
+    let earlier = [("format", "folded"), ("end", "1699999960")];
+    assert_eq!(ok(&server, query, &earlier).text(), "main;make 100\nmain;keep 50\n");
+    assert_eq!(ok(&server, query, &[]).json()["gauge"], true);
+}
+
+#[test]
+fn matchers_on_stacks_and_attributes_choose_stacks() {
+    let server = Server::new(samples());
+    let folded = |query: &str| ok(&server, query, &[("format", "folded")]).text();
+    assert_eq!(folded("process_cpu{leaf_function=\"cold\"}"), "main;cold 500000000\n");
+    assert_eq!(folded("process_cpu{stack_function!=\"hot\"}"), "main;cold 500000000\n");
+    assert_eq!(folded("process_cpu{thread_name=\"t1\"}"), "main;hot 4000000000\n");
+    assert_eq!(folded("process_cpu{stack_function=\"nothing\"}"), "");
+    let total = ok(&server, "process_cpu{stack_function=\"nothing\"}", &[]).json();
+    assert_eq!((total["total"].clone(), total["nodes"].clone()), (json!(0), json!([[-1, 0, 0, 0]])));
+}
+
+#[test]
+fn what_selects_nothing_is_an_empty_flame_graph() {
+    let server = Server::new(samples());
+    for query in ["nothing", "process_cpu{region=\"mars\"}", CPU, "{region=\"eu\"}"] {
+        let parameters = [("start", "1"), ("end", "2")];
+        let empty = ok(&server, query, &parameters).json();
+        assert_eq!(
+            (&empty["total"], &empty["names"], &empty["nodes"]),
+            (&json!(0), &json!(["total"]), &json!([[-1, 0, 0, 0]]))
+        );
+        let named = if query == CPU { CPU } else { "" };
+        assert_eq!(empty["profile_type"], named);
+        for format in ["folded", "pprof"] {
+            ok(&server, query, &[parameters[0], parameters[1], ("format", format)]);
+        }
+    }
+}
+
+#[test]
+fn pprof_says_the_same_as_the_folded_stacks() {
+    let server = Server::new(samples());
+    let got = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]);
+    assert_eq!(got.kind, "application/octet-stream");
+    let profile = unpack(&got);
+    let text = |id: i64| profile.string_table[id as usize].as_str();
+    let kinds = [profile.sample_type[0], profile.period_type.unwrap()].map(|kind| (text(kind.kind), text(kind.unit)));
+    assert_eq!(kinds, [("cpu", "nanoseconds"); 2]);
+    assert_eq!((profile.time_nanos, profile.duration_nanos), ((NOW_S - 300) * S, 300 * S));
+    assert_eq!(profile.string_table[0], "");
+    let stacks = folded_of(&profile);
+    let written: BTreeMap<_, _> = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "folded")])
+        .text()
+        .lines()
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(stack, value)| (stack.split(';').map(str::to_owned).collect::<Vec<_>>(), value.parse::<i64>().unwrap()))
+        .collect();
+    assert_eq!(stacks, written);
+    assert_eq!((profile.mapping.len(), text(profile.mapping[0].filename)), (1, "/usr/bin/app"));
+    assert!(profile.mapping[0].has_functions && profile.mapping[0].has_line_numbers);
+    assert_eq!((text(profile.function[0].filename), profile.function[0].start_line), ("/src/app.rs", 10));
+}
+
+fn native(build_id: Option<&str>, file: &str, address: u64) -> Frame {
+    Frame::Native { build_id: build_id.map(str::to_owned), file: file.to_owned(), address }
+}
+
+fn lines(names: &[&str]) -> Frame {
+    Frame::Lines(names.iter().map(|&name| name.to_owned()).collect())
+}
+
+fn cpu_sample(stack: Vec<Frame>, value: i64) -> Sample {
+    Sample { stack, ..Sample::new(CPU, &[("service_name", "x")], NOW_S * S - S, &[], value) }
+}
+
+// Fault 1 of peers_measured.md: frames without names were dropped with their weight, silently.
+#[test]
+fn frames_without_names_keep_their_weight_and_say_why() {
+    let main = || lines(&["main"]);
+    let (libc, other) = (Some("gnu:aabb"), Some("gnu:ccdd"));
+    let server = Server::new(vec![
+        cpu_sample(vec![native(libc, "/usr/lib/libc.so.6", 0x29d90), main()], 5),
+        cpu_sample(
+            vec![native(libc, "/usr/lib/libc.so.6", 0x10), native(libc, "/usr/lib/libc.so.6", 0x29d90), main()],
+            2,
+        ),
+        cpu_sample(vec![native(None, "/opt/app", 0x1), main()], 3),
+        cpu_sample(vec![native(other, "", 0x2)], 1),
+        cpu_sample(vec![native(None, "", 0x3)], 1),
+    ]);
+    assert_eq!(
+        ok(&server, "process_cpu", &[("format", "folded")]).text(),
+        "main;libc.so.6+0x29d90 5\nmain;libc.so.6+0x29d90;libc.so.6+0x10 2\nmain;app+0x1 3\n[unknown]+0x3 1\ngnu:ccdd+0x2 1\n"
+    );
+    let tree = ok(&server, "process_cpu", &[]).json();
+    assert_eq!(tree["total"], 12);
+    let share = |reason: &str, binary: &str, build_id: &str, frames: i64, value: i64| {
+        let texts = tree["symbolization"]["unnamed"].as_array().unwrap();
+        let known = texts.iter().find(|known| known["binary"] == binary && known["build_id"] == build_id).unwrap();
+        assert!(!known["text"].as_str().unwrap().is_empty());
+        let want = json!({"reason": reason, "text": known["text"], "binary": binary, "build_id": build_id, "frames": frames, "value": value});
+        assert_eq!(*known, want);
+    };
+    // The stack with two such frames of libc counts once.
+    share("no_debug_file", "/usr/lib/libc.so.6", "gnu:aabb", 2, 7);
+    share("no_build_id", "/opt/app", "", 1, 3);
+    share("no_debug_file", "", "gnu:ccdd", 1, 1);
+    share("no_build_id", "", "", 1, 1);
+    assert_eq!((&tree["symbolization"]["frames"], &tree["symbolization"]["named"]), (&json!(6), &json!(1)));
+    let place = tree["names"].as_array().unwrap().iter().position(|name| name == "libc.so.6+0x10").unwrap();
+    let frame = json!({"binary": "/usr/lib/libc.so.6", "type": "native", "reason": "no_debug_file"});
+    assert_eq!(tree["frames"][place], frame);
+    // They can be filtered and grouped by like others.
+    let grouped =
+        server.query("sum by (leaf_function) (sum_over_time(process_cpu{leaf_binary=\"/opt/app\"}[5m]))").json();
+    assert_eq!(grouped["data"]["result"][0]["metric"], json!({"leaf_function": "app+0x1"}));
+    // In a pprof they have their address and build ID, for tools that have the file.
+    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
+    let location = profile.location.iter().find(|location| location.address == 0x29d90).unwrap();
+    let mapping = &profile.mapping[location.mapping_id as usize - 1];
+    assert!(location.line.is_empty() && !mapping.has_functions);
+    assert_eq!(profile.string_table[mapping.build_id as usize], "aabb");
+    assert_eq!(profile.sample.iter().map(|sample| sample.value[0]).sum::<i64>(), 12);
+}
+
+#[test]
+fn inlined_functions_are_frames_of_their_own() {
+    let server = Server::new(vec![
+        cpu_sample(vec![lines(&["innermost", "middle", "outer"]), lines(&["main"])], 5),
+        cpu_sample(vec![lines(&["other", "outer"]), lines(&["main"])], 2),
+    ]);
+    let folded = ok(&server, "process_cpu", &[("format", "folded")]).text();
+    assert_eq!(folded, "main;outer;middle;innermost 5\nmain;outer;other 2\n");
+    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
+    assert_eq!(profile.location.iter().map(|location| location.line.len()).max(), Some(3));
+    assert_eq!(folded_of(&profile).len(), 2);
+    let leaf = server.query("sum by (leaf_function) (sum_over_time(process_cpu[5m]))").json();
+    let metrics: Vec<_> =
+        leaf["data"]["result"].as_array().unwrap().iter().map(|one| &one["metric"]["leaf_function"]).collect();
+    assert_eq!(metrics, ["innermost", "other"]);
+}
+
+#[test]
+fn names_that_would_break_lines_are_rewritten_and_equal_lines_are_one() {
+    let server = Server::new(vec![
+        cpu_sample(vec![lines(&["a;b\nc"]), lines(&["<script>"])], 5),
+        cpu_sample(vec![lines(&["a:b c"]), lines(&["<script>"])], 2),
+    ]);
+    assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text(), "<script>;a:b c 7\n");
+    assert_eq!(ok(&server, "process_cpu", &[]).json()["names"], json!(["total", "<script>", "a;b\nc", "a:b c"]));
+}
+
+#[test]
+fn sums_beyond_64_bits_are_exact() {
+    let server = Server::new((0..3).map(|_| cpu_sample(vec![lines(&["main"])], i64::MAX)).collect());
+    let total = (i128::from(i64::MAX) * 3).to_string();
+    assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text(), format!("main {total}\n"));
+    assert!(ok(&server, "process_cpu", &[]).text().contains(&format!("\"total\":{total},")));
+    let refused = ask(&server, "process_cpu", &[("format", "pprof")]);
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+}
+
+#[test]
+fn the_same_question_gives_the_same_bytes_whatever_the_order_of_the_samples() {
+    let stacks = |i: i64| vec![lines(&[&format!("f{}", i % 7)]), lines(&[&format!("g{}", i % 5)]), lines(&["main"])];
+    let mut all: Vec<_> = (0..70).map(|i| cpu_sample(stacks(i), 10)).collect();
+    let bytes = |samples: &[Sample], format: &str, nodes: &str| {
+        ok(&Server::new(samples.to_vec()), "process_cpu", &[("format", format), ("max_nodes", nodes)]).body
+    };
+    let all_bytes = |samples: &[Sample]| {
+        [("json", "20"), ("json", "1000"), ("folded", "20"), ("pprof", "20"), ("pprof", "1000")]
+            .map(|(format, nodes)| bytes(samples, format, nodes))
+    };
+    let first = all_bytes(&all);
+    assert_eq!(first, all_bytes(&all));
+    all.reverse();
+    assert_eq!(first, all_bytes(&all));
+}
+
+#[test]
+fn deep_stacks_are_whole_and_prunable() {
+    let deep: Vec<Frame> = (0..4000).map(|i| lines(&[&format!("f{i}")])).collect();
+    let server = Server::new(vec![cpu_sample(deep, 7)]);
+    let tree = ok(&server, "process_cpu", &[]).json();
+    assert_eq!(tree["nodes"].as_array().unwrap().len(), 4001);
+    let tree = ok(&server, "process_cpu", &[("max_nodes", "10")]).json();
+    assert_eq!(tree["nodes"].as_array().unwrap().len(), 10);
+    assert_eq!(tree["pruned"], json!({"nodes": 3992, "value": 7}));
+    assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text().matches(';').count(), 3999);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused() {
+    let server = Server::new(samples());
+    for parameters in [
+        [("query", "process_cpu"), ("start", "10"), ("end", "1")],
+        [("query", "process_cpu"), ("start", "10"), ("end", "10")],
+        [("query", "process_cpu"), ("start", "x"), ("end", "1")],
+        [("query", "process_cpu"), ("start", ""), ("end", "1")],
+        [("query", ""), ("start", "1"), ("end", "2")],
+        [("query", "{}"), ("start", "1"), ("end", "2")],
+        [("query", "rate(process_cpu[5m])"), ("start", "1"), ("end", "2")],
+        [("query", "process_cpu offset 5m"), ("start", "1"), ("end", "2")],
+        [("format", "svg"), ("start", "1"), ("end", "2")],
+        [("max_nodes", "0"), ("start", "1"), ("end", "2")],
+        [("max_nodes", "1048577"), ("start", "1"), ("end", "2")],
+        [("max_nodes", "-1"), ("start", "1"), ("end", "2")],
+    ] {
+        let answer = ask(&server, "process_cpu", &parameters);
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{parameters:?}: {}", answer.text());
+        assert_eq!(answer.json()["errorType"], "bad_data");
+    }
+    assert_eq!(server.get("/api/v1/flamegraph", &[]).status, StatusCode::BAD_REQUEST);
+    let several = ask(&server, "{region=\"us\"}", &[]);
+    assert_eq!(several.status, StatusCode::UNPROCESSABLE_ENTITY);
+    let text = several.json()["error"].clone();
+    assert!(text.as_str().unwrap().contains(CPU) && text.as_str().unwrap().contains(IN_USE), "{text}");
+    let ambiguous: Value = ask(&server, "memory", &[]).json();
+    assert!(ambiguous["error"].as_str().unwrap().contains("ambiguous"));
+}

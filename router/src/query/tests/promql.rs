@@ -1,0 +1,652 @@
+//! What queries mean: each a text and the JSON of its result.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// The result of an instant query is this: pairs of labels and value, in this order.
+fn check(promql: &str, want: &[(Value, &str)]) {
+    let answer = Server::new(samples()).query(promql);
+    assert_eq!(answer.status, StatusCode::OK, "{promql}: {}", answer.text());
+    let want: Vec<Value> =
+        want.iter().map(|(metric, value)| json!({"metric": metric, "value": [NOW_S, value]})).collect();
+    let data = json!({"resultType": "vector", "result": want});
+    assert_eq!(answer.json(), json!({"status": "success", "data": data}), "{promql}");
+}
+
+/// The result is this number, without labels.
+fn check_number(promql: &str, want: &str) {
+    check(promql, &[(json!({}), want)]);
+}
+
+fn check_error(promql: &str, status: u16, words: &[&str]) {
+    let answer = Server::new(samples()).query(promql);
+    let shown: String = promql.chars().take(100).collect();
+    assert_eq!(answer.status.as_u16(), status, "{shown}: {}", answer.text());
+    let error = answer.json();
+    assert_eq!(error["status"], "error", "{shown}");
+    assert_eq!(error["errorType"], if status == 400 { "bad_data" } else { "execution" }, "{shown}");
+    for word in words {
+        assert!(error["error"].as_str().unwrap().contains(word), "{shown}: {error} has not {word:?}");
+    }
+}
+
+#[test]
+fn sums_over_time_are_exact_and_rates_are_cores() {
+    let by_service = |a, b| [(json!({"service_name": "a"}), a), (json!({"service_name": "b"}), b)];
+    check("sum by (service_name) (sum_over_time(process_cpu[5m]))", &by_service("2750000000", "3000000000"));
+    check("sum by (service_name) (increase(process_cpu[5m]))", &by_service("2.75", "3"));
+    check("sum by (service_name) (rate(process_cpu[5m]))", &by_service("0.009166666666666667", "0.01"));
+    check_number("sum(sum_over_time(process_cpu[10m]))", "105750000000");
+    // What is not in nanoseconds stays in its unit.
+    check_number("sum(rate(memory:alloc_space:bytes:space:bytes[1m]))", "11");
+    check_number("sum(increase(memory:alloc_space:bytes:space:bytes[1m]))", "660");
+}
+
+#[test]
+fn windows_leave_their_start_out_and_have_their_end_in() {
+    let check = |promql: &str, want: Option<&str>| {
+        let answer = Server::new(samples()).query(promql).json();
+        assert_eq!(answer["data"]["result"][0]["value"][1].as_str(), want, "{promql}: {answer}");
+    };
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[5s]))", None);
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[5s1ms]))", Some("2000000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[10s] offset 5s))", Some("2000000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[10s1ms] offset 5s))", Some("2500000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[10s] offset 15s))", Some("500000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[1s] @ 1699999995))", Some("2000000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[1s] @ end() offset 5s))", Some("2000000000"));
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[1s] @ 1699999994.999))", None);
+    check("sum(sum_over_time(process_cpu{service_name=\"a\"}[1s] offset -5s))", None);
+}
+
+#[test]
+fn short_names_are_resolved_after_the_other_matchers() {
+    let named = |kind: &str| json!({"__name__": kind, "__profile_type__": kind, "region": "eu", "service_name": "a"});
+    check(
+        "sum by (__profile_type__) (sum_over_time(process_cpu{service_name=\"b\"}[1m]))",
+        &[(json!({"__profile_type__": CPU}), "3000000000")],
+    );
+    check("goroutine", &[(named(GOROUTINES), "5")]);
+    check("{__name__=\"goroutine\"}", &[(named(GOROUTINES), "5")]);
+    check("goroutine:goroutine:count::", &[(named(GOROUTINES), "5")]);
+    check("process_cpu:samples:count:cpu:nanoseconds{region=\"eu\"}", &[(named(SAMPLES), "40")]);
+    check("{__name__=~\"gorout.*\"}", &[(named(GOROUTINES), "5")]);
+    check("no_such_name", &[]);
+    check("process_cpu{region=\"mars\"}", &[]);
+    check("sum(sum_over_time(no_such_name[5m]))", &[]);
+    check("sum(sum_over_time(process_cpu:cpu:hours:cpu:hours[5m]))", &[]);
+    check("{__name__!=\"goroutine:goroutine:count::\", __profile_type__=~\"gorou.*\"}", &[]);
+    check(
+        "memory{__profile_type__=~\".*:inuse_.*\", service_name=\"b\"} > 0",
+        &[(json!({"__name__": IN_USE, "__profile_type__": IN_USE, "region": "us", "service_name": "b"}), "7")],
+    );
+    check_error("memory", 422, &["ambiguous", IN_USE, ALLOCATED]);
+    check_error("sum(rate(memory[5m]))", 422, &["ambiguous", IN_USE, ALLOCATED]);
+}
+
+#[test]
+fn a_selector_without_a_name_covers_all_types() {
+    check(
+        "sum by (__profile_type__) (increase({service_name=\"a\", __profile_type__!~\".*:(inuse_.*|goroutines?):.*\"}[5m]))",
+        &[
+            (json!({"__profile_type__": ALLOCATED}), "660"),
+            (json!({"__profile_type__": CPU}), "2.75"),
+            (json!({"__profile_type__": SAMPLES}), "40"),
+        ],
+    );
+    // Without the type in the grouping, what is in the same group is added up, each in its own unit.
+    check_number("sum(increase({__profile_type__=~\"process_cpu:.*\", service_name=\"a\"}[5m]))", "42.75");
+    // Points of gauges and of other types at once.
+    check(
+        "sum by (__profile_type__) (last_over_time({region=\"eu\"}[5m]))",
+        &[
+            (json!({"__profile_type__": GOROUTINES}), "5"),
+            (json!({"__profile_type__": ALLOCATED}), "660"),
+            (json!({"__profile_type__": IN_USE}), "30"),
+            (json!({"__profile_type__": CPU}), "2000000000"),
+            (json!({"__profile_type__": SAMPLES}), "40"),
+        ],
+    );
+}
+
+#[test]
+fn points_are_ten_seconds_long_and_stamped_at_their_end() {
+    // a has points at 0, 10 and 20 s ago, which end what begins 10 s before.
+    check("sum by (region) (process_cpu{region=\"eu\"})", &[(json!({"region": "eu"}), "2000000000")]);
+    check("sum by (region) (process_cpu{region=\"eu\"} offset 1s)", &[(json!({"region": "eu"}), "500000000")]);
+    check("sum(count_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "3")]);
+    check("sum(count_over_time(process_cpu{region=\"eu\"}[20s]))", &[(json!({}), "2")]);
+    check("sum(avg_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "916666666.6666666")]);
+    check("sum(min_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "250000000")]);
+    check("sum(max_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "2000000000")]);
+    check("sum(last_over_time(process_cpu{region=\"eu\"}[10s] offset 20s))", &[(json!({}), "250000000")]);
+    check("sum(max_over_time(process_cpu{region=\"eu\"}[5s] offset 2s))", &[]);
+    // The lookback ends after five minutes.
+    check("count(process_cpu{region=\"us\"} offset 5m)", &[(json!({}), "1")]);
+    check("count(process_cpu{region=\"us\"} @ 1699999899)", &[(json!({}), "1")]);
+    check("count(process_cpu{region=\"us\"} @ 1699999900)", &[]);
+    check("count(process_cpu{region=\"us\"} offset 11m30s)", &[]);
+    check("count(process_cpu{region=\"us\"} offset -5m)", &[]);
+}
+
+#[test]
+fn gauges_have_the_points_they_have() {
+    let memory =
+        |function: &str| format!("sum by (service_name) ({function}(memory:inuse_space:bytes:space:bytes[5m]))");
+    let by_service = |a, b| [(json!({"service_name": "a"}), a), (json!({"service_name": "b"}), b)];
+    check("sum by (service_name) (memory:inuse_space:bytes:space:bytes)", &by_service("30", "7"));
+    check(&memory("last_over_time"), &by_service("30", "7"));
+    check(&memory("avg_over_time"), &by_service("90", "7"));
+    check(&memory("min_over_time"), &by_service("30", "7"));
+    check(&memory("max_over_time"), &by_service("150", "7"));
+    check(&memory("count_over_time"), &by_service("2", "1"));
+    check("sum(memory:inuse_space:bytes:space:bytes offset 30s)", &[(json!({}), "150")]);
+}
+
+#[test]
+fn gauges_are_never_added_up_over_time() {
+    for function in ["sum_over_time", "rate", "increase"] {
+        for selector in [IN_USE, "goroutine", "{region=\"eu\"}", "{__profile_type__=~\".*:inuse_space:.*\"}"] {
+            check_error(&format!("{function}({selector}[5m])"), 422, &["gauge", function, "last_over_time"]);
+            check_error(&format!("sum({function}({selector}[5m]))"), 422, &["gauge", function, "last_over_time"]);
+        }
+    }
+}
+
+#[test]
+fn leaves_and_stacks_are_labels() {
+    let by = |label: &str, pairs: &[(&str, &'static str)]| -> Vec<(Value, &'static str)> {
+        pairs
+            .iter()
+            .map(|&(value, sum)| (if value.is_empty() { json!({}) } else { json!({label: value}) }, sum))
+            .collect()
+    };
+    check(
+        "sum by (leaf_function) (increase(process_cpu[5m]))",
+        &by("leaf_function", &[("cold", "0.5"), ("hot", "5.25")]),
+    );
+    // The stack with hot twice counts once.
+    check(
+        "sum by (stack_function) (increase(process_cpu[5m]))",
+        &by("stack_function", &[("cold", "0.5"), ("hot", "5.25"), ("main", "5.75")]),
+    );
+    check(
+        "sum by (leaf_function) (sum_over_time(memory:alloc_space:bytes:space:bytes[5m]))",
+        &by("leaf_function", &[("", "60"), ("make", "600")]),
+    );
+    check(
+        "sum by (stack_function) (sum_over_time(memory:alloc_space:bytes:space:bytes[5m]))",
+        &by("stack_function", &[("", "60"), ("main", "600"), ("make", "600")]),
+    );
+    check("sum(increase(process_cpu{stack_function=~\"ho.\"}[5m]))", &[(json!({}), "5.25")]);
+    check("sum(increase(process_cpu{stack_function!=\"hot\"}[5m]))", &[(json!({}), "0.5")]);
+    check("sum(increase(process_cpu{leaf_function!~\"hot|cold\"}[5m]))", &[]);
+    check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{stack_function=\"\"}[5m]))", &[(json!({}), "60")]);
+    check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{leaf_function!=\"\"}[5m]))", &[(json!({}), "600")]);
+    check("sum(increase(process_cpu{stack_function=\"main\", leaf_function=\"cold\"}[5m]))", &[(json!({}), "0.5")]);
+    // A matcher on a label that is grouped by leaves only its values.
+    check(
+        "sum by (stack_function) (increase(process_cpu{stack_function=~\"h.*\"}[5m]))",
+        &by("stack_function", &[("hot", "5.25")]),
+    );
+    check(
+        "sum by (leaf_function, stack_function) (increase(process_cpu{service_name=\"a\"}[20s]))",
+        &[
+            (json!({"leaf_function": "cold", "stack_function": "cold"}), "0.5"),
+            (json!({"leaf_function": "cold", "stack_function": "main"}), "0.5"),
+            (json!({"leaf_function": "hot", "stack_function": "hot"}), "2"),
+            (json!({"leaf_function": "hot", "stack_function": "main"}), "2"),
+        ],
+    );
+    check(
+        "sum by (leaf_file, leaf_binary, leaf_line, leaf_frame_type) (increase(process_cpu{leaf_function=\"cold\"}[5m]))",
+        &[(
+            json!({"leaf_file": "/src/app.rs", "leaf_binary": "/usr/bin/app", "leaf_line": "1", "leaf_frame_type": "native"}),
+            "0.5",
+        )],
+    );
+}
+
+#[test]
+fn labels_of_stacks_reach_below_functions_and_operators() {
+    let hot = |value| [(json!({"leaf_function": "hot"}), value)];
+    check("sum by (leaf_function) (2 * increase(process_cpu{leaf_function=\"hot\"}[5m]))", &hot("10.5"));
+    check("max by (leaf_function) (increase(process_cpu{leaf_function=\"hot\"}[5m]))", &hot("3"));
+    check("count by (leaf_function) (increase(process_cpu{leaf_function=\"hot\"}[5m]))", &hot("2"));
+    check("topk(1, sum by (leaf_function) (increase(process_cpu[5m])))", &hot("5.25"));
+    check(
+        "sum by (leaf_function) (increase(process_cpu[5m])) / on () group_left sum(increase(process_cpu[5m])) > 0.5",
+        &hot("0.9130434782608695"),
+    );
+    check(
+        "sum by (thread_name) (sum without (service_name, region) (rate(process_cpu[10s])))",
+        &[(json!({"thread_name": "t1"}), "0.4"), (json!({"thread_name": "t2"}), "0.1")],
+    );
+    // All functions are of the series' last point; none is of an earlier one.
+    check("sum by (leaf_function) (process_cpu)", &hot("5000000000"));
+    check(
+        "sum by (leaf_function) (memory:inuse_space:bytes:space:bytes{service_name=\"a\"})",
+        &[(json!({"leaf_function": "make"}), "30")],
+    );
+    check(
+        "sum by (leaf_function) (min_over_time(memory:inuse_space:bytes:space:bytes{service_name=\"a\"}[5m]))",
+        &[(json!({"leaf_function": "keep"}), "0"), (json!({"leaf_function": "make"}), "30")],
+    );
+    check(
+        "sum by (leaf_function) (avg_over_time(memory:inuse_space:bytes:space:bytes{service_name=\"a\"}[5m]))",
+        &[(json!({"leaf_function": "keep"}), "25"), (json!({"leaf_function": "make"}), "65")],
+    );
+}
+
+#[test]
+fn sample_attributes_are_labels() {
+    check(
+        "sum by (thread_name) (increase(process_cpu[5m]))",
+        &[(json!({}), "0.25"), (json!({"thread_name": "t1"}), "4"), (json!({"thread_name": "t2"}), "1.5")],
+    );
+    check("sum(increase(process_cpu{thread_name=\"t2\"}[5m]))", &[(json!({}), "1.5")]);
+    check("sum(increase(process_cpu{thread_name=\"\"}[5m]))", &[(json!({}), "0.25")]);
+    check(
+        "sum by (thread_name) (process_cpu{service_name=\"a\"})",
+        &[(json!({"thread_name": "t1"}), "1000000000"), (json!({"thread_name": "t2"}), "1000000000")],
+    );
+}
+
+#[test]
+fn aggregations_are_those_of_prometheus() {
+    let cpu = |operator: &str| format!("{operator}(increase(process_cpu[5m]))");
+    check_number(&cpu("sum"), "5.75");
+    check_number(&cpu("avg"), "2.875");
+    check_number(&cpu("min"), "2.75");
+    check_number(&cpu("max"), "3");
+    check_number(&cpu("count"), "2");
+    check(
+        &cpu("sum without (__profile_type__, service_name)"),
+        &[(json!({"region": "eu"}), "2.75"), (json!({"region": "us"}), "3")],
+    );
+    let both = [
+        (json!({"__profile_type__": CPU, "region": "us", "service_name": "b"}), "3"),
+        (json!({"__profile_type__": CPU, "region": "eu", "service_name": "a"}), "2.75"),
+    ];
+    check("topk(5, increase(process_cpu[5m]))", &both);
+    check("topk(1.9, increase(process_cpu[5m]))", &both[..1]);
+    check("topk(0, increase(process_cpu[5m]))", &[]);
+    check("topk(-1, increase(process_cpu[5m]))", &[]);
+    check("bottomk(1, increase(process_cpu[5m]))", &both[1..]);
+    check("bottomk(2, increase(process_cpu[5m]))", &[both[1].clone(), both[0].clone()]);
+    check("topk by (region) (1, increase(process_cpu[5m]))", &both);
+    check_error("topk(NaN, increase(process_cpu[5m]))", 422, &["topk", "NaN"]);
+    check("sum(nothing)", &[]);
+    check("count(nothing)", &[]);
+}
+
+#[test]
+fn arithmetic_and_comparisons_are_those_of_prometheus() {
+    let b = |value| [(json!({"__profile_type__": CPU, "region": "us", "service_name": "b"}), value)];
+    let rate = "increase(process_cpu{region=\"us\"}[5m])";
+    for (expression, want) in [
+        ("X + 1", "4"),
+        ("1 - X", "-2"),
+        ("X * -2", "-6"),
+        ("X / 0", "+Inf"),
+        ("-X / 0", "-Inf"),
+        ("0 * X / 0", "NaN"),
+        ("X % 2", "1"),
+        ("-X % 2", "-1"),
+        ("X ^ 2", "9"),
+        ("2 ^ 3 ^ X * 0 + 1", "1"),
+        ("-X ^ 2", "-9"),
+        ("(X)", "3"),
+        ("+X", "3"),
+        ("X > 2", "3"),
+        ("2 < X", "3"),
+        ("X > bool 2", "1"),
+        ("X < bool 2", "0"),
+        ("X == 3", "3"),
+        ("X != bool 3", "0"),
+        ("X >= 3", "3"),
+        ("X <= bool 2", "0"),
+        ("X + X", "6"),
+        ("X == X", "3"),
+        ("X / on (service_name, region, __profile_type__) X", "1"),
+    ] {
+        check(&expression.replace('X', rate), &b(want));
+    }
+    check(&"X > 3".replace('X', rate), &[]);
+    check(&"X < X".replace('X', rate), &[]);
+    let of = |text: &str| Server::new(samples()).query(text).json()["data"].clone();
+    for (text, want) in [
+        ("1 + 2 * 3", "7"),
+        ("2 ^ 3 ^ 2", "512"),
+        ("7 % 4 == bool 3", "1"),
+        ("-(1 + 1)", "-2"),
+        ("NaN", "NaN"),
+        ("1 / 0", "+Inf"),
+    ] {
+        assert_eq!(of(text), json!({"resultType": "scalar", "result": [NOW_S, want]}), "{text}");
+    }
+}
+
+#[test]
+fn names_are_dropped_where_the_value_is_no_longer_what_they_say() {
+    let labels = |name: bool| {
+        let mut labels = json!({"__profile_type__": GOROUTINES, "region": "eu", "service_name": "a"});
+        if name {
+            labels["__name__"] = json!(GOROUTINES);
+        }
+        labels
+    };
+    for (text, name, want) in [
+        ("goroutine", true, "5"),
+        ("last_over_time(goroutine[5m])", true, "5"),
+        ("goroutine > 1", true, "5"),
+        ("topk(1, goroutine)", true, "5"),
+        ("max_over_time(goroutine[5m])", false, "5"),
+        ("goroutine * 1", false, "5"),
+        ("goroutine > bool 1", false, "1"),
+        ("-goroutine", false, "-5"),
+        ("sum without () (goroutine)", false, "5"),
+    ] {
+        check(text, &[(labels(name), want)]);
+    }
+}
+
+#[test]
+fn vectors_match_one_to_one_or_as_they_are_told() {
+    let increase = "increase(process_cpu[5m])";
+    let sides = |expression: &str| expression.replace('X', increase);
+    check(
+        &sides("sum by (region) (X) / on (region) X"),
+        &[(json!({"region": "eu"}), "1"), (json!({"region": "us"}), "1")],
+    );
+    check(
+        &sides("X - ignoring (region, __profile_type__) sum by (service_name) (X)"),
+        &[(json!({"service_name": "a"}), "0"), (json!({"service_name": "b"}), "0")],
+    );
+    check(
+        &sides("X / ignoring (region, service_name, __profile_type__) group_left () sum(X) > 0.5"),
+        &[(json!({"__profile_type__": CPU, "region": "us", "service_name": "b"}), "0.5217391304347826")],
+    );
+    check(
+        &sides("sum by (service_name) (X) * on (service_name) group_left (region) (X > 2.9)"),
+        &[(json!({"service_name": "b", "region": "us"}), "9")],
+    );
+    check(
+        &sides("(X > 2.9) * on (service_name) group_right (region) sum by (service_name) (X)"),
+        &[(json!({"service_name": "b", "region": "us"}), "9")],
+    );
+    check(&sides("X * on (service_name) (X < 0)"), &[]);
+    check_error(&sides("X / on () X"), 422, &["right", "group_left"]);
+    check_error(&sides("X / on () sum(X)"), 422, &["left", "group_left"]);
+    check_error(&sides("X + on () group_right () X"), 422, &["left"]);
+    check_error(
+        &sides(
+            "sum without (region) (X) * on (__profile_type__) group_left (service_name) sum by (__profile_type__) (X)",
+        ),
+        422,
+        &["labels"],
+    );
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    for (text, words) in [
+        ("quantile_over_time(0.5, process_cpu[5m])", ["quantile_over_time", "last_over_time"]),
+        ("abs(process_cpu)", ["abs", "rate"]),
+        ("vector(1)", ["vector", "rate"]),
+        ("time()", ["time", "rate"]),
+        ("quantile(0.5, process_cpu)", ["quantile", "topk"]),
+        ("stddev(process_cpu)", ["stddev", "topk"]),
+        ("count_values(\"x\", process_cpu)", ["count_values", "topk"]),
+        ("process_cpu and process_cpu", ["and", "=="]),
+        ("process_cpu or process_cpu", ["or", "=="]),
+        ("process_cpu unless process_cpu", ["unless", "=="]),
+        ("process_cpu atan2 process_cpu", ["atan2", "=="]),
+        ("process_cpu[5m]", ["range", "rate"]),
+        ("rate(process_cpu[5m:1m])", ["subquery", "[5m]"]),
+        ("max_over_time(rate(process_cpu[1m])[5m:1m])", ["subquery", "[5m]"]),
+        ("\"text\"", ["string", "vectors"]),
+        ("{region=\"eu\" or region=\"us\"}", ["or", "matchers"]),
+        ("process_cpu + fill(0) process_cpu", ["fill", "group_left"]),
+    ] {
+        check_error(text, 422, &words);
+    }
+}
+
+#[test]
+fn what_is_no_query_is_refused() {
+    for text in [
+        "sum(",
+        "rate(process_cpu[5m]",
+        "no_such_function(process_cpu)",
+        "process_cpu{a=~\"(\"}",
+        "process_cpu{a=~\"x)|(y\"}",
+        "process_cpu{leaf_function=~\"x)|(y\"}",
+        "sum by (",
+        "{}",
+        "{a=~\".*\"}",
+        "process_cpu{a!~\"(a{1000}){1000}\"}",
+        "rate(process_cpu)",
+        "sum(5)",
+        "process_cpu[1e30]",
+        "rate(process_cpu[1e30])",
+        "process_cpu offset 1e30",
+        "rate(process_cpu[0])",
+        "rate(process_cpu[101y])",
+        "process_cpu @ -1",
+        "process_cpu @ 1e12",
+        "1 > 2",
+        "process_cpu > bool",
+        "topk(process_cpu, process_cpu)",
+        "rate(a[5m]) / on (x) group_left (x) b",
+        "(",
+        ")",
+        "\u{0}",
+        "é",
+    ] {
+        check_error(text, 400, &[]);
+    }
+    check_error("no_such_function(process_cpu)", 400, &["no_such_function"]);
+}
+
+#[test]
+fn queries_that_are_too_large_are_refused_and_not_worked_on() {
+    for (text, word) in [
+        (format!("{}a", "-".repeat(1_900)), "inside one another"),
+        (format!("{}1{}", "(".repeat(1_900), ")".repeat(1_900)), "inside one another"),
+        (format!("1{}", "+1".repeat(1_900)), "inside one another"),
+        (format!("1{}", "^1".repeat(1_900)), "inside one another"),
+        (format!("{}a{}", "sum(".repeat(200), ")".repeat(200)), "inside one another"),
+        (format!("1{}", "+1".repeat(30_000)), "operators"),
+        (format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000)), "operators"),
+        (format!("a{}", " UNLESS a".repeat(2_001)), "operators"),
+        ("a".repeat(70_000), "bytes"),
+        (format!("sum({})", vec!["a"; 60].join("+")), "selectors"),
+        (format!("a{{{}}}", vec!["b=~\"c\""; 40].join(",")), "regular expressions"),
+    ] {
+        check_error(&text, 400, &[word]);
+    }
+}
+
+fn range(promql: &str, start: &str, end: &str, step: &str) -> Answer {
+    let parameters = [("query", promql), ("start", start), ("end", end), ("step", step)];
+    Server::new(samples()).get("/api/v1/query_range", &parameters)
+}
+
+/// The series of a range query, each as labels and pairs of seconds before `NOW_S` and value.
+fn check_range(promql: &str, ago: (i64, i64), step: &str, want: Value) {
+    let (start, end) = (NOW_S - ago.0, NOW_S - ago.1);
+    let answer = range(promql, &start.to_string(), &end.to_string(), step).json();
+    assert_eq!(answer["data"]["resultType"], "matrix", "{answer}");
+    let ago = |time: &Value| (NOW_S as f64 - time.as_f64().unwrap()).to_string();
+    let pairs = |one: &Value| {
+        let values = one["values"].as_array().unwrap().iter();
+        values.map(|pair| json!([ago(&pair[0]), pair[1]])).collect::<Vec<_>>()
+    };
+    let result = answer["data"]["result"].as_array().unwrap().iter();
+    let result: Vec<Value> = result.map(|one| json!([one["metric"], pairs(one)])).collect();
+    assert_eq!(json!(result), want, "{promql}");
+}
+
+#[test]
+fn ranges_have_a_value_at_each_step_that_has_samples() {
+    check_range(
+        "sum(sum_over_time(process_cpu[10s]))",
+        (20, 0),
+        "10",
+        json!([[{}, [["20", "250000000"], ["10", "500000000"], ["0", "5000000000"]]],]),
+    );
+    // Windows that overlap, and windows with gaps between them.
+    check_range(
+        "sum(increase(process_cpu[20s]))",
+        (20, 0),
+        "5s",
+        json!([[{}, [["20", "0.25"], ["15", "0.75"], ["10", "0.75"], ["5", "5.5"], ["0", "5.5"]]],]),
+    );
+    check_range(
+        "sum(increase(process_cpu[1s]))",
+        (25, 0),
+        "10s",
+        json!([[{}, [["25", "0.25"], ["15", "0.5"], ["5", "5"]]],]),
+    );
+    check_range("sum(increase(process_cpu[10s] @ end()))", (10, 0), "10", json!([[{}, [["10", "5"], ["0", "5"]]]]));
+    check_range(
+        "sum(increase(process_cpu[10s] @ start()))",
+        (10, 0),
+        "10",
+        json!([[{}, [["10", "0.5"], ["0", "0.5"]]]]),
+    );
+    check_range("1 + 1", (10, 0), "5", json!([[{}, [["10", "2"], ["5", "2"], ["0", "2"]]]]));
+}
+
+#[test]
+fn ranges_over_points_and_operators_have_values_at_their_steps() {
+    check_range(
+        "sum by (region) (process_cpu{region=\"eu\"})",
+        (40, 0),
+        "10",
+        json!([
+            [{"region": "eu"}, [["20", "250000000"], ["10", "500000000"], ["0", "2000000000"]]],
+        ]),
+    );
+    check_range(
+        "sum(max_over_time(process_cpu{region=\"eu\"}[20s]))",
+        (20, 0),
+        "10",
+        json!([[{}, [["20", "250000000"], ["10", "500000000"], ["0", "2000000000"]]],]),
+    );
+    check_range(
+        "sum(memory:inuse_space:bytes:space:bytes{region=\"eu\"})",
+        (80, 0),
+        "10",
+        json!([[
+            {},
+            [
+                ["70", "150"],
+                ["60", "150"],
+                ["50", "150"],
+                ["40", "150"],
+                ["30", "150"],
+                ["20", "150"],
+                ["10", "30"],
+                ["0", "30"]
+            ]
+        ],]),
+    );
+    check_range(
+        "sum by (leaf_function) (memory:inuse_space:bytes:space:bytes{region=\"eu\"})",
+        (20, 0),
+        "10",
+        json!([
+            [{"leaf_function": "keep"}, [["20", "50"]]],
+            [{"leaf_function": "make"}, [["20", "100"], ["10", "30"], ["0", "30"]]],
+        ]),
+    );
+    check_range(
+        "topk(1, sum by (leaf_function) (increase(process_cpu[10s])))",
+        (10, 0),
+        "10",
+        json!([
+            [{"leaf_function": "cold"}, [["10", "0.5"]]],
+            [{"leaf_function": "hot"}, [["0", "5"]]],
+        ]),
+    );
+    check_range("sum(increase(process_cpu[1s])) > 1", (25, 0), "10s", json!([[{}, [["5", "5"]]]]));
+    check_range(
+        "sum(increase(process_cpu{region=\"eu\"}[20s])) - sum(increase(process_cpu{region=\"us\"}[20s]))",
+        (10, 0),
+        "10",
+        json!([[{}, [["0", "-0.5"]]],]),
+    );
+    check_range("nothing", (10, 0), "10", json!([]));
+}
+
+#[test]
+fn ranges_that_make_no_sense_are_refused() {
+    let now = NOW_S.to_string();
+    for (start, end, step) in [
+        (now.as_str(), "1", "1"),
+        ("1", now.as_str(), "1"),
+        (now.as_str(), now.as_str(), "0"),
+        (now.as_str(), now.as_str(), "-1"),
+        ("x", now.as_str(), "1"),
+        ("-5", now.as_str(), "1"),
+        ("", now.as_str(), "1"),
+        (now.as_str(), "", "1"),
+        (now.as_str(), now.as_str(), ""),
+        (now.as_str(), "99999999999", "1"),
+        (now.as_str(), now.as_str(), "x"),
+    ] {
+        let answer = range("process_cpu", start, end, step);
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{start} {end} {step}: {}", answer.text());
+        assert_eq!(answer.json()["errorType"], "bad_data");
+    }
+    assert_eq!(range("1", "0", "10999", "1").status, StatusCode::OK);
+    assert_eq!(range("1", "0", "11000", "1").status, StatusCode::BAD_REQUEST);
+    assert!(range("1", "0", "11000", "1").text().contains("11000"));
+}
+
+#[test]
+fn times_outside_of_what_64_bits_hold_are_refused() {
+    let at = |time: &str| {
+        let parameters = [("query", "sum(rate(process_cpu[5m] offset -1y))"), ("time", time)];
+        Server::new(samples()).get("/api/v1/query", &parameters)
+    };
+    assert_eq!(at("9223372036").status, StatusCode::BAD_REQUEST);
+    assert_eq!(at("9000000000").status, StatusCode::OK);
+}
+
+#[test]
+fn posts_are_answered_as_gets_are_and_limits_are_kept() {
+    let server = Server::new(samples());
+    let (query, time) = (("query", "increase(process_cpu[5m])"), NOW_S.to_string());
+    let got = server.get("/api/v1/query", &[query, ("time", &time)]);
+    let posted = server.post("/api/v1/query", &[query, ("time", &time)]);
+    assert_eq!((got.status, &got.body), (posted.status, &posted.body));
+    assert_eq!(got.kind, "application/json");
+    assert!(got.server_timing.contains("shards;dur="), "{}", got.server_timing);
+    let limited = server.get("/api/v1/query", &[query, ("time", &time), ("limit", "1")]).json();
+    assert_eq!(limited["data"]["result"].as_array().unwrap().len(), 1);
+    assert_eq!(limited["warnings"], json!(["results truncated due to limit"]));
+    for parameters in [[query, ("limit", "x")], [query, ("time", "x")], [("query", ""), ("time", "1")]] {
+        assert_eq!(server.get("/api/v1/query", &parameters).status, StatusCode::BAD_REQUEST, "{parameters:?}");
+    }
+    assert!(server.get("/api/v1/query", &[]).text().contains("query"));
+}
+
+#[test]
+fn shards_that_do_not_answer_are_errors_of_their_kind() {
+    for (code, status) in [
+        (tonic::Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
+        (tonic::Code::ResourceExhausted, StatusCode::UNPROCESSABLE_ENTITY),
+        (tonic::Code::InvalidArgument, StatusCode::BAD_REQUEST),
+        (tonic::Code::Internal, StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let mut node = NaiveNode::new(samples());
+        node.refuses = Some(code);
+        let answer = Server::of_node(node).query("sum(rate(process_cpu[5m]))");
+        assert_eq!(answer.status, status, "{}", answer.text());
+        assert_eq!(answer.json()["status"], "error");
+    }
+}

@@ -1,0 +1,27 @@
+// Fails the build when the page's scripts, compressed, pass their budget.
+//
+// The budget is a promise to somebody woken by an alert on a bad line: the page
+// must be there before they have read its title.
+
+import { gzipSync } from "node:zlib";
+import type { Plugin } from "vite";
+
+/** Largest size of all scripts together, gzipped, in bytes. */
+export const SCRIPT_GZIP_BYTES_MAX = 150 * 1024;
+
+/** Prints the compressed size of every script and throws above the budget. */
+export function scriptBudget(): Plugin {
+  return {
+    name: "script-budget",
+    apply: "build",
+    generateBundle(_options, bundle) {
+      let sum_bytes = 0;
+      for (const output of Object.values(bundle)) {
+        if (output.type === "chunk") sum_bytes += gzipSync(output.code).length;
+      }
+      const line = `scripts: ${sum_bytes} bytes gzipped, budget ${SCRIPT_GZIP_BYTES_MAX}`;
+      if (sum_bytes > SCRIPT_GZIP_BYTES_MAX) this.error(`${line}: remove ${sum_bytes - SCRIPT_GZIP_BYTES_MAX} bytes`);
+      console.log(line);
+    },
+  };
+}
