@@ -1,0 +1,80 @@
+//! The terminal's side: asks a running varve over HTTP.
+
+pub(crate) mod flamegraph;
+pub(crate) mod query;
+mod table;
+pub(crate) mod upload;
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use crate::command::ServerOptions;
+use crate::listen;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A varve to talk to.
+pub(crate) struct Server {
+    agent: ureq::Agent,
+    endpoint: String,
+    authorization: Option<String>,
+}
+
+impl Server {
+    pub(crate) fn new(options: &ServerOptions) -> anyhow::Result<Self> {
+        let endpoint = options.endpoint.trim_end_matches('/').to_owned();
+        if !endpoint.starts_with("http://") {
+            bail!("--endpoint {endpoint} must be http://HOST:PORT: put a TLS proxy of yours in between where needed");
+        }
+        let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_recv_response(Some(PATIENCE));
+        let token = listen::first_token(options.token_file.as_deref())?;
+        let authorization = token.map(|token| format!("Bearer {token}"));
+        Ok(Self { agent: config.build().new_agent(), endpoint, authorization })
+    }
+
+    /// The body of a successful answer.
+    pub(crate) fn get(&self, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
+        let mut request = self.agent.get(format!("{}{path}", self.endpoint));
+        for (name, value) in parameters {
+            request = request.query(name, value);
+        }
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        self.answer(request.call())
+    }
+
+    /// Sends a body, and returns that of a successful answer.
+    pub(crate) fn post(&self, path: &str, body: impl Read + 'static) -> anyhow::Result<String> {
+        let mut request = self.agent.post(format!("{}{path}", self.endpoint));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("Authorization", authorization);
+        }
+        self.answer(request.send(ureq::SendBody::from_owned_reader(body)))
+    }
+
+    fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<String> {
+        let mut answer =
+            answer.with_context(|| format!("no answer from {}: is `varve up` running there?", self.endpoint))?;
+        // Flame graphs of a million nodes have about 100 MB.
+        let body = answer.body_mut().with_config().limit(1 << 30).read_to_string().context("reading the answer")?;
+        if answer.status().is_success() {
+            return Ok(body);
+        }
+        let said = serde_json::from_str::<Value>(&body).ok();
+        let said = said.as_ref().and_then(|said| said["error"].as_str());
+        bail!("{} answered {}: {}", self.endpoint, answer.status(), said.unwrap_or(&body))
+    }
+}
+
+/// Writes to stdout; a closed pipe, as of `| head`, is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,107 @@
+//! `varve flamegraph`: stacks on the terminal.
+
+use std::collections::HashMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use super::table::render;
+use super::{Server, print};
+use crate::command::FlamegraphOptions;
+
+/// Rows of the table where the command line does not say.
+const ROWS_DEFAULT: usize = 30;
+
+/// Nodes asked for where the table is wanted: functions must not be pruned away.
+const TABLE_NODES: usize = 1 << 20;
+
+pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let end = options.end.unwrap_or(now);
+    let is_table = options.format == "table";
+    let nodes = if is_table { Some(TABLE_NODES) } else { options.limit };
+    let mut parameters = vec![
+        ("query", options.selector.clone()),
+        ("start", format!("{:.3}", end - options.range.as_secs_f64())),
+        ("end", format!("{end:.3}")),
+        ("format", if options.format == "folded" { "folded" } else { "json" }.to_owned()),
+    ];
+    parameters.extend(nodes.map(|nodes| ("max_nodes", nodes.to_string())));
+    let body = Server::new(&options.server)?.get("/api/v1/flamegraph", &parameters)?;
+    if !is_table {
+        return print(&format!("{}\n", body.trim_end()));
+    }
+    let tree: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
+    print(&table(&tree, options.limit.unwrap_or(ROWS_DEFAULT)).context("the answer is not a flame graph")?)
+}
+
+/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it is in it.
+fn table(tree: &Value, rows_max: usize) -> Option<String> {
+    let nodes: Vec<[i128; 4]> = tree["nodes"]
+        .as_array()?
+        .iter()
+        .map(|node| {
+            let number = |i: usize| node[i].as_number().and_then(|number| number.as_i128());
+            Some([number(0)?, number(1)?, number(2)?, number(3)?])
+        })
+        .collect::<Option<_>>()?;
+    let names: Vec<&str> = tree["names"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
+    let total = nodes.first()?[3];
+    if total == 0 {
+        return Some("no samples match\n".to_owned());
+    }
+    let mut sums: HashMap<i128, (i128, i128)> = HashMap::new();
+    for node in nodes.iter().skip(1) {
+        let sum = sums.entry(node[1]).or_default();
+        sum.0 += node[2];
+        if !is_below_itself(&nodes, node) {
+            sum.1 += node[3];
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|&(name, (own, whole))| (-own, -whole, name));
+    let share = |value: i128| format!("{:.1} %", value as f64 * 100.0 / total as f64);
+    let rows: Vec<Vec<String>> = sums
+        .iter()
+        .take(rows_max)
+        .map(|&(name, (own, whole))| {
+            let name = usize::try_from(name).ok().and_then(|name| names.get(name)).copied().unwrap_or_default();
+            vec![own.to_string(), share(own), whole.to_string(), share(whole), name.to_owned()]
+        })
+        .collect();
+    let unit = tree["unit"].as_str().unwrap_or_default();
+    let left_out = sums.len().saturating_sub(rows_max);
+    let mut out = render(&["self", "", "total", "", "function"], &rows);
+    out.push_str(&format!("{total} {unit} in all, {left_out} more functions\n"));
+    Some(out)
+}
+
+/// Whether a caller of this node has the same name.
+fn is_below_itself(nodes: &[[i128; 4]], node: &[i128; 4]) -> bool {
+    let mut parent = node[0];
+    while let Some(caller) = usize::try_from(parent).ok().and_then(|parent| nodes.get(parent)) {
+        if caller[1] == node[1] {
+            return true;
+        }
+        parent = caller[0];
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn recursion_counts_once_in_a_functions_total() {
+        let tree = json!({"unit": "count", "names": ["total", "a", "b"],
+            "nodes": [[-1, 0, 0, 10], [0, 1, 2, 10], [1, 2, 3, 8], [2, 1, 5, 5]]});
+        let table = table(&tree, 10).unwrap();
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["7", "70.0", "%", "10", "100.0", "%", "a"]);
+        assert_eq!(rows[2], ["3", "30.0", "%", "8", "80.0", "%", "b"]);
+    }
+}

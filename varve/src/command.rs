@@ -1,0 +1,310 @@
+//! The command line. Every option is a flag, an environment variable and a key of the TOML file, of the same name; the flag
+//! wins over the environment, that over the file, that over the default.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytesize::ByteSize;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::config_file::{self, ConfigFile};
+
+/// Fleet-wide continuous profiling: record which line of which program spends CPU, keep it, ask in PromQL.
+///
+/// `varve up` runs everything on this host; open http://127.0.0.1:4040/ then.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 110)]
+struct CommandLine {
+    /// TOML file with options, for example: http-listen = "127.0.0.1:4040"
+    #[arg(long, env = "VARVE_CONFIG", global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Commands,
+}
+
+#[derive(Debug, Subcommand)]
+enum Commands {
+    /// Runs node, router and agent in one process: everything, on this host.
+    Up(UpOptions),
+    /// Runs a node: keeps profiles on disk. Routers reach it on --node-listen.
+    Node(NodeRoleOptions),
+    /// Runs a router: takes pushes in and answers queries, from the node at --node-endpoint.
+    Router(RouterRoleOptions),
+    /// Runs an agent: samples every CPU of this host with BPF and sends OTLP profiles to --endpoint. Needs root.
+    Agent(AgentRoleOptions),
+    /// Asks a running varve in PromQL, for example: varve query 'topk(10, sum by (leaf_function) (rate(process_cpu[5m])))'
+    Query(QueryOptions),
+    /// Prints the stacks of a selector, for example: varve flamegraph 'process_cpu{service_name="api"}' --format folded
+    Flamegraph(FlamegraphOptions),
+    /// Sends debug files (programs, libraries, .debug files), so that frames of their build IDs get names.
+    Upload(UploadOptions),
+    /// Prints the effective options of `varve up`, as a TOML file that --config reads.
+    Config(UpOptions),
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Up(UpOptions),
+    Node(NodeRoleOptions),
+    Router(RouterRoleOptions),
+    Agent(AgentRoleOptions),
+    Query(QueryOptions),
+    Flamegraph(FlamegraphOptions),
+    Upload(UploadOptions),
+    /// The text to print.
+    Config(String),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DataOptions {
+    /// Where the data is kept; made if it is not there
+    #[arg(long, env = "VARVE_DATA_DIR", default_value = "./varve-data", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StorageOptions {
+    /// How long profiles are kept
+    #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) retention: Duration,
+    /// Most disk space that profiles take; over it the oldest are dropped
+    #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
+    pub(crate) disk_max: ByteSize,
+    /// Where routers reach the node (gRPC)
+    #[arg(long, env = "VARVE_NODE_LISTEN", default_value = "127.0.0.1:4041", value_name = "ADDR:PORT")]
+    pub(crate) node_listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RouterOptions {
+    /// The page and the HTTP API
+    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4040", value_name = "ADDR:PORT")]
+    pub(crate) http_listen: SocketAddr,
+    /// OTLP profiles over gRPC
+    #[arg(long, env = "VARVE_OTLP_GRPC_LISTEN", default_value = "127.0.0.1:4317", value_name = "ADDR:PORT")]
+    pub(crate) otlp_grpc_listen: SocketAddr,
+    /// OTLP profiles over HTTP
+    #[arg(long, env = "VARVE_OTLP_HTTP_LISTEN", default_value = "127.0.0.1:4318", value_name = "ADDR:PORT")]
+    pub(crate) otlp_http_listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AccessOptions {
+    /// File with bearer tokens, one per line: pushes and reads need one of them
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Listen beyond loopback without a token: everybody who reaches the port may read and write
+    #[arg(long, env = "VARVE_INSECURE_LISTEN")]
+    pub(crate) insecure_listen: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SamplingOptions {
+    /// Samples a second and CPU
+    #[arg(long, env = "VARVE_FREQUENCY_HZ", default_value_t = 20, value_name = "HZ")]
+    pub(crate) frequency_hz: u32,
+}
+
+/// Options of `varve up`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOptions,
+    #[command(flatten)]
+    pub(crate) router: RouterOptions,
+    #[command(flatten)]
+    pub(crate) storage: StorageOptions,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingOptions,
+    /// Do not sample this host
+    #[arg(long, env = "VARVE_NO_AGENT")]
+    pub(crate) no_agent: bool,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}
+
+/// Options of `varve node`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeRoleOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOptions,
+    #[command(flatten)]
+    pub(crate) storage: StorageOptions,
+    /// /healthz, /ready and /metrics
+    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4042", value_name = "ADDR:PORT")]
+    pub(crate) http_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}
+
+/// Options of `varve router`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RouterRoleOptions {
+    /// Where symbol tables are kept; made if it is not there
+    #[arg(long, env = "VARVE_DATA_DIR", default_value = "./varve-router-data", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) router: RouterOptions,
+    /// The node
+    #[arg(long, env = "VARVE_NODE_ENDPOINT", default_value = "http://127.0.0.1:4041", value_name = "URL")]
+    pub(crate) node_endpoint: String,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}
+
+/// Options of `varve agent`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AgentRoleOptions {
+    /// Where profiles are sent: any OTLP gRPC receiver
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "http://127.0.0.1:4317", value_name = "URL")]
+    pub(crate) endpoint: String,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingOptions,
+    /// How profiles are compressed on their way
+    #[arg(long, env = "VARVE_COMPRESSION", default_value = "gzip", value_parser = ["gzip", "zstd"])]
+    pub(crate) compression: String,
+    /// File whose first token is sent as bearer token
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// /healthz, /ready and /metrics
+    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
+    pub(crate) http_listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ServerOptions {
+    /// The varve to ask
+    #[arg(long, env = "VARVE_ENDPOINT", default_value = "http://127.0.0.1:4040", value_name = "URL")]
+    pub(crate) endpoint: String,
+    /// File whose first token is sent as bearer token
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// Options of `varve query`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct QueryOptions {
+    /// PromQL
+    pub(crate) promql: String,
+    /// When: Unix seconds or RFC 3339; now if left out
+    #[arg(long, value_name = "TIME")]
+    pub(crate) time: Option<String>,
+    /// table or json
+    #[arg(long, default_value = "table", value_parser = ["table", "json"])]
+    pub(crate) format: String,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `varve flamegraph`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FlamegraphOptions {
+    /// A PromQL selector
+    #[arg(default_value = "process_cpu")]
+    pub(crate) selector: String,
+    /// How far back from the end
+    #[arg(long, default_value = "15m", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    pub(crate) range: Duration,
+    /// Until when, Unix seconds; now if left out
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) end: Option<f64>,
+    /// table (functions by self time), folded or json
+    #[arg(long, default_value = "table", value_parser = ["table", "folded", "json"])]
+    pub(crate) format: String,
+    /// Rows of the table, nodes of the rest
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `varve upload`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UploadOptions {
+    /// ELF files
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Parses the command line, with the file's values as defaults. `--help` and wrong usage end the process here.
+pub(crate) fn parse() -> anyhow::Result<Command> {
+    let file = ConfigFile::read(config_file::path_from_arguments(std::env::args_os()))?;
+    let command = file.into_defaults(CommandLine::command())?;
+    let matches = command.get_matches();
+    let parsed = CommandLine::from_arg_matches(&matches).context("command line")?;
+    Ok(match parsed.command {
+        Commands::Up(options) => Command::Up(options),
+        Commands::Node(options) => Command::Node(options),
+        Commands::Router(options) => Command::Router(options),
+        Commands::Agent(options) => Command::Agent(options),
+        Commands::Query(options) => Command::Query(options),
+        Commands::Flamegraph(options) => Command::Flamegraph(options),
+        Commands::Upload(options) => Command::Upload(options),
+        Commands::Config(_) => {
+            let matches = matches.subcommand().map(|(_, matches)| matches).context("subcommand")?;
+            Command::Config(config_file::effective(&CommandLine::command(), matches))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_of_a_role_has_an_environment_variable_of_its_name() {
+        for role in ["up", "node", "router"] {
+            let command = CommandLine::command();
+            let role = command.find_subcommand(role).unwrap();
+            for argument in role.get_arguments().filter(|argument| argument.get_id() != "help") {
+                let name = argument.get_long().unwrap().replace('-', "_").to_uppercase();
+                assert_eq!(argument.get_env().unwrap().to_str().unwrap(), format!("VARVE_{name}"));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_printed_as_effective_is_read_back_the_same() {
+        let read = |text: &str| {
+            let file = ConfigFile::parse("test", text).unwrap();
+            let matches = file.into_defaults(CommandLine::command()).unwrap().get_matches_from(["varve", "config"]);
+            config_file::effective(&CommandLine::command(), matches.subcommand().unwrap().1)
+        };
+        let changed = "http-listen = \"127.0.0.1:1\"\nfrequency-hz = 97\nno-agent = true\nretention = \"1h\"\n";
+        let effective = read(changed);
+        for line in changed.lines() {
+            assert!(effective.lines().any(|printed| printed == line), "{line} is not in:\n{effective}");
+        }
+        assert_eq!(read(&effective), effective);
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file() {
+        let file = ConfigFile::parse("test", "frequency-hz = 97").unwrap();
+        let command = file.into_defaults(CommandLine::command()).unwrap();
+        let matches = command.get_matches_from(["varve", "up", "--frequency-hz", "5"]);
+        let Commands::Up(options) = CommandLine::from_arg_matches(&matches).unwrap().command else { panic!() };
+        assert_eq!(options.sampling.frequency_hz, 5);
+    }
+
+    #[test]
+    fn an_unknown_key_or_a_value_that_is_no_option_is_refused_by_name() {
+        let error = |text: &str| {
+            let file = ConfigFile::parse("varve.toml", text);
+            file.and_then(|file| file.into_defaults(CommandLine::command())).unwrap_err().to_string()
+        };
+        assert!(error("http_listen = \"x\"").contains("http_listen"), "{}", error("http_listen = \"x\""));
+        assert!(error("frequency-hz = [1]").contains("frequency-hz"));
+        assert!(error("frequency-hz = ").contains("varve.toml"));
+    }
+}

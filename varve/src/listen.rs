@@ -1,0 +1,115 @@
+//! Listening: a busy port names its holder and the flag that moves it; beyond loopback a credential is needed.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context as _, bail};
+use router::auth::Auth;
+use tokio::net::TcpListener;
+
+use crate::command::AccessOptions;
+
+/// A listener on `address`; `flag` is the one that moves it.
+pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(listener),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let holder = holder_of(address.port()).map_or_else(String::new, |holder| format!(" by {holder}"));
+            bail!("{address} is in use{holder}: stop that, or listen elsewhere with {flag} ADDR:PORT")
+        }
+        Err(error) => Err(error).with_context(|| format!("listening on {address} ({flag})")),
+    }
+}
+
+/// Who may connect to these addresses.
+pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
+    if let Some(path) = &access.token_file {
+        let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
+        return Auth::from_token_file(&text).with_context(|| format!("token file {}", path.display()));
+    }
+    if access.insecure_listen {
+        return Ok(Auth::Open);
+    }
+    check_loopback(listen)?;
+    Ok(Auth::Loopback)
+}
+
+/// Refuses addresses beyond loopback.
+pub(crate) fn check_loopback(listen: &[SocketAddr]) -> anyhow::Result<()> {
+    let loopback = |address: &SocketAddr| match address.ip() {
+        IpAddr::V4(address) => address.is_loopback(),
+        IpAddr::V6(address) => address.is_loopback(),
+    };
+    if let Some(address) = listen.iter().find(|address| !loopback(address)) {
+        bail!(
+            "{address} can be reached from other hosts: give a --token-file (one token per line, for example of `openssl \
+             rand -hex 32`), or say --insecure-listen if everybody who reaches it may read and write"
+        );
+    }
+    Ok(())
+}
+
+/// The first token of a token file, for a client.
+pub(crate) fn first_token(path: Option<&std::path::Path>) -> anyhow::Result<Option<String>> {
+    let Some(path) = path else { return Ok(None) };
+    let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
+    let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(Some(token.with_context(|| format!("token file {} holds no token", path.display()))?.to_owned()))
+}
+
+/// Name and pid of the process that listens on a TCP port, as far as this process may see.
+fn holder_of(port: u16) -> Option<String> {
+    let inodes: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(table).ok())
+        .flat_map(|table| listening_inodes(&table, port))
+        .collect();
+    for process in fs::read_dir("/proc").ok()?.flatten() {
+        let path = process.path();
+        let Ok(descriptors) = fs::read_dir(path.join("fd")) else { continue };
+        for descriptor in descriptors.flatten() {
+            let Ok(target) = fs::read_link(descriptor.path()) else { continue };
+            if inodes.iter().any(|inode| target.as_os_str() == format!("socket:[{inode}]").as_str()) {
+                let name = fs::read_to_string(path.join("comm")).ok()?;
+                return Some(format!("{} (pid {})", name.trim(), process.file_name().to_string_lossy()));
+            }
+        }
+    }
+    None
+}
+
+/// Inodes of listening sockets on a port, from the text of /proc/net/tcp.
+fn listening_inodes(table: &str, port: u16) -> Vec<String> {
+    const LISTEN: &str = "0A";
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (_, local_port) = fields.get(1)?.rsplit_once(':')?;
+        let is_it = u16::from_str_radix(local_port, 16).ok()? == port && *fields.get(3)? == LISTEN;
+        is_it.then(|| (*fields.get(9).unwrap_or(&"")).to_owned())
+    };
+    table.lines().skip(1).filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_busy_port_names_its_holder_and_the_flag() {
+        let held = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let error = bind(held.local_addr().unwrap(), "--http-listen").await.unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(error.contains("--http-listen"), "{error}");
+    }
+
+    #[test]
+    fn beyond_loopback_a_token_or_an_explicit_wish_is_needed() {
+        let all: SocketAddr = "0.0.0.0:4040".parse().unwrap();
+        let here: SocketAddr = "[::1]:4040".parse().unwrap();
+        let access = |insecure_listen| AccessOptions { token_file: None, insecure_listen };
+        assert!(auth(&access(false), &[here, all]).unwrap_err().to_string().contains("--insecure-listen"));
+        assert!(matches!(auth(&access(false), &[here]).unwrap(), Auth::Loopback));
+        assert!(matches!(auth(&access(true), &[all]).unwrap(), Auth::Open));
+    }
+}

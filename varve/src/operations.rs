@@ -1,0 +1,99 @@
+//! `/healthz`, `/ready` and `/metrics`: the same in every role.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+
+/// Says whether the role serves; else why not.
+pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+#[derive(Clone)]
+struct Operations {
+    registry: Arc<Registry>,
+    readiness: Readiness,
+}
+
+/// The routes; none of them needs a credential.
+pub(crate) fn routes(registry: Registry, readiness: Readiness) -> Router {
+    Router::new()
+        .route("/healthz", get(|| async { "alive\n" }))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(Operations { registry: Arc::new(registry), readiness })
+}
+
+async fn ready(State(operations): State<Operations>) -> Response {
+    match (operations.readiness)() {
+        Ok(()) => "ready\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn metrics(State(operations): State<Operations>) -> Response {
+    let mut out = String::new();
+    match text::encode(&mut out, &operations.registry) {
+        Ok(()) => {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], out).into_response()
+        }
+        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+/// A registry with the metrics of the process itself.
+pub(crate) fn registry() -> Registry {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ProcessMetrics));
+    registry
+}
+
+/// What Prometheus' own clients say of their process, read from /proc when asked.
+#[derive(Debug)]
+struct ProcessMetrics;
+
+impl Collector for ProcessMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let statistics = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name in parentheses may hold spaces; what follows it may not.
+        let fields: Vec<&str> = statistics.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let number = |field: usize| fields.get(field).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
+        let gauge = |encoder: &mut DescriptorEncoder<'_>, name, help, value: u64| {
+            let metric = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            metric.encode(encoder.encode_descriptor(name, help, None, metric.metric_type())?)
+        };
+        gauge(
+            &mut encoder,
+            "process_resident_memory_bytes",
+            "Resident memory",
+            number(21) * system_value(libc::_SC_PAGESIZE),
+        )?;
+        gauge(&mut encoder, "process_threads", "Threads", number(17))?;
+        let descriptors = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        gauge(&mut encoder, "process_open_fds", "Open file descriptors", descriptors as u64)?;
+        let ticks = system_value(libc::_SC_CLK_TCK).max(1);
+        let seconds = ConstCounter::new((number(11) + number(12)) as f64 / ticks as f64);
+        seconds.encode(encoder.encode_descriptor(
+            "process_cpu_seconds",
+            "CPU time, user and system",
+            None,
+            seconds.metric_type(),
+        )?)
+    }
+}
+
+#[allow(unsafe_code, reason = "sysconf is a C call; libc has no safe form of it")]
+fn system_value(name: libc::c_int) -> u64 {
+    // SAFETY: sysconf takes a number and touches no memory of ours.
+    let value = unsafe { libc::sysconf(name) };
+    u64::try_from(value).unwrap_or_default()
+}

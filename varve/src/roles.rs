@@ -1,0 +1,84 @@
+//! The roles: each binds its ports, opens its parts in the order in which data flows, serves until SIGTERM, and stops in the
+//! opposite order, so that what is in flight finishes or is refused.
+
+pub(crate) mod agent;
+pub(crate) mod node;
+mod receiver;
+pub(crate) mod router;
+pub(crate) mod up;
+
+use std::future::Future;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::log;
+
+/// How long requests in flight may take when the process is asked to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs a role on a runtime of its own.
+pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    log::start()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
+    let result = runtime.block_on(role);
+    // A query that nobody waits for any more must not hold the process.
+    runtime.shutdown_timeout(STOP_PATIENCE);
+    result
+}
+
+/// Returns when the process is asked to stop.
+async fn asked_to_stop() -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stopping: requests in flight are finished");
+    Ok(())
+}
+
+/// Servers of this process, stopped together.
+#[derive(Debug, Default)]
+struct Servers {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Servers {
+    fn http(&self, listener: TcpListener, routes: Router) {
+        let stop = self.stop.clone().cancelled_owned();
+        self.spawn(async move { axum::serve(listener, routes).with_graceful_shutdown(stop).await.context("HTTP") });
+    }
+
+    fn spawn(&self, server: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!("{error:#}");
+                // Half a process is worse than none.
+                stop.cancel();
+            }
+        });
+    }
+
+    /// Returns when a server ended by itself, which is an error.
+    async fn failed(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Takes no new connections, and waits for the requests in flight.
+    async fn shutdown(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_PATIENCE, self.tasks.wait()).await.is_err() {
+            tracing::warn!("requests in flight took longer than {STOP_PATIENCE:?} and are given up");
+        }
+    }
+}

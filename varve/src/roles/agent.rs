@@ -1,0 +1,43 @@
+//! `varve agent`: samples this host and sends what it sees to any OTLP receiver.
+
+use std::sync::Arc;
+
+use ::agent::{Compression, Config, State, Status, Token};
+use tokio_util::sync::CancellationToken;
+
+use super::{Servers, asked_to_stop};
+use crate::command::AgentRoleOptions;
+use crate::{listen, operations};
+
+pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
+    let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen } = options;
+    listen::check_loopback(&[http_listen])?;
+    let listener = listen::bind(http_listen, "--http-listen").await?;
+    let mut registry = operations::registry();
+    let status = Status::new(registry.sub_registry_with_prefix("varve_agent"));
+    let servers = Servers::default();
+    let shown = status.clone();
+    let readiness = Arc::new(move || match shown.snapshot() {
+        now if now.state == State::Running => Ok(()),
+        now => Err(format!("{}: {}", now.state.name(), now.reason)),
+    });
+    servers.http(listener, operations::routes(registry, readiness));
+    let config = Config {
+        endpoint,
+        frequency_hz: sampling.frequency_hz,
+        token: listen::first_token(token_file.as_deref())?.map(Token::new),
+        compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
+    };
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let mut agent = tokio::spawn(async move { ::agent::run(config, stopped, status).await });
+    let outcome = tokio::select! {
+        asked = asked_to_stop() => {
+            stop.cancel();
+            asked.and(agent.await?.map_err(anyhow::Error::from))
+        }
+        ended = &mut agent => ended?.map_err(anyhow::Error::from),
+    };
+    servers.shutdown().await;
+    outcome
+}

@@ -1,0 +1,47 @@
+//! `varve node`: keeps profiles; routers reach it over gRPC.
+
+use std::sync::Arc;
+
+use ::node::{Config, Node};
+use anyhow::Context as _;
+
+use super::{Servers, asked_to_stop};
+use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
+use crate::{listen, operations};
+
+pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
+    let NodeRoleOptions { data, storage, http_listen, access } = options;
+    if !access.insecure_listen {
+        listen::check_loopback(&[storage.node_listen, http_listen])?;
+    }
+    let listener = listen::bind(storage.node_listen, "--node-listen").await?;
+    let operations_listener = listen::bind(http_listen, "--http-listen").await?;
+    let mut registry = operations::registry();
+    let node = Node::open(config(&data, &storage), registry.sub_registry_with_prefix("varve_node")).await?;
+    let servers = Servers::default();
+    let ready_node = Arc::clone(&node);
+    let readiness =
+        Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the replica is not ready".to_owned()) });
+    servers.http(operations_listener, operations::routes(registry, readiness));
+    let served = Arc::clone(&node);
+    let stop = servers.stop.clone().cancelled_owned();
+    servers.spawn(async move { served.serve(listener, stop).await.context("node") });
+    let outcome = tokio::select! {
+        asked = asked_to_stop() => asked,
+        error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
+        () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
+    };
+    servers.shutdown().await;
+    node.shutdown().await;
+    outcome
+}
+
+/// The node's configuration from the options.
+pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
+    Config {
+        retention: storage.retention,
+        disk_bytes_max: storage.disk_max.as_u64(),
+        advertise_address: storage.node_listen.to_string(),
+        ..Config::new(data.data_dir.clone())
+    }
+}

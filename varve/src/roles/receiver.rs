@@ -1,0 +1,98 @@
+//! The router's part of a process: its three ports, and what answers on them.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry;
+use router::api::agent::AgentStatusSource;
+use router::api::{self, Parts};
+use router::auth::Auth;
+use router::nodes::Nodes;
+use router::otlp_grpc::OtlpGrpc;
+use router::push::Pusher;
+use router::query::Reader;
+use symbol_store::SymbolStore;
+use symbol_store::convert::Converter;
+use symbol_store::limits::Limits;
+use tokio::net::TcpListener;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+
+use super::Servers;
+use crate::command::RouterOptions;
+use crate::operations::{self, Readiness};
+use crate::{CONVERT_DEBUG_FILE, listen};
+
+/// Requests of one gRPC connection that are read at one time.
+const GRPC_REQUESTS_PER_CONNECTION_MAX: usize = 32;
+
+/// Where separate debug files are installed.
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
+
+/// Listeners, bound before anything is opened, so that a busy port is told at once.
+pub(super) struct Receiver {
+    http: TcpListener,
+    otlp_grpc: TcpListener,
+    otlp_http: TcpListener,
+}
+
+impl Receiver {
+    pub(super) async fn bind(options: &RouterOptions) -> anyhow::Result<Self> {
+        Ok(Self {
+            http: listen::bind(options.http_listen, "--http-listen").await?,
+            otlp_grpc: listen::bind(options.otlp_grpc_listen, "--otlp-grpc-listen").await?,
+            otlp_http: listen::bind(options.otlp_http_listen, "--otlp-http-listen").await?,
+        })
+    }
+
+    pub(super) fn http_address(&self) -> anyhow::Result<SocketAddr> {
+        self.http.local_addr().context("--http-listen")
+    }
+
+    pub(super) fn otlp_grpc_address(&self) -> anyhow::Result<SocketAddr> {
+        self.otlp_grpc.local_addr().context("--otlp-grpc-listen")
+    }
+
+    /// Starts to answer.
+    pub(super) fn serve(
+        self,
+        servers: &Servers,
+        nodes: Nodes,
+        symbols: SymbolStore,
+        agent: AgentStatusSource,
+        auth: Auth,
+        mut registry: Registry,
+        readiness: Readiness,
+    ) {
+        let reader = Reader::new(nodes.clone(), symbols.clone());
+        let pusher = Pusher::new(nodes, registry.sub_registry_with_prefix("varve_router"));
+        let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
+        let otlp = api::otlp_routes(pusher.clone(), auth.clone());
+        let http = api::routes(Parts { pusher, reader, symbols, agent, auth });
+        servers.http(self.http, operations::routes(registry, readiness).merge(http));
+        servers.http(self.otlp_http, otlp);
+        let stop = servers.stop.clone().cancelled_owned();
+        servers.spawn(async move {
+            Server::builder()
+                .concurrency_limit_per_connection(GRPC_REQUESTS_PER_CONNECTION_MAX)
+                .add_service(grpc)
+                .serve_with_incoming_shutdown(TcpIncoming::from(self.otlp_grpc), stop)
+                .await
+                .context("OTLP gRPC")
+        });
+    }
+}
+
+/// The symbol store below a data directory.
+pub(super) fn open_symbols(data_dir: &Path) -> anyhow::Result<SymbolStore> {
+    let directory = data_dir.join("symbols");
+    let config = symbol_store::Config {
+        directory: directory.clone(),
+        converter: Converter { program: "/proc/self/exe".into(), arguments: vec![CONVERT_DEBUG_FILE.to_owned()] },
+        host_files: true,
+        debug_directory: DEBUG_DIRECTORY.into(),
+        limits: Limits::DEFAULT,
+    };
+    SymbolStore::open(config).with_context(|| format!("symbol tables in {}", directory.display()))
+}

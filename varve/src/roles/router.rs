@@ -1,0 +1,41 @@
+//! `varve router`: takes pushes in and answers queries, from a node elsewhere.
+
+use std::sync::Arc;
+
+use ::router::api::agent::{AgentStatus, AgentStatusSource};
+use ::router::nodes::Nodes;
+use anyhow::Context as _;
+use tonic::transport::Endpoint;
+
+use super::receiver::{Receiver, open_symbols};
+use super::{Servers, asked_to_stop};
+use crate::command::RouterRoleOptions;
+use crate::{listen, operations};
+
+pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
+    let RouterRoleOptions { data_dir, router, node_endpoint, access } = options;
+    let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
+    let endpoint = Endpoint::from_shared(node_endpoint.clone())
+        .with_context(|| format!("--node-endpoint {node_endpoint} must be http://HOST:PORT"))?;
+    let receiver = Receiver::bind(&router).await?;
+    std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
+    let symbols = open_symbols(&data_dir)?;
+    let agent = AgentStatusSource(Arc::new(|| AgentStatus {
+        state: "off",
+        reason: "this is a router: agents run as `varve agent`".to_owned(),
+        missing: Vec::new(),
+        samples: 0,
+        dropped: 0,
+        frequency_hz: 0,
+    }));
+    let servers = Servers::default();
+    // It keeps nothing: it is ready when it listens, and says of each request whether the node answered.
+    let readiness = Arc::new(|| Ok(()));
+    receiver.serve(&servers, Nodes::remote(endpoint), symbols, agent, auth, operations::registry(), readiness);
+    let outcome = tokio::select! {
+        asked = asked_to_stop() => asked,
+        () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
+    };
+    servers.shutdown().await;
+    outcome
+}

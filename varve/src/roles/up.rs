@@ -1,0 +1,108 @@
+//! `varve up`: node, router and agent in one process.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use ::agent::Status;
+use ::node::Node;
+use anyhow::{Context as _, bail};
+use router::api::agent::{AgentStatus, AgentStatusSource};
+use router::nodes::Nodes;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::receiver::{Receiver, open_symbols};
+use super::{Servers, asked_to_stop};
+use crate::command::UpOptions;
+use crate::{listen, operations};
+
+pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
+    let UpOptions { data, router, storage, sampling, no_agent, access } = options;
+    let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
+    if !access.insecure_listen {
+        // Nodes know no tokens: only routers reach them.
+        listen::check_loopback(&[storage.node_listen])?;
+    }
+    let receiver = Receiver::bind(&router).await?;
+    let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
+    let (page, otlp_grpc) = (receiver.http_address()?, receiver.otlp_grpc_address()?);
+
+    let mut registry = operations::registry();
+    let config = super::node::config(&data, &storage);
+    let node = Node::open(config, registry.sub_registry_with_prefix("varve_node")).await?;
+    let symbols = open_symbols(&data.data_dir)?;
+    let status = Status::new(registry.sub_registry_with_prefix("varve_agent"));
+
+    let servers = Servers::default();
+    let ready_node = Arc::clone(&node);
+    let readiness =
+        Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the node is not ready".to_owned()) });
+    let agent_status = status_source(status.clone(), sampling.frequency_hz, no_agent);
+    let nodes = Nodes::local(Arc::clone(&node) as _);
+    receiver.serve(&servers, nodes, symbols, agent_status, auth, registry, readiness);
+    let served = Arc::clone(&node);
+    let stop = servers.stop.clone().cancelled_owned();
+    servers.spawn(async move { served.serve(node_listener, stop).await.context("node") });
+
+    let stop_agent = CancellationToken::new();
+    let agent = if no_agent {
+        None
+    } else {
+        let config = ::agent::Config {
+            endpoint: format!("http://{}", reachable(otlp_grpc)),
+            frequency_hz: sampling.frequency_hz,
+            token: listen::first_token(access.token_file.as_deref())?.map(::agent::Token::new),
+            // It does not leave the host: gzip would only cost CPU.
+            compression: ::agent::Compression::Zstd,
+        };
+        Some(start_agent(config, stop_agent.clone(), status))
+    };
+    tokio::select! {
+        () = node.ready() => tracing::info!("varve is up: open http://{}/", reachable(page)),
+        error = node.failed() => bail!("the node stopped: {error}"),
+    }
+    let outcome = tokio::select! {
+        asked = asked_to_stop() => asked,
+        error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
+        () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
+    };
+    // The agent first: its last samples still find the router.
+    stop_agent.cancel();
+    if let Some(agent) = agent {
+        agent.await.context("agent")?;
+    }
+    servers.shutdown().await;
+    node.shutdown().await;
+    outcome
+}
+
+/// Samples this host; where it cannot, the rest goes on, and the page says why.
+fn start_agent(config: ::agent::Config, stop: CancellationToken, status: Status) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        if let Err(error) = ::agent::run(config, stop, status).await {
+            tracing::warn!("this host is not sampled: {error}");
+        }
+    })
+}
+
+fn status_source(status: Status, frequency_hz: u32, no_agent: bool) -> AgentStatusSource {
+    AgentStatusSource(Arc::new(move || {
+        let now = status.snapshot();
+        AgentStatus {
+            state: now.state.name(),
+            reason: if no_agent { "this varve was started with --no-agent".to_owned() } else { now.reason },
+            missing: now.missing,
+            samples: now.samples,
+            dropped: now.dropped,
+            frequency_hz,
+        }
+    }))
+}
+
+/// An address to connect to, from one to listen on.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    address
+}
