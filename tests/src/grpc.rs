@@ -1,0 +1,99 @@
+//! gRPC with messages as bytes, so that broken ones can be sent, and a runtime to wait on.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::Endpoint;
+use tonic::{Request, Status};
+
+use crate::otlp::EXPORT;
+use crate::wire::{Message, decode, inner, number};
+
+/// Messages as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BytesCodec;
+
+impl Codec for BytesCodec {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for BytesCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for BytesCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+/// Waits for a future on a runtime of its own.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+/// How an export is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sending<'a> {
+    /// How it is compressed.
+    pub compression: Option<CompressionEncoding>,
+    /// `idempotency-key`.
+    pub key: Option<&'a str>,
+    /// Bearer token.
+    pub token: Option<&'a str>,
+}
+
+/// Exports a request, whatever its bytes are.
+///
+/// # Errors
+/// The status that the server answers with.
+pub fn export(address: &str, request: &[u8], sending: Sending<'_>) -> Result<Message, Status> {
+    block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(Duration::from_secs(60));
+        let channel = endpoint.connect().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut client = tonic::client::Grpc::new(channel).max_decoding_message_size(64 << 20);
+        if let Some(compression) = sending.compression {
+            client = client.send_compressed(compression);
+        }
+        let mut message = Request::new(Bytes::copy_from_slice(request));
+        if let Some(key) = sending.key {
+            message.metadata_mut().insert("idempotency-key", key.parse().unwrap());
+        }
+        if let Some(token) = sending.token {
+            message.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let answer: tonic::Response<Bytes> = client.unary(message, EXPORT.parse().unwrap(), BytesCodec).await?;
+        Ok(decode(&answer.into_inner()))
+    })
+}
+
+/// Profiles that an export response says were rejected, and why.
+#[must_use]
+pub fn rejected(response: &Message) -> (u64, String) {
+    let partial = inner(response, 1);
+    let text = crate::wire::all(&partial, 2).last().unwrap_or_default();
+    (number(&partial, 1), String::from_utf8_lossy(text).into_owned())
+}

@@ -1,0 +1,116 @@
+//! HTTP as any client speaks it: a status is an answer, never an error.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// Of the answer.
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// Unpacked.
+    pub body: Vec<u8>,
+}
+
+impl Reply {
+    /// The body as text, whatever it is.
+    #[must_use]
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// The body as JSON; null if it is none.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    /// A header, or "".
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// This answer, if it has this status.
+    #[must_use]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.text());
+        self
+    }
+
+    /// This answer, if its status is one of these and it says in JSON what is wrong.
+    #[must_use]
+    pub fn refused_with(self, statuses: &[u16]) -> Self {
+        let json = self.json();
+        let explained = json["status"] == "error" && json["error"].as_str().is_some_and(|error| error.len() > 10);
+        assert!(statuses.contains(&self.status), "want one of {statuses:?}, got {}: {}", self.status, self.text());
+        assert!(explained, "{} without a reason: {}", self.status, self.text());
+        self
+    }
+}
+
+/// Why there is no answer.
+pub type Lost = ureq::Error;
+
+/// A request with a body, or without one.
+///
+/// # Errors
+/// Where no whole answer came: what became of the request is unknown.
+pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Result<Reply, Lost> {
+    static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
+    let agent = AGENT.get_or_init(|| {
+        let config = ureq::Agent::config_builder().http_status_as_error(false).max_redirects(0);
+        config.timeout_global(Some(Duration::from_secs(120))).max_idle_connections_per_host(64).build().new_agent()
+    });
+    let mut request = ureq::http::Request::builder().method(method).uri(url);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let answer = match body {
+        Some(body) => agent.run(request.body(body)?),
+        None => agent.run(request.body(())?),
+    };
+    let mut answer = answer?;
+    let headers = answer.headers().iter();
+    let headers = headers.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    let headers = headers.collect();
+    let status = answer.status().as_u16();
+    let body = answer.body_mut().with_config().limit(1 << 30).read_to_vec()?;
+    Ok(Reply { status, headers, body })
+}
+
+/// A query string.
+#[must_use]
+pub fn encode(pairs: &[(&str, &str)]) -> String {
+    let escape = |text: &str| -> String {
+        text.bytes()
+            .map(|byte| match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+                _ => format!("%{byte:02X}"),
+            })
+            .collect()
+    };
+    let pairs: Vec<String> = pairs.iter().map(|(name, value)| format!("{}={}", escape(name), escape(value))).collect();
+    pairs.join("&")
+}
+
+/// Sends exactly these bytes and returns what comes until the server closes: status and all of the text.
+///
+/// # Errors
+/// Where the connection fails.
+pub fn raw(address: &str, bytes: &[u8]) -> std::io::Result<(u16, String)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.write_all(bytes)?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Ok((status, answer))
+}

@@ -1,0 +1,195 @@
+//! Pushes with serial numbers, and what became of each: acknowledged, refused, or unknown.
+//!
+//! Afterwards acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, and each serial number counts once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use crate::client::Labels;
+use crate::otlp::{PERIOD_NS, Request, now_ns, stack};
+use crate::server::Varve;
+
+/// What became of the pushes, by serial number.
+#[derive(Clone, Debug, Default)]
+pub struct Outcomes {
+    /// Answered with 200.
+    pub acknowledged: BTreeSet<String>,
+    /// Every attempt was answered with an error that says that it does not count.
+    pub refused: BTreeSet<String>,
+    /// Some attempt was not answered, and none was acknowledged.
+    pub unknown: BTreeSet<String>,
+    /// Each refusal's status and text, the first ones.
+    pub refusals: Vec<(u16, String)>,
+    /// When each acknowledgement came.
+    pub acknowledged_at: Vec<SystemTime>,
+}
+
+impl Outcomes {
+    /// What is wrong with what is visible; empty if nothing is. `visible`: the sum of each serial number.
+    #[must_use]
+    pub fn violations(&self, visible: &BTreeMap<String, f64>) -> Vec<String> {
+        let mut out = Vec::new();
+        let lost: Vec<_> = self.acknowledged.iter().filter(|serial| !visible.contains_key(*serial)).collect();
+        if !lost.is_empty() {
+            out.push(format!("{} of {} acknowledged are lost: {:?}", lost.len(), self.acknowledged.len(), &lost[..lost.len().min(5)]));
+        }
+        let is_known = |serial: &String| self.acknowledged.contains(serial) || self.unknown.contains(serial);
+        let unwanted: Vec<_> = visible.keys().filter(|serial| !is_known(serial)).collect();
+        if !unwanted.is_empty() {
+            out.push(format!("{} are visible that were refused or never sent: {:?}", unwanted.len(), &unwanted[..unwanted.len().min(5)]));
+        }
+        let wrong: Vec<_> = visible.iter().filter(|(_, sum)| **sum != PERIOD_NS as f64).collect();
+        if !wrong.is_empty() {
+            out.push(format!("{} are not there once: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]));
+        }
+        out
+    }
+}
+
+/// Where a load goes: addresses that stay the same over restarts.
+#[derive(Clone, Debug)]
+struct Target {
+    url: String,
+}
+
+/// Clients that push one sample after another until they are stopped.
+#[derive(Debug)]
+pub struct Load {
+    /// Label `run` of everything that it pushes.
+    pub run: String,
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    outcomes: Arc<Mutex<Outcomes>>,
+    clients: Vec<JoinHandle<()>>,
+}
+
+/// How a load behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct Behaviour {
+    /// Clients at once.
+    pub clients: usize,
+    /// Whether each push has an `Idempotency-Key` and is sent again until it is answered.
+    pub retries: bool,
+    /// Between two pushes of one client.
+    pub pause: Duration,
+}
+
+impl Load {
+    /// Starts to push.
+    #[must_use]
+    pub fn start(varve: &Varve, behaviour: Behaviour) -> Self {
+        let run = format!("run-{}", now_ns());
+        let target = Target { url: format!("http://{}/v1development/profiles", varve.otlp) };
+        let (stop, outcomes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Outcomes::default())));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let client = |client: usize| {
+            let (run, target) = (run.clone(), target.clone());
+            let (stop, outcomes, count) = (Arc::clone(&stop), Arc::clone(&outcomes), Arc::clone(&acknowledged));
+            std::thread::spawn(move || {
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let serial = format!("{client}-{n}");
+                    push(&target, &run, &serial, behaviour, &stop, &outcomes, &count);
+                    std::thread::sleep(behaviour.pause);
+                }
+            })
+        };
+        let clients = (0..behaviour.clients).map(client).collect();
+        Self { run, stop, acknowledged, outcomes, clients }
+    }
+
+    /// Pushes acknowledged so far.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Ends it, and says what became of everything.
+    #[must_use]
+    pub fn stop(self) -> Outcomes {
+        self.stop.store(true, Ordering::Relaxed);
+        for client in self.clients {
+            client.join().unwrap();
+        }
+        let mut outcomes = self.outcomes.lock().unwrap();
+        std::mem::take(&mut *outcomes)
+    }
+}
+
+/// The request of one serial number: always the same bytes for the same time.
+fn request(run: &str, serial: &str, time_ns: u64) -> Vec<u8> {
+    let leaf = format!("leaf{}", serial.len() * 7 + serial.bytes().map(usize::from).sum::<usize>() % 31);
+    let request = Request::new(&format!("load-{}", serial.split('-').next().unwrap_or_default()));
+    let request = request.with("run", run).with("serial", serial);
+    request.seen(stack(&[&leaf, "work", "main"]), vec![time_ns]).bytes()
+}
+
+fn push(
+    target: &Target,
+    run: &str,
+    serial: &str,
+    behaviour: Behaviour,
+    stop: &AtomicBool,
+    outcomes: &Mutex<Outcomes>,
+    count: &AtomicU64,
+) {
+    let body = request(run, serial, now_ns());
+    let mut headers = vec![("content-type", "application/x-protobuf")];
+    if behaviour.retries {
+        headers.push(("idempotency-key", serial));
+    }
+    let mut is_unknown = false;
+    loop {
+        let answer = crate::http::request("POST", &target.url, &headers, Some(&body));
+        let mut outcomes = outcomes.lock().unwrap();
+        match answer {
+            Ok(reply) if reply.status == 200 => {
+                outcomes.acknowledged.insert(serial.to_owned());
+                outcomes.acknowledged_at.push(SystemTime::now());
+                count.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Ok(reply) => {
+                // An error after it was proposed: whether it counts is not known.
+                is_unknown |= reply.status >= 500;
+                if outcomes.refusals.len() < 20 {
+                    outcomes.refusals.push((reply.status, reply.text()));
+                }
+            }
+            Err(_no_answer) => is_unknown = true,
+        }
+        if !behaviour.retries || stop.load(Ordering::Relaxed) {
+            let set = if is_unknown { &mut outcomes.unknown } else { &mut outcomes.refused };
+            set.insert(serial.to_owned());
+            return;
+        }
+        drop(outcomes);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The sum of each serial number of a load, and that it is in one series.
+#[must_use]
+pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
+    let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");
+    let at_s = now_ns() as f64 / 1e9 + 1.0;
+    let serial = |(mut labels, sum): (Labels, f64)| (labels.remove("serial").unwrap(), sum);
+    varve.query(&promql, at_s).into_iter().map(serial).collect()
+}
+
+/// One push of many samples: each of these stacks at each of these times.
+#[must_use]
+pub fn bulk(service: &str, stacks: usize, times: &[u64]) -> Vec<u8> {
+    let mut request = Request::new(service);
+    for i in 0..stacks {
+        let names = [format!("leaf{i}"), format!("work{}", i / 8), "main".to_owned()];
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        request = request.seen(stack(&names), times.to_vec());
+    }
+    request.bytes()
+}

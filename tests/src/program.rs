@@ -1,0 +1,92 @@
+//! C programs that are compiled for a test.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is killed.
+pub const HOT_AND_COLD: &str = include_str!("hot_and_cold.c");
+
+/// A compiled program in a folder of its own.
+#[derive(Debug)]
+pub struct Program {
+    /// The executable.
+    pub path: PathBuf,
+    folder: TempDir,
+}
+
+/// Started by a test, killed when it is dropped.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        self.0.wait().unwrap();
+    }
+}
+
+impl Program {
+    /// Compiles a source, as `name`, with frame pointers, debug information and a build ID.
+    ///
+    /// # Panics
+    /// Without gcc, or if it does not compile.
+    #[must_use]
+    pub fn compile(name: &str, source: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("varve-program-").tempdir().unwrap();
+        let source_path = folder.path().join(format!("{name}.c"));
+        std::fs::write(&source_path, source).unwrap();
+        let path = folder.path().join(name);
+        let all = ["-g", "-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wl,--build-id"];
+        let output = Command::new("gcc")
+            .args(all)
+            .args(["-o".as_ref(), path.as_os_str(), source_path.as_os_str()])
+            .args(flags)
+            .output();
+        let output = output.expect("gcc is installed: scripts/install-build-tools installs it");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Self { path, folder }
+    }
+
+    /// Where it lies, with its source.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts it.
+    #[must_use]
+    pub fn start(&self, environment: &[(&str, &str)]) -> Running {
+        let mut command = Command::new(&self.path);
+        let child = command.envs(environment.iter().copied()).stdout(Stdio::null()).stdin(Stdio::null()).spawn();
+        Running(child.unwrap())
+    }
+
+    /// The GNU build ID of an ELF file, in hexadecimal.
+    #[must_use]
+    pub fn build_id(path: &Path) -> String {
+        let text = output_of("readelf", &["-n".as_ref(), path.as_os_str()]);
+        let line = text.lines().find(|line| line.contains("Build ID:")).expect("a build ID");
+        line.rsplit(' ').next().unwrap().to_owned()
+    }
+
+    /// A function's ELF address and size.
+    #[must_use]
+    pub fn symbol(path: &Path, function: &str) -> (u64, u64) {
+        let text = output_of("nm", &["-S".as_ref(), path.as_os_str()]);
+        let line = text.lines().find(|line| line.split(' ').next_back() == Some(function)).expect("the function");
+        let mut words = line.split(' ');
+        let mut number = || u64::from_str_radix(words.next().unwrap(), 16).unwrap();
+        (number(), number())
+    }
+}
+
+/// Runs a tool that must succeed, and returns what it prints.
+#[must_use]
+pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
+    let output = Command::new(tool).args(arguments).output().unwrap_or_else(|error| panic!("{tool}: {error}"));
+    assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,349 @@
+//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data directory of its
+//! own. Both have the same interface, so a test can be run against either.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::http;
+use crate::shared::varve_binary;
+
+/// How long a start may take until it counts as failed.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long an end may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// In what processes a varve runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processes {
+    /// `varve up`.
+    One,
+    /// `varve node`, `varve router`, and `varve agent` where there is one.
+    Three,
+}
+
+/// How a varve is to be started.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Which processes.
+    pub processes: Processes,
+    /// Samples a second of the agent; none runs without.
+    pub agent_hz: Option<u32>,
+    /// Further flags: of `up`, or of the node.
+    pub flags: Vec<String>,
+    /// Words before the command, for example `strace ...`.
+    pub wrapper: Vec<String>,
+    /// Another data directory than one of the test's own.
+    pub data_dir: Option<PathBuf>,
+    /// Another binary.
+    pub binary: Option<PathBuf>,
+    /// Sent with every request.
+    pub token: Option<String>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            processes: Processes::One,
+            agent_hz: None,
+            flags: Vec::new(),
+            wrapper: Vec::new(),
+            data_dir: None,
+            binary: None,
+            token: None,
+        }
+    }
+}
+
+impl Setup {
+    /// With these further flags.
+    #[must_use]
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
+        self
+    }
+}
+
+/// A varve. It is killed when it is dropped.
+#[derive(Debug)]
+pub struct Varve {
+    /// How it was started.
+    pub setup: Setup,
+    /// `127.0.0.1:port` of the page and the HTTP API.
+    pub http: String,
+    /// Of OTLP over gRPC.
+    pub grpc: String,
+    /// Of OTLP over HTTP.
+    pub otlp: String,
+    /// Of the node's gRPC.
+    pub node: String,
+    /// Of the node's and the agent's own /metrics, where they are processes.
+    pub operations: [String; 2],
+    folder: TempDir,
+    children: Vec<Child>,
+}
+
+/// Free ports on loopback.
+#[must_use]
+pub fn free_addresses<const N: usize>() -> [String; N] {
+    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    std::array::from_fn(|i| listeners[i].local_addr().unwrap().to_string())
+}
+
+impl Varve {
+    /// Starts `varve up` without an agent; returns when it is ready.
+    #[must_use]
+    pub fn up() -> Self {
+        Self::start(Setup::default())
+    }
+
+    /// Starts it; returns when it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready; with what it said.
+    #[must_use]
+    pub fn start(setup: Setup) -> Self {
+        let mut varve = Self::prepare(setup);
+        varve.launch();
+        varve
+    }
+
+    /// All but the start.
+    #[must_use]
+    pub fn prepare(setup: Setup) -> Self {
+        let [http, grpc, otlp, node, node_operations, agent_operations] = free_addresses();
+        let folder = tempfile::Builder::new().prefix("varve-tests-").tempdir().unwrap();
+        let operations = [node_operations, agent_operations];
+        Self { setup, http, grpc, otlp, node, operations, folder, children: Vec::new() }
+    }
+
+    /// Where its data is.
+    #[must_use]
+    pub fn data_dir(&self) -> PathBuf {
+        self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
+    }
+
+    /// A folder for whatever else a test needs; removed in the end.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Starts it (again); returns how long it took until it was ready.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn launch(&mut self) -> Duration {
+        self.try_launch().unwrap_or_else(|said| panic!("varve did not start; it said:\n{said}"))
+    }
+
+    /// Starts it (again).
+    ///
+    /// # Errors
+    /// What it said, if it ended before it was ready, or was not in a minute.
+    pub fn try_launch(&mut self) -> Result<Duration, String> {
+        let began = Instant::now();
+        self.spawn();
+        let ready = |address: &str| {
+            http::request("GET", &format!("http://{address}/ready"), &[], None).is_ok_and(|reply| reply.status == 200)
+        };
+        let mut waiting: Vec<String> = vec![self.http.clone()];
+        if self.setup.processes == Processes::Three {
+            waiting.push(self.operations[0].clone());
+        }
+        while began.elapsed() < START_PATIENCE {
+            waiting.retain(|address| !ready(address));
+            if waiting.is_empty() {
+                return Ok(began.elapsed());
+            }
+            if self.children.iter_mut().any(|child| child.try_wait().unwrap().is_some()) {
+                self.kill();
+                return Err(self.said());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.kill();
+        Err(format!("not ready after {START_PATIENCE:?}\n{}", self.said()))
+    }
+
+    /// Starts the processes and does not wait for anything.
+    pub fn spawn(&mut self) {
+        let commands = match self.setup.processes {
+            Processes::One => vec![self.up_arguments()],
+            Processes::Three => self.role_arguments(),
+        };
+        let binary = self.setup.binary.clone().unwrap_or_else(varve_binary);
+        for arguments in commands {
+            let mut words = self.setup.wrapper.clone();
+            words.push(binary.to_str().unwrap().to_owned());
+            words.extend(arguments);
+            let log = File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
+            // Nothing of the shell that runs the tests may configure the varve under test.
+            for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
+                command.env_remove(name);
+            }
+            self.children.push(command.current_dir(self.folder.path()).spawn().unwrap());
+        }
+    }
+
+    fn up_arguments(&self) -> Vec<String> {
+        let data_dir = self.data_dir();
+        let mut arguments = words(&[
+            ["up", "--data-dir"],
+            [data_dir.to_str().unwrap(), "--http-listen"],
+            [&self.http, "--otlp-grpc-listen"],
+            [&self.grpc, "--otlp-http-listen"],
+            [&self.otlp, "--node-listen"],
+        ]);
+        arguments.push(self.node.clone());
+        match self.setup.agent_hz {
+            None => arguments.push("--no-agent".to_owned()),
+            Some(hz) => arguments.extend(["--frequency-hz".to_owned(), hz.to_string()]),
+        }
+        arguments.extend(self.setup.flags.iter().cloned());
+        arguments
+    }
+
+    fn role_arguments(&self) -> Vec<Vec<String>> {
+        let (data_dir, router_dir) = (self.data_dir(), self.folder.path().join("router"));
+        let [node_operations, agent_operations] = &self.operations;
+        let mut node = words(&[["node", "--data-dir"], [data_dir.to_str().unwrap(), "--node-listen"]]);
+        node.extend(words(&[[&self.node, "--http-listen"]]));
+        node.push(node_operations.clone());
+        node.extend(self.setup.flags.iter().cloned());
+        let mut router = words(&[
+            ["router", "--data-dir"],
+            [router_dir.to_str().unwrap(), "--http-listen"],
+            [&self.http, "--otlp-grpc-listen"],
+            [&self.grpc, "--otlp-http-listen"],
+            [&self.otlp, "--node-endpoint"],
+        ]);
+        router.push(format!("http://{}", self.node));
+        let mut commands = vec![node, router];
+        if let Some(hz) = self.setup.agent_hz {
+            let endpoint = format!("http://{}", self.grpc);
+            let mut agent = words(&[["agent", "--endpoint"], [&endpoint, "--frequency-hz"]]);
+            agent.extend([hz.to_string(), "--http-listen".to_owned(), agent_operations.clone()]);
+            commands.push(agent);
+        }
+        commands
+    }
+
+    /// The process that holds the data.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        let child = self.children.first().expect("it runs").id().cast_signed();
+        if self.setup.wrapper.is_empty() {
+            return child;
+        }
+        // A wrapper runs varve as its child.
+        let children = fs::read_to_string(format!("/proc/{child}/task/{child}/children")).unwrap_or_default();
+        children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(child)
+    }
+
+    /// Whether all its processes run.
+    #[must_use]
+    pub fn is_running(&mut self) -> bool {
+        !self.children.is_empty() && self.children.iter_mut().all(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Ends all its processes at once, as a power button does.
+    pub fn kill(&mut self) {
+        for child in &self.children {
+            signal(-child.id().cast_signed(), libc::SIGKILL);
+        }
+        for mut child in self.children.drain(..) {
+            child.wait().unwrap();
+        }
+    }
+
+    /// Asks it to end; returns how the process that holds the data did.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        // Agents and routers first, as an operator would.
+        let mut status = ExitStatus::from_raw(0);
+        while let Some(mut child) = self.children.pop() {
+            let pid = if self.children.is_empty() { self.pid_of(&child) } else { child.id().cast_signed() };
+            signal(pid, libc::SIGTERM);
+            status = self.wait_for(&mut child);
+        }
+        status
+    }
+
+    /// Waits until the process that holds the data has ended by itself.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut first = self.children.remove(0);
+        let status = self.wait_for(&mut first);
+        self.kill();
+        status
+    }
+
+    fn pid_of(&self, child: &Child) -> i32 {
+        let pid = child.id().cast_signed();
+        if self.setup.wrapper.is_empty() {
+            return pid;
+        }
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(pid)
+    }
+
+    fn wait_for(&self, child: &mut Child) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if began.elapsed() > STOP_PATIENCE {
+                signal(-child.id().cast_signed(), libc::SIGKILL);
+                child.wait().unwrap();
+                panic!("it did not end in {STOP_PATIENCE:?}; it said:\n{}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The last of what its processes said.
+    #[must_use]
+    pub fn said(&self) -> String {
+        let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
+        let from = text.len().saturating_sub(8000);
+        String::from_utf8_lossy(&text[from..]).into_owned()
+    }
+
+    /// Largest resident memory so far of the process that holds the data, MiB.
+    #[must_use]
+    pub fn peak_mib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        peak.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+    }
+}
+
+impl Drop for Varve {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            crate::report::say(&format!("varve said last:\n{}", self.said()));
+        }
+        self.kill();
+    }
+}
+
+/// Sends a signal to a process, or with a negative number to a group.
+#[allow(unsafe_code, reason = "kill is a C call")]
+pub fn signal(pid: i32, signal: i32) {
+    // SAFETY: kill takes numbers and touches no memory of ours.
+    unsafe { libc::kill(pid, signal) };
+}
+
+fn words(pairs: &[[&str; 2]]) -> Vec<String> {
+    pairs.iter().flatten().map(|&word| word.to_owned()).collect()
+}

@@ -1,0 +1,56 @@
+//! Folders and files that tests find outside of this crate.
+
+use std::path::{Path, PathBuf};
+
+use crate::report::skipped;
+
+/// The workspace's root.
+#[must_use]
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace")
+}
+
+/// The binary under test: `VARVE_BINARY`, else that of the same build, else the release build of this workspace.
+///
+/// # Panics
+/// If there is none: a run that tests nothing must not look like one that passed.
+#[must_use]
+pub fn varve_binary() -> PathBuf {
+    if let Some(named) = std::env::var_os("VARVE_BINARY") {
+        let named = PathBuf::from(named);
+        assert!(named.is_file(), "VARVE_BINARY is {}, which is no file", named.display());
+        return named;
+    }
+    // target/<profile>/deps/<test>, so target/<profile>/varve.
+    let own = std::env::current_exe().expect("the test's own path");
+    let beside = own.ancestors().nth(2).map(|folder| folder.join("varve"));
+    let candidates: Vec<PathBuf> = beside.into_iter().chain([workspace().join("target/release/varve")]).collect();
+    let found = candidates.iter().find(|path| path.is_file());
+    found.cloned().unwrap_or_else(|| {
+        panic!("there is no varve to test: none of {candidates:?} exists. Build it (`make build`) or name one with VARVE_BINARY")
+    })
+}
+
+/// The files of a folder of the shared payloads (`otlp` or `pprof`), sorted; none, and a visible skip, where they are not here.
+#[must_use]
+pub fn payloads(test: &str, kind: &str) -> Vec<PathBuf> {
+    let named = std::env::var_os("VARVE_SHARED_DATA").map(PathBuf::from);
+    let candidates: Vec<PathBuf> = match named {
+        Some(named) => vec![named],
+        None => vec![workspace().join("../shared/data"), "/work/shared/data".into()],
+    };
+    let Some(folder) = candidates.iter().map(|folder| folder.join(kind)).find(|folder| folder.is_dir()) else {
+        skipped(test, format!("no payloads in {candidates:?}: name their folder with VARVE_SHARED_DATA"));
+        return Vec::new();
+    };
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files
+}
+
+/// The path of a program, if this machine has it.
+#[must_use]
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).map(|folder| folder.join(name)).find(|path| path.is_file())
+}

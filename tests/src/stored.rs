@@ -1,0 +1,101 @@
+//! What a node has, asked over its own gRPC interface: every sample with all that belongs to it.
+
+use proto::selection::Operation;
+use proto::wire::node_client::NodeClient;
+use proto::wire::{SelectRequest, SeriesRequest};
+use proto::{Answer, Dictionary, Fold, Location, Matcher, MappingIdentity, Selection, StackDetail, TenantId, Window};
+use proto::{Address, placement::FIRST_DATA_SHARD};
+
+use crate::grpc::block_on;
+use crate::sample::{Multiset, Sample, address_location, line, lines_location, names};
+use crate::server::Varve;
+
+/// One answer may be large.
+const ANSWER_BYTES_MAX: usize = 512 << 20;
+
+/// Every sample of the series with this label, in `(start, end]`.
+#[must_use]
+pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
+    let matcher = Matcher { name: label.0.to_owned(), operation: Operation::Equal, value: label.1.to_owned() };
+    let fold = Fold::Points(window);
+    let (attribute_names, answer) = block_on(async {
+        let mut node = NodeClient::connect(format!("http://{}", varve.node)).await.unwrap();
+        node = node.max_decoding_message_size(ANSWER_BYTES_MAX);
+        let series = SeriesRequest {
+            shard: FIRST_DATA_SHARD,
+            tenant: TenantId::default_tenant().as_str().to_owned(),
+            matchers: vec![matcher.to_wire()],
+            start_ns: window.start_ns,
+            end_ns: window.end_ns,
+        };
+        let attribute_names = node.series(series).await.unwrap().into_inner().attribute_names;
+        let selection = Selection {
+            tenant: TenantId::default_tenant(),
+            matchers: vec![matcher],
+            fold: fold.clone(),
+            group_by: attribute_names.clone(),
+            group_by_series: true,
+            stacks: StackDetail::Full,
+        };
+        let request: SelectRequest = selection.to_wire(FIRST_DATA_SHARD);
+        (attribute_names, node.select(request).await.unwrap().into_inner())
+    });
+    let answer = Answer::from_wire(answer, &fold).unwrap();
+    assert!(attribute_names.is_sorted(), "{attribute_names:?}");
+    multiset(&answer)
+}
+
+fn multiset(answer: &Answer) -> Multiset {
+    let group_names: Vec<Vec<(String, String)>> = answer
+        .groups
+        .iter()
+        .map(|group| group.iter().map(|label| (label.name.clone(), label.value.clone())).collect())
+        .collect();
+    let locations: Vec<String> =
+        answer.dictionary.locations.iter().map(|location| text_of(&answer.dictionary, location)).collect();
+    let mut stacks: Vec<Vec<String>> = vec![Vec::new()];
+    for node in answer.nodes.iter().skip(1) {
+        let mut stack = stacks[node.parent as usize].clone();
+        stack.push(locations[node.location as usize].clone());
+        stacks.push(stack);
+    }
+    let mut out = Multiset::default();
+    for cell in &answer.cells {
+        let sample = Sample {
+            names: names([&group_names[cell.group as usize][..]]),
+            stack: stacks[cell.node as usize].clone(),
+            time_ns: answer.bucket_times_ns[cell.bucket as usize],
+        };
+        out.add(sample, cell.sum);
+    }
+    // A cell may be several samples: the node says how many there were.
+    out.count = answer.samples;
+    out
+}
+
+fn text_of(dictionary: &Dictionary, location: &Location) -> String {
+    let text = |id: u32| dictionary.strings.get(id);
+    match location {
+        Location::Address { mapping, address, frame_type } => {
+            let (identity, _file) = dictionary.mapping(*mapping);
+            let identity = match identity {
+                MappingIdentity::BuildId(build_id) => build_id.to_string(),
+                MappingIdentity::File(file) => text(*file).to_owned(),
+            };
+            let (is_file_offset, address) = match address {
+                Address::Virtual(address) => (false, *address),
+                Address::FileOffset(offset) => (true, *offset),
+            };
+            address_location(&identity, is_file_offset, address, text(*frame_type))
+        }
+        Location::Lines { mapping_file, frame_type, lines } => {
+            let of_line = |of: &proto::Line| {
+                let function = dictionary.functions[of.function as usize];
+                let [name, system_name, file] = [function.name, function.system_name, function.file].map(text);
+                line(name, system_name, file, function.start_line, of.line, of.column)
+            };
+            let lines: Vec<String> = lines.iter().map(of_line).collect();
+            lines_location(text(*mapping_file), text(*frame_type), &lines)
+        }
+    }
+}
