@@ -51,7 +51,7 @@ INLINE int push_frame(struct scratch *scratch, u64 address)
  * Whether `words`, the four at a frame pointer, are the frame of a signal handler. The two words that are already read (uc_flags
  * and uc_link) rule out nearly every other frame, so the code is seldom read.
  */
-static __attribute__((unused)) int is_signal_frame(const u64 *words)
+INLINE int is_signal_frame(const u64 *words)
 {
     u64 code;
     if (words[2] > UC_FLAGS_MAX || words[3] != 0)
@@ -60,7 +60,7 @@ static __attribute__((unused)) int is_signal_frame(const u64 *words)
 }
 
 /* Goes on where the signal struck: that address is neither a return address nor reachable by frame pointers. */
-static __attribute__((unused)) long step_over_signal(struct walk *walk, u64 trampoline)
+INLINE long step_over_signal(struct walk *walk, u64 trampoline)
 {
     u64 context[SIGNAL_CONTEXT_BP_TO_IP + 1];
     if (bpf_probe_read_user(context, sizeof(context), (void *)(walk->fp + SIGNAL_CONTEXT_BP_OFFSET))) {
@@ -76,12 +76,12 @@ static __attribute__((unused)) long step_over_signal(struct walk *walk, u64 tram
 }
 #else
 /* The arm64 kernel links its signal frame into the chain of frame pointers, so nothing special is needed to pass it. */
-static __attribute__((unused)) int is_signal_frame(const u64 *words)
+INLINE int is_signal_frame(const u64 *words)
 {
     return 0;
 }
 
-static __attribute__((unused)) long step_over_signal(struct walk *walk, u64 trampoline)
+INLINE long step_over_signal(struct walk *walk, u64 trampoline)
 {
     return 1;
 }
@@ -110,7 +110,7 @@ static long walk_step(u32 index, struct walk *walk)
         return 1;
     if (words[0] != 0 && words[0] <= fp && ++walk->steps_back > STEPS_BACK_MAX)
         return 1;
-    if (0)
+    if (is_signal_frame(words))
         return step_over_signal(walk, return_address);
     if (!push_frame(walk->scratch, return_address - 1)) {
         walk->end = USER_END_TRUNCATED;

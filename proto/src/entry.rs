@@ -14,6 +14,7 @@ pub struct Entry {
 
 /// What an entry does.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly every entry is the large one, and there is one at a time")]
 pub enum Command {
     /// Stores samples.
     Append(Batch),

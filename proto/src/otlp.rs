@@ -2,7 +2,16 @@
 //! (`proto/otlp`). Only senders and tests use these types: what comes in from outside is read by the router's own
 //! bounded decoder, which also knows the older layouts.
 
-#![allow(missing_docs, unreachable_pub, clippy::all, reason = "generated code")]
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::clone_on_ref_ptr,
+    clippy::missing_errors_doc,
+    clippy::too_many_lines,
+    reason = "generated code"
+)]
 
 /// The contract's descriptors, a `google.protobuf.FileDescriptorSet`: for what reads it by name, such as JSON.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/otlp.fds"));

@@ -9,7 +9,7 @@ mod parameters;
 mod prometheus;
 mod prometheus_json;
 pub(crate) mod push;
-mod read;
+pub(crate) mod read;
 mod time;
 
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -39,7 +39,6 @@ pub struct Parts {
 }
 
 /// Everything on the HTTP port but `/healthz`, `/ready` and `/metrics`.
-#[must_use]
 pub fn routes(parts: Parts) -> Router {
     let api = Router::new()
         .merge(push::routes(parts.pusher))
@@ -53,7 +52,6 @@ pub fn routes(parts: Parts) -> Router {
 }
 
 /// `POST /v1development/profiles`, for the OTLP port.
-#[must_use]
 pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
     push::otlp_routes(pusher).fallback(not_found).layer(from_fn_with_state(auth, authenticate)).layer(from_fn(log))
 }

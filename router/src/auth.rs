@@ -135,10 +135,10 @@ fn is_loopback(host: &str) -> bool {
 /// Middleware: refuses, or leaves the [`TenantId`] in the request's extensions.
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     // HTTP/2 has the authority in the URI.
-    if let (None, Some(authority)) = (request.headers().get(header::HOST), request.uri().authority()) {
-        if let Ok(host) = authority.as_str().parse() {
-            request.headers_mut().insert(header::HOST, host);
-        }
+    if let (None, Some(authority)) = (request.headers().get(header::HOST), request.uri().authority())
+        && let Ok(host) = authority.as_str().parse()
+    {
+        request.headers_mut().insert(header::HOST, host);
     }
     match auth.tenant(request.headers()) {
         Ok(tenant) => {

@@ -37,7 +37,7 @@ pub(crate) use names::parts;
 /// The program that runs [`run_child`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converter {
-    /// Its path; `/proc/self/exe` for this very binary, even if it was replaced on disk.
+    /// Its absolute path; `/proc/self/exe` for this very binary, even if it was replaced on disk.
     pub program: PathBuf,
     /// What comes before the arguments of [`run_child`], such as the name of a subcommand.
     pub arguments: Vec<String>,

@@ -8,6 +8,10 @@ mod layout;
 mod profile;
 mod resource;
 
+#[cfg(test)]
+#[path = "otlp_test.rs"]
+mod otlp_test;
+
 use proto::{Label, Push, ValueType};
 
 use self::dictionary::Tables;

@@ -5,6 +5,10 @@ mod tables;
 use proto::attribute::{Attribute, AttributeValue};
 use proto::{Label, ProfileType, Push, Samples, ValueType, limits};
 
+#[cfg(test)]
+#[path = "pprof_test.rs"]
+mod pprof_test;
+
 use self::tables::Tables;
 use super::IngestError;
 use super::builder::{Builder, Rejection};

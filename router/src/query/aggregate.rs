@@ -115,3 +115,40 @@ pub(crate) fn best_first(operator: Aggregation, a: f64, b: f64) -> Ordering {
     let by_value = if operator == Aggregation::BottomK { a.partial_cmp(&b) } else { b.partial_cmp(&a) };
     by_value.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_the_least_and_the_most_only_where_there_is_nothing_else() {
+        let of = |operator, values: &[f64]| fold(operator, values.iter().copied());
+        for operator in [Aggregation::Min, Aggregation::Max] {
+            for values in [[f64::NAN, 2.0], [2.0, f64::NAN]] {
+                assert_eq!(of(operator, &values), Some(2.0));
+            }
+            assert!(of(operator, &[f64::NAN]).unwrap().is_nan());
+            assert_eq!(of(operator, &[]), None);
+        }
+        assert!(of(Aggregation::Sum, &[f64::NAN, 2.0]).unwrap().is_nan());
+        assert_eq!(of(Aggregation::Count, &[f64::NAN, 2.0]), Some(2.0));
+    }
+
+    #[test]
+    fn nan_is_last_among_the_best() {
+        for (operator, want) in [(Aggregation::TopK, [3.0, 1.0]), (Aggregation::BottomK, [1.0, 3.0])] {
+            let mut values = [f64::NAN, 1.0, f64::NAN, 3.0];
+            values.sort_by(|a, b| best_first(operator, *a, *b));
+            assert_eq!(values[..2], want);
+            assert!(values[2].is_nan() && values[3].is_nan());
+        }
+    }
+
+    #[test]
+    fn small_values_are_not_lost_beside_large_ones() {
+        let sum = |values: &[f64]| fold(Aggregation::Sum, values.iter().copied()).unwrap();
+        assert_eq!(sum(&[1e16, 1.0, -1e16]), 1.0);
+        assert_eq!(sum(&[f64::INFINITY, 1.0]), f64::INFINITY);
+        assert!(sum(&[f64::INFINITY, f64::NEG_INFINITY]).is_nan());
+    }
+}

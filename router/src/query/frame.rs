@@ -276,3 +276,27 @@ pub(crate) fn build_id(identity: &MappingIdentity) -> Option<&BuildId> {
         MappingIdentity::File(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_has_the_smallest_first_line_that_is_known() {
+        let mut table = FrameTable::default();
+        let key = FrameKey { name: table.strings.intern("f"), file: 0, binary: 0, frame_type: 0 };
+        let ids: Vec<u32> = [0, 30, 0, 20, 25].map(|line| table.intern(key, line, None)).to_vec();
+        assert_eq!(ids, [0; 5]);
+        assert_eq!(table.frames[0].start_line, 20);
+    }
+
+    #[test]
+    fn ranks_follow_the_texts_and_not_the_order_of_coming() {
+        let mut table = FrameTable::default();
+        for (name, file) in [("b", "x"), ("a", "y"), ("a", "x")] {
+            let (name, file) = (table.strings.intern(name), table.strings.intern(file));
+            table.intern(FrameKey { name, file, binary: 0, frame_type: 0 }, 0, None);
+        }
+        assert_eq!(table.ranks(), [2, 1, 0]);
+    }
+}

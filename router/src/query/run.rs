@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::query::error::QueryError;
 
 /// How long one query waits for symbol tables that must be made first; later ones have them.
-const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(5);
+const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// See the module. Dropped when nobody waits for the answer any more, which cancels what still runs.
 #[derive(Debug)]
@@ -104,5 +104,45 @@ impl Run {
     /// What took how long.
     pub(crate) fn timings(&self) -> Timings {
         self.timings.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_is_cancelled_and_keeps_its_place_until_it_ends() {
+        let at_once = Arc::new(Semaphore::new(1));
+        let mut run = Run::start(&at_once).await.unwrap();
+        let (began, has_begun) = mpsc::channel();
+        let (ended, has_ended) = mpsc::channel();
+        let work = run.blocking("work", move |cancelled| {
+            began.send(()).unwrap();
+            while cancelled.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            ended.send(cancelled.check()).unwrap();
+            Ok(())
+        });
+        // Whoever waited goes away as soon as the work has begun.
+        tokio::select! {
+            _ = work => panic!("it does not end by itself"),
+            _ = tokio::task::spawn_blocking(move || has_begun.recv()) => {}
+        }
+        assert_eq!(at_once.available_permits(), 0);
+        drop(run);
+        let ended = tokio::task::spawn_blocking(move || has_ended.recv()).await.unwrap().unwrap();
+        assert!(matches!(ended, Err(QueryError::Cancelled)));
+        Run::start(&at_once).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_is_an_error() {
+        let mut run = Run::start(&Arc::new(Semaphore::new(1))).await.unwrap();
+        let done: Result<(), _> = run.blocking("work", |_| panic!("as the test wishes")).await;
+        assert!(matches!(done, Err(QueryError::Broken)));
     }
 }

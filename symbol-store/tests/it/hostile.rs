@@ -72,8 +72,11 @@ fn mutated_files_never_harm_the_store() {
                 _ => {
                     // Where numbers decide about the rest: the ELF header and the section headers.
                     let headers = u64::from_le_bytes(good[40..48].try_into().unwrap()) as usize;
-                    let at =
-                        if random(&mut state) % 2 == 0 { 16 + at % 48 } else { headers + at % (good.len() - headers) };
+                    let at = if random(&mut state).is_multiple_of(2) {
+                        16 + at % 48
+                    } else {
+                        headers + at % (good.len() - headers)
+                    };
                     bytes[at] = random(&mut state) as u8;
                 }
             }

@@ -234,7 +234,7 @@ fn a_symbol_within_a_function_of_dwarf_takes_nothing_from_it() {
         "holder.c",
         "int holder(int x) {\n\
          x *= 3;\n\
-         __asm__ volatile(\".globl within\\n.type within, @function\\nwithin: nop\\n.size within, 1\");\n\
+         __asm__ volatile(\"nop\\n.globl within\\n.type within, @function\\nwithin: nop\\n.size within, 1\\nnop\");\n\
          return x + 1;\n}\n\
          int main(int argc, char **argv) { (void)argv; return holder(argc); }\n",
     );
@@ -242,7 +242,7 @@ fn a_symbol_within_a_function_of_dwarf_takes_nothing_from_it() {
     let path = workshop.path("holder");
     let (store, id) = (workshop.host_store(), gnu_build_id(&path));
     let within = workshop.address_of("holder", "within");
-    for (address, line) in [(within, 3), (within + 1, 4)] {
+    for (address, line) in [(within - 1, 3), (within, 3), (within + 1, 3), (within + 2, 4)] {
         let frames = ask(&store, &id, &path, address).unwrap();
         assert_eq!((&*frames[0].function, frames[0].line), ("holder", line));
     }

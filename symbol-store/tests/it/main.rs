@@ -1,5 +1,7 @@
 //! The symbol store against real compilers, linkers, processes and damaged files.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 mod hostile;
 mod identity;
 mod ladder;

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use proto::BuildId;
 use symbol_store::convert::Converter;
@@ -28,7 +28,8 @@ pub(crate) fn have(tools: &[&str]) -> bool {
 /// Says that the running test does not test, and why.
 pub(crate) fn skip(why: &str) {
     let name = std::thread::current().name().unwrap_or_default().to_owned();
-    writeln!(std::io::stderr(), "SKIPPED {name}: {why}").unwrap();
+    // Not `eprintln`, which the test runner shows of failed tests only.
+    std::io::stderr().write_all(format!("SKIPPED {name}: {why}\n").as_bytes()).unwrap();
 }
 
 /// Waits for what happens in the background.
@@ -134,8 +135,20 @@ pub(crate) fn open(config: Config) -> SymbolStore {
 fn converter() -> Converter {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().and_then(Path::parent).unwrap().join("examples/convert");
-    assert!(program.is_file(), "{} is missing: run `cargo build -p symbol-store --examples`", program.display());
+    // Cargo leaves it as it was when only some tests are asked for by name.
+    let built = fs::metadata(&program).and_then(|metadata| metadata.modified());
+    let changed = newest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
+    let is_current = built.is_ok_and(|built| changed <= built);
+    assert!(is_current, "{} is missing or old: run `cargo build -p symbol-store --examples`", program.display());
     Converter { program, arguments: Vec::new() }
+}
+
+/// When the newest file below `directory` was changed.
+fn newest(directory: &Path) -> SystemTime {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let changed =
+        |path: PathBuf| if path.is_dir() { newest(&path) } else { path.metadata().unwrap().modified().unwrap() };
+    entries.map(changed).max().unwrap()
 }
 
 pub(crate) fn image(path: &Path) -> ElfImage {

@@ -37,6 +37,14 @@ pub(super) struct Receiver {
     otlp_http: TcpListener,
 }
 
+/// What answers are made of.
+pub(super) struct Backing {
+    pub(super) nodes: Nodes,
+    pub(super) symbols: SymbolStore,
+    pub(super) agent: AgentStatusSource,
+    pub(super) auth: Auth,
+}
+
 impl Receiver {
     pub(super) async fn bind(options: &RouterOptions) -> anyhow::Result<Self> {
         Ok(Self {
@@ -55,16 +63,8 @@ impl Receiver {
     }
 
     /// Starts to answer.
-    pub(super) fn serve(
-        self,
-        servers: &Servers,
-        nodes: Nodes,
-        symbols: SymbolStore,
-        agent: AgentStatusSource,
-        auth: Auth,
-        mut registry: Registry,
-        readiness: Readiness,
-    ) {
+    pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
+        let Backing { nodes, symbols, agent, auth } = backing;
         let reader = Reader::new(nodes.clone(), symbols.clone());
         let pusher = Pusher::new(nodes, registry.sub_registry_with_prefix("varve_router"));
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());

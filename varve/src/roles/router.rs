@@ -7,7 +7,7 @@ use ::router::nodes::Nodes;
 use anyhow::Context as _;
 use tonic::transport::Endpoint;
 
-use super::receiver::{Receiver, open_symbols};
+use super::receiver::{Backing, Receiver, open_symbols};
 use super::{Servers, asked_to_stop};
 use crate::command::RouterRoleOptions;
 use crate::{listen, operations};
@@ -31,7 +31,8 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let servers = Servers::default();
     // It keeps nothing: it is ready when it listens, and says of each request whether the node answered.
     let readiness = Arc::new(|| Ok(()));
-    receiver.serve(&servers, Nodes::remote(endpoint), symbols, agent, auth, operations::registry(), readiness);
+    let backing = Backing { nodes: Nodes::remote(endpoint), symbols, agent, auth };
+    receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         asked = asked_to_stop() => asked,
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),

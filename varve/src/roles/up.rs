@@ -11,7 +11,7 @@ use router::nodes::Nodes;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::receiver::{Receiver, open_symbols};
+use super::receiver::{Backing, Receiver, open_symbols};
 use super::{Servers, asked_to_stop};
 use crate::command::UpOptions;
 use crate::{listen, operations};
@@ -37,9 +37,9 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let ready_node = Arc::clone(&node);
     let readiness =
         Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the node is not ready".to_owned()) });
-    let agent_status = status_source(status.clone(), sampling.frequency_hz, no_agent);
+    let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::clone(&node) as _);
-    receiver.serve(&servers, nodes, symbols, agent_status, auth, registry, readiness);
+    receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(node_listener, stop).await.context("node") });
