@@ -31,21 +31,30 @@ pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Res
     if access.insecure_listen {
         return Ok(Auth::Open);
     }
-    check_loopback(listen)?;
+    check_loopback(
+        listen,
+        "give a --token-file (one token per line, for example of `openssl rand -hex 32`), or say --insecure-listen if \
+         everybody who reaches it may read and write",
+    )?;
     Ok(Auth::Loopback)
 }
 
+/// Refuses that a node, which knows no tokens, is reached from elsewhere.
+pub(crate) fn check_node(listen: &[SocketAddr], access: &AccessOptions) -> anyhow::Result<()> {
+    if access.insecure_listen {
+        return Ok(());
+    }
+    check_loopback(listen, "nodes know no tokens; say --insecure-listen if only routers reach it")
+}
+
 /// Refuses addresses beyond loopback.
-pub(crate) fn check_loopback(listen: &[SocketAddr]) -> anyhow::Result<()> {
+pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Result<()> {
     let loopback = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(address) => address.is_loopback(),
         IpAddr::V6(address) => address.is_loopback(),
     };
     if let Some(address) = listen.iter().find(|address| !loopback(address)) {
-        bail!(
-            "{address} can be reached from other hosts: give a --token-file (one token per line, for example of `openssl \
-             rand -hex 32`), or say --insecure-listen if everybody who reaches it may read and write"
-        );
+        bail!("{address} can be reached from other hosts: {advice}");
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::{listen, operations};
 
 pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen } = options;
-    listen::check_loopback(&[http_listen])?;
+    listen::check_loopback(&[http_listen], "an agent's metrics need no more than loopback")?;
     let listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
     let status = Status::new(registry.sub_registry_with_prefix("varve_agent"));

@@ -11,9 +11,7 @@ use crate::{listen, operations};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let NodeRoleOptions { data, storage, http_listen, access } = options;
-    if !access.insecure_listen {
-        listen::check_loopback(&[storage.node_listen, http_listen])?;
-    }
+    listen::check_node(&[storage.node_listen, http_listen], &access)?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();

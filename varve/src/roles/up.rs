@@ -19,10 +19,7 @@ use crate::{listen, operations};
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
-    if !access.insecure_listen {
-        // Nodes know no tokens: only routers reach them.
-        listen::check_loopback(&[storage.node_listen])?;
-    }
+    listen::check_node(&[storage.node_listen], &access)?;
     let receiver = Receiver::bind(&router).await?;
     let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let (page, otlp_grpc) = (receiver.http_address()?, receiver.otlp_grpc_address()?);
