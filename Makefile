@@ -28,4 +28,4 @@ dist:
 	scripts/dist
 
 bench: build
-	cargo run --release --package bench
+	$${CARGO_TARGET_DIR:-target}/release/bench

@@ -69,10 +69,11 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Writes to these nodes; counts in this registry.
+    /// Writes to these nodes; counts in this registry, under `varve_router`.
     #[must_use]
     pub fn new(nodes: Nodes, registry: &mut Registry) -> Self {
         let metrics = Metrics::default();
+        let registry = registry.sub_registry_with_prefix("varve_router");
         registry.register("pushes", "Pushes acknowledged", metrics.pushes.clone());
         registry.register("pushes_refused", "Pushes refused as a whole", metrics.refused.clone());
         registry.register("pushed_samples", "Samples acknowledged", metrics.samples.clone());

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -453,7 +454,7 @@ fn with_samples(
             if !any {
                 pieces(snapshot, partition.key, series, window, |_samples| {
                     any = true;
-                    Ok(())
+                    Ok(ControlFlow::Break(()))
                 })?;
             }
             if any {

@@ -5,6 +5,7 @@
 //! grow: from ids to labels and to one tree of locations). So a long selection never holds up `apply`.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -60,16 +61,16 @@ fn inside(samples: &Samples, window: Window) -> Samples {
     out
 }
 
-/// All samples of a series in the window, sealed or not, one piece after another.
+/// All samples of a series in the window, sealed or not, one piece after another, until `visit` has seen enough.
 pub(crate) fn pieces(
     snapshot: &SnapshotWithThreadMode<'_, DB>,
     key: PartitionKey,
     series: &GatheredSeries,
     window: Window,
-    mut visit: impl FnMut(&Samples) -> Result<(), SelectError>,
+    mut visit: impl FnMut(&Samples) -> Result<ControlFlow<()>, SelectError>,
 ) -> Result<(), SelectError> {
-    if !series.head.is_empty() {
-        visit(&series.head)?;
+    if !series.head.is_empty() && visit(&series.head)?.is_break() {
+        return Ok(());
     }
     let mut options = ReadOptions::default();
     options.set_iterate_upper_bound(key.chunks_from(series.id, window_of(window.end_ns).saturating_add(WINDOW_NS)));
@@ -77,8 +78,8 @@ pub(crate) fn pieces(
     cursor.seek(key.chunks_from(series.id, window_of(window.start_ns)));
     while let Some((at, value)) = cursor.item() {
         let samples = inside(&chunk::decode(at, value)?, window);
-        if !samples.is_empty() {
-            visit(&samples)?;
+        if !samples.is_empty() && visit(&samples)?.is_break() {
+            return Ok(());
         }
         cursor.next();
     }
@@ -175,7 +176,8 @@ impl<'a> Accumulator<'a> {
                 self.samples += 1;
                 any = true;
             }
-            check_size(sums.len())
+            check_size(sums.len())?;
+            Ok(ControlFlow::Continue(()))
         })?;
         if any {
             self.series.insert(series.labels.clone());
@@ -234,7 +236,7 @@ fn last_time(
     let mut last = None;
     pieces(snapshot, key, series, window, |samples| {
         last = last.max(samples.times_ns.iter().copied().max());
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(last)
 }

@@ -8,7 +8,7 @@ use crate::query::limits;
 
 /// See the module. Each says what to do.
 #[derive(Debug, thiserror::Error)]
-pub enum QueryError {
+pub(crate) enum QueryError {
     /// Not PromQL; the parser's words.
     #[error("the query cannot be parsed: {problem}")]
     Syntax {
@@ -117,7 +117,7 @@ pub enum QueryError {
 
 /// What is wrong with the sides of a binary operator.
 #[derive(Debug, thiserror::Error)]
-pub enum MatchingProblem {
+pub(crate) enum MatchingProblem {
     /// Two series of one side match one of the other.
     #[error(
         "several series of the {side} side have {labels}, but matching is one to one: use on(...), ignoring(...) or group_left / group_right, or aggregate that side"
@@ -138,7 +138,7 @@ pub enum MatchingProblem {
 
 /// What kind of failure it is, as the HTTP API tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorKind {
+pub(crate) enum ErrorKind {
     /// The request is wrong.
     BadData,
     /// The query cannot be executed.
@@ -152,7 +152,7 @@ pub enum ErrorKind {
 impl QueryError {
     /// See [`ErrorKind`].
     #[must_use]
-    pub fn kind(&self) -> ErrorKind {
+    pub(crate) fn kind(&self) -> ErrorKind {
         match self {
             Self::Syntax { .. } | Self::TooComplex { .. } | Self::BadRegex { .. } | Self::TimeOutOfRange { .. } => {
                 ErrorKind::BadData
@@ -189,8 +189,12 @@ impl From<NodesError> for QueryError {
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         Code::InvalidArgument => ErrorKind::BadData,
-        Code::ResourceExhausted | Code::OutOfRange | Code::FailedPrecondition => ErrorKind::Execution,
-        Code::Unavailable | Code::DeadlineExceeded | Code::Aborted => ErrorKind::Unavailable,
+        // Too many cells, or an answer that is larger than one message may be.
+        Code::ResourceExhausted | Code::OutOfRange => ErrorKind::Execution,
+        // Not ready, or the shard is moving to another node.
+        Code::Unavailable | Code::NotFound | Code::FailedPrecondition | Code::DeadlineExceeded | Code::Aborted => {
+            ErrorKind::Unavailable
+        }
         _ => ErrorKind::Internal,
     }
 }

@@ -3,7 +3,7 @@
 //! A frame's identity is its name, source file, binary and frame type. Frames of a location are innermost first, as lines are.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto::dictionary::Strings;
 use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
@@ -198,10 +198,18 @@ impl<'a> Namer<'a> {
                 });
             }
         }
+        let object = |mapping| {
+            let (identity, file) = dictionary.mapping(mapping);
+            ObjectKey { build_id: build_id(identity), file }
+        };
+        // Without addresses and without waiting first: so all tables that are missing are made at once, and the time until
+        // the deadline is not spent on the first of them alone.
+        for &mapping in by_mapping.keys() {
+            let _none_asked: Vec<Symbolized> = self.symbols.symbolize(&object(mapping), &[], Duration::ZERO);
+        }
         let mut symbolized = vec![None; dictionary.locations.len()];
         for (mapping, (places, addresses)) in by_mapping {
-            let (identity, file) = dictionary.mapping(mapping);
-            let object = ObjectKey { build_id: build_id(identity), file };
+            let object = object(mapping);
             let wait = self.deadline.saturating_duration_since(Instant::now());
             for (place, answer) in places.into_iter().zip(self.symbols.symbolize(&object, &addresses, wait)) {
                 if let Some(symbolized) = symbolized.get_mut(place) {

@@ -1,9 +1,9 @@
 //! The read path: PromQL over profiles, flame graphs, and what series there are.
 //!
 //! # Read in this order
-//! [`expr`] (what a query is) → [`parse`], [`plan`] → [`selector`], [`resolve`] (what is asked of shards) → [`window`] (time) →
-//! [`frame`], [`stack_label`], [`stack_values`] (names) → [`fold`] (answers to series) → [`aggregate`], [`binary`],
-//! [`evaluate`] → [`reader`]. Flame graphs: [`stack_tree`] → [`prune`] → [`flamegraph`] and its formats.
+//! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
+//! `frame`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
+//! `evaluate` → `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
 mod binary;
@@ -33,7 +33,7 @@ mod stack_values;
 mod symbolization;
 pub(crate) mod window;
 
-pub use error::{ErrorKind, MatchingProblem, QueryError};
+pub(crate) use error::{ErrorKind, QueryError};
 pub use reader::Reader;
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     listen::check_loopback(&[http_listen], "an agent's metrics need no more than loopback")?;
     let listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
-    let status = Status::new(registry.sub_registry_with_prefix("varve_agent"));
+    let status = Status::new(&mut registry);
     let servers = Servers::default();
     let shown = status.clone();
     let readiness = Arc::new(move || match shown.snapshot() {

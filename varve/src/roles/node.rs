@@ -15,7 +15,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
-    let node = Node::open(config(&data, &storage), registry.sub_registry_with_prefix("varve_node")).await?;
+    let node = Node::open(config(&data, &storage), &mut registry).await?;
     let servers = Servers::default();
     let ready_node = Arc::clone(&node);
     let readiness =

@@ -66,7 +66,7 @@ impl Receiver {
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
         let Backing { nodes, symbols, agent, auth } = backing;
         let reader = Reader::new(nodes.clone(), symbols.clone());
-        let pusher = Pusher::new(nodes, registry.sub_registry_with_prefix("varve_router"));
+        let pusher = Pusher::new(nodes, &mut registry);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());
         let http = api::routes(Parts { pusher, reader, symbols, agent, auth });

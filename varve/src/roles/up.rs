@@ -26,9 +26,9 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
 
     let mut registry = operations::registry();
     let config = super::node::config(&data, &storage);
-    let node = Node::open(config, registry.sub_registry_with_prefix("varve_node")).await?;
+    let node = Node::open(config, &mut registry).await?;
     let symbols = open_symbols(&data.data_dir)?;
-    let status = Status::new(registry.sub_registry_with_prefix("varve_agent"));
+    let status = Status::new(&mut registry);
 
     let servers = Servers::default();
     let ready_node = Arc::clone(&node);

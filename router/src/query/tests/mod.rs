@@ -5,6 +5,8 @@ mod flamegraphs;
 mod naive_node;
 mod promql;
 mod properties;
+mod ranges;
+mod refusals;
 
 use std::sync::Arc;
 use std::time::Duration;

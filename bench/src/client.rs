@@ -1,0 +1,63 @@
+//! One HTTP client on connections that it keeps: what a sender or a reader has.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use ureq::http::StatusCode;
+
+/// No answer may take longer.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Larger than any answer to a query here.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// A client; use one for each thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Client(ureq::Agent);
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pushed {
+    Acknowledged,
+    /// 429 or 503: the sender shall try again later.
+    Refused,
+}
+
+impl Client {
+    pub(crate) fn new() -> Self {
+        let config =
+            ureq::Agent::config_builder().http_status_as_error(false).proxy(None).timeout_global(Some(TIMEOUT));
+        // Answers as they are: packing them is not what is measured.
+        Self(config.accept_encoding("identity").build().new_agent())
+    }
+
+    /// Sends one export request.
+    ///
+    /// # Errors
+    /// Where no answer came, where the request was refused for good, or where some of it was.
+    pub(crate) fn push(&self, address: &str, request: &[u8]) -> anyhow::Result<Pushed> {
+        let url = format!("http://{address}/v1development/profiles");
+        let mut answer = self.0.post(url).content_type("application/x-protobuf").send(request)?;
+        let status = answer.status();
+        let body = answer.body_mut().read_to_vec()?;
+        match status {
+            // An empty answer says that everything was taken.
+            StatusCode::OK if body.is_empty() => Ok(Pushed::Acknowledged),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Ok(Pushed::Refused),
+            _ => bail!("push: {status} {}", String::from_utf8_lossy(&body)),
+        }
+    }
+
+    /// A GET's answer.
+    ///
+    /// # Errors
+    /// Where none came, or another than 200.
+    pub(crate) fn get(&self, address: &str, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<Vec<u8>> {
+        let request = self.0.get(format!("http://{address}{path}")).query_pairs(parameters.iter().copied());
+        let mut answer = request.call()?;
+        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec()?;
+        if answer.status() != StatusCode::OK {
+            bail!("GET {path} {parameters:?}: {} {}", answer.status(), String::from_utf8_lossy(&body));
+        }
+        Ok(body)
+    }
+}

@@ -1,1 +1,0 @@
-//! Load generator and benchmarks.

@@ -1,0 +1,122 @@
+//! Figures as JSON lines on standard output: first where and of what, then one line for each measure.
+//! With `--save NAME`, all of them in one file under `bench/results/`.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+/// What was measured so far.
+#[derive(Debug)]
+pub(crate) struct Report {
+    lines: Vec<Value>,
+    save_to: Option<PathBuf>,
+}
+
+impl Report {
+    /// Says where this runs and what is measured. `save`: the name of the file to be.
+    pub(crate) fn start(binary: &Path, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
+        let now = jiff::Timestamp::now();
+        let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
+        let mut report = Self { lines: Vec::new(), save_to };
+        let run = json!({
+            "time": now.to_string(),
+            "commit": commit(),
+            "binary": binary,
+            // The commit is the checkout's; a binary that is older than it is of another one.
+            "binary_modified": jiff::Timestamp::try_from(fs::metadata(binary)?.modified()?)?.to_string(),
+            "version": said(Command::new(binary).arg("--version")),
+            "arguments": std::env::args().skip(1).collect::<Vec<_>>(),
+            "machine": machine(folder),
+        });
+        report.add("run", run)?;
+        Ok(report)
+    }
+
+    /// Prints one line.
+    pub(crate) fn add(&mut self, measure: &str, mut figures: Value) -> anyhow::Result<()> {
+        figures["measure"] = json!(measure);
+        // Not println!: where the reader of the output is gone, this is an error and no panic.
+        writeln!(std::io::stdout(), "{figures}").context("standard output")?;
+        self.lines.push(figures);
+        Ok(())
+    }
+
+    /// Writes the file, if there shall be one.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        let Some(path) = self.save_to else { return Ok(()) };
+        let text = serde_json::to_string_pretty(&self.lines)?;
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text + "\n"));
+        written.with_context(|| path.display().to_string())
+    }
+}
+
+/// Three significant digits, or whole numbers: more is noise.
+pub(crate) fn rounded(value: f64) -> f64 {
+    let digits = if value.abs() < 1.0 { 3 } else { (2 - value.abs().log10().floor() as i32).max(0) };
+    let scale = 10_f64.powi(digits);
+    (value * scale).round() / scale
+}
+
+fn result_path(date: &str, name: &str) -> anyhow::Result<PathBuf> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || !name.bytes().all(plain) {
+        bail!("--save {name:?}: use letters, digits, '-', '_' and '.'");
+    }
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{name}.json")))
+}
+
+/// Of the sources beside this program's; "+changes" where they are not as committed.
+fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| said(Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments));
+    let commit = git(&["rev-parse", "HEAD"])?;
+    let changed = git(&["status", "--porcelain"]).is_none_or(|changes| !changes.is_empty());
+    Some(if changed { commit + "+changes" } else { commit })
+}
+
+/// Standard output of a command; none if it failed.
+fn said(command: &mut Command) -> Option<String> {
+    let output = command.output().ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn machine(folder: &Path) -> Value {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name))?.split_once(':')?;
+        Some(line.1.trim().to_owned())
+    };
+    let load = read("/proc/loadavg").split(' ').next().and_then(|load| load.parse::<f64>().ok());
+    json!({
+        "cpu": field(&read("/proc/cpuinfo"), "model name"),
+        "cpus": std::thread::available_parallelism().map_or(0, usize::from),
+        "memory": field(&read("/proc/meminfo"), "MemTotal"),
+        "kernel": read("/proc/sys/kernel/osrelease").trim(),
+        // What syncs cost depends on it: on tmpfs nothing.
+        "file_system": said(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder)),
+        "load_average_1m": load,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, want) in
+            [(0.0, 0.0), (0.123_456, 0.123), (1.234_56, 1.23), (12.345, 12.3), (123.45, 123.0), (12_345.6, 12_346.0)]
+        {
+            assert_eq!(rounded(value), want);
+        }
+    }
+
+    #[test]
+    fn a_name_leads_to_no_other_folder() {
+        assert!(result_path("2026-01-01", "../x").is_err());
+        assert!(result_path("2026-01-01", "h-2cores").unwrap().ends_with("results/2026-01-01-h-2cores.json"));
+    }
+}
