@@ -36,7 +36,9 @@ pub enum NodeError {
         expected: u32,
     },
     /// A log belongs to the member that voted with it.
-    #[error("the data directory belongs to node {found}, not to node {expected}: use the node id that it was made with")]
+    #[error(
+        "the data directory belongs to node {found}, not to node {expected}: use the node id that it was made with"
+    )]
     OtherNode {
         /// Who made it.
         found: u64,
@@ -81,9 +83,9 @@ pub enum ReplicaError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The thread that syncs is gone, or a task panicked.
+    /// The thread that syncs is gone, a task panicked, or openraft stopped by itself.
     #[error("consensus stopped: {0}")]
-    Consensus(String),
+    Consensus(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ReplicaError {

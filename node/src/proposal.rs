@@ -1,9 +1,9 @@
 //! What becomes of a batch before it is proposed: parts that fit into entries, and the bytes of each.
 
 use bytes::{BufMut as _, BytesMut};
+use prost::Message as _;
 use proto::batch::BatchError;
 use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits, wire};
-use prost::Message as _;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::consensus::Payload;
@@ -163,7 +163,9 @@ mod tests {
         };
         let of = |series: &SeriesSamples| {
             let samples = &series.samples;
-            (0..samples.len()).map(|i| (series.fingerprint, samples.times_ns[i], name(samples.pairs[i]))).collect::<Vec<_>>()
+            (0..samples.len())
+                .map(|i| (series.fingerprint, samples.times_ns[i], name(samples.pairs[i])))
+                .collect::<Vec<_>>()
         };
         batch.series.iter().flat_map(of).collect()
     }
@@ -197,7 +199,8 @@ mod tests {
 
     #[test]
     fn parts_have_ids_of_their_own_and_a_retry_has_the_same() {
-        let ids = || parts(batch(1000, 50_000).to_wire()).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
+        let ids =
+            || parts(batch(1000, 50_000).to_wire()).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
         let distinct: std::collections::BTreeSet<_> = ids().into_iter().collect();
         assert_eq!(distinct.len(), ids().len());
         assert_eq!(ids(), ids());

@@ -16,7 +16,7 @@ use crate::consensus::{self, LogDatabase, Raft};
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, gauge};
 use crate::proposal::Proposal;
 use crate::shard::Shard;
 
@@ -40,10 +40,12 @@ pub(crate) enum ConsensusError {
     Stopped,
     #[error("this node is not the leader of the shard; the leader is {}", known(*leader))]
     NotLeader { leader: Option<u64> },
-    #[error("the leader of the shard changed meanwhile: whether the entry counts is not known; send it again with its id")]
+    #[error(
+        "the leader of the shard changed meanwhile: whether the entry counts is not known; send it again with its id"
+    )]
     Unknown,
     #[error("too few members of the shard answer: {0}")]
-    NoQuorum(String),
+    NoQuorum(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 fn known(leader: Option<u64>) -> String {
@@ -65,6 +67,8 @@ impl Replica {
             let open = move || {
                 let log = LogDatabase::open(&raft_path, config.node_id, failure.clone(), metrics.clone())?;
                 let Config { head_bytes_max, cache_bytes, .. } = config;
+                let first_index = log.cut_off(shard)?.map_or(0, |log_id| log_id.index + 1);
+                metrics.first_log_index.set(gauge(first_index));
                 let shard = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, failure, metrics)?;
                 Ok::<_, NodeError>((Arc::new(log), Arc::new(shard)))
             };
@@ -117,7 +121,7 @@ impl Replica {
             Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
                 Err(ConsensusError::NotLeader { leader: to.leader_id })
             }
-            Err(RaftError::APIError(error)) => Err(ConsensusError::NoQuorum(error.to_string())),
+            Err(RaftError::APIError(error)) => Err(ConsensusError::NoQuorum(error.into())),
         }
     }
 
@@ -126,7 +130,7 @@ impl Replica {
             (Some(error), _) => ConsensusError::Failed(error),
             (None, Fatal::Stopped) => ConsensusError::Stopped,
             (None, fatal) => {
-                ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(fatal.to_string())))
+                ConsensusError::Failed(self.failure.report(ReplicaError::Consensus(fatal.to_string().into())))
             }
         }
     }
@@ -145,7 +149,11 @@ impl Replica {
         let shard = Arc::clone(&self.shard);
         self.blocking(move || shard.flush()).await?;
         // Openraft cuts what is in a "snapshot": ours says up to where the engine has flushed. Fails only when stopped.
-        self.raft.trigger().snapshot().await.map_err(|fatal| self.failure.report(ReplicaError::Consensus(fatal.to_string())))
+        self.raft
+            .trigger()
+            .snapshot()
+            .await
+            .map_err(|fatal| self.failure.report(ReplicaError::Consensus(fatal.to_string().into())))
     }
 
     /// Gives the space of what was cut from the log back.
@@ -197,7 +205,7 @@ async fn report_when_stopped(raft: Raft, failure: Failure) {
         match state {
             Err(Fatal::Stopped) => return,
             Err(fatal) => {
-                failure.report(ReplicaError::Consensus(fatal.to_string()));
+                failure.report(ReplicaError::Consensus(fatal.to_string().into()));
                 return;
             }
             Ok(()) => {}
@@ -209,7 +217,7 @@ async fn report_when_stopped(raft: Raft, failure: Failure) {
 }
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {
-    ReplicaError::Consensus(error.to_string())
+    ReplicaError::Consensus(error.into())
 }
 
 /// The system clock, nanoseconds since 1970: the only place where time enters a shard.

@@ -48,7 +48,8 @@ impl wire::node_server::Node for Node {
         let matchers = matchers.map_err(|error| invalid(&error))?;
         let window = Window { start_ns: request.start_ns, end_ns: request.end_ns };
         let series = move |replica: &Replica| {
-            let SeriesAnswer { series, attribute_names } = replica.shard().engine().series(&tenant, &matchers, window)?;
+            let SeriesAnswer { series, attribute_names } =
+                replica.shard().engine().series(&tenant, &matchers, window)?;
             let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
             Ok(wire::SeriesResponse { series, attribute_names })
         };
@@ -167,7 +168,8 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
 async fn append_part(replica: &Arc<Replica>, batch: proto::Batch) -> Result<Outcome, Refused> {
     let batch = Arc::new(batch);
     let (of, whole) = (Arc::clone(replica), Arc::clone(&batch));
-    let strip = move || of.shard().engine().strip(proto::Batch::clone(&whole)).map(|stripped| Proposal::append(&stripped));
+    let strip =
+        move || of.shard().engine().strip(proto::Batch::clone(&whole)).map(|stripped| Proposal::append(&stripped));
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
     let stripped = stripped.map_err(|error| refused(ConsensusError::Failed(replica.failure().report(error.into()))))?;
     let outcome = replica.propose(stripped).await.map_err(refused)?;

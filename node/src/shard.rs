@@ -51,11 +51,10 @@ impl Shard {
         metrics: Metrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config { directory, head_bytes_max, cache_bytes })?;
-        let flushed = Flushed {
-            position: log_id(engine.flushed())?,
-            membership: membership(engine.membership())?,
-        };
-        metrics.flushed_index.set(gauge(flushed.position.map_or(0, |log_id| log_id.index)));
+        let flushed = Flushed { position: log_id(engine.flushed())?, membership: membership(engine.membership())? };
+        let index = gauge(flushed.position.map_or(0, |log_id| log_id.index));
+        metrics.flushed_index.set(index);
+        metrics.applied_index.set(index);
         let (writing, flushed) = (Mutex::new(()), Mutex::new(flushed));
         Ok(Self { id, engine, writing, flushed, unflushed_bytes: AtomicU64::new(0), failure, metrics })
     }

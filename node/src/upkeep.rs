@@ -102,7 +102,7 @@ async fn reopen_when_there_is_space(shared: &Arc<Shared>, replica: Arc<Replica>)
             Err(error) => {
                 let error = match error {
                     NodeError::Replica(error) => error,
-                    other => ReplicaError::Consensus(other.to_string()),
+                    other => ReplicaError::Consensus(other.into()),
                 };
                 shared.set_state(State::Failed(Arc::new(error)));
                 return None;
@@ -181,8 +181,7 @@ async fn keep_retention(shared: &Arc<Shared>) {
     if let Err(error) = flushed {
         tracing::warn!(error, "old partitions were not dropped; tried again soon");
     }
-    // None: the node stops, and so does the caller.
-    shared.closing.run_until_cancelled(sleep(SPACE_RETURNS_WITHIN)).await.unwrap_or_default();
+    shared.closing.run_until_cancelled(sleep(SPACE_RETURNS_WITHIN)).await;
 }
 
 /// Bytes that the data directory takes.

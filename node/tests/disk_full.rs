@@ -2,6 +2,14 @@
 //!
 //! Each test mounts a small tmpfs, which needs root.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's helpers may"
+)]
+
 mod common;
 
 use std::fs;

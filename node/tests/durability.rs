@@ -3,6 +3,14 @@
 //!
 //! With the feature `planted-skip-sync` the tests under strace must fail: that shows that they can.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's helpers may"
+)]
+
 mod common;
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -98,7 +106,11 @@ async fn after_a_failed_sync_nothing_is_acknowledged_ever() {
     let opened = open(&data_dir).await;
     let count = acknowledged.len() as i64;
     let times = opened.times().await;
-    assert!(times == times_of(0..count) || times == times_of(0..count + 1), "{count} acknowledged, {} there", times.len());
+    assert!(
+        times == times_of(0..count) || times == times_of(0..count + 1),
+        "{count} acknowledged, {} there",
+        times.len()
+    );
     opened.node.shutdown().await;
 }
 
@@ -142,7 +154,7 @@ async fn child_appends_until_it_is_killed() {
     opened.node.ready().await;
     say(&format!("ready after {:?}", start.elapsed()));
     let next = Arc::new(AtomicI64::new(std::env::var(FIRST_SERIAL).unwrap().parse().unwrap()));
-    let tasks: Vec<_> = (0..16)
+    let tasks: Vec<tokio::task::JoinHandle<()>> = (0..16)
         .map(|_| {
             let (node, next) = (Arc::clone(&opened.node), Arc::clone(&next));
             tokio::spawn(async move {

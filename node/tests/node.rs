@@ -1,5 +1,13 @@
 //! A whole node: acknowledge, restart, count once, refuse.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's helpers may"
+)]
+
 mod common;
 
 use std::time::{Duration, Instant};
@@ -107,6 +115,36 @@ async fn concurrent_appends_share_syncs_and_all_count() {
 }
 
 #[tokio::test]
+async fn more_than_may_be_in_flight_is_refused_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    // 10 MB each, 128 MiB may be in flight.
+    let tasks: Vec<_> = (0..20)
+        .map(|i| {
+            let (node, batch) =
+                (std::sync::Arc::clone(&opened.node), batch_of(None, i * 200..i * 200 + 200, long_name));
+            tokio::spawn(async move { append(&node, &batch).await })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    let mut refused = 0;
+    for (i, task) in (0..).zip(tasks) {
+        match task.await.unwrap() {
+            Ok(_) => taken.extend(i * 200..i * 200 + 200),
+            Err(status) => {
+                assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+                assert!(status.message().contains("in flight"), "{status}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && !taken.is_empty(), "{refused} refused");
+    assert_eq!(opened.metric("varve_node_appends_refused_total{reason=\"busy\""), f64::from(refused));
+    assert_eq!(opened.times().await, times_of(taken));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
 async fn the_log_is_cut_behind_the_flushed_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
@@ -185,6 +223,19 @@ async fn misplaced_and_broken_requests_are_refused_with_what_to_do() {
     assert_eq!(opened.times().await, []);
     opened.append(&batch(None, [1])).await.unwrap();
     opened.node.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_node_can_be_opened_in_a_task() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = config(folder.path());
+    let opened = tokio::spawn(async move { Node::open(config, &mut Registry::default()).await }).await.unwrap();
+    let node = opened.unwrap();
+    // What a router in this process holds.
+    let router_side: std::sync::Arc<dyn proto::wire::node_server::Node> = std::sync::Arc::<Node>::clone(&node);
+    let request = wire::AppendRequest { shard: 99, ..wire::AppendRequest::default() };
+    assert_eq!(router_side.append(Request::new(request)).await.unwrap_err().code(), Code::NotFound);
+    node.shutdown().await;
 }
 
 #[tokio::test]

@@ -1,12 +1,20 @@
 //! Not tests but measurements: `cargo test --release -p node --test throughput -- --ignored --nocapture --test-threads=1`.
 //! Each prints lines of JSON.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test's helpers may"
+)]
+
 mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{append, batch, config, open_with};
+use common::{append, batch, batch_of, config, long_name, open_with};
 
 const DURATION: Duration = Duration::from_secs(10);
 
@@ -18,7 +26,8 @@ async fn appends_per_second() {
     opened.node.ready().await;
     let mut serial = 0;
     for concurrent in [1, 32, 256] {
-        let (syncs, entries) = (opened.metric("varve_node_log_syncs_total"), opened.metric("varve_node_log_entries_total"));
+        let (syncs, entries) =
+            (opened.metric("varve_node_log_syncs_total"), opened.metric("varve_node_log_entries_total"));
         let start = Instant::now();
         let tasks: Vec<_> = (0..concurrent)
             .map(|_| {
@@ -52,7 +61,11 @@ async fn appends_per_second() {
         println!(
             "{{\"suite\":\"node_appends\",\"concurrent\":{concurrent},\"samples_per_append\":100,\"appends_per_s\":{:.0},\
              \"p50_ms\":{:.2},\"p99_ms\":{:.2},\"max_ms\":{:.2},\"entries_per_sync\":{:.1},\"sync_mean_ms\":{:.2}}}",
-            latencies.len() as f64 / seconds, at(0.5), at(0.99), at(1.0), entries / syncs,
+            latencies.len() as f64 / seconds,
+            at(0.5),
+            at(0.99),
+            at(1.0),
+            entries / syncs,
             1e3 * opened.metric("varve_node_log_sync_seconds_sum") / opened.metric("varve_node_log_sync_seconds_count"),
         );
     }
@@ -83,7 +96,7 @@ async fn ready_after_a_crash() {
     let opened_after = start.elapsed().as_secs_f64();
     again.node.ready().await;
     let ready_after = start.elapsed().as_secs_f64();
-    assert_eq!(again.times().await.len() as i64, serial);
+    assert_eq!(common::count(&again.node).await, serial);
     println!(
         "{{\"suite\":\"node_restart\",\"log_mib\":{},\"samples\":{serial},\"opened_s\":{opened_after:.3},\"ready_s\":{ready_after:.3}}}",
         flush_bytes / f64::from(1 << 20),
@@ -91,5 +104,40 @@ async fn ready_after_a_crash() {
     let start = Instant::now();
     again.node.shutdown().await;
     println!("{{\"suite\":\"node_restart\",\"shutdown_s\":{:.3}}}", start.elapsed().as_secs_f64());
+    opened.node.shutdown().await;
+}
+
+/// What the log and the state take under lasting load: VARVE_BENCH_SECONDS of it, 600 if that is not set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn disk_under_lasting_load() {
+    let folder = tempfile::tempdir_in(std::env::var_os("VARVE_BENCH_DIR").unwrap_or_else(|| "/tmp".into())).unwrap();
+    let seconds = std::env::var("VARVE_BENCH_SECONDS").map_or(600, |seconds| seconds.parse().unwrap());
+    let opened = open_with(config(folder.path())).await;
+    opened.node.ready().await;
+    let (start, mut reported, mut serial) = (Instant::now(), 0, 0);
+    while start.elapsed() < Duration::from_secs(seconds) {
+        // Some 0.5 MB, half of it new definitions.
+        append(&opened.node, &batch_of(None, serial..serial + 5, long_name)).await.unwrap();
+        append(&opened.node, &batch(None, serial + 5..serial + 35_000)).await.unwrap();
+        serial += 35_000;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if start.elapsed().as_secs() / 30 > reported {
+            reported += 1;
+            let metric = |name: &str| opened.metric(&format!("varve_node_{name}"));
+            println!(
+                "{{\"suite\":\"node_disk\",\"s\":{},\"logged_mib\":{:.0},\"raft_mib\":{},\"shards_mib\":{},\"first\":{},\"flushed\":{},\"applied\":{},\"flush_mean_s\":{:.2}}}",
+                start.elapsed().as_secs(),
+                metric("log_entry_bytes_total") / f64::from(1 << 20),
+                common::used_bytes(&folder.path().join("raft")) >> 20,
+                common::used_bytes(&folder.path().join("shard-0001")) >> 20,
+                metric("log_first_index"),
+                metric("flushed_index"),
+                metric("applied_index"),
+                metric("flush_seconds_sum") / metric("flush_seconds_count").max(1.0),
+            );
+        }
+    }
+    assert_eq!(opened.metric("varve_node_log_first_index"), opened.metric("varve_node_flushed_index") + 1.0);
     opened.node.shutdown().await;
 }

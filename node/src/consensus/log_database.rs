@@ -87,7 +87,7 @@ impl LogDatabase {
     }
 
     fn family(&self, name: &'static str) -> Result<&ColumnFamily, ReplicaError> {
-        let closed = || ReplicaError::Consensus(format!("the log database has no column family {name}"));
+        let closed = || ReplicaError::Consensus(format!("the log database has no column family {name}").into());
         self.database.cf_handle(name).ok_or_else(closed)
     }
 
@@ -106,7 +106,11 @@ impl LogDatabase {
     }
 
     /// Writes entries; returns how many.
-    pub(crate) fn append(&self, shard: u32, entries: impl IntoIterator<Item = LogEntry>) -> Result<usize, ReplicaError> {
+    pub(crate) fn append(
+        &self,
+        shard: u32,
+        entries: impl IntoIterator<Item = LogEntry>,
+    ) -> Result<usize, ReplicaError> {
         let family = self.family(LOG)?;
         let mut batch = WriteBatch::default();
         for entry in entries {
@@ -122,7 +126,13 @@ impl LogDatabase {
     }
 
     /// The entries of `[start, end)` that there are, without gaps; stops early behind `bytes_max`, but not before the first.
-    pub(crate) fn read(&self, shard: u32, start: u64, end: u64, bytes_max: usize) -> Result<Vec<LogEntry>, ReplicaError> {
+    pub(crate) fn read(
+        &self,
+        shard: u32,
+        start: u64,
+        end: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<LogEntry>, ReplicaError> {
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(entry_key(shard, end));
         let first = entry_key(shard, start);

@@ -9,8 +9,8 @@ use futures::{Stream, TryStreamExt as _};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::entry::RaftEntry as _;
 use openraft::storage::{
-    EntryResponder, IOFlushed, RaftLogReader as _, RaftLogStorage as _, RaftSnapshotBuilder, RaftStateMachine, Snapshot,
-    SnapshotMeta,
+    EntryResponder, IOFlushed, RaftLogReader as _, RaftLogStorage as _, RaftSnapshotBuilder, RaftStateMachine,
+    Snapshot, SnapshotMeta,
 };
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt as _;
@@ -225,7 +225,11 @@ impl SmallDisk {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> bool {
-        std::process::Command::new(program).args(arguments).arg(self.0.path()).status().is_ok_and(|status| status.success())
+        std::process::Command::new(program)
+            .args(arguments)
+            .arg(self.0.path())
+            .status()
+            .is_ok_and(|status| status.success())
     }
 }
 

@@ -68,17 +68,18 @@ pub(crate) async fn start(
 ) -> Result<Raft, NodeError> {
     let store = LogStore::new(shard.id(), Arc::clone(log));
     let machine = StateMachine::new(Arc::clone(shard));
-    let stopped = |error: &dyn std::fmt::Display| match shard.failure().get() {
-        Some(first) => ReplicaError::Consensus(first.to_string()),
-        None => ReplicaError::Consensus(error.to_string()),
-    };
-    let raft = Raft::new(node_id, options()?, Peers, store, machine).await.map_err(|error| stopped(&error))?;
-    if raft.is_initialized().await.map_err(|error| stopped(&error))? {
+    let raft = Raft::new(node_id, options()?, Peers, store, machine).await.map_err(stopped)?;
+    if raft.is_initialized().await.map_err(stopped)? {
         // Nobody else may stand while a leader lives: the vote before the vote asks for that.
-        raft.trigger().elect(true).await.map_err(|error| stopped(&error))?;
+        raft.trigger().elect(true).await.map_err(stopped)?;
     } else {
         let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
-        raft.initialize(members).await.map_err(|error| stopped(&error))?;
+        raft.initialize(members).await.map_err(stopped)?;
     }
     Ok(raft)
+}
+
+fn stopped(error: impl std::error::Error) -> ReplicaError {
+    // As text: openraft's own errors hold types that are not for other modules.
+    ReplicaError::Consensus(error.to_string().into())
 }

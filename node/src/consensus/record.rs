@@ -280,7 +280,8 @@ mod tests {
     }
 
     fn membership() -> Membership {
-        let nodes = BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("")), (9, BasicNode::new("learner:4041"))]);
+        let nodes =
+            BTreeMap::from([(1, BasicNode::new("a:1")), (2, BasicNode::new("")), (9, BasicNode::new("learner:4041"))]);
         Membership::new(vec![BTreeSet::from([1, 2]), BTreeSet::from([2])], nodes).unwrap()
     }
 

@@ -45,7 +45,7 @@ impl SyncThread {
 
     /// Calls back when what was written before this call is on disk. `entries` is for the metrics.
     pub(crate) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
-        let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".to_owned());
+        let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".into());
         let sender = self.sender.as_ref().ok_or_else(gone)?;
         sender.send(Waiting { callback, entries }).map_err(|_receiver_gone| gone())
     }

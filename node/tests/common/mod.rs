@@ -71,8 +71,24 @@ pub async fn append(node: &Node, batch: &Batch) -> Result<bool, Status> {
     Ok(node.append(Request::new(request)).await?.into_inner().duplicate)
 }
 
+/// The sum over all samples, which is their number.
+pub async fn count(node: &Node) -> i64 {
+    let answer = select(node, Fold::Sum(vec![0, i64::MAX])).await.unwrap();
+    answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum()
+}
+
 pub async fn times(node: &Node) -> Result<Vec<i64>, Status> {
-    let fold = Fold::Points(Window { start_ns: 0, end_ns: i64::MAX });
+    let answer = select(node, Fold::Points(Window { start_ns: 0, end_ns: i64::MAX })).await?;
+    let each = answer.cells.iter().flat_map(|cell| {
+        let time = answer.bucket_times_ns[cell.bucket as usize];
+        std::iter::repeat_n(time, usize::try_from(cell.sum).unwrap())
+    });
+    let mut times: Vec<_> = each.collect();
+    times.sort_unstable();
+    Ok(times)
+}
+
+async fn select(node: &Node, fold: Fold) -> Result<proto::Answer, Status> {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::<Matcher>::new(),
@@ -82,14 +98,7 @@ pub async fn times(node: &Node) -> Result<Vec<i64>, Status> {
         stacks: StackDetail::None,
     };
     let answer = node.select(Request::new(selection.to_wire(FIRST_DATA_SHARD))).await?.into_inner();
-    let answer = proto::Answer::from_wire(answer, &fold).unwrap();
-    let each = answer.cells.iter().flat_map(|cell| {
-        let time = answer.bucket_times_ns[cell.bucket as usize];
-        std::iter::repeat_n(time, usize::try_from(cell.sum).unwrap())
-    });
-    let mut times: Vec<_> = each.collect();
-    times.sort_unstable();
-    Ok(times)
+    Ok(proto::Answer::from_wire(answer, &fold).unwrap())
 }
 
 /// One sample per serial, at a time of its own, all with one stack.
