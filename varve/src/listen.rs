@@ -75,13 +75,18 @@ fn holder_of(port: u16) -> Option<String> {
         .flat_map(|table| listening_inodes(&table, port))
         .collect();
     for process in fs::read_dir("/proc").ok()?.flatten() {
+        // Not `self`, which is one of the numbers too.
+        let pid = process.file_name();
+        if !pid.to_string_lossy().starts_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
         let path = process.path();
         let Ok(descriptors) = fs::read_dir(path.join("fd")) else { continue };
         for descriptor in descriptors.flatten() {
             let Ok(target) = fs::read_link(descriptor.path()) else { continue };
             if inodes.iter().any(|inode| target.as_os_str() == format!("socket:[{inode}]").as_str()) {
                 let name = fs::read_to_string(path.join("comm")).ok()?;
-                return Some(format!("{} (pid {})", name.trim(), process.file_name().to_string_lossy()));
+                return Some(format!("{} (pid {})", name.trim(), pid.to_string_lossy()));
             }
         }
     }
