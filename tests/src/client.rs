@@ -110,7 +110,8 @@ impl Varve {
         let reply = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap();
         let text = reply.text();
         let of_name = |line: &&str| line.split(['{', ' ']).next() == Some(name);
-        let values: Vec<f64> = text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
+        let values: Vec<f64> =
+            text.lines().filter(of_name).filter_map(|line| line.rsplit(' ').next()?.parse().ok()).collect();
         (!values.is_empty()).then(|| values.iter().sum())
     }
 }

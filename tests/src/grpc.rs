@@ -97,3 +97,29 @@ pub fn rejected(response: &Message) -> (u64, String) {
     let text = crate::wire::all(&partial, 2).last().unwrap_or_default();
     (number(&partial, 1), String::from_utf8_lossy(text).into_owned())
 }
+
+/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns `grpc-status` and
+/// `grpc-message`.
+pub async fn raw_call(address: &str, encoding: &str, frame: Vec<u8>) -> (String, String) {
+    use tonic::codegen::Service as _;
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut channel = endpoint.connect().await.unwrap();
+    std::future::poll_fn(|context| channel.poll_ready(context)).await.unwrap();
+    let body = tonic::body::Body::new(http_body_util::Full::new(Bytes::from(frame)));
+    let request = tonic::codegen::http::Request::builder()
+        .method("POST")
+        .uri(format!("http://{address}{EXPORT}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .header("grpc-encoding", encoding)
+        .body(body)
+        .unwrap();
+    let response = channel.call(request).await.unwrap();
+    let (head, body) = response.into_parts();
+    let trailers = http_body_util::BodyExt::collect(body).await.unwrap().trailers().cloned().unwrap_or_default();
+    let text = |name: &str| {
+        let value = head.headers.get(name).or_else(|| trailers.get(name));
+        value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).unwrap_or_default()
+    };
+    (text("grpc-status"), text("grpc-message"))
+}

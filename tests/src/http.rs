@@ -78,7 +78,8 @@ pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&
     };
     let mut answer = answer?;
     let headers = answer.headers().iter();
-    let headers = headers.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
+    let headers =
+        headers.map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()));
     let headers = headers.collect();
     let status = answer.status().as_u16();
     let body = answer.body_mut().with_config().limit(1 << 30).read_to_vec()?;

@@ -5,7 +5,7 @@
 //! Link the router, the node or the storage engine; use any of their decoders; skip anything silently.
 //! # Read in this order
 //! [`server`] (a varve, or three processes of it) → [`http`], [`grpc`] (how it is talked to) → [`wire`], [`otlp`], [`pprof`],
-//! [`sample`] (an independent reading of what is pushed) → [`stored`] (what a node has) → [`load`] (pushes with serial numbers, and
+//! [`sample`] (an independent reading of what is pushed) → [`stored`] (what a node has) → [`damaged`], [`load`] (pushes with serial numbers, and
 //! what became of them) → [`program`], [`report`].
 
 #![allow(
@@ -17,6 +17,7 @@
 )]
 
 pub mod client;
+pub mod damaged;
 pub mod grpc;
 pub mod http;
 pub mod load;

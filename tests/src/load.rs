@@ -23,8 +23,8 @@ pub struct Outcomes {
     pub unknown: BTreeSet<String>,
     /// Each refusal's status and text, the first ones.
     pub refusals: Vec<(u16, String)>,
-    /// When each acknowledgement came.
-    pub acknowledged_at: Vec<SystemTime>,
+    /// When each acknowledged push's last attempt began, and when its answer came.
+    pub acknowledged_between: Vec<(SystemTime, SystemTime)>,
 }
 
 impl Outcomes {
@@ -34,12 +34,21 @@ impl Outcomes {
         let mut out = Vec::new();
         let lost: Vec<_> = self.acknowledged.iter().filter(|serial| !visible.contains_key(*serial)).collect();
         if !lost.is_empty() {
-            out.push(format!("{} of {} acknowledged are lost: {:?}", lost.len(), self.acknowledged.len(), &lost[..lost.len().min(5)]));
+            out.push(format!(
+                "{} of {} acknowledged are lost: {:?}",
+                lost.len(),
+                self.acknowledged.len(),
+                &lost[..lost.len().min(5)]
+            ));
         }
         let is_known = |serial: &String| self.acknowledged.contains(serial) || self.unknown.contains(serial);
         let unwanted: Vec<_> = visible.keys().filter(|serial| !is_known(serial)).collect();
         if !unwanted.is_empty() {
-            out.push(format!("{} are visible that were refused or never sent: {:?}", unwanted.len(), &unwanted[..unwanted.len().min(5)]));
+            out.push(format!(
+                "{} are visible that were refused or never sent: {:?}",
+                unwanted.len(),
+                &unwanted[..unwanted.len().min(5)]
+            ));
         }
         let wrong: Vec<_> = visible.iter().filter(|(_, sum)| **sum != PERIOD_NS as f64).collect();
         if !wrong.is_empty() {
@@ -145,12 +154,14 @@ fn push(
     }
     let mut is_unknown = false;
     loop {
+        let began = SystemTime::now();
         let answer = crate::http::request("POST", &target.url, &headers, Some(&body));
+        let ended = SystemTime::now();
         let mut outcomes = outcomes.lock().unwrap();
         match answer {
             Ok(reply) if reply.status == 200 => {
                 outcomes.acknowledged.insert(serial.to_owned());
-                outcomes.acknowledged_at.push(SystemTime::now());
+                outcomes.acknowledged_between.push((began, ended));
                 count.fetch_add(1, Ordering::Relaxed);
                 return;
             }

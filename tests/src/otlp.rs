@@ -46,8 +46,19 @@ pub struct Request {
     pub attributes: Vec<(String, String)>,
     /// Each leaf first.
     pub stacks: Vec<Vec<Frame>>,
-    /// Index into the stacks, times, attributes of the sample.
-    pub samples: Vec<(usize, Vec<u64>, Vec<(String, String)>)>,
+    /// What was seen of the stacks.
+    pub samples: Vec<Seen>,
+}
+
+/// One sample of a request: a stack, and when it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Index into the stacks.
+    pub stack: usize,
+    /// Nanoseconds since 1970.
+    pub times: Vec<u64>,
+    /// Keys and values.
+    pub attributes: Vec<(String, String)>,
 }
 
 /// Now, nanoseconds since 1970.
@@ -74,7 +85,7 @@ impl Request {
     #[must_use]
     pub fn seen(mut self, stack: Vec<Frame>, times: Vec<u64>) -> Self {
         self.stacks.push(stack);
-        self.samples.push((self.stacks.len() - 1, times, Vec::new()));
+        self.samples.push(Seen { stack: self.stacks.len() - 1, times, attributes: Vec::new() });
         self
     }
 
@@ -85,14 +96,14 @@ impl Request {
         let value_type = |tables: &mut Tables, kind: &str, unit: &str| -> Message {
             vec![(1, tables.string(kind).into()), (2, tables.string(unit).into())]
         };
-        let times = self.samples.iter().flat_map(|(_, times, _)| times);
+        let times = self.samples.iter().flat_map(|seen| &seen.times);
         let first = times.clone().min().copied().unwrap_or_else(now_ns);
         let duration = times.max().map_or(0, |last| last - first) + 1;
         for stack in &self.stacks {
             tables.stack(stack);
         }
         let mut profile: Message = vec![(1, (&value_type(&mut tables, "samples", "count")).into())];
-        for (stack, times, attributes) in &self.samples {
+        for Seen { stack, times, attributes } in &self.samples {
             let mut sample: Message = vec![(1, (*stack as u64 + 1).into())];
             if !attributes.is_empty() {
                 let indices: Vec<u64> = attributes.iter().map(|(key, value)| tables.attribute(key, value)).collect();

@@ -122,7 +122,10 @@ impl Tables {
 
     /// The `KeyValue`s of a field.
     fn pairs(&self, message: &Message, field: u32) -> Pairs {
-        all(message, field).map(decode).map(|pair| (self.key(&pair), text_of(&self.any_value(&inner(&pair, 2))))).collect()
+        all(message, field)
+            .map(decode)
+            .map(|pair| (self.key(&pair), text_of(&self.any_value(&inner(&pair, 2)))))
+            .collect()
     }
 
     fn key(&self, pair: &Message) -> String {
@@ -171,8 +174,7 @@ impl Tables {
 
     fn profile(&self, profile: &Message, layout: Layout, labels: &Pairs, siblings: &Pairs, out: &mut Multiset) {
         let period = number(profile, 6).cast_signed();
-        let (id, scale) =
-            profile_type(&self.value_type(profile, 1), siblings, &self.value_type(profile, 5), period);
+        let (id, scale) = profile_type(&self.value_type(profile, 1), siblings, &self.value_type(profile, 5), period);
         let labels: Pairs = labels.iter().cloned().chain([("__profile_type__".to_owned(), id)]).collect();
         let common = self.attributes(&numbers(profile, layout.profile_attributes()));
         let [values, attribute_indices, link] = layout.sample_fields();
@@ -208,7 +210,8 @@ impl Tables {
 
     fn location(&self, location: &Message) -> String {
         let attributes = self.attributes(&numbers(location, 4));
-        let frame_type = attributes.iter().find(|(key, _)| key == "profile.frame.type").map(|(_, value)| value.as_str());
+        let frame_type =
+            attributes.iter().find(|(key, _)| key == "profile.frame.type").map(|(_, value)| value.as_str());
         let mapping = &self.mappings[index(number(location, 1))];
         let file = self.string(mapping, 4);
         let lines: Vec<String> = all(location, 3).map(|line| self.line(&decode(line))).collect();

@@ -131,7 +131,8 @@ impl Profile {
         let types = self.profile_types();
         let time_ns = i64::try_from(number(&self.message, 9)).unwrap();
         for sample in all(&self.message, 2).map(decode) {
-            let attributes: Vec<(String, String)> = all(&sample, 3).map(|label| self.attribute(&decode(label))).collect();
+            let attributes: Vec<(String, String)> =
+                all(&sample, 3).map(|label| self.attribute(&decode(label))).collect();
             let ids = numbers(&sample, 1);
             let stack: Vec<String> = ids.iter().rev().map(|id| self.location(&self.locations[id])).collect();
             for (value, (id, scale)) in numbers(&sample, 2).into_iter().zip(&types) {
@@ -144,7 +145,8 @@ impl Profile {
         out
     }
 
-    /// Sums by names from root to leaf of one column; inlined functions are frames of their own. Values as they stand.
+    /// Sums by names from root to leaf of one column; inlined functions are frames of their own, a function without a name is
+    /// `?`. Values as they stand.
     #[must_use]
     pub fn folded(&self, column: usize) -> BTreeMap<Vec<String>, i128> {
         let mut out: BTreeMap<Vec<String>, i128> = BTreeMap::new();
@@ -174,7 +176,7 @@ impl Profile {
             return lines_location(file, if is_kernel { "kernel" } else { "" }, &lines);
         }
         let build_id = mapping.map_or("", |mapping| self.string(mapping, 6));
-        let is_hex = build_id.len() % 2 == 0 && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_hex = build_id.len().is_multiple_of(2) && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let identity = match build_id {
             "" => file.to_owned(),
             id if is_hex => format!("gnu:{}", id.to_lowercase()),

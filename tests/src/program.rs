@@ -90,3 +90,48 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     assert!(output.status.success(), "{tool}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
+
+/// Why this process cannot sample this host with BPF; nothing if it can, and then the agent must.
+#[must_use]
+pub fn bpf_obstacle() -> Option<String> {
+    const BTF: &str = "/sys/kernel/btf/vmlinux";
+    // The initial pid namespace: a constant of the kernel.
+    const PID_NAMESPACE: &str = "pid:[4026531836]";
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned();
+    let capabilities = u64::from_str_radix(&capabilities, 16).unwrap();
+    let lacks = |bit: u32| capabilities & 1 << bit == 0;
+    let (admin, perfmon, bpf) = (21, 38, 39);
+    if lacks(admin) && (lacks(perfmon) || lacks(bpf)) {
+        return Some("neither CAP_SYS_ADMIN nor CAP_BPF and CAP_PERFMON: run the tests as root".to_owned());
+    }
+    if !Path::new(BTF).exists() {
+        return Some(format!("the kernel has no {BTF}"));
+    }
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap();
+    if namespace.to_str() != Some(PID_NAMESPACE) {
+        return Some(format!(
+            "this is a pid namespace of its own ({}): samples carry pids of the host",
+            namespace.display()
+        ));
+    }
+    bpf_call_refused()
+}
+
+/// Tries to make a map, as a sandbox may refuse even root.
+#[allow(unsafe_code, reason = "bpf is a system call without a wrapper in libc")]
+fn bpf_call_refused() -> Option<String> {
+    const BPF_MAP_CREATE: libc::c_long = 0;
+    // map_type (2: array), key_size, value_size, max_entries; the rest of the kernel's struct is zero.
+    let attributes: [u32; 32] = std::array::from_fn(|i| *[2, 4, 4, 1].get(i).unwrap_or(&0));
+    // SAFETY: the kernel reads `attributes`, whose size is given, and keeps no pointer to it.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, attributes.as_ptr(), std::mem::size_of_val(&attributes))
+    };
+    if result < 0 {
+        return Some(format!("the bpf system call is refused: {}", std::io::Error::last_os_error()));
+    }
+    // SAFETY: the descriptor was made above, and nobody else knows it.
+    unsafe { libc::close(i32::try_from(result).unwrap()) };
+    None
+}

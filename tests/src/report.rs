@@ -27,7 +27,6 @@ pub fn say(line: &str) {
 
 /// Held by tests that measure time or CPU shares, or that load the machine, so that those of one file run one after another. Files
 /// themselves run one after another.
-#[must_use]
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     // A test that failed while it held this has been reported: the others still run.

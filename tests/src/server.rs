@@ -173,23 +173,54 @@ impl Varve {
 
     /// Starts the processes and does not wait for anything.
     pub fn spawn(&mut self) {
-        let commands = match self.setup.processes {
+        for arguments in self.commands() {
+            let child = self.spawn_one(arguments);
+            self.children.push(child);
+        }
+    }
+
+    /// Arguments of each process; the first holds the data.
+    fn commands(&self) -> Vec<Vec<String>> {
+        match self.setup.processes {
             Processes::One => vec![self.up_arguments()],
             Processes::Three => self.role_arguments(),
-        };
+        }
+    }
+
+    fn spawn_one(&self, arguments: Vec<String>) -> Child {
         let binary = self.setup.binary.clone().unwrap_or_else(varve_binary);
-        for arguments in commands {
-            let mut words = self.setup.wrapper.clone();
-            words.push(binary.to_str().unwrap().to_owned());
-            words.extend(arguments);
-            let log = File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
-            let mut command = Command::new(&words[0]);
-            command.args(&words[1..]).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
-            // Nothing of the shell that runs the tests may configure the varve under test.
-            for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
-                command.env_remove(name);
-            }
-            self.children.push(command.current_dir(self.folder.path()).spawn().unwrap());
+        let mut words = self.setup.wrapper.clone();
+        words.push(binary.to_str().unwrap().to_owned());
+        words.extend(arguments);
+        let log = File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
+        // Nothing of the shell that runs the tests may configure the varve under test.
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
+            command.env_remove(name);
+        }
+        command.current_dir(self.folder.path()).spawn().unwrap()
+    }
+
+    /// Kills the process that holds the data, and no other.
+    pub fn kill_first(&mut self) {
+        let mut first = self.children.remove(0);
+        signal(-first.id().cast_signed(), libc::SIGKILL);
+        first.wait().unwrap();
+    }
+
+    /// Starts the process that holds the data, and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_first(&mut self) {
+        let first = self.spawn_one(self.commands().remove(0));
+        self.children.insert(0, first);
+        let began = Instant::now();
+        let url = format!("http://{}/ready", self.operations[0]);
+        while !http::request("GET", &url, &[], None).is_ok_and(|reply| reply.status == 200) {
+            assert!(began.elapsed() < START_PATIENCE, "not ready:\n{}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -239,13 +270,7 @@ impl Varve {
     /// The process that holds the data.
     #[must_use]
     pub fn pid(&self) -> i32 {
-        let child = self.children.first().expect("it runs").id().cast_signed();
-        if self.setup.wrapper.is_empty() {
-            return child;
-        }
-        // A wrapper runs varve as its child.
-        let children = fs::read_to_string(format!("/proc/{child}/task/{child}/children")).unwrap_or_default();
-        children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(child)
+        self.pid_of(self.children.first().expect("it runs"))
     }
 
     /// Whether all its processes run.
@@ -292,6 +317,7 @@ impl Varve {
         if self.setup.wrapper.is_empty() {
             return pid;
         }
+        // A wrapper runs varve as its child.
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         children.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(pid)
     }

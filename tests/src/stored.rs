@@ -3,8 +3,8 @@
 use proto::selection::Operation;
 use proto::wire::node_client::NodeClient;
 use proto::wire::{SelectRequest, SeriesRequest};
-use proto::{Answer, Dictionary, Fold, Location, Matcher, MappingIdentity, Selection, StackDetail, TenantId, Window};
 use proto::{Address, placement::FIRST_DATA_SHARD};
+use proto::{Answer, Dictionary, Fold, Location, MappingIdentity, Matcher, Selection, StackDetail, TenantId, Window};
 
 use crate::grpc::block_on;
 use crate::sample::{Multiset, Sample, address_location, line, lines_location, names};

@@ -109,7 +109,8 @@ pub fn decode(mut bytes: &[u8]) -> Message {
             0 => Value::Varint(take_varint(&mut bytes)),
             2 => {
                 let length = take_varint(&mut bytes);
-                let (taken, rest) = bytes.split_at_checked(usize::try_from(length).unwrap()).expect("a field ends early");
+                let (taken, rest) =
+                    bytes.split_at_checked(usize::try_from(length).unwrap()).expect("a field ends early");
                 bytes = rest;
                 Value::Bytes(taken.to_vec())
             }

@@ -1,0 +1,217 @@
+//! What a node keeps on disk: the Raft log is the only write-ahead log and is cut behind the flushed state; a full disk refuses
+//! writes, goes on reading, and takes writes again when there is space; old data goes by age and by the cap on disk use.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::load::{Behaviour, Load, bulk, visible};
+use tests::otlp::{PERIOD_NS, Request, now_ns, stack};
+use tests::report::{alone, figure, skipped};
+use tests::server::{Setup, Varve};
+
+const DAY_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Bytes of a folder's files with this ending.
+fn bytes_of(folder: &Path, ending: &str) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().filter_map(Result::ok);
+    let of_kind = entries.filter(|entry| entry.path().extension().is_some_and(|found| found == ending));
+    of_kind.map(|entry| entry.metadata().map_or(0, |metadata| metadata.len())).sum()
+}
+
+/// Waits until something holds.
+fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < patience, "{what}: not within {patience:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn after_load_the_state_has_no_wal_bytes_and_the_log_starts_behind_the_flushed_index() {
+    let _alone = alone();
+    let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
+    let duration = Duration::from_secs(if is_soak { 600 } else { 60 });
+    let varve = Varve::up();
+    let load = Load::start(&varve, Behaviour { clients: 2, retries: true, pause: Duration::from_millis(5) });
+    let run = load.run.clone();
+    let (began, mut pushes) = (Instant::now(), 0_u64);
+    let state = varve.data_dir().join("shard-0001");
+    while began.elapsed() < duration {
+        // Large ones, so that the state is flushed by size too.
+        let times: Vec<u64> = (0..500).map(|i| now_ns() - i * 1_000_003).collect();
+        assert_eq!(varve.push_otlp(&bulk("soak", 100, &times), None).status, 200);
+        pushes += 1;
+        assert_eq!(bytes_of(&state, "log"), 0, "the state database writes a WAL");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let outcomes = load.stop();
+    // The next flush by time, and the cut behind it.
+    let metric = |name: &str| varve.metric(&varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"));
+    eventually("everything is flushed", Duration::from_secs(90), || {
+        metric("varve_node_flushed_index") >= metric("varve_node_applied_index")
+    });
+    eventually("the log is cut behind the flushed index", Duration::from_secs(30), || {
+        metric("varve_node_log_first_index") > metric("varve_node_flushed_index") - 1.0
+    });
+    let (first, flushed) = (metric("varve_node_log_first_index"), metric("varve_node_flushed_index"));
+    assert_eq!(bytes_of(&state, "log"), 0, "the state database has a WAL");
+    assert!(first > 10.0 && flushed > 10.0, "first {first}, flushed {flushed}");
+    assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new());
+    let total = varve.total("sum_over_time(process_cpu{service_name=\"soak\"}[1h])", now_ns() as f64 / 1e9 + 60.0);
+    assert_eq!(total, (pushes * 50_000 * PERIOD_NS) as f64);
+    let raft_mib = bytes_of(&varve.data_dir().join("raft"), "log") >> 20;
+    figure(&json!({"suite": "log_and_disk", "seconds": began.elapsed().as_secs(), "samples": pushes * 50_000,
+        "log_first_index": first, "flushed_index": flushed, "raft_log_mib": raft_mib, "peak_mib": varve.peak_mib()}));
+    assert!(raft_mib < 300, "the Raft log takes {raft_mib} MiB");
+}
+
+/// A small file system, unmounted when it is dropped.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount(test: &str, mib: u32) -> Option<Self> {
+        let folder = tempfile::Builder::new().prefix("varve-small-disk-").tempdir().unwrap();
+        let size = format!("size={mib}m");
+        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).output();
+        match mounted {
+            Ok(output) if output.status.success() => Some(Self(folder)),
+            Ok(output) => {
+                skipped(test, format!("mounting a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim()));
+                None
+            }
+            Err(error) => {
+                skipped(test, format!("mount: {error}"));
+                None
+            }
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // The varve on it has been stopped before.
+        let unmounted = Command::new("umount").arg(self.0.path()).status();
+        assert!(unmounted.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_writes_goes_on_reading_and_takes_writes_again_when_there_is_space() {
+    let test = "a_full_disk_refuses_writes_goes_on_reading_and_takes_writes_again_when_there_is_space";
+    let _alone = alone();
+    let Some(disk) = SmallDisk::mount(test, 320) else { return };
+    let mut varve = Varve::start(Setup { data_dir: Some(disk.0.path().join("data")), ..Setup::default() });
+    let selector = "sum_over_time(process_cpu{service_name=\"full\"}[1h])";
+    let push = |varve: &Varve, n: u64| {
+        let now = now_ns();
+        let request = Request::new("full").seen(stack(&[&format!("f{n}"), "main"]), vec![now]);
+        varve.push_otlp(&request.bytes(), Some(&format!("full-{n}")))
+    };
+    for n in 0..20 {
+        assert_eq!(push(&varve, n).status, 200);
+    }
+    let ballast = disk.0.path().join("ballast");
+    let mut accepted = 20;
+    for cycle in 0..3_u64 {
+        // Somebody else fills the disk to the last byte.
+        let filled =
+            Command::new("dd").args(["if=/dev/zero", "bs=1M"]).arg(format!("of={}", ballast.display())).output();
+        assert!(!filled.unwrap().status.success(), "the disk took everything");
+        eventually("writes are refused", Duration::from_secs(20), || {
+            let reply = push(&varve, 1000 + cycle);
+            if reply.status == 200 {
+                return false;
+            }
+            assert!([429, 503].contains(&reply.status), "{} {}", reply.status, reply.text());
+            assert!(reply.text().contains("disk is full"), "{}", reply.text());
+            assert!(!reply.header("retry-after").is_empty());
+            true
+        });
+        assert!(varve.is_running(), "{}", varve.said());
+        let before = varve.total(selector, now_ns() as f64 / 1e9 + 1.0);
+        assert!(before >= (accepted * PERIOD_NS) as f64, "reads go on: {before}");
+        assert_eq!(varve.get("/ready", &[]).status, 200, "it answers reads, so it is ready");
+        fs::remove_file(&ballast).unwrap();
+        eventually("writes go on", Duration::from_secs(30), || push(&varve, 2000 + cycle).status == 200);
+        // The refused one, sent again with its key: whatever became of it, it counts once.
+        assert_eq!(push(&varve, 1000 + cycle).status, 200);
+        accepted += 2;
+        let total = varve.total(selector, now_ns() as f64 / 1e9 + 1.0);
+        assert_eq!(total, (accepted * PERIOD_NS) as f64, "cycle {cycle}");
+    }
+    assert!(varve.terminate().success(), "{}", varve.said());
+    varve.launch();
+    assert_eq!(varve.total(selector, now_ns() as f64 / 1e9 + 1.0), (accepted * PERIOD_NS) as f64);
+    varve.kill();
+}
+
+/// What a service has, whenever that was.
+fn total_ever(varve: &Varve, service: &str) -> f64 {
+    let now_s = now_ns() as f64 / 1e9;
+    varve.total(&format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[90d])"), now_s + 60.0)
+}
+
+fn push_at(varve: &Varve, service: &str, time_ns: u64, samples: u64) {
+    let times: Vec<u64> = (0..samples).map(|i| time_ns + i * 1_000_000).collect();
+    let reply = varve.push_otlp(&Request::new(service).seen(stack(&["f", "main"]), times).bytes(), None);
+    assert_eq!(reply.status, 200, "{}", reply.text());
+}
+
+#[test]
+fn data_older_than_the_retention_is_dropped_and_younger_stays() {
+    let mut varve = Varve::start(Setup::default().flags(&["--retention", "2d"]));
+    let now = now_ns();
+    push_at(&varve, "young", now - DAY_NS, 100);
+    push_at(&varve, "now", now, 100);
+    push_at(&varve, "old", now - 10 * DAY_NS, 100);
+    eventually("the old data is dropped", Duration::from_secs(30), || total_ever(&varve, "old") == 0.0);
+    let want = (100 * PERIOD_NS) as f64;
+    assert_eq!((total_ever(&varve, "young"), total_ever(&varve, "now")), (want, want));
+    varve.kill();
+    varve.launch();
+    assert_eq!([total_ever(&varve, "old"), total_ever(&varve, "young"), total_ever(&varve, "now")], [0.0, want, want]);
+}
+
+#[test]
+fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
+    let _alone = alone();
+    let mut varve = Varve::prepare(Setup::default().flags(&["--disk-max", "512MiB"]));
+    varve.launch();
+    let now = now_ns();
+    for (service, days) in [("oldest", 20), ("newest", 0)] {
+        push_at(&varve, service, now - days * DAY_NS, 1000);
+    }
+    let want = (1000 * PERIOD_NS) as f64;
+    assert_eq!((total_ever(&varve, "oldest"), total_ever(&varve, "newest")), (want, want));
+    // What lies in the data directory counts, whoever put it there: real profiles of this size would take minutes to push.
+    let ballast = varve.data_dir().join("ballast");
+    let filled = Command::new("fallocate").args(["-l", "600MiB"]).arg(&ballast).status().unwrap();
+    assert!(filled.success());
+    eventually("the oldest is dropped", Duration::from_secs(40), || total_ever(&varve, "oldest") == 0.0);
+    assert_eq!(total_ever(&varve, "newest"), want, "what is being written to is kept");
+    // Nothing old is left to drop: writes are refused, and the answer says why.
+    eventually("writes are refused", Duration::from_secs(40), || {
+        let reply = varve.push_otlp(&Request::new("more").seen(stack(&["f"]), vec![now_ns()]).bytes(), None);
+        assert!(reply.status == 200 || reply.text().contains("cap on disk use"), "{} {}", reply.status, reply.text());
+        reply.status != 200
+    });
+    assert_eq!(total_ever(&varve, "newest"), want, "reads go on");
+    fs::remove_file(&ballast).unwrap();
+    eventually("writes go on", Duration::from_secs(40), || {
+        varve.push_otlp(&Request::new("again").seen(stack(&["f"]), vec![now_ns()]).bytes(), None).status == 200
+    });
+    assert!(varve.terminate().success(), "{}", varve.said());
+}
+
+#[test]
+fn a_cap_that_cannot_work_is_refused_with_what_can() {
+    let mut varve = Varve::prepare(Setup::default().flags(&["--disk-max", "1MiB"]));
+    let said = varve.try_launch().unwrap_err();
+    assert!(said.contains("at least"), "{said}");
+}
