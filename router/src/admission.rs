@@ -1,6 +1,7 @@
 //! Whether a push may come in now. The only place that refuses one for being too much.
 //!
-//! Bytes in flight are counted from before a body is read until its push is acknowledged; unpacking, where a small body can
+//! Bytes in flight are counted from when they come until their push is acknowledged, so that who only announces a body takes
+//! nothing from others; unpacking, where a small body can
 //! become a large one, has few slots, and pushes wait for one.
 
 use std::sync::Arc;
@@ -48,9 +49,9 @@ impl Admission {
         Arc::clone(&self.bytes).try_acquire_many_owned(permits).map_err(|_none_left| Overloaded)
     }
 
-    /// Lets a body of at most this many bytes in.
-    pub(crate) fn enter(&self, body_bytes_max: usize) -> Result<InFlight, Overloaded> {
-        Ok(InFlight { permits: self.take(body_bytes_max.min(limits::PUSH_BYTES_MAX))?, admission: self.clone() })
+    /// Lets a push in of which this many bytes are here.
+    pub(crate) fn enter(&self, bytes: usize) -> Result<InFlight, Overloaded> {
+        Ok(InFlight { permits: self.take(bytes)?, admission: self.clone() })
     }
 }
 
@@ -61,7 +62,7 @@ impl InFlight {
         Arc::clone(&self.admission.decoding).acquire_owned().await.map_err(|_closed| Overloaded)
     }
 
-    /// Counts what the body has become.
+    /// Counts more bytes: of the body as it comes, and of what it is unpacked to.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
         let more = self.admission.take(bytes)?;
         self.permits.merge(more);

@@ -1,5 +1,6 @@
 //! The way from the router to the shards: one call to each shard's node.
 
+use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use tonic::{Request, Status};
 #[derive(Clone)]
 enum Link {
     Local(Arc<dyn Node>),
-    Remote(NodeClient<Channel>),
+    Remote { client: NodeClient<Channel>, endpoint: Arc<str> },
 }
 
 /// All shards, and where they are.
@@ -29,7 +30,7 @@ impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = match &self.link {
             Link::Local(_) => "local",
-            Link::Remote(_) => "remote",
+            Link::Remote { .. } => "remote",
         };
         f.debug_struct("Nodes").field("link", &link).field("placement", &self.placement).finish()
     }
@@ -75,16 +76,30 @@ impl Nodes {
     /// A node elsewhere; connects when first used, and again whenever the connection broke.
     #[must_use]
     pub fn remote(endpoint: Endpoint) -> Self {
+        let name = Arc::from(endpoint.uri().to_string());
         let client = NodeClient::new(endpoint.connect_lazy())
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
-        Self { link: Link::Remote(client), placement: Arc::new(Placement::single_shard()) }
+        Self { link: Link::Remote { client, endpoint: name }, placement: Arc::new(Placement::single_shard()) }
     }
 
     /// Which shard holds what.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// What a node said; or, where none was reached, where it should be.
+    fn refused(&self, shard: u32, status: Status) -> NodesError {
+        let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
+        let status = match &self.link {
+            Link::Remote { endpoint, .. } if never_reached => Status::unavailable(format!(
+                "the node at {endpoint} cannot be reached ({}): start `varve node` there, or say where it is with --node-endpoint",
+                status.message()
+            )),
+            _ => status,
+        };
+        NodesError::Refused { shard, status }
     }
 
     /// Stores a batch; returns whether it was known already. When this returns, the batch is durable and visible.
@@ -97,9 +112,9 @@ impl Nodes {
             wire::AppendRequest { shard, placement_epoch: self.placement.epoch(), batch: Some(batch.to_wire()) };
         let answer = match &self.link {
             Link::Local(node) => node.append(Request::new(request)).await,
-            Link::Remote(client) => client.clone().append(request).await,
+            Link::Remote { client, .. } => client.clone().append(request).await,
         };
-        Ok(answer.map_err(|status| NodesError::Refused { shard, status })?.into_inner().duplicate)
+        Ok(answer.map_err(|status| self.refused(shard, status))?.into_inner().duplicate)
     }
 
     /// The answers of all shards that may hold what is asked for.
@@ -112,9 +127,9 @@ impl Nodes {
             let request = selection.to_wire(shard);
             let answer = match &self.link {
                 Link::Local(node) => node.select(Request::new(request)).await,
-                Link::Remote(client) => client.clone().select(request).await,
+                Link::Remote { client, .. } => client.clone().select(request).await,
             };
-            let answer = answer.map_err(|status| NodesError::Refused { shard, status })?.into_inner();
+            let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
             let read = Answer::from_wire(answer, &selection.fold);
             answers.push(read.map_err(|source| NodesError::Unreadable { shard, source })?);
         }
@@ -142,9 +157,9 @@ impl Nodes {
             };
             let answer = match &self.link {
                 Link::Local(node) => node.series(Request::new(request)).await,
-                Link::Remote(client) => client.clone().series(request).await,
+                Link::Remote { client, .. } => client.clone().series(request).await,
             };
-            let answer = answer.map_err(|status| NodesError::Refused { shard, status })?.into_inner();
+            let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
             all.series.extend(answer.series.into_iter().map(|group| LabelSet::from_wire(group.labels)));
             all.attribute_names.extend(answer.attribute_names);
         }

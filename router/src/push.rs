@@ -85,9 +85,9 @@ impl Pusher {
         Self { nodes, admission: Admission::default(), metrics: Arc::new(metrics) }
     }
 
-    /// Lets a body in that has at most this many bytes; held until the push is acknowledged.
-    pub(crate) fn enter(&self, body_bytes_max: usize) -> Result<InFlight, Overloaded> {
-        self.admission.enter(body_bytes_max)
+    /// Lets a push in of which this many bytes are here; held until it is acknowledged.
+    pub(crate) fn enter(&self, bytes: usize) -> Result<InFlight, Overloaded> {
+        self.admission.enter(bytes)
     }
 
     /// Decodes and stores a body that was let in. When this returns, its samples are durable and every query sees them.

@@ -254,23 +254,31 @@ fn announced(varve: &Varve, length: &str) -> (u16, String) {
 
 #[test]
 fn pushes_beyond_what_may_be_in_flight_are_429_and_say_when_to_retry() {
-    use std::io::Write as _;
+    use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
+    use std::time::Duration;
     let varve = Varve::up();
-    let announce = || {
+    // Each sends 30 MB of the 33 MB that it announces: twelve are more than the 256 MiB that may be in flight.
+    let unfinished = || {
         let mut stream = TcpStream::connect(&varve.otlp).unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let head = "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\ncontent-length: 33000000\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(&[0; 1000]).unwrap();
+        // Who is refused midway cannot write the rest.
+        let _refused_midway = stream.write_all(&vec![0; 30_000_000]);
         stream
     };
-    let slow: Vec<TcpStream> = (0..12).map(|_| announce()).collect();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let (status, text) = announced(&varve, "content-length: 33000000\r\n");
-    assert!(status == 429 && text.to_lowercase().contains("retry-after: 1"), "{text}");
+    let mut streams: Vec<TcpStream> = (0..12).map(|_| unfinished()).collect();
+    let answer = |stream: &mut TcpStream| {
+        let mut answer = [0; 1000];
+        let length = stream.read(&mut answer).unwrap_or(0);
+        String::from_utf8_lossy(&answer[..length]).to_lowercase()
+    };
+    let refused: Vec<String> = streams.iter_mut().map(answer).filter(|text| text.contains(" 429 ")).collect();
+    assert!(!refused.is_empty() && refused.iter().all(|text| text.contains("retry-after: 1")), "{refused:?}");
     assert_eq!(varve.push_otlp(&damaged::good("small"), None).status, 200, "a small push has room beside them");
-    drop(slow);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    drop(streams);
+    std::thread::sleep(Duration::from_millis(500));
     let large = Request::new("429").seen(stack(&["f"]), vec![now_ns(); 1_000_000]).bytes();
     let reply = varve.push_otlp_as("application/x-protobuf", &[], &large).unwrap();
     assert_eq!(reply.status, 200, "{}", reply.text());

@@ -73,7 +73,12 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     let name = format!("browser_{}", std::process::id());
     let program = Program::compile(&name, &HOT_AND_COLD.replace("hot70", "hot_function_of_the_browser_test"), &[]);
     let running = obstacle.is_none().then(|| program.start(&[]));
-    let mut varve = Varve::start(Setup { agent_hz: obstacle.is_none().then_some(97), ..Setup::default() });
+    let mut varve = Varve::start(Setup {
+        agent_hz: obstacle.is_none().then_some(97),
+        // large_cpp.cpu stands at its own time, years ago.
+        flags: vec!["--retention".to_owned(), "100000d".to_owned()],
+        ..Setup::default()
+    });
     let empty = Varve::up();
     let switch = Switch { folder: tempfile::tempdir().unwrap() };
     let large = payloads(test, "pprof").into_iter().find(|path| path.ends_with("large_cpp.cpu"));

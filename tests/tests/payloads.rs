@@ -180,9 +180,9 @@ fn pprof_answers_and_downloads_are_the_stacks_that_were_pushed() {
             }
             let mut want = profile.folded(column);
             want.values_mut().for_each(|sum| *sum *= i128::from(scale));
-            // What would break the lines of the folded form is written otherwise there.
-            let has_separators = want.keys().flatten().any(|frame| frame.contains([';', '\n', '\r']));
-            if !profile.is_symbolized() || has_separators {
+            // What would break the lines of the folded form is written otherwise there, and a frame without a name gets one.
+            let differs = |frame: &String| frame.is_empty() || frame.contains([';', '\n', '\r']);
+            if !profile.is_symbolized() || want.keys().flatten().any(differs) {
                 continue;
             }
             assert_same(&varve.folded(&selector, window), &want, &format!("{} {id}: folded", push.name));

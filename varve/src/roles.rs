@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -32,16 +32,26 @@ pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow
     result
 }
 
-/// Returns when the process is asked to stop.
-async fn asked_to_stop() -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// SIGTERM and SIGINT, caught from when this is made: a role makes it before anything that takes long.
+struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    fn catch() -> anyhow::Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt()).context("SIGINT")? })
     }
-    tracing::info!("stopping: requests in flight are finished");
-    Ok(())
+
+    /// Returns when the process is asked to stop.
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+        tracing::info!("stopping: requests in flight are finished");
+    }
 }
 
 /// Servers of this process, stopped together.

@@ -97,7 +97,10 @@ impl LogDatabase {
     }
 
     fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
-        self.database.write(batch).map_err(ReplicaError::Log)
+        self.database.write(batch).map_err(|error| {
+            // After a failed sync RocksDB refuses writes with these words, and that may be told before the sync itself is.
+            if error.as_ref().contains("Seen error") { ReplicaError::Sync(error) } else { ReplicaError::Log(error) }
+        })
     }
 
     /// Calls back when everything written before is on disk.

@@ -34,6 +34,11 @@ impl ApiError {
         Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
     }
 
+    /// The sender stalled (408).
+    pub(crate) fn timeout(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::REQUEST_TIMEOUT, error_type: "timeout", text: text.into() }
+    }
+
     /// Larger than a limit (413).
     pub(crate) fn too_large(text: impl Into<String>) -> Self {
         Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }

@@ -1,12 +1,15 @@
 //! Pushes over HTTP: OTLP and pprof.
 
+use std::time::Duration;
+
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use http_body_util::{BodyExt, Limited};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
 use prost::Message;
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, TenantId, limits};
@@ -19,6 +22,9 @@ use crate::ingest::unpack::Encoding;
 use crate::nodes::NodesError;
 use crate::otlp_grpc::response;
 use crate::push::{Accepted, Format, PushError, Pusher};
+
+/// How long a body may stall: agents send theirs at once.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// `POST /v1development/profiles`, for the OTLP port.
 pub(crate) fn otlp_routes(pusher: Pusher) -> Router {
@@ -97,20 +103,30 @@ async fn receive(pusher: &Pusher, tenant: &TenantId, format: Format, request: Re
     let headers = request.headers();
     let encoding = Encoding::parse(header_text(headers, header::CONTENT_ENCODING.as_str())).map_err(PushError::from)?;
     let key = headers.get("idempotency-key").map(|key| Bytes::copy_from_slice(key.as_bytes()));
-    let announced = header_text(headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(limits::PUSH_BYTES_MAX);
+    let announced: usize = header_text(headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(0);
     if announced > limits::PUSH_BYTES_MAX {
         return Err(body_too_large());
     }
-    let in_flight: InFlight = pusher.enter(announced).map_err(PushError::from)?;
-    let body = read(request.into_body()).await?;
+    let mut in_flight: InFlight = pusher.enter(0).map_err(PushError::from)?;
+    let body = read(request.into_body(), &mut in_flight).await?;
     Ok(pusher.push(tenant, format, encoding, body, key, in_flight).await?)
 }
 
-async fn read(body: Body) -> Result<Bytes, ApiError> {
-    match Limited::new(body, limits::PUSH_BYTES_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(body_too_large()),
-        Err(error) => Err(ApiError::bad_data(format!("the body could not be read: {error}"))),
+/// The whole body, each piece counted when it comes.
+async fn read(mut body: Body, in_flight: &mut InFlight) -> Result<Bytes, ApiError> {
+    let mut read = BytesMut::new();
+    loop {
+        let Ok(frame) = tokio::time::timeout(BODY_PATIENCE, body.frame()).await else {
+            return Err(ApiError::timeout(format!("nothing of the body came for {BODY_PATIENCE:?}")));
+        };
+        let Some(frame) = frame else { return Ok(read.freeze()) };
+        let frame = frame.map_err(|error| ApiError::bad_data(format!("the body could not be read: {error}")))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        if read.len() + bytes.len() > limits::PUSH_BYTES_MAX {
+            return Err(body_too_large());
+        }
+        in_flight.grow(bytes.len()).map_err(PushError::from)?;
+        read.extend_from_slice(&bytes);
     }
 }
 

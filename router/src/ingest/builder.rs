@@ -38,6 +38,8 @@ pub(crate) enum Rejection {
     Overflow { count: i64, period: i64 },
     #[error("more than {count_max} {what}")]
     TooMany { what: &'static str, count_max: usize },
+    #[error("a sample has the value {value}: values of profiles are never negative")]
+    Negative { value: i64 },
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -156,6 +158,9 @@ impl Builder {
         mut labels: Vec<Label>,
         samples: Samples,
     ) -> Result<(), Rejection> {
+        if let Some(&value) = samples.values.iter().find(|&&value| value < 0) {
+            return Err(Rejection::Negative { value });
+        }
         let samples = without_zeros(samples, profile_type.is_gauge());
         if samples.is_empty() {
             return Ok(());

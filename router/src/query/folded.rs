@@ -65,7 +65,8 @@ fn written(name: &str) -> String {
     let replaced = |c: char| match c {
         ';' => ':',
         '\u{2028}' | '\u{2029}' => ' ',
-        c if c.is_control() => ' ',
+        // A tab is part of some names, such as those of kernel modules.
+        c if c.is_control() && c != '\t' => ' ',
         c => c,
     };
     name.chars().map(replaced).collect()

@@ -24,8 +24,9 @@ if (VARVE_URL !== undefined && HOT !== undefined) {
     await page.locator(".grid-row", { hasText: HOT }).first().dblclick();
     await expect.poll(() => page.locator(".breadcrumb [aria-current]").textContent()).toContain(HOT);
     await page.locator(".flame-scroller").focus();
-    await page.keyboard.press("ArrowDown");
+    // To its caller and back.
     await page.keyboard.press("ArrowUp");
+    await page.keyboard.press("ArrowDown");
     const tooltip = page.locator(".tooltip");
     await expect.poll(() => tooltip.locator(".tooltip-name").textContent()).toContain(HOT);
     expect(await tooltip.textContent()).toMatch(/total/);

@@ -17,7 +17,7 @@ if (EMPTY_URL === undefined) {
   browserTest("an empty store says how to send a first profile, and shows it when it comes", {}, async ({ page }) => {
     const base = EMPTY_URL;
     await page.goto(base);
-    await page.getByText("No profiles yet").waitFor();
+    await page.getByRole("heading", { name: "No profiles yet" }).waitFor();
     const agent = ((await (await fetch(`${base}/api/v1/agent`)).json()) as { data?: { state: string; missing?: string[]; reason?: string } }).data;
     const card = (await page.locator(".card").textContent()) ?? "";
     expect(card).toContain(agent?.state === "running" ? "runs" : agent?.state === "off" ? "off" : "does not run");

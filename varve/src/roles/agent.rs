@@ -5,11 +5,12 @@ use std::sync::Arc;
 use ::agent::{Compression, Config, State, Status, Token};
 use tokio_util::sync::CancellationToken;
 
-use super::{Servers, asked_to_stop};
+use super::{Servers, StopSignals};
 use crate::command::AgentRoleOptions;
 use crate::{listen, operations};
 
 pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
+    let mut stop_signals = StopSignals::catch()?;
     let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen } = options;
     listen::check_loopback(&[http_listen], "an agent's metrics need no more than loopback")?;
     let listener = listen::bind(http_listen, "--http-listen").await?;
@@ -32,9 +33,9 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let stopped = stop.clone();
     let mut agent = tokio::spawn(async move { ::agent::run(config, stopped, status).await });
     let outcome = tokio::select! {
-        asked = asked_to_stop() => {
+        () = stop_signals.asked() => {
             stop.cancel();
-            asked.and(agent.await?.map_err(anyhow::Error::from))
+            agent.await?.map_err(anyhow::Error::from)
         }
         ended = &mut agent => ended?.map_err(anyhow::Error::from),
     };

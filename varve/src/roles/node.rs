@@ -5,11 +5,12 @@ use std::sync::Arc;
 use ::node::{Config, Node};
 use anyhow::Context as _;
 
-use super::{Servers, asked_to_stop};
+use super::{Servers, StopSignals};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
 use crate::{listen, operations};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
+    let mut stop_signals = StopSignals::catch()?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     listen::check_node(&[storage.node_listen, http_listen], &access)?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
@@ -25,7 +26,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(listener, stop).await.context("node") });
     let outcome = tokio::select! {
-        asked = asked_to_stop() => asked,
+        () = stop_signals.asked() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };

@@ -8,11 +8,12 @@ use anyhow::Context as _;
 use tonic::transport::Endpoint;
 
 use super::receiver::{Backing, Receiver, open_symbols};
-use super::{Servers, asked_to_stop};
+use super::{Servers, StopSignals};
 use crate::command::RouterRoleOptions;
 use crate::{listen, operations};
 
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
+    let mut stop_signals = StopSignals::catch()?;
     let RouterRoleOptions { data_dir, router, node_endpoint, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
     let endpoint = Endpoint::from_shared(node_endpoint.clone())
@@ -34,7 +35,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let backing = Backing { nodes: Nodes::remote(endpoint), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
-        asked = asked_to_stop() => asked,
+        () = stop_signals.asked() => Ok(()),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };
     servers.shutdown().await;

@@ -5,18 +5,19 @@ use std::sync::Arc;
 
 use ::agent::Status;
 use ::node::Node;
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use router::api::agent::{AgentStatus, AgentStatusSource};
 use router::nodes::Nodes;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::receiver::{Backing, Receiver, open_symbols};
-use super::{Servers, asked_to_stop};
+use super::{Servers, StopSignals};
 use crate::command::UpOptions;
 use crate::{listen, operations};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
+    let mut stop_signals = StopSignals::catch()?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
     listen::check_node(&[storage.node_listen], &access)?;
@@ -54,15 +55,17 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         };
         Some(start_agent(config, stop_agent.clone(), status))
     };
-    tokio::select! {
-        () = node.ready() => tracing::info!("varve is up: open http://{}/", reachable(page)),
-        error = node.failed() => bail!("the node stopped: {error}"),
-    }
+    let said = Arc::clone(&node);
+    let tell = tokio::spawn(async move {
+        said.ready().await;
+        tracing::info!("varve is up: open http://{}/", reachable(page));
+    });
     let outcome = tokio::select! {
-        asked = asked_to_stop() => asked,
+        () = stop_signals.asked() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };
+    tell.abort();
     // The agent first: its last samples still find the router.
     stop_agent.cancel();
     if let Some(agent) = agent {

@@ -57,7 +57,25 @@ export function FlameGraph(props: FlameGraphProps) {
     createEffect(on([focused, hasFocus, byKeyboard], placeFocusBox));
     // Node numbers are those of one answer: what is pointed at is looked up again in the next.
     createEffect(on([tree, () => props.zoom], pointAgain, { defer: true }));
-    createEffect(on(tree, () => setFocused(Math.max(nodeOfZoomKey(tree(), focusedKey), 0)), { defer: true }));
+    createEffect(
+      on(
+        tree,
+        () => {
+          const found = nodeOfZoomKey(tree(), focusedKey);
+          setFocused(found < 0 ? props.zoom : found);
+        },
+        { defer: true },
+      ),
+    );
+    // A zoom that comes from elsewhere, the table say, is where the keys go on from.
+    createEffect(
+      on(
+        () => props.zoom,
+        (zoom) => {
+          if (focused() < zoom || focused() >= tree().end[zoom]) focusOn(zoom);
+        },
+      ),
+    );
   });
 
   function leave(): void {
