@@ -5,7 +5,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use tests::program::{HOT_AND_COLD, Program, bpf_obstacle};
@@ -58,6 +58,21 @@ impl Switch {
     }
 }
 
+/// What a process says on both of its outputs, as it comes.
+fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    let outputs: [Box<dyn std::io::Read + Send>; 2] =
+        [Box::new(process.stdout.take().unwrap()), Box::new(process.stderr.take().unwrap())];
+    for output in outputs {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+    }
+    drop(sender);
+    lines
+}
+
 #[test]
 fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     let test = "the_pages_own_tests_pass_in_a_browser_against_a_running_varve";
@@ -96,16 +111,7 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     command.envs(large.as_ref().map(|path| ("VARVE_LARGE_PROFILE", path)));
     command.envs(obstacle.is_none().then_some(("VARVE_HOT_FUNCTION", "hot_function_of_the_browser_test")));
     let mut tests = command.spawn().unwrap();
-    let (sender, lines) = mpsc::channel();
-    let outputs: [Box<dyn std::io::Read + Send>; 2] =
-        [Box::new(tests.stdout.take().unwrap()), Box::new(tests.stderr.take().unwrap())];
-    for output in outputs {
-        let sender = sender.clone();
-        std::thread::spawn(move || {
-            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
-        });
-    }
-    drop(sender);
+    let lines = lines_of(&mut tests);
     let status = loop {
         switch.serve(&mut varve);
         if let Some(status) = tests.try_wait().unwrap() {
