@@ -21,7 +21,7 @@ export default defineConfig({
     include: ["**/*.test.ts"],
     environment: "node",
     fileParallelism: false,
-    testTimeout: 60_000,
+    testTimeout: 120_000,
     hookTimeout: 60_000,
     // Lines on stdout are counted by `make test`, so nothing may decorate them.
     disableConsoleIntercept: true,
