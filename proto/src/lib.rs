@@ -5,11 +5,12 @@
 //! # Read in this order
 //! [`tenant`] and [`profile_type`] and [`label`] (what a series is) → [`location`], [`attribute`], [`dictionary`] (what a
 //! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
-//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`].
+//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`bytes_codec`].
 
 pub mod attribute;
 pub mod batch;
 pub mod build_id;
+pub mod bytes_codec;
 pub mod definitions;
 pub mod dictionary;
 pub mod entry;

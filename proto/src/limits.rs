@@ -65,8 +65,5 @@ pub const QUERIES_AT_ONCE_MAX: usize = 8;
 /// How long a push's id is remembered: a retry inside this window counts once.
 pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
 
-/// One debug file as it is uploaded.
-pub const DEBUG_FILE_BYTES_MAX: u64 = 4 << 30;
-
 /// One message between router and node: an answer of [`QUERY_CELLS_MAX`] cells.
 pub const NODE_MESSAGE_BYTES_MAX: usize = 512 << 20;

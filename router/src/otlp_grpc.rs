@@ -7,12 +7,13 @@ use std::convert::Infallible;
 use std::task::{Context, Poll};
 
 use axum::http;
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use prost::Message;
+use proto::bytes_codec::BytesCodec;
 use proto::limits;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceResponse};
-use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, UnaryService};
 use tonic::{Code, Request, Response, Status};
 use tower::Service;
@@ -157,43 +158,5 @@ impl UnaryService<Bytes> for Export {
 
     fn call(&mut self, request: Request<Bytes>) -> Self::Future {
         Box::pin(self.0.clone().export(request))
-    }
-}
-
-/// A message as it came.
-#[derive(Clone, Copy, Debug, Default)]
-struct BytesCodec;
-
-impl Codec for BytesCodec {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }

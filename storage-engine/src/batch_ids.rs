@@ -23,18 +23,9 @@ pub(crate) struct BatchIds {
 }
 
 impl BatchIds {
-    /// Whether a batch with this id was applied inside the window before `now_ns`.
-    pub(crate) fn contains(&self, database: &DB, id: BatchId, now_ns: i64) -> Result<bool, rocksdb::Error> {
-        if self.unsealed.contains_key(&id) {
-            return Ok(true);
-        }
-        let period = period_of(now_ns);
-        for period in period.saturating_sub(PERIODS - 1)..=period {
-            if database.get_pinned(key::batch_id(period, id))?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Whether a batch with this id was applied since the last sealing.
+    pub(crate) fn is_unsealed(&self, id: BatchId) -> bool {
+        self.unsealed.contains_key(&id)
     }
 
     pub(crate) fn insert(&mut self, id: BatchId, now_ns: i64) {
@@ -53,6 +44,17 @@ impl BatchIds {
     pub(crate) fn sealed(&mut self) {
         self.unsealed.clear();
     }
+}
+
+/// Whether the database holds this id, from the window before `now_ns`.
+pub(crate) fn is_sealed(database: &DB, id: BatchId, now_ns: i64) -> Result<bool, rocksdb::Error> {
+    let period = period_of(now_ns);
+    for period in period.saturating_sub(PERIODS - 1)..=period {
+        if database.get_pinned(key::batch_id(period, id))?.is_some() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn period_of(now_ns: i64) -> u32 {

@@ -18,7 +18,7 @@ use proto::{
 };
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
-use crate::batch_ids::BatchIds;
+use crate::batch_ids::{self, BatchIds};
 use crate::database;
 use crate::error::{EngineError, SelectError};
 use crate::key::{self, PartitionKey};
@@ -178,16 +178,18 @@ impl Engine {
     }
 
     fn append(&self, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
-        let state = self.state.read();
-        let now_ns = state.clock_ns.max(now_ns);
+        let (now_ns, is_unsealed, known_tenant, next_tenant) = {
+            let state = self.state.read();
+            let is_unsealed = batch.id.is_some_and(|id| state.batch_ids.is_unsealed(id));
+            let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
+            (state.clock_ns.max(now_ns), is_unsealed, state.tenants.get(&batch.tenant).copied(), next_tenant)
+        };
+        // The disk is asked without the lock; nothing is sealed meanwhile, since apply and flush are of one thread.
         if let Some(id) = batch.id
-            && state.batch_ids.contains(&self.database, id, now_ns)?
+            && (is_unsealed || batch_ids::is_sealed(&self.database, id, now_ns)?)
         {
             return Ok(Outcome::Duplicate);
         }
-        let known_tenant = state.tenants.get(&batch.tenant).copied();
-        let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
-        drop(state);
         let tenant = known_tenant.unwrap_or(next_tenant);
         let keys: BTreeSet<_> = batch.series.iter().flat_map(|series| partitions_of(tenant, series)).collect();
         let mut partitions = Vec::new();

@@ -3,51 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes};
-use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use bytes::Bytes;
+use proto::bytes_codec::BytesCodec;
+use tonic::codec::CompressionEncoding;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
 use crate::otlp::EXPORT;
 use crate::wire::{Message, decode, inner, number};
-
-/// Messages as they are.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BytesCodec;
-
-impl Codec for BytesCodec {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for BytesCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
-    }
-}
 
 /// Waits for a future on a runtime of its own.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {

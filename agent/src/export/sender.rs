@@ -8,10 +8,11 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use prost::Message as _;
-use prost::bytes::{BufMut as _, Bytes};
+use prost::bytes::Bytes;
+use proto::bytes_codec::BytesCodec;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
 use tokio_util::sync::CancellationToken;
-use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status as GrpcStatus};
@@ -145,7 +146,10 @@ impl Sender {
             request.metadata_mut().insert("authorization", authorization.clone());
         }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
-        self.grpc.unary(request, path, EncodedCodec).await.map(tonic::Response::into_inner)
+        // Requests are encoded when they are made: one that waits takes as little memory as it can.
+        let response = self.grpc.unary(request, path, BytesCodec).await?.into_inner();
+        ExportProfilesServiceResponse::decode(response)
+            .map_err(|error| GrpcStatus::internal(format!("the endpoint's answer is malformed: {error}")))
     }
 
     fn acknowledged(&self, request: &EncodedRequest, response: &ExportProfilesServiceResponse) {
@@ -194,45 +198,6 @@ fn is_retryable(error: &GrpcStatus) -> bool {
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) >> 54;
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)
-}
-
-/// Sends bytes that are already encoded, so that a request which waits takes as little memory as it can.
-#[derive(Clone, Copy, Debug, Default)]
-struct EncodedCodec;
-
-impl Codec for EncodedCodec {
-    type Encode = Bytes;
-    type Decode = ExportProfilesServiceResponse;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for EncodedCodec {
-    type Item = Bytes;
-    type Error = GrpcStatus;
-
-    fn encode(&mut self, item: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), GrpcStatus> {
-        to.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for EncodedCodec {
-    type Item = ExportProfilesServiceResponse;
-    type Error = GrpcStatus;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, GrpcStatus> {
-        let response = ExportProfilesServiceResponse::decode(from);
-        response.map(Some).map_err(|error| GrpcStatus::internal(format!("the endpoint's answer is malformed: {error}")))
-    }
 }
 
 #[cfg(test)]
