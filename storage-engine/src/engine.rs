@@ -7,25 +7,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use proto::{Answer, Selection, Window};
-use proto::{
-    Batch, Command, Dictionary, Entry, Fold, Importer, LabelSet, Matcher, SeriesSamples, StackDetail, TenantId,
-};
+use proto::{Batch, Command, Dictionary, Entry, Importer, SeriesSamples, TenantId};
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
 use crate::batch_ids::{self, BatchIds};
 use crate::database;
 use crate::error::{EngineError, SelectError};
 use crate::key::{self, PartitionKey};
-use crate::matcher::{ReadyMatcher, on_series};
+use crate::matcher::ReadyMatcher;
 use crate::partition::{HEAD_SAMPLE_BYTES, Partition};
-use crate::select::{Accumulator, Gathered, GatheredSeries, gather, pieces};
-use crate::{Config, Outcome, Position, SeriesAnswer, Statistics};
+use crate::select::{Accumulator, Gathered, gather};
+use crate::{Config, Outcome, Position, Statistics};
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed.
 const IDLE_PARTITIONS_MAX: usize = 16;
@@ -347,7 +344,7 @@ impl Engine {
     }
 
     /// What matches in each partition of the window, oldest first, and the database as of the same moment.
-    fn gather(
+    pub(crate) fn gather(
         &self,
         tenant: &TenantId,
         matchers: &[ReadyMatcher],
@@ -371,52 +368,6 @@ impl Engine {
         Ok((gathered, snapshot))
     }
 
-    /// Series that have samples in the window.
-    ///
-    /// # Errors
-    /// As [`Engine::select`].
-    pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
-        let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let (gathered, snapshot) = self.gather(tenant, &ready, window)?;
-        let mut attribute_names = BTreeSet::new();
-        for gathered in &gathered {
-            attribute_names.extend(attribute_names_of(&gathered.partition.read().dictionary));
-        }
-        // A matcher on a name that no attribute has says the same of every sample.
-        let by_attributes = |series: &GatheredSeries| {
-            let on_samples = on_series(&ready, &series.labels).unwrap_or_default();
-            on_samples.iter().any(|matcher| !matcher.accepts("") || attribute_names.contains(&matcher.name))
-        };
-        let attribute_names = &attribute_names;
-        let series = if gathered.iter().flat_map(|gathered| &gathered.series).any(by_attributes) {
-            self.series_by_samples(tenant, matchers, window)?
-        } else {
-            with_samples(&gathered, &snapshot, window)?
-        };
-        Ok(SeriesAnswer {
-            series: series.into_iter().collect(),
-            attribute_names: attribute_names.iter().cloned().collect(),
-        })
-    }
-
-    /// The series that have samples whose attributes match.
-    fn series_by_samples(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-    ) -> Result<BTreeSet<LabelSet>, SelectError> {
-        let selection = Selection {
-            tenant: tenant.clone(),
-            matchers: matchers.to_vec(),
-            fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
-            group_by: Vec::new(),
-            group_by_series: true,
-            stacks: StackDetail::None,
-        };
-        Ok(self.select(&selection)?.groups.into_iter().collect())
-    }
-
     /// See [`Statistics`].
     pub fn statistics(&self) -> Statistics {
         let state = self.state.read();
@@ -436,35 +387,6 @@ impl Engine {
             samples_applied: state.samples_applied,
         }
     }
-}
-
-fn attribute_names_of(dictionary: &Dictionary) -> BTreeSet<String> {
-    let keys: BTreeSet<u32> = dictionary.attribute_sets.iter().flatten().map(|attribute| attribute.key).collect();
-    keys.into_iter().map(|key| proto::label::sanitize_label_name(dictionary.strings.get(key))).collect()
-}
-
-/// The series that have any sample in the window.
-fn with_samples(
-    gathered: &[Gathered],
-    snapshot: &rocksdb::SnapshotWithThreadMode<'_, DB>,
-    window: Window,
-) -> Result<BTreeSet<LabelSet>, SelectError> {
-    let mut found = BTreeSet::new();
-    for partition in gathered {
-        for series in partition.series.iter() {
-            let mut any = found.contains(&series.labels);
-            if !any {
-                pieces(snapshot, partition.key, series, window, |_samples| {
-                    any = true;
-                    Ok(ControlFlow::Break(()))
-                })?;
-            }
-            if any {
-                found.insert(series.labels.clone());
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// The partitions that a series' samples are in.

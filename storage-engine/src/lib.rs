@@ -7,7 +7,7 @@
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
 //! `key` (what is stored under what) → `block`, `chunk` (bytes, see `FORMAT.md`) → `partition` (memory) → `engine` (apply,
-//! seal, flush) → `select`.
+//! seal, flush) → `select`, `series`.
 
 use std::path::PathBuf;
 
@@ -24,6 +24,7 @@ mod key;
 mod matcher;
 mod partition;
 mod select;
+mod series;
 mod tree;
 
 pub use engine::Engine;
