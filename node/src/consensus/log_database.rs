@@ -98,8 +98,12 @@ impl LogDatabase {
 
     fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
         self.database.write(batch).map_err(|error| {
-            // After a failed sync RocksDB refuses writes with these words, and that may be told before the sync itself is.
-            if error.as_ref().contains("Seen error") { ReplicaError::Sync(error) } else { ReplicaError::Log(error) }
+            // With these words RocksDB refuses writes after an error that somebody else was told, or is just being told: a sync
+            // that has failed is reported before its consequences are.
+            if error.as_ref().contains("Seen error") {
+                self.sync_thread.wait_for_report();
+            }
+            ReplicaError::Log(error)
         })
     }
 

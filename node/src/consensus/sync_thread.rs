@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
 use rocksdb::DB;
 
 use crate::consensus::types::Types;
@@ -33,14 +34,25 @@ struct Waiting {
 pub(crate) struct SyncThread {
     sender: Option<SyncSender<Waiting>>,
     thread: Option<JoinHandle<()>>,
+    /// Held from the start of a sync until its error, if any, is reported.
+    in_flight: Arc<Mutex<()>>,
 }
 
 impl SyncThread {
     pub(crate) fn start(database: Arc<DB>, failure: Failure, metrics: Metrics) -> std::io::Result<Self> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
-        let run = move || run(&database, &receiver, &failure, &metrics);
+        let in_flight = Arc::new(Mutex::new(()));
+        let run = {
+            let in_flight = Arc::clone(&in_flight);
+            move || run(&database, &receiver, &in_flight, &failure, &metrics)
+        };
         let thread = std::thread::Builder::new().name("raft-log-sync".to_owned()).spawn(run)?;
-        Ok(Self { sender: Some(sender), thread: Some(thread) })
+        Ok(Self { sender: Some(sender), thread: Some(thread), in_flight })
+    }
+
+    /// Blocks until the sync that runs now, if any, has ended and its error is reported.
+    pub(crate) fn wait_for_report(&self) {
+        drop(self.in_flight.lock());
     }
 
     /// Calls back when what was written before this call is on disk. `entries` is for the metrics.
@@ -62,11 +74,12 @@ impl Drop for SyncThread {
     }
 }
 
-fn run(database: &DB, receiver: &Receiver<Waiting>, failure: &Failure, metrics: &Metrics) {
+fn run(database: &DB, receiver: &Receiver<Waiting>, in_flight: &Mutex<()>, failure: &Failure, metrics: &Metrics) {
     let mut failed = None;
     while let Ok(first) = receiver.recv() {
         let group: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
         if failed.is_none() {
+            let _in_flight = in_flight.lock();
             let start = Instant::now();
             if let Err(error) = sync(database) {
                 failed = Some(failure.report(ReplicaError::Sync(error)));
