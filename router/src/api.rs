@@ -56,6 +56,11 @@ pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
     push::otlp_routes(pusher).fallback(not_found).layer(from_fn_with_state(auth, authenticate)).layer(from_fn(log))
 }
 
+/// Routes of the process around this API that need its credential too.
+pub fn behind(auth: Auth, routes: Router) -> Router {
+    routes.layer(from_fn_with_state(auth, authenticate))
+}
+
 async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(format!("there is nothing at {}: see docs/api.md", uri.path()))
 }

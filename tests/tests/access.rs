@@ -19,7 +19,8 @@ fn push() -> Vec<u8> {
 }
 
 /// Calls of the HTTP port that read or write.
-const CALLS: [(&str, &str); 10] = [
+const CALLS: [(&str, &str); 11] = [
+    ("GET", "/metrics"),
     ("GET", "/api/v1/query?query=process_cpu"),
     ("GET", "/api/v1/query_range?query=process_cpu&start=1&end=2&step=1"),
     ("GET", "/api/v1/labels"),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::command::ServerOptions;
-use crate::listen;
+use crate::token_file::TokenFile;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,7 +31,7 @@ impl Server {
             bail!("--endpoint {endpoint} must be http://HOST:PORT: put a TLS proxy of yours in between where needed");
         }
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_recv_response(Some(PATIENCE));
-        let token = listen::first_token(options.token_file.as_deref())?;
+        let token = options.token_file.as_ref().map(TokenFile::first).transpose()?;
         let authorization = token.map(|token| format!("Bearer {token}"));
         Ok(Self { agent: config.build().new_agent(), endpoint, authorization })
     }

@@ -1,5 +1,5 @@
-//! The command line. Every option is a flag, an environment variable and a key of the TOML file, of the same name; the flag
-//! wins over the environment, that over the file, that over the default.
+//! The command line. Every option of a role is a flag, an environment variable and a key of the TOML file, of the same name (an
+//! agent's endpoint has OpenTelemetry's variable); the flag wins over the environment, that over the file, that over the default.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use bytesize::ByteSize;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config_file::{self, ConfigFile};
+use crate::token_file::TokenFile;
 
 /// Fleet-wide continuous profiling: record which line of which program spends CPU, keep it, ask in PromQL.
 ///
@@ -32,7 +33,8 @@ enum Commands {
     Node(NodeRoleOptions),
     /// Runs a router: takes pushes in and answers queries, from the node at --node-endpoint.
     Router(RouterRoleOptions),
-    /// Runs an agent: samples every CPU of this host with BPF and sends OTLP profiles to --endpoint. Needs root.
+    /// Runs an agent: samples every CPU of this host with BPF and sends OTLP profiles to --endpoint. Needs root, or the
+    /// capabilities that `make run` gives the binary.
     Agent(AgentRoleOptions),
     /// Asks a running varve in PromQL, for example: varve query 'topk(10, sum by (leaf_function) (rate(process_cpu[5m])))'
     Query(QueryOptions),
@@ -94,8 +96,8 @@ pub(crate) struct RouterOptions {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessOptions {
     /// File with bearer tokens, one per line: pushes and reads need one of them
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
+    pub(crate) token_file: Option<TokenFile>,
     /// Listen beyond loopback without a token: everybody who reaches the port may read and write
     #[arg(long, env = "VARVE_INSECURE_LISTEN")]
     pub(crate) insecure_listen: bool,
@@ -167,8 +169,8 @@ pub(crate) struct AgentRoleOptions {
     #[arg(long, env = "VARVE_COMPRESSION", default_value = "gzip", value_parser = ["gzip", "zstd"])]
     pub(crate) compression: String,
     /// File whose first token is sent as bearer token
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
+    pub(crate) token_file: Option<TokenFile>,
     /// /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
@@ -180,8 +182,8 @@ pub(crate) struct ServerOptions {
     #[arg(long, env = "VARVE_ENDPOINT", default_value = "http://127.0.0.1:4040", value_name = "URL")]
     pub(crate) endpoint: String,
     /// File whose first token is sent as bearer token
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE")]
-    pub(crate) token_file: Option<PathBuf>,
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
+    pub(crate) token_file: Option<TokenFile>,
 }
 
 /// Options of `varve query`.
@@ -263,12 +265,16 @@ mod tests {
 
     #[test]
     fn every_option_of_a_role_has_an_environment_variable_of_its_name() {
-        for role in ["up", "node", "router"] {
+        for role in ["up", "node", "router", "agent"] {
             let command = CommandLine::command();
             let role = command.find_subcommand(role).unwrap();
             for argument in role.get_arguments().filter(|argument| argument.get_id() != "help") {
                 let name = argument.get_long().unwrap().replace('-', "_").to_uppercase();
-                assert_eq!(argument.get_env().unwrap().to_str().unwrap(), format!("VARVE_{name}"));
+                let variable = argument.get_env().unwrap().to_str().unwrap();
+                // OpenTelemetry's name, which every exporter reads.
+                let wanted =
+                    if name == "ENDPOINT" { "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned() } else { format!("VARVE_{name}") };
+                assert_eq!(variable, wanted);
             }
         }
     }
@@ -286,6 +292,21 @@ mod tests {
             assert!(effective.lines().any(|printed| printed == line), "{line} is not in:\n{effective}");
         }
         assert_eq!(read(&effective), effective);
+    }
+
+    #[test]
+    fn a_files_endpoint_is_the_agents_and_not_the_one_that_clients_ask() {
+        let endpoint = |arguments: &[&str]| {
+            let file = ConfigFile::parse("test", "endpoint = \"http://collector:4317\"").unwrap();
+            let command = file.into_defaults(CommandLine::command()).unwrap();
+            match CommandLine::from_arg_matches(&command.get_matches_from(arguments)).unwrap().command {
+                Commands::Agent(options) => options.endpoint,
+                Commands::Query(options) => options.server.endpoint,
+                _ => panic!(),
+            }
+        };
+        assert_eq!(endpoint(&["varve", "agent"]), "http://collector:4317");
+        assert_eq!(endpoint(&["varve", "query", "up"]), "http://127.0.0.1:4040");
     }
 
     #[test]

@@ -60,12 +60,13 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// The command line with these values as defaults of every subcommand that has such an option.
+    /// The command line with these values as defaults of every role that has such an option. Not of the clients, whose
+    /// `--endpoint` is another than an agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
-        let roles: Vec<String> = command.get_subcommands().map(|role| role.get_name().to_owned()).collect();
+        let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
             let mut known = false;
-            for role in &roles {
+            for role in roles {
                 command = command.mut_subcommand(role, |role| {
                     let argument = role.get_arguments().find(|argument| argument.get_long() == Some(&key));
                     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return role };
@@ -74,7 +75,7 @@ impl ConfigFile {
                 });
             }
             if !known {
-                bail!("config file {}: there is no option {key:?}; `varve config` prints all of them", self.name);
+                bail!("config file {}: no role has an option {key:?}: see `varve up --help`", self.name);
             }
         }
         Ok(command)

@@ -24,9 +24,8 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
 
 /// Who may connect to these addresses.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
-    if let Some(path) = &access.token_file {
-        let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
-        return Auth::from_token_file(&text).with_context(|| format!("token file {}", path.display()));
+    if let Some(file) = &access.token_file {
+        return file.auth();
     }
     if access.insecure_listen {
         return Ok(Auth::Open);
@@ -57,14 +56,6 @@ pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Res
         bail!("{address} can be reached from other hosts: {advice}");
     }
     Ok(())
-}
-
-/// The first token of a token file, for a client.
-pub(crate) fn first_token(path: Option<&std::path::Path>) -> anyhow::Result<Option<String>> {
-    let Some(path) = path else { return Ok(None) };
-    let text = fs::read_to_string(path).with_context(|| format!("token file {}", path.display()))?;
-    let token = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
-    Ok(Some(token.with_context(|| format!("token file {} holds no token", path.display()))?.to_owned()))
 }
 
 /// Name and pid of the process that listens on a TCP port, as far as this process may see.

@@ -6,7 +6,9 @@ mod config_file;
 mod listen;
 mod log;
 mod operations;
+mod privileges;
 mod roles;
+mod token_file;
 
 use std::process::ExitCode;
 
@@ -32,7 +34,9 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
-    match command::parse()? {
+    let command = command::parse()?;
+    privileges::settle(&command)?;
+    match command {
         Command::Up(options) => roles::block_on(roles::up::run(options)),
         Command::Node(options) => roles::block_on(roles::node::run(options)),
         Command::Router(options) => roles::block_on(roles::router::run(options)),

@@ -13,35 +13,32 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use router::auth::Auth;
 
 /// Says whether the role serves; else why not.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-#[derive(Clone)]
-struct Operations {
-    registry: Arc<Registry>,
-    readiness: Readiness,
+/// `/healthz` and `/ready`, which need no credential.
+pub(crate) fn health(readiness: Readiness) -> Router {
+    let alive = get(|| async { "alive\n" });
+    Router::new().route("/healthz", alive).route("/ready", get(ready)).with_state(readiness)
 }
 
-/// The routes; none of them needs a credential.
-pub(crate) fn routes(registry: Registry, readiness: Readiness) -> Router {
-    Router::new()
-        .route("/healthz", get(|| async { "alive\n" }))
-        .route("/ready", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state(Operations { registry: Arc::new(registry), readiness })
+/// `/metrics`, for who may read.
+pub(crate) fn metrics(registry: Registry, auth: Auth) -> Router {
+    router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
 
-async fn ready(State(operations): State<Operations>) -> Response {
-    match (operations.readiness)() {
+async fn ready(State(readiness): State<Readiness>) -> Response {
+    match readiness() {
         Ok(()) => "ready\n".into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }
 
-async fn metrics(State(operations): State<Operations>) -> Response {
+async fn encoded(State(registry): State<Arc<Registry>>) -> Response {
     let mut out = String::new();
-    match text::encode(&mut out, &operations.registry) {
+    match text::encode(&mut out, &registry) {
         Ok(()) => {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], out).into_response()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::agent::{Compression, Config, State, Status, Token};
+use router::auth::Auth;
 use tokio_util::sync::CancellationToken;
 
 use super::{Servers, StopSignals};
@@ -22,11 +23,11 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         now if now.state == State::Running => Ok(()),
         now => Err(format!("{}: {}", now.state.name(), now.reason)),
     });
-    servers.http(listener, operations::routes(registry, readiness));
+    servers.http(listener, operations::health(readiness).merge(operations::metrics(registry, Auth::Loopback)));
     let config = Config {
         endpoint,
         frequency_hz: sampling.frequency_hz,
-        token: listen::first_token(token_file.as_deref())?.map(Token::new),
+        token: token_file.map(|file| file.first()).transpose()?.map(Token::new),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
     };
     let stop = CancellationToken::new();

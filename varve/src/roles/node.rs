@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ::node::{Config, Node};
 use anyhow::Context as _;
+use router::auth::Auth;
 
 use super::{Servers, StopSignals};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
@@ -21,7 +22,8 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let ready_node = Arc::clone(&node);
     let readiness =
         Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the replica is not ready".to_owned()) });
-    servers.http(operations_listener, operations::routes(registry, readiness));
+    let auth = if access.insecure_listen { Auth::Open } else { Auth::Loopback };
+    servers.http(operations_listener, operations::health(readiness).merge(operations::metrics(registry, auth)));
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(listener, stop).await.context("node") });

@@ -69,8 +69,9 @@ impl Receiver {
         let pusher = Pusher::new(nodes, &mut registry);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());
+        let operations = operations::health(readiness).merge(operations::metrics(registry, auth.clone()));
         let http = api::routes(Parts { pusher, reader, symbols, agent, auth });
-        servers.http(self.http, operations::routes(registry, readiness).merge(http));
+        servers.http(self.http, operations.merge(http));
         servers.http(self.otlp_http, otlp);
         let stop = servers.stop.clone().cancelled_owned();
         servers.spawn(async move {

@@ -49,7 +49,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         let config = ::agent::Config {
             endpoint: format!("http://{}", reachable(otlp_grpc)),
             frequency_hz: sampling.frequency_hz,
-            token: listen::first_token(access.token_file.as_deref())?.map(::agent::Token::new),
+            token: access.token_file.map(|file| file.first()).transpose()?.map(::agent::Token::new),
             // It does not leave the host: gzip would only cost CPU.
             compression: ::agent::Compression::Zstd,
         };
