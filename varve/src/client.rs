@@ -1,6 +1,7 @@
 //! The terminal's side: asks a running varve over HTTP.
 
 pub(crate) mod flamegraph;
+mod printable;
 pub(crate) mod query;
 mod table;
 pub(crate) mod upload;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use self::printable::printable;
 use crate::command::ServerOptions;
 use crate::token_file::TokenFile;
 
@@ -67,7 +69,9 @@ impl Server {
         }
         let said = serde_json::from_str::<Value>(&body).ok();
         let said = said.as_ref().and_then(|said| said["error"].as_str());
-        bail!("{} answered {}: {}", self.endpoint, answer.status(), said.unwrap_or(&body))
+        // The error of a regular expression has several lines.
+        let said: Vec<String> = said.unwrap_or(&body).lines().map(printable).collect();
+        bail!("{} answered {}: {}", self.endpoint, answer.status(), said.join("\n"))
     }
 }
 

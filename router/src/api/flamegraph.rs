@@ -51,7 +51,9 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
         Some(other) => return Err(invalid("format", other, &"it must be json, folded or pprof")),
     };
     let nodes_max = match parameters.get("max_nodes") {
-        None => limits::FLAMEGRAPH_NODES_DEFAULT,
+        None if format == Format::Json => limits::FLAMEGRAPH_NODES_DEFAULT,
+        // What goes on to other tools is whole.
+        None => limits::FLAMEGRAPH_NODES_MAX,
         Some(text) => {
             let allowed = |nodes: &usize| (1..=limits::FLAMEGRAPH_NODES_MAX).contains(nodes);
             let wanted = format!("it must be a whole number from 1 to {}", limits::FLAMEGRAPH_NODES_MAX);

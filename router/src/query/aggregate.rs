@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use crate::query::error::QueryError;
 use crate::query::expr::{Aggregation, Grouping};
 use crate::query::labels::{Labels, NAME_LABEL};
+use crate::query::run::Cancelled;
 use crate::query::window::Series;
 
 /// Aggregates series, which stand in the order of their labels. `parameter`: of `topk` and `bottomk`, at each step.
@@ -15,15 +16,18 @@ pub(crate) fn aggregate(
     grouping: &Grouping,
     series: Vec<Series>,
     steps: usize,
+    cancelled: &Cancelled,
 ) -> Result<Vec<Series>, QueryError> {
     let mut groups: BTreeMap<Labels, Vec<Series>> = BTreeMap::new();
     for one in series {
+        cancelled.check()?;
         groups.entry(group_of(grouping, &one.labels)).or_default().push(one);
     }
     let mut out = Vec::new();
     for (labels, members) in groups {
+        cancelled.check()?;
         if operator.selects() {
-            out.extend(select(operator, parameter, members, steps)?);
+            out.extend(select(operator, parameter, members, steps, cancelled)?);
         } else {
             let values = (0..steps).map(|step| fold(operator, at(&members, step))).collect();
             out.push(Series { labels, values });
@@ -85,8 +89,10 @@ fn select(
     parameter: &[f64],
     mut members: Vec<Series>,
     steps: usize,
+    cancelled: &Cancelled,
 ) -> Result<Vec<Series>, QueryError> {
     for step in 0..steps {
+        cancelled.check()?;
         let parameter = parameter.get(step).copied().unwrap_or(0.0);
         if parameter.is_nan() || parameter.abs() >= i64::MAX as f64 {
             return Err(QueryError::BadParameter { operator: operator.name(), value: parameter });
@@ -106,7 +112,7 @@ fn select(
             }
         }
     }
-    members.retain(|member| member.values.iter().any(Option::is_some));
+    members.retain(Series::has_values);
     Ok(members)
 }
 

@@ -1,21 +1,23 @@
 //! Binary operators between scalars and vectors.
 
-use std::collections::BTreeMap;
-
-use crate::query::error::{MatchingProblem, QueryError};
+use crate::query::error::QueryError;
 use crate::query::evaluate::{Value, sorted};
-use crate::query::expr::{Cardinality, Matching, Operator};
-use crate::query::labels::{Labels, NAME_LABEL};
+use crate::query::expr::{Matching, Operator};
+use crate::query::room::Room;
+use crate::query::run::Cancelled;
+use crate::query::vector_matching::VectorMatching;
 use crate::query::window::Series;
 
-/// The operator applied to both sides, step by step.
+/// The operator applied to both sides, step by step. `room`: for the result, beside both sides.
 pub(crate) fn binary(
     operator: Operator,
-    left: Value,
-    right: Value,
+    (left, right): (Value, Value),
     matching: &Matching,
     returns_bool: bool,
+    room: Room,
+    cancelled: &Cancelled,
 ) -> Result<Value, QueryError> {
+    let drops_name = !operator.is_comparison() || returns_bool;
     Ok(match (left, right) {
         (Value::Scalar(left), Value::Scalar(right)) => {
             let both = left.iter().zip(&right);
@@ -24,24 +26,22 @@ pub(crate) fn binary(
         }
         (Value::Vector(vector), Value::Scalar(scalar)) => {
             let apply = |value, number| apply(operator, value, number, value, returns_bool);
-            Value::Vector(sorted(with_scalar(vector, &scalar, drops_name(operator, returns_bool), apply)))
+            Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
         (Value::Scalar(scalar), Value::Vector(vector)) => {
             // A comparison passes the vector's value on, on whichever side it stands.
             let apply = |value, number| apply(operator, number, value, value, returns_bool);
-            Value::Vector(sorted(with_scalar(vector, &scalar, drops_name(operator, returns_bool), apply)))
+            Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
         (Value::Vector(left), Value::Vector(right)) => {
-            Value::Vector(sorted(vectors(operator, left, right, matching, returns_bool)?))
+            let apply = |left, right| apply(operator, left, right, left, returns_bool);
+            let matching = VectorMatching { matching, drops_name, room, cancelled };
+            Value::Vector(sorted(matching.apply(left, right, apply)?))
         }
     })
 }
 
-/// Whether the result is no longer what the metric's name says.
-fn drops_name(operator: Operator, returns_bool: bool) -> bool {
-    !operator.is_comparison() || returns_bool
-}
-
+/// The vector with the operator applied to each value; series of which a comparison leaves nothing are none.
 fn with_scalar(
     vector: Vec<Series>,
     scalar: &[f64],
@@ -53,8 +53,10 @@ fn with_scalar(
         .map(|series| {
             let both = series.values.iter().zip(scalar);
             let values = both.map(|(value, &number)| value.and_then(|value| apply(value, number))).collect();
+            // The name is dropped where the value is no longer what it says.
             Series { labels: if drops_name { series.labels.without_name() } else { series.labels }, values }
         })
+        .filter(Series::has_values)
         .collect()
 }
 
@@ -81,105 +83,5 @@ fn number(operator: Operator, left: f64, right: f64) -> f64 {
         Operator::LessOrEqual => truth(left <= right),
         Operator::Greater => truth(left > right),
         Operator::GreaterOrEqual => truth(left >= right),
-    }
-}
-
-/// Which side of an operator series come from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Left,
-    Right,
-}
-
-impl Side {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Left => "left",
-            Self::Right => "right",
-        }
-    }
-}
-
-/// Vector and vector. Each series of the "many" side (the left one, where none is) meets the one of the other side that has
-/// the same labels to match on; which series are there is decided at each step.
-fn vectors(
-    operator: Operator,
-    left: Vec<Series>,
-    right: Vec<Series>,
-    matching: &Matching,
-    returns_bool: bool,
-) -> Result<Vec<Series>, QueryError> {
-    let many_side = if matches!(matching.cardinality, Cardinality::OneToMany(_)) { Side::Right } else { Side::Left };
-    let (many, one, one_side) = match many_side {
-        Side::Left => (left, right, Side::Right),
-        Side::Right => (right, left, Side::Left),
-    };
-    let mut ones: BTreeMap<Labels, Vec<Series>> = BTreeMap::new();
-    for series in one {
-        ones.entry(signature(matching, &series.labels)).or_default().push(series);
-    }
-    let one_to_one = matches!(matching.cardinality, Cardinality::OneToOne);
-    let drops_name = drops_name(operator, returns_bool);
-    let mut out: BTreeMap<Labels, Vec<Option<f64>>> = BTreeMap::new();
-    // Steps at which a series of the "many" side has matched already, where only one may.
-    let mut taken: BTreeMap<Labels, Vec<bool>> = BTreeMap::new();
-    for series in many {
-        let matched = signature(matching, &series.labels);
-        let Some(partners) = ones.get(&matched) else { continue };
-        let taken = taken.entry(matched.clone()).or_insert_with(|| vec![false; series.values.len()]);
-        let mut labels_with: Option<(usize, Labels)> = None;
-        for ((step, value), taken) in series.values.iter().enumerate().zip(taken) {
-            let Some(value) = *value else { continue };
-            let Some((partner, other)) = only(partners, step, one_side, &matched)? else { continue };
-            if std::mem::replace(taken, one_to_one) {
-                return Err(duplicate(many_side, &matched));
-            }
-            let (a, b) = if many_side == Side::Left { (value, other) } else { (other, value) };
-            let Some(result) = apply(operator, a, b, a, returns_bool) else { continue };
-            if labels_with.as_ref().is_none_or(|(known, _)| *known != partner) {
-                let other_labels = partners.get(partner).map(|partner| &partner.labels);
-                labels_with =
-                    other_labels.map(|one| (partner, result_labels(matching, &series.labels, one, drops_name)));
-            }
-            let Some((_, labels)) = &labels_with else { continue };
-            if !out.contains_key(labels) {
-                out.insert(labels.clone(), vec![None; series.values.len()]);
-            }
-            match out.get_mut(labels).and_then(|values| values.get_mut(step)) {
-                Some(empty @ None) => *empty = Some(result),
-                _ => return Err(QueryError::Matching(MatchingProblem::SameResult { labels: labels.to_string() })),
-            }
-        }
-    }
-    Ok(out.into_iter().map(|(labels, values)| Series { labels, values }).collect())
-}
-
-/// The place and value of the series that is there at a step; an error if there are several.
-fn only(partners: &[Series], step: usize, side: Side, matched: &Labels) -> Result<Option<(usize, f64)>, QueryError> {
-    let value = |(i, series): (usize, &Series)| Some((i, series.values.get(step).copied().flatten()?));
-    let mut present = partners.iter().enumerate().filter_map(value);
-    let first = present.next();
-    if present.next().is_some() { Err(duplicate(side, matched)) } else { Ok(first) }
-}
-
-fn duplicate(side: Side, matched: &Labels) -> QueryError {
-    QueryError::Matching(MatchingProblem::Duplicate { side: side.name(), labels: matched.to_string() })
-}
-
-/// The labels on which a series matches.
-fn signature(matching: &Matching, labels: &Labels) -> Labels {
-    if matching.on { labels.only(&matching.labels) } else { labels.without_name().without(&matching.labels) }
-}
-
-/// The labels of a result: those of the "many" side, and what `group_left` or `group_right` copies from the other.
-fn result_labels(matching: &Matching, many: &Labels, one: &Labels, drops_name: bool) -> Labels {
-    let labels = if drops_name { many.without_name() } else { many.clone() };
-    match &matching.cardinality {
-        Cardinality::OneToOne if matching.on => labels.only(&matching.labels),
-        Cardinality::OneToOne => labels.without(&matching.labels),
-        Cardinality::ManyToOne(copied) | Cardinality::OneToMany(copied) => {
-            let own_name = |name: &&String| drops_name || name.as_str() != NAME_LABEL;
-            copied.iter().filter(own_name).fold(labels, |labels, name| labels.with(name, one.get(name)))
-        }
     }
 }

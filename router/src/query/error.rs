@@ -175,7 +175,8 @@ impl QueryError {
 
     /// Too many values.
     pub(crate) fn too_many_values() -> Self {
-        Self::TooLarge { what: "values (series x steps)", max: limits::QUERY_VALUES_MAX }
+        let what = "values (series x steps, and 32 for each series' labels) at one time";
+        Self::TooLarge { what, max: limits::QUERY_VALUES_MAX }
     }
 }
 

@@ -1,10 +1,11 @@
 //! The operators of a query over the values of its leaves, step by step as Prometheus has it.
 
-use crate::query::aggregate;
-use crate::query::binary;
+use crate::query::aggregate::aggregate;
+use crate::query::binary::binary;
 use crate::query::error::QueryError;
 use crate::query::expr::Expr;
-use crate::query::limits::QUERY_VALUES_MAX;
+use crate::query::room::Room;
+use crate::query::run::Cancelled;
 use crate::query::window::Series;
 
 /// What an expression is at all steps.
@@ -16,44 +17,72 @@ pub(crate) enum Value {
     Vector(Vec<Series>),
 }
 
-/// Evaluates an expression. `leaves`: the values of the query's leaves, each taken once; `steps`: how many there are.
-pub(crate) fn evaluate(expr: &Expr, leaves: &mut [Vec<Series>], steps: usize) -> Result<Value, QueryError> {
-    let value = match expr {
-        Expr::Number(number) => Value::Scalar(vec![*number; steps]),
-        Expr::Leaf(i) => Value::Vector(leaves.get_mut(*i).map(std::mem::take).unwrap_or_default()),
-        Expr::Negate(of) => match evaluate(of, leaves, steps)? {
-            Value::Scalar(values) => Value::Scalar(values.into_iter().map(|value| -value).collect()),
-            Value::Vector(series) => Value::Vector(sorted(series.into_iter().map(negated).collect())),
-        },
-        Expr::Aggregate { operator, parameter, grouping, of } => {
-            let parameter = match parameter {
-                Some(parameter) => match evaluate(parameter, leaves, steps)? {
-                    Value::Scalar(values) => values,
-                    // The parser checked that it is a scalar.
-                    Value::Vector(_) => Vec::new(),
-                },
-                None => Vec::new(),
-            };
-            match evaluate(of, leaves, steps)? {
-                Value::Vector(series) => {
-                    Value::Vector(sorted(aggregate::aggregate(*operator, &parameter, grouping, series, steps)?))
-                }
-                // The parser checked that it is a vector.
-                Value::Scalar(values) => Value::Scalar(values),
+impl Value {
+    /// How many series it holds; a scalar is one number per step and counts nothing.
+    fn series(&self) -> usize {
+        match self {
+            Self::Scalar(_) => 0,
+            Self::Vector(series) => series.len(),
+        }
+    }
+}
+
+/// One query being evaluated.
+#[derive(Debug)]
+pub(crate) struct Evaluation<'a> {
+    /// The values of the query's leaves, each taken once.
+    pub(crate) leaves: Vec<Vec<Series>>,
+    /// How many there are.
+    pub(crate) steps: usize,
+    /// What is left beside the leaves.
+    pub(crate) room: Room,
+    pub(crate) cancelled: &'a Cancelled,
+}
+
+impl Evaluation<'_> {
+    /// The value of an expression; what it was made of is gone.
+    pub(crate) fn of(&mut self, expr: &Expr) -> Result<Value, QueryError> {
+        self.cancelled.check()?;
+        match expr {
+            Expr::Number(number) => Ok(Value::Scalar(vec![*number; self.steps])),
+            Expr::Leaf(i) => Ok(Value::Vector(self.leaves.get_mut(*i).map(std::mem::take).unwrap_or_default())),
+            Expr::Negate(of) => Ok(match self.of(of)? {
+                Value::Scalar(values) => Value::Scalar(values.into_iter().map(|value| -value).collect()),
+                Value::Vector(series) => Value::Vector(sorted(series.into_iter().map(negated).collect())),
+            }),
+            Expr::Aggregate { operator, parameter, grouping, of } => {
+                let parameter = match parameter {
+                    Some(parameter) => match self.of(parameter)? {
+                        Value::Scalar(values) => values,
+                        // The parser checked that it is a scalar.
+                        Value::Vector(_) => Vec::new(),
+                    },
+                    None => Vec::new(),
+                };
+                let series = match self.of(of)? {
+                    Value::Vector(series) => series,
+                    // The parser checked that it is a vector.
+                    scalar @ Value::Scalar(_) => return Ok(scalar),
+                };
+                let held = series.len();
+                let result = aggregate(*operator, &parameter, grouping, series, self.steps, self.cancelled)?;
+                self.replaced(held, Value::Vector(sorted(result)))
+            }
+            Expr::Binary { operator, left, right, matching, returns_bool } => {
+                let sides = (self.of(left)?, self.of(right)?);
+                let held = sides.0.series() + sides.1.series();
+                let result = binary(*operator, sides, matching, *returns_bool, self.room, self.cancelled)?;
+                self.replaced(held, result)
             }
         }
-        Expr::Binary { operator, left, right, matching, returns_bool } => {
-            let left = evaluate(left, leaves, steps)?;
-            let right = evaluate(right, leaves, steps)?;
-            binary::binary(*operator, left, right, matching, *returns_bool)?
-        }
-    };
-    if let Value::Vector(series) = &value
-        && series.len().saturating_mul(steps) > QUERY_VALUES_MAX
-    {
-        return Err(QueryError::too_many_values());
     }
-    Ok(value)
+
+    /// A result stands where there were so many series.
+    fn replaced(&mut self, held: usize, result: Value) -> Result<Value, QueryError> {
+        self.room.give_back(held);
+        self.room.take(result.series())?;
+        Ok(result)
+    }
 }
 
 fn negated(series: Series) -> Series {

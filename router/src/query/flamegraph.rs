@@ -120,6 +120,9 @@ fn write(
         }
         Ok::<StackTree, QueryError>(builder.finish())
     };
+    // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
+    // stacks were left out.
+    let nodes_max = request.nodes_max.max(2);
     match request.format {
         Format::Json => {
             let tree = tree(&mut |_, named| frame_keys(named))?;
@@ -129,13 +132,13 @@ fn write(
         Format::Folded => {
             let mut names = folded::Names::default();
             let tree = tree(&mut |_, named| names.keys(named, table))?;
-            let pruned: PrunedTree = prune(&tree, request.nodes_max, &names.ranks());
+            let pruned: PrunedTree = prune(&tree, nodes_max, &names.ranks());
             folded::write(&pruned, &names)
         }
         Format::Pprof => {
             let mut locations = pprof::Locations::default();
             let tree = tree(&mut |answer, named| locations.keys(answer, named, table))?;
-            let pruned = prune(&tree, request.nodes_max, &locations.ranks(table));
+            let pruned = prune(&tree, nodes_max, &locations.ranks(table));
             pprof::write(&pruned, &locations, table, summary)
         }
     }

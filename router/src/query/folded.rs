@@ -101,7 +101,10 @@ pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryEr
             out.extend_from_slice(format!(" {}\n", node.own).as_bytes());
         }
         if out.len() > BYTES_MAX {
-            return Err(QueryError::TooLarge { what: "bytes of folded stacks", max: BYTES_MAX });
+            return Err(QueryError::TooLarge {
+                what: "bytes of folded stacks (max_nodes bounds them)",
+                max: BYTES_MAX,
+            });
         }
         // No line begins with the root.
         if node.kind == NodeKind::Root {

@@ -27,8 +27,12 @@ pub(crate) const DURATION_MAX_NS: i64 = 100 * 365 * 86_400 * 1_000_000_000;
 /// Pieces into which a selector's time is cut: 115 days of points.
 pub(crate) const QUERY_BUCKETS_MAX: usize = 1_000_000;
 
-/// Values (series x steps) of one vector while a query is evaluated: 128 MiB.
+/// Values (series x steps) that a query holds at one time, in the vectors of all its leaves and results: 128 MiB.
 pub(crate) const QUERY_VALUES_MAX: usize = 8_000_000;
+
+/// What the labels of a series count beside its values: ten labels are about 512 bytes. Without them, a query of one step
+/// could hold millions of series.
+pub(crate) const SERIES_LABELS_VALUES: usize = 32;
 
 /// Nodes of a flame graph before it is pruned: about 1 GiB in all tables together.
 pub(crate) const TREE_NODES_MAX: usize = 8_000_000;

@@ -3,7 +3,7 @@
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
 //! `frame`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
-//! `evaluate` → `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
+//! `vector_matching`, `evaluate` → `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
 mod binary;
@@ -25,12 +25,14 @@ mod pprof_message;
 mod prune;
 pub(crate) mod reader;
 mod resolve;
+mod room;
 pub(crate) mod run;
 mod selector;
 mod stack_label;
 mod stack_tree;
 mod stack_values;
 mod symbolization;
+mod vector_matching;
 pub(crate) mod window;
 
 pub(crate) use error::{ErrorKind, QueryError};

@@ -3,6 +3,7 @@
 //! The parser runs on a thread of its own: its tree is as deep as the text has operators and is dropped recursively, and it
 //! panics on some numbers (a range of `1e30`), which ends that thread and nothing else.
 
+use std::str::Chars;
 use std::time::{Duration, SystemTime};
 
 use promql_parser::label::Labels as ParsedLabels;
@@ -87,25 +88,42 @@ fn on_own_thread<T: Send + 'static>(
     })
 }
 
-/// How deep a text's tree can be at most, before it is parsed.
+/// How deep a text's tree can be at most, before it is parsed: what it has of signs and words outside of strings and comments,
+/// told apart as the parser's lexer does. That one takes `\` for an escape in back-quotes too, unlike Prometheus.
 fn operators(text: &str) -> usize {
     let mut outside = String::with_capacity(text.len());
-    let mut quote = None;
-    let mut escaped = false;
-    for c in text.chars() {
-        match quote {
-            None if matches!(c, '"' | '\'' | '`') => quote = Some(c),
-            None => outside.push(c),
-            Some(_) if escaped => escaped = false,
-            Some(_) if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
-            Some(_) => {}
+    let mut rest = text.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '"' | '\'' | '`' => skip_string(c, &mut rest),
+            '#' => skip_comment(&mut rest),
+            c => {
+                outside.push(c);
+                continue;
+            }
         }
+        // What was skipped parts words.
+        outside.push(' ');
     }
     let words = outside.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let operators = ["and", "or", "unless", "atan2"];
     let words = words.filter(|word| operators.iter().any(|operator| word.eq_ignore_ascii_case(operator))).count();
     outside.chars().filter(|c| "([+-*/%^<>=!".contains(*c)).count() + words
+}
+
+fn skip_string(quote: char, rest: &mut Chars<'_>) {
+    while let Some(c) = rest.next() {
+        if c == quote {
+            return;
+        }
+        if c == '\\' {
+            rest.next();
+        }
+    }
+}
+
+fn skip_comment(rest: &mut Chars<'_>) {
+    rest.find(|&c| c == '\n' || c == '\r');
 }
 
 fn convert(parsed: &Parsed, leaves: &mut Vec<Leaf>, depth: usize) -> Result<Expr, QueryError> {

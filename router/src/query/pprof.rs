@@ -153,7 +153,10 @@ pub(crate) fn write(
         }
         location_ids += stack.len();
         if location_ids > LOCATION_IDS_MAX {
-            return Err(QueryError::TooLarge { what: "location ids in a pprof", max: LOCATION_IDS_MAX });
+            return Err(QueryError::TooLarge {
+                what: "location ids in a pprof (max_nodes bounds them)",
+                max: LOCATION_IDS_MAX,
+            });
         }
         let value = i64::try_from(node.own).map_err(|_overflow| QueryError::ValueTooLarge)?;
         writer.profile.sample.push(Sample { location_id: stack, value: vec![value] });
@@ -296,7 +299,8 @@ impl Writer<'_> {
             |line: &NamedLine| self.table.frames.get(line.frame as usize).is_some_and(|frame| frame.key.file != 0);
         let has_files = named && location.lines.iter().all(has_file);
         let has_numbers = named && location.lines.iter().all(|line| line.line != 0);
-        if let Some(mapping) = self.profile.mapping.iter_mut().find(|mapping| mapping.id == id) {
+        // Ids count from 1 in the order of the mappings.
+        if let Some(mapping) = usize::try_from(id).ok().and_then(|id| self.profile.mapping.get_mut(id - 1)) {
             mapping.has_functions &= named;
             mapping.has_filenames &= has_files;
             mapping.has_line_numbers &= has_numbers;

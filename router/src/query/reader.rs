@@ -12,13 +12,14 @@ use tokio::sync::Semaphore;
 
 use crate::nodes::Nodes;
 use crate::query::error::QueryError;
-use crate::query::evaluate::{Value, evaluate};
+use crate::query::evaluate::{Evaluation, Value};
 use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::fold::Folding;
 use crate::query::frame::Namer;
 use crate::query::parse::parse;
 use crate::query::plan::plan;
 use crate::query::resolve::{Resolved, Want, resolve};
+use crate::query::room::Room;
 use crate::query::run::{Run, Timings};
 use crate::query::stack_values::StackGrouping;
 use crate::query::window::{self, Series, Steps};
@@ -58,26 +59,31 @@ impl Reader {
             Ok(Arc::new(query))
         });
         let query = query.await?;
+        let count = steps.0.len();
+        let mut room = Room::new(count);
         let mut leaves = Vec::with_capacity(query.leaves.len());
         for i in 0..query.leaves.len() {
-            leaves.push(self.load(tenant, &query, i, &steps, &mut run).await?);
+            leaves.push(self.load(tenant, &query, i, &steps, &mut room, &mut run).await?);
         }
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
         };
-        let count = steps.0.len();
-        let value = run.blocking("evaluate", move |_| evaluate(&query.root, &mut leaves, count)).await?;
+        let value = run.blocking("evaluate", move |cancelled| {
+            Evaluation { leaves, steps: count, room, cancelled }.of(&query.root)
+        });
+        let value = value.await?;
         Ok(Evaluated { value, steps, order, timings: run.timings() })
     }
 
-    /// The values of one leaf.
+    /// The values of one leaf, for which room is taken.
     async fn load(
         &self,
         tenant: &TenantId,
         query: &Arc<Query>,
         leaf: usize,
         steps: &Steps,
+        room: &mut Room,
         run: &mut Run,
     ) -> Result<Vec<Series>, QueryError> {
         let Some(this) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
@@ -105,16 +111,18 @@ impl Reader {
             };
             let answers = run.shards(self.nodes.select(&selection)).await?;
             let (query, windows, symbols) = (Arc::clone(query), Arc::clone(&windows), self.symbols.clone());
-            let (attributes, deadline) = (attributes.clone(), run.symbols_deadline());
+            let (attributes, deadline, room_left) = (attributes.clone(), run.symbols_deadline(), *room);
             let folded = run.blocking("fold", move |cancelled| {
                 let Some(leaf) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
                 let folding = Folding { group: &leaf.group, stacks, attributes };
                 let answers: Vec<Answer> = answers;
                 let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
-                window::evaluate(&folded, leaf, &windows)
+                window::evaluate(&folded, leaf, &windows, room_left, cancelled)
             });
-            series.extend(folded.await?);
+            let folded = folded.await?;
+            room.take(folded.len())?;
+            series.extend(folded);
         }
         Ok(series)
     }

@@ -22,7 +22,7 @@ pub(crate) struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        self.cancelled.0.store(true, Ordering::Relaxed);
+        self.cancelled.cancel();
     }
 }
 
@@ -31,6 +31,11 @@ impl Drop for Run {
 pub(crate) struct Cancelled(Arc<AtomicBool>);
 
 impl Cancelled {
+    /// Nobody waits any more.
+    pub(crate) fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     /// # Errors
     /// [`QueryError::Cancelled`] if nobody waits any more; long work asks this now and then.
     pub(crate) fn check(&self) -> Result<(), QueryError> {

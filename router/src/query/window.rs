@@ -12,7 +12,9 @@ use crate::query::error::QueryError;
 use crate::query::expr::{At, Function, Leaf};
 use crate::query::fold::{Folded, Sums};
 use crate::query::labels::{Labels, NAME_LABEL};
-use crate::query::limits::{QUERY_BUCKETS_MAX, QUERY_VALUES_MAX};
+use crate::query::limits::QUERY_BUCKETS_MAX;
+use crate::query::room::Room;
+use crate::query::run::Cancelled;
 
 /// The distance of the points of what is no gauge.
 const POINT_NS: i64 = 10 * 1_000_000_000;
@@ -26,6 +28,13 @@ pub(crate) struct Steps(pub(crate) Vec<i64>);
 pub(crate) struct Series {
     pub(crate) labels: Labels,
     pub(crate) values: Vec<Option<f64>>,
+}
+
+impl Series {
+    /// Whether it is there at any step.
+    pub(crate) fn has_values(&self) -> bool {
+        self.values.iter().any(Option::is_some)
+    }
 }
 
 /// The window of a leaf at each step, ascending.
@@ -92,14 +101,20 @@ pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
     }
 }
 
-/// What the leaf's function makes of its sums in each window.
-pub(crate) fn evaluate(folded: &Folded, leaf: &Leaf, windows: &[Window]) -> Result<Vec<Series>, QueryError> {
-    if folded.series.len().saturating_mul(windows.len()) > QUERY_VALUES_MAX {
-        return Err(QueryError::too_many_values());
-    }
+/// What the leaf's function makes of its sums in each window; series that are there in no window are left out.
+/// `room`: for the result.
+pub(crate) fn evaluate(
+    folded: &Folded,
+    leaf: &Leaf,
+    windows: &[Window],
+    mut room: Room,
+    cancelled: &Cancelled,
+) -> Result<Vec<Series>, QueryError> {
+    room.take(folded.series.len())?;
     let function = leaf.function;
     let mut out: Vec<Series> = Vec::with_capacity(folded.series.len());
     for sums in &folded.series {
+        cancelled.check()?;
         let Some(profile_type) = folded.types.get(sums.profile_type) else { continue };
         if function.is_linear() && profile_type.is_gauge() {
             let profile_type = Box::new(profile_type.clone());
@@ -123,6 +138,7 @@ pub(crate) fn evaluate(folded: &Folded, leaf: &Leaf, windows: &[Window]) -> Resu
             _ => out.push(Series { labels, values }),
         }
     }
+    out.retain(Series::has_values);
     Ok(out)
 }
 

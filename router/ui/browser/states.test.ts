@@ -154,3 +154,32 @@ browserTest("a live page asks again by itself, and a stopped one does not", {}, 
   expect(fixture.asked.length).toBe(2);
   await fixture.close();
 });
+
+browserTest("a drag that the browser cancels does not stop a live page", {}, async ({ page }) => {
+  const fixture = await startFixture();
+  await page.clock.install();
+  await page.goto(fixture.url);
+  await expect.poll(() => fixture.asked.length).toBe(1);
+  await page.locator(".timeline-chart").dispatchEvent("pointerdown");
+  await page.clock.runFor(10_500);
+  expect(fixture.asked.length).toBe(1);
+  await page.locator(".timeline-chart").dispatchEvent("pointercancel");
+  await page.clock.runFor(10_500);
+  await expect.poll(() => fixture.asked.length).toBe(2);
+  await fixture.close();
+});
+
+browserTest("every one of many services can be chosen from the menu", {}, async ({ page }) => {
+  const stacks = Array.from({ length: 60 }, (_, i) => ({ ...STACKS.host()[0], service: `service-${i}` }));
+  const fixture = await startFixture({ stacks });
+  await page.goto(`${fixture.url}/?live=0`);
+  await pictureIsThere(page);
+  await page.locator(".chip-add").click();
+  await page.getByRole("menuitem", { name: "service_name" }).click();
+  await page.getByText("20 more: type to narrow").waitFor();
+  await page.keyboard.type("SERVICE-59");
+  await expect.poll(() => page.getByRole("menuitem").count()).toBe(1);
+  await page.keyboard.press("Enter");
+  await expect.poll(() => page.locator("#selector").inputValue()).toBe('{service_name="service-59"}');
+  await fixture.close();
+});

@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context as _;
 use serde_json::Value;
 
+use super::printable::printable;
 use super::table::render;
 use super::{Server, print};
 use crate::command::FlamegraphOptions;
@@ -70,7 +71,7 @@ fn table(tree: &Value, rows_max: usize) -> Option<String> {
             vec![own.to_string(), share(own), whole.to_string(), share(whole), name.to_owned()]
         })
         .collect();
-    let unit = tree["unit"].as_str().unwrap_or_default();
+    let unit = printable(tree["unit"].as_str().unwrap_or_default());
     let left_out = sums.len().saturating_sub(rows_max);
     let mut out = render(&["self", "", "total", "", "function"], &rows);
     out.push_str(&format!("{total} {unit} in all, {left_out} more functions\n"));

@@ -5,6 +5,7 @@ use std::fs::File;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use super::printable::printable;
 use super::{Server, print};
 use crate::command::UploadOptions;
 
@@ -20,7 +21,7 @@ pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
         match sent {
             Ok(answer) => {
                 let data = &answer["data"];
-                let text = |name: &str| data[name].as_str().unwrap_or_default().to_owned();
+                let text = |name: &str| printable(data[name].as_str().unwrap_or_default());
                 let note = if data["is_used"] == false { ", not used: an earlier upload says more" } else { "" };
                 let functions = &data["functions"];
                 print(&format!(

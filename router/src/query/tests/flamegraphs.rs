@@ -279,6 +279,27 @@ fn deep_stacks_are_whole_and_prunable() {
     assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text().matches(';').count(), 3999);
 }
 
+// Folded stacks and pprof go on to other tools, which cannot ask for more: at 8192 nodes, most of a large program was lost.
+#[test]
+fn what_goes_on_to_other_tools_is_whole_unless_fewer_nodes_are_asked_for() {
+    let server = Server::new((0..9000).map(|i| cpu_sample(vec![lines(&[&format!("f{i}")])], 1)).collect::<Vec<_>>());
+    assert_eq!(ok(&server, "process_cpu", &[]).json()["nodes"].as_array().unwrap().len(), 8192);
+    let folded = |parameters: &[_]| ok(&server, "process_cpu", parameters).text().lines().count();
+    assert_eq!(folded(&[("format", "folded")]), 9000);
+    assert_eq!(folded(&[("format", "folded"), ("max_nodes", "10")]), 9);
+    assert_eq!(unpack(&ok(&server, "process_cpu", &[("format", "pprof")])).sample.len(), 9000);
+}
+
+#[test]
+fn stacks_left_out_for_a_single_node_are_other_and_not_stacks_without_frames() {
+    let server = Server::new(samples());
+    let one = |format: &'static str| ok(&server, ALLOCATED, &[("format", format), ("max_nodes", "1")]);
+    assert_eq!(one("folded").text(), "[no stack] 60\n(other) 600\n");
+    let want = BTreeMap::from([(vec!["(other)".to_owned()], 600), (Vec::new(), 60)]);
+    assert_eq!(folded_of(&unpack(&one("pprof"))), want);
+    assert_eq!(one("json").json()["nodes"], json!([[-1, 0, 660, 660]]));
+}
+
 #[test]
 fn requests_that_make_no_sense_are_refused() {
     let server = Server::new(samples());

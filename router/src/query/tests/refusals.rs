@@ -77,12 +77,35 @@ fn queries_that_are_too_large_are_refused_and_not_worked_on() {
         (format!("1{}", "+1".repeat(30_000)), "operators"),
         (format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000)), "operators"),
         (format!("a{}", " UNLESS a".repeat(2_001)), "operators"),
+        (format!("''{}", "or''".repeat(3_000)), "operators"),
+        // Quotes that are none, since they stand in a comment, and an escaped one: the parser escapes in back-quotes too.
+        (format!("# don't\n1{}", "+1".repeat(30_000)), "operators"),
+        (format!("# don't\r1{}", "+1".repeat(30_000)), "operators"),
+        (format!("a{{b=`\\``,c=\"`\"}}{}", "+1".repeat(30_000)), "operators"),
         ("a".repeat(70_000), "bytes"),
         (format!("sum({})", vec!["a"; 60].join("+")), "selectors"),
         (format!("a{{{}}}", vec!["b=~\"c\""; 40].join(",")), "regular expressions"),
     ] {
         check_error(&text, 400, &[word]);
     }
+}
+
+// Each vector was bounded, but all of a query were held together.
+#[test]
+fn what_all_selectors_of_a_query_hold_is_bounded_together() {
+    let services: Vec<String> = (0..16).map(|i| format!("s{i}")).collect();
+    let sample = |name: &String| Sample::new(CPU, &[("service_name", name)], (NOW_S - 100) * S, &[], 1);
+    let server = Server::new(services.iter().map(sample).collect());
+    let (start, end) = ((NOW_S - 10_999).to_string(), NOW_S.to_string());
+    let ask = |selectors: usize| {
+        let query = vec!["count(rate(process_cpu[5m]))"; selectors].join("+");
+        let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "1")];
+        server.get("/api/v1/query_range", &parameters)
+    };
+    assert_eq!(ask(1).status, StatusCode::OK);
+    let refused = ask(50);
+    assert_eq!(refused.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(refused.text().contains("values (series x steps"), "{}", refused.text());
 }
 
 #[test]

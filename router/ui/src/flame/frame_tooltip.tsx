@@ -7,6 +7,7 @@ import type { FlameAnswer } from "../api/flame_answer";
 import { formatRate, formatValue, perCent, rateOf } from "../units/format";
 import { classLabel, colorClass } from "./frame_color";
 import { printable, shortened } from "./printable";
+import { whyNoName } from "./why_no_name";
 import { exactValues } from "./profile_tree";
 
 /** Frames `levelNodes[first .. first + count)`, pointed at from a point of the window. */
@@ -42,11 +43,7 @@ function FrameFacts(props: { answer: FlameAnswer; node: number }) {
   const frame = () => tree().frames[tree().name[props.node]] ?? {};
   const exact = () => exactValues(tree(), props.node);
   const parentTotal = () => tree().total[Math.max(tree().parent[props.node], 0)];
-  const reason = createMemo(() => {
-    const code = frame().reason;
-    if (code === undefined) return "";
-    return props.answer.symbolization.unnamed.find((entry) => entry.reason === code)?.text ?? code;
-  });
+  const reason = createMemo(() => whyNoName(frame(), props.answer.symbolization.unnamed));
   const place = () => {
     const { file, line } = frame();
     return file === undefined ? "" : line === undefined ? file : `${file}:${line}`;

@@ -1,6 +1,7 @@
-// The menu of a function: keyboard and pointer alike.
+// A menu, of a function or of a label's values: keyboard and pointer alike.
 
-import { For, onCleanup, onMount } from "solid-js";
+import { createMemo, createSignal, For, onCleanup, onMount, Show } from "solid-js";
+import { CHOICES_MAX, menuChoices } from "./menu_choices";
 
 export interface MenuItem {
   readonly label: string;
@@ -12,13 +13,15 @@ export interface MenuItem {
 export function ContextMenu(props: { title: string; items: readonly MenuItem[]; x: number; y: number; onClose(): void }) {
   let menu!: HTMLDivElement;
   const before = document.activeElement;
+  const [typed, setTyped] = createSignal("");
+  const choices = createMemo(() => menuChoices(props.items, typed()));
 
   onMount(() => {
     const { width, height } = menu.getBoundingClientRect();
     const left = Math.max(Math.min(props.x, innerWidth - width - 8), 8);
     const top = Math.max(Math.min(props.y, innerHeight - height - 8), 8);
     menu.style.setProperty("transform", `translate(${left}px, ${top}px)`);
-    menu.querySelector("button")?.focus();
+    menu.querySelector<HTMLElement>("input, button")?.focus();
     const outside = (event: Event): void => {
       if (!menu.contains(event.target as Node)) props.onClose();
     };
@@ -32,8 +35,9 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
   function onKeyDown(event: KeyboardEvent): void {
     const buttons = [...menu.querySelectorAll("button")];
     const at = buttons.indexOf(document.activeElement as HTMLButtonElement);
-    if (event.key === "ArrowDown") buttons[(at + 1) % buttons.length].focus();
-    else if (event.key === "ArrowUp") buttons[(at + buttons.length - 1) % buttons.length].focus();
+    if (event.key === "ArrowDown") buttons.at((at + 1) % buttons.length)?.focus();
+    else if (event.key === "ArrowUp") buttons.at(Math.max(at, 0) - 1)?.focus();
+    else if (event.key === "Enter" && at < 0) buttons.at(0)?.click();
     else if (event.key === "Escape" || event.key === "Tab") props.onClose();
     else return;
     event.preventDefault();
@@ -43,7 +47,17 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
   return (
     <div class="menu" role="menu" aria-label={props.title} ref={menu} onKeyDown={onKeyDown}>
       <div class="menu-title">{props.title}</div>
-      <For each={props.items}>
+      <Show when={props.items.length > CHOICES_MAX}>
+        <input
+          type="text"
+          aria-label="Narrow the choices"
+          placeholder="type to narrow"
+          autocomplete="off"
+          spellcheck={false}
+          onInput={(event) => setTyped(event.currentTarget.value)}
+        />
+      </Show>
+      <For each={choices().shown} fallback={<div class="menu-title">nothing matches</div>}>
         {(item) => (
           <button
             type="button"
@@ -58,6 +72,9 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
           </button>
         )}
       </For>
+      <Show when={choices().more > 0}>
+        <div class="menu-title">{choices().more.toLocaleString("en")} more: type to narrow</div>
+      </Show>
     </div>
   );
 }

@@ -19,6 +19,7 @@ function ways(): readonly Way[] {
   // The token itself is not shown: commands are copied into chats.
   const curl = hasToken() ? 'curl -H "Authorization: Bearer $VARVE_TOKEN"' : "curl";
   const headers = hasToken() ? '\nexport OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer $VARVE_TOKEN"' : "";
+  const tokenFile = hasToken() ? " --token-file token.txt" : "";
   const base = location.href.replace(/[?#].*$/, "").replace(/\/$/, "");
   return [
     {
@@ -34,7 +35,7 @@ function ways(): readonly Way[] {
     {
       title: "This or another host, whole",
       note: "the agent profiles every process; OTLP over gRPC, port 4317 unless changed",
-      command: `sudo varve agent --endpoint http://${host}:4317`,
+      command: `sudo varve agent --endpoint http://${host}:4317${tokenFile}`,
     },
     {
       title: "OpenTelemetry",

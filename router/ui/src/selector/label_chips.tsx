@@ -10,9 +10,6 @@ import { ContextMenu, type MenuItem } from "../page/context_menu";
 import { usePage } from "../page/page_store";
 import { apiSelector, printMatchers, withoutMatcher, type Matcher } from "./matchers";
 
-/** Choices in one menu; more are found by typing. */
-const CHOICES_MAX = 40;
-
 interface OpenMenu {
   readonly title: string;
   readonly items: readonly MenuItem[];
@@ -36,7 +33,7 @@ export function LabelChips() {
     }
     if (items.length === 0) items = [{ label: "nothing to choose", act: () => undefined }];
     page.setHeld(true);
-    setMenu({ title, items: items.slice(0, CHOICES_MAX), x: left, y: bottom + 4 });
+    setMenu({ title, items, x: left, y: bottom + 4 });
   }
 
   function close(): void {

@@ -63,7 +63,13 @@ export function Timeline(props: { theme: ThemeName }) {
   /** A new answer would replace the chart and lose the drag. */
   function holdWhileDragging(): void {
     page.setHeld(true);
-    addEventListener("pointerup", () => page.setHeld(false), { once: true });
+    const over = new AbortController();
+    const release = (): void => {
+      over.abort();
+      page.setHeld(false);
+    };
+    // A touch that becomes a scroll ends in a cancel and in no up.
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, { signal: over.signal });
   }
 
   /** The whole selection as one number. */
