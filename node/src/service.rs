@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use proto::placement::FIRST_DATA_SHARD;
 use proto::{Matcher, Selection, TenantId, Window, wire};
-use storage_engine::{Outcome, SelectError, SeriesAnswer};
+use storage_engine::{Outcome, SelectError, SeriesAnswer, StripError};
 use tokio::task::spawn_blocking;
 use tonic::{Request, Response, Status};
 
@@ -127,7 +127,9 @@ fn unavailable(error: &ConsensusError) -> Status {
 fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
         SelectError::BadRegex { .. } => Status::invalid_argument(error.to_string()),
-        SelectError::TooLarge { .. } => Status::resource_exhausted(error.to_string()),
+        SelectError::TooLarge { .. } | SelectError::TooManyNodes { .. } => {
+            Status::resource_exhausted(error.to_string())
+        }
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
     }
 }
@@ -168,10 +170,13 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
 async fn append_part(replica: &Arc<Replica>, batch: proto::Batch) -> Result<Outcome, Refused> {
     let batch = Arc::new(batch);
     let (of, whole) = (Arc::clone(replica), Arc::clone(&batch));
-    let strip =
-        move || of.shard().engine().strip(proto::Batch::clone(&whole)).map(|stripped| Proposal::append(&stripped));
+    let strip = move || of.shard().engine().strip(&whole).map(|stripped| Proposal::append(&stripped));
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
-    let stripped = stripped.map_err(|error| refused(ConsensusError::Failed(replica.failure().report(error.into()))))?;
+    let stripped = stripped.map_err(|error| match error {
+        StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
+        StripError::DictionaryFull { .. } => Refused(Refusal::Busy, Status::resource_exhausted(error.to_string())),
+        StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
+    })?;
     let outcome = replica.propose(stripped).await.map_err(refused)?;
     if outcome != Outcome::Dangling {
         return Ok(outcome);

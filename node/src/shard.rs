@@ -50,7 +50,12 @@ impl Shard {
         failure: Failure,
         metrics: Metrics,
     ) -> Result<Self, ReplicaError> {
-        let engine = Engine::open(storage_engine::Config { directory, head_bytes_max, cache_bytes })?;
+        let engine = Engine::open(storage_engine::Config {
+            directory,
+            head_bytes_max,
+            dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
+            cache_bytes,
+        })?;
         let flushed = Flushed { position: log_id(engine.flushed())?, membership: membership(engine.membership())? };
         let index = gauge(flushed.position.map_or(0, |log_id| log_id.index));
         metrics.flushed_index.set(index);

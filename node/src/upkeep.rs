@@ -159,7 +159,7 @@ async fn keep_retention(shared: &Arc<Shared>) {
     if !replica.is_leader() {
         return;
     }
-    let oldest_end_ns = replica.shard().engine().statistics().oldest_end_ns;
+    let oldest_end_ns = replica.shard().engine().oldest_end_ns();
     let is_over_cap = disk_bytes > shared.config.disk_bytes_max;
     let now_ns = now_ns();
     let retention_ns = i64::try_from(shared.config.retention.as_nanos()).unwrap_or(i64::MAX);

@@ -28,6 +28,14 @@ impl Samples {
         self.attribute_sets.push(attribute_set);
     }
 
+    /// Adds the samples of another behind these.
+    pub fn append(&mut self, mut other: Self) {
+        self.times_ns.append(&mut other.times_ns);
+        self.pairs.append(&mut other.pairs);
+        self.values.append(&mut other.values);
+        self.attribute_sets.append(&mut other.attribute_sets);
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,6 +1,6 @@
 //! The dictionary: what samples refer to, each thing once, by dense ids.
 //!
-//! One structure serves a push, a batch, a partition and an answer; [`Importer`] copies from one into another what is
+//! One structure serves a push, a batch, a partition and an answer; [`crate::Importer`] copies from one into another what is
 //! needed and nothing else. Entry 0 of strings, stacks, attribute sets and pairs is the empty one. Ids are dense, only
 //! ever appended, and refer to entries of the same dictionary that exist; whoever adds an entry keeps that so.
 
@@ -16,45 +16,51 @@ type Map<K, V> = IndexMap<K, V, FixedState>;
 
 /// Interned text; id 0 is "".
 #[derive(Clone, Debug)]
-pub struct Strings(Set<Box<str>>);
+pub struct Strings {
+    texts: Set<Box<str>>,
+    text_bytes: usize,
+}
 
 impl Default for Strings {
     fn default() -> Self {
         let mut set = Set::default();
         set.insert(Box::from(""));
-        Self(set)
+        Self { texts: set, text_bytes: 0 }
     }
 }
 
 impl Strings {
     /// The id of a text, new or old.
     pub fn intern(&mut self, text: &str) -> u32 {
-        match self.0.get_index_of(text) {
+        match self.texts.get_index_of(text) {
             Some(id) => dense(id),
-            None => dense(self.0.insert_full(Box::from(text)).0),
+            None => {
+                self.text_bytes += text.len();
+                dense(self.texts.insert_full(Box::from(text)).0)
+            }
         }
     }
 
     /// The text of an id of this table.
     #[must_use]
     pub fn get(&self, id: u32) -> &str {
-        &self.0[id as usize]
+        &self.texts[id as usize]
     }
 
     pub(crate) fn at(&self, index: usize) -> &str {
-        &self.0[index]
+        &self.texts[index]
     }
 
     /// The id of a text that is here.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<u32> {
-        self.0.get_index_of(text).map(dense)
+        self.texts.get_index_of(text).map(dense)
     }
 
     /// How many there are, "" included.
     #[must_use]
     pub fn len(&self) -> u32 {
-        dense(self.0.len())
+        dense(self.texts.len())
     }
 
     /// Never: "" is always there.
@@ -93,6 +99,12 @@ pub struct Dictionary {
     pub attribute_sets: Set<Box<[Attribute]>>,
     /// What a sample's stack is.
     pub pairs: Set<StackPair>,
+    /// Locations of all stacks.
+    frames: usize,
+    /// Attributes of all sets.
+    attributes: usize,
+    /// Lines of all locations.
+    lines: usize,
 }
 
 impl Default for Dictionary {
@@ -105,6 +117,9 @@ impl Default for Dictionary {
             stacks: Map::default(),
             attribute_sets: Set::default(),
             pairs: Set::default(),
+            frames: 0,
+            attributes: 0,
+            lines: 0,
         };
         dictionary.stacks.insert(StackHash::default(), Some(Box::from([])));
         dictionary.attribute_sets.insert(Box::from([]));
@@ -129,7 +144,12 @@ impl Dictionary {
 
     /// The id of a location, new or old.
     pub fn intern_location(&mut self, location: Location) -> u32 {
-        dense(self.locations.insert_full(location).0)
+        let lines = if let Location::Lines { lines, .. } = &location { lines.len() } else { 0 };
+        let (id, is_new) = self.locations.insert_full(location);
+        if is_new {
+            self.lines += lines;
+        }
+        dense(id)
     }
 
     /// The id of a stack, new or old. A stack that was known by its hash alone gets its locations here.
@@ -138,6 +158,7 @@ impl Dictionary {
         let id = entry.index();
         let known = entry.or_insert(None);
         if known.is_none() {
+            self.frames += stack.as_deref().unwrap_or_default().len();
             *known = stack;
         }
         dense(id)
@@ -148,12 +169,54 @@ impl Dictionary {
         let strings = &self.strings;
         attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
         attributes.dedup_by_key(|attribute| attribute.key);
-        dense(self.attribute_sets.insert_full(attributes.into_boxed_slice()).0)
+        let count = attributes.len();
+        let (id, is_new) = self.attribute_sets.insert_full(attributes.into_boxed_slice());
+        if is_new {
+            self.attributes += count;
+        }
+        dense(id)
     }
 
     /// The id of a pair, new or old.
     pub fn intern_pair(&mut self, pair: StackPair) -> u32 {
         dense(self.pairs.insert_full(pair).0)
+    }
+
+    /// Whether it has all attribute sets of another.
+    #[must_use]
+    pub fn has_attributes_of(&self, other: &Self) -> bool {
+        let text = |id: u32| self.strings.find(other.strings.get(id));
+        let here = |attribute: &Attribute| {
+            let value = match attribute.value {
+                AttributeValue::Text(id) => AttributeValue::Text(text(id)?),
+                AttributeValue::Json(id) => AttributeValue::Json(text(id)?),
+                value => value,
+            };
+            Some(Attribute { key: text(attribute.key)?, unit: text(attribute.unit)?, value })
+        };
+        // Sorted by the keys' text, so in the same order in both.
+        other.attribute_sets.iter().all(|set| {
+            let set: Option<Vec<_>> = set.iter().map(here).collect();
+            set.is_some_and(|set| self.attribute_sets.contains(set.as_slice()))
+        })
+    }
+
+    /// About how many bytes it takes in memory: each table's entries, hashes and index, and what they own.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        // An entry of an index map: its hash (8), a slot of the table (4 to 8, by load), the allocator's header where it owns
+        // memory (16), and itself.
+        self.strings.text_bytes
+            + self.strings.texts.len() * (16 + 16 + 16)
+            + self.functions.len() * (size_of::<Function>() + 16)
+            + self.mappings.len() * (size_of::<MappingIdentity>() + 64)
+            + self.locations.len() * (size_of::<Location>() + 16)
+            + self.lines * size_of::<Line>()
+            + self.stacks.len() * (size_of::<(StackHash, Stack)>() + 32)
+            + self.frames * size_of::<u32>()
+            + self.attribute_sets.len() * (16 + 32)
+            + self.attributes * size_of::<Attribute>()
+            + self.pairs.len() * (size_of::<StackPair>() + 16)
     }
 
     /// The hash of a location's identity; the ids in it do not matter, what they stand for does.
@@ -225,157 +288,4 @@ pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
 /// Ids are dense u32: a dictionary is bounded (`limits`) long before it holds 2^32 entries.
 fn dense(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
-}
-
-/// Copies entries of one dictionary into another, each once.
-#[derive(Debug)]
-pub struct Importer<'a> {
-    from: &'a Dictionary,
-    strings: Vec<u32>,
-    functions: Vec<u32>,
-    mappings: Vec<u32>,
-    locations: Vec<u32>,
-    stacks: Vec<u32>,
-    attribute_sets: Vec<u32>,
-    pairs: Vec<u32>,
-}
-
-/// No entry has this id: see [`dense`].
-const UNKNOWN: u32 = u32::MAX;
-
-impl<'a> Importer<'a> {
-    /// An importer that has copied nothing yet. Always give its methods the same target.
-    #[must_use]
-    pub fn new(from: &'a Dictionary) -> Self {
-        let unknown = |length: usize| vec![UNKNOWN; length];
-        Self {
-            from,
-            strings: unknown(from.strings.0.len()),
-            functions: unknown(from.functions.len()),
-            mappings: unknown(from.mappings.len()),
-            locations: unknown(from.locations.len()),
-            stacks: unknown(from.stacks.len()),
-            attribute_sets: unknown(from.attribute_sets.len()),
-            pairs: unknown(from.pairs.len()),
-        }
-    }
-
-    /// The id in `to` of a text.
-    pub fn string(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        let known = &mut self.strings[id as usize];
-        if *known == UNKNOWN {
-            *known = to.strings.intern(self.from.strings.get(id));
-        }
-        *known
-    }
-
-    fn function(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.functions[id as usize] == UNKNOWN {
-            let from = self.from.functions[id as usize];
-            let copy = Function {
-                name: self.string(to, from.name),
-                system_name: self.string(to, from.system_name),
-                file: self.string(to, from.file),
-                start_line: from.start_line,
-            };
-            self.functions[id as usize] = to.intern_function(copy);
-        }
-        self.functions[id as usize]
-    }
-
-    fn mapping(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.mappings[id as usize] == UNKNOWN {
-            let from = self.from;
-            let (identity, file) = from.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
-            let identity = match identity {
-                MappingIdentity::BuildId(build_id) => MappingIdentity::BuildId(build_id.clone()),
-                MappingIdentity::File(file) => MappingIdentity::File(self.string(to, *file)),
-            };
-            let file = self.string(to, *file);
-            self.mappings[id as usize] = to.intern_mapping(identity, file);
-        }
-        self.mappings[id as usize]
-    }
-
-    /// The id in `to` of a location.
-    pub fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.locations[id as usize] == UNKNOWN {
-            let from = self.from;
-            let copy = match &from.locations[id as usize] {
-                Location::Address { mapping, address, frame_type } => Location::Address {
-                    mapping: self.mapping(to, *mapping),
-                    address: *address,
-                    frame_type: self.string(to, *frame_type),
-                },
-                Location::Lines { mapping_file, frame_type, lines } => Location::Lines {
-                    mapping_file: self.string(to, *mapping_file),
-                    frame_type: self.string(to, *frame_type),
-                    lines: lines
-                        .iter()
-                        .map(|line| Line { function: self.function(to, line.function), ..*line })
-                        .collect(),
-                },
-            };
-            self.locations[id as usize] = to.intern_location(copy);
-        }
-        self.locations[id as usize]
-    }
-
-    /// The id in `to` of a stack, its locations copied unless only its hash is here or `to` knows it.
-    pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.stacks[id as usize] == UNKNOWN {
-            let from = self.from;
-            let (hash, stack) =
-                from.stacks.get_index(id as usize).map_or_else(Default::default, |(h, s)| (*h, s.as_ref()));
-            let known = to.stacks.get(&hash).is_some_and(Option::is_some);
-            let copy: Stack = match stack {
-                Some(locations) if !known => {
-                    Some(locations.iter().map(|&location| self.location(to, location)).collect())
-                }
-                _ => None,
-            };
-            self.stacks[id as usize] = to.intern_stack(hash, copy);
-        }
-        self.stacks[id as usize]
-    }
-
-    /// The id in `to` of a stack of which only the hash is copied: whoever gets `to` knows the rest.
-    pub fn stack_reference(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.stacks[id as usize] == UNKNOWN {
-            let hash = self.from.stacks.get_index(id as usize).map_or_else(StackHash::default, |(hash, _)| *hash);
-            self.stacks[id as usize] = to.intern_stack(hash, None);
-        }
-        self.stacks[id as usize]
-    }
-
-    /// The id in `to` of an attribute set.
-    pub fn attributes(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.attribute_sets[id as usize] == UNKNOWN {
-            let from = self.from;
-            let copy = from.attribute_sets[id as usize]
-                .iter()
-                .map(|attribute| Attribute {
-                    key: self.string(to, attribute.key),
-                    unit: self.string(to, attribute.unit),
-                    value: match attribute.value {
-                        AttributeValue::Text(text) => AttributeValue::Text(self.string(to, text)),
-                        AttributeValue::Json(text) => AttributeValue::Json(self.string(to, text)),
-                        value => value,
-                    },
-                })
-                .collect();
-            self.attribute_sets[id as usize] = to.intern_attributes(copy);
-        }
-        self.attribute_sets[id as usize]
-    }
-
-    /// The id in `to` of a pair.
-    pub fn pair(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.pairs[id as usize] == UNKNOWN {
-            let StackPair { user, kernel } = self.from.pairs[id as usize];
-            let copy = StackPair { user: self.stack(to, user), kernel: self.stack(to, kernel) };
-            self.pairs[id as usize] = to.intern_pair(copy);
-        }
-        self.pairs[id as usize]
-    }
 }

@@ -1,5 +1,8 @@
 //! Labels of a series: sorted, unique names of `[a-zA-Z_][a-zA-Z0-9_]*`, as Prometheus has them.
 
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::tenant::TenantId;
@@ -9,15 +12,41 @@ pub const PROFILE_TYPE_LABEL: &str = "__profile_type__";
 /// The label that every series has.
 pub const SERVICE_NAME_LABEL: &str = "service_name";
 
-/// One label.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// One label. Two are equal if name and value are: the original name is for display only.
+#[derive(Clone, Debug)]
 pub struct Label {
     /// As queries write it.
     pub name: String,
     /// Any text.
     pub value: String,
-    /// The name as it was pushed, where that differs; for display only, no part of a series' identity.
+    /// The name as it was pushed, where that differs.
     pub original_name: Option<String>,
+}
+
+impl PartialEq for Label {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Label {}
+
+impl PartialOrd for Label {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Label {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (&self.name, &self.value).cmp(&(&other.name, &other.value))
+    }
+}
+
+impl Hash for Label {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.name, &self.value).hash(state);
+    }
 }
 
 /// The labels of one series, sorted by name, each name once, no empty value.
@@ -121,6 +150,13 @@ mod tests {
         let pairs: Vec<_> = set.iter().map(|l| (l.name.as_str(), l.value.as_str())).collect();
         assert_eq!(pairs, [("a", "1"), ("b", "2")]);
         assert_eq!((set.get("b"), set.get("c"), set.get("zz")), ("2", "", ""));
+    }
+
+    #[test]
+    fn how_a_name_was_pushed_makes_no_other_series() {
+        let [dots, underscores] = ["host.name", "host_name"].map(|name| LabelSet::new(vec![Label::new(name, "h")]));
+        assert_eq!(dots, underscores);
+        assert_eq!(std::collections::HashSet::from([dots, underscores]).len(), 1);
     }
 
     #[test]

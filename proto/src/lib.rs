@@ -14,6 +14,7 @@ pub mod bytes_codec;
 pub mod definitions;
 pub mod dictionary;
 pub mod entry;
+mod importer;
 pub mod label;
 pub mod limits;
 pub mod location;
@@ -26,8 +27,9 @@ pub mod wire;
 
 pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples};
 pub use build_id::BuildId;
-pub use dictionary::{Dictionary, Importer, StackPair};
+pub use dictionary::{Dictionary, StackPair};
 pub use entry::{Command, Entry};
+pub use importer::{Copied, Importer};
 pub use label::{Fingerprint, Label, LabelSet};
 pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash};
 pub use profile_type::{ProfileType, ValueType};

@@ -37,6 +37,14 @@ pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 /// Bytes of one Raft entry: an entry is replicated and applied as a whole, so a large one delays all behind it.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 
+/// Spans of six hours that the times of one batch may lie in: each opens a partition of its own. A month of them is more than
+/// anything that profiles live sends at once.
+pub const BATCH_PARTITIONS_MAX: usize = 128;
+
+/// Dictionaries and series in memory of one shard; over it, batches that define anything new are refused with 429 /
+/// RESOURCE_EXHAUSTED until older partitions are let go. 42,000 stacks of a C++ program take about 30 MB.
+pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
+
 /// The oldest time accepted: 2000-01-01T00:00:00Z. Older ones are clocks that were never set.
 pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
 
@@ -52,6 +60,10 @@ pub const QUERY_STEPS_MAX: i64 = 11_000;
 
 /// Cells (group x bucket x stack) of one answer of one shard: about 1 GiB in all representations together.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
+
+/// Nodes (callers and callees) of the stacks of one answer of one shard: what [`QUERY_CELLS_MAX`] stacks of a service need,
+/// which share most of their callers, about 256 MiB.
+pub const QUERY_NODES_MAX: usize = 8_000_000;
 
 /// Nodes of one flame graph.
 pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;

@@ -1,7 +1,7 @@
 //! The frame around every value that is larger than a number: version, length, checksum, then zstd.
 //!
 //! ```text
-//! | version u8 = 1 | unpacked length u32 | crc32c u32 of what follows | zstd frame |      little-endian
+//! | version u8 = 1 | unpacked length u32 | crc32c u32 of the two before and what follows | zstd frame |      little-endian
 //! ```
 //!
 //! Invariant: nothing is allocated for, or read of, a block whose checksum is wrong.
@@ -19,13 +19,21 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Packs bytes.
 pub(crate) fn pack(bytes: &[u8]) -> Result<Vec<u8>, std::io::Error> {
+    let length = u32::try_from(bytes.len()).ok().filter(|&length| length as usize <= UNPACKED_BYTES_MAX);
+    let length =
+        length.ok_or_else(|| std::io::Error::other(format!("{} bytes are too many for a block", bytes.len())))?;
     let packed = zstd::bulk::compress(bytes, ZSTD_LEVEL)?;
     let mut block = Vec::with_capacity(HEADER + packed.len());
     block.push(VERSION);
-    block.extend(u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
-    block.extend(crc32c::crc32c(&packed).to_le_bytes());
+    block.extend(length.to_le_bytes());
+    block.extend(checksum(&block, &packed).to_le_bytes());
     block.extend(packed);
     Ok(block)
+}
+
+/// Of version and length, then of what is packed.
+fn checksum(head: &[u8], packed: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(head), packed)
 }
 
 /// Unpacks what [`pack`] wrote; `key` is only used to say where an error is.
@@ -36,7 +44,7 @@ pub(crate) fn unpack(key: &[u8], block: &[u8]) -> Result<Vec<u8>, Corruption> {
         return fail(CorruptionCheck::Version);
     }
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u32::from(byte));
-    if number(&header[5..9]) != crc32c::crc32c(packed) {
+    if number(&header[5..9]) != checksum(&header[..5], packed) {
         return fail(CorruptionCheck::Checksum);
     }
     let length = number(&header[1..5]) as usize;

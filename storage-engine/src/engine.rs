@@ -11,21 +11,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use proto::{Answer, Selection, Window};
-use proto::{Batch, Command, Dictionary, Entry, Importer, SeriesSamples, TenantId};
+use proto::{Answer, Batch, Command, Entry, Importer, Selection, TenantId, Window, limits};
 use rocksdb::{DB, WriteBatch, WriteOptions};
 
 use crate::batch_ids::{self, BatchIds};
 use crate::database;
-use crate::error::{EngineError, SelectError};
+use crate::error::{EngineError, SelectError, StripError};
 use crate::key::{self, PartitionKey};
 use crate::matcher::ReadyMatcher;
 use crate::partition::{HEAD_SAMPLE_BYTES, Partition};
 use crate::select::{Accumulator, Gathered, gather};
-use crate::{Config, Outcome, Position, Statistics};
+use crate::split;
+use crate::strip::{defines_nothing, strip};
+use crate::{Config, Outcome, Position};
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed.
 const IDLE_PARTITIONS_MAX: usize = 16;
+
+/// The database as of one moment.
+pub(crate) type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
 
 /// One shard's data. All methods take `&self`; apply, skip and flush are called by one thread at a time, the others by any.
 pub struct Engine {
@@ -34,6 +38,8 @@ pub struct Engine {
     state: RwLock<State>,
     /// Up to where the database is on disk; behind a lock of its own, since flushing takes long.
     flushed: Mutex<Option<Position>>,
+    /// Partitions that are dropped from the state, whose files go when that is on disk.
+    dropped: Mutex<Vec<PartitionKey>>,
 }
 
 struct State {
@@ -48,9 +54,26 @@ struct State {
     existing: BTreeSet<PartitionKey>,
     loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
     head_bytes: usize,
-    samples_applied: u64,
     /// How often memory was moved into the database: what was read of it before may lack what came since.
     sealings: u64,
+}
+
+impl State {
+    /// Forgets partitions that nobody uses until few enough are left, oldest first: new samples and most queries go to the
+    /// newest. One that a selection holds stays: a second copy of it would get what the first then lacks.
+    fn let_go(&mut self, bytes_max: usize) {
+        let mut bytes: usize = self.loaded.values().map(|partition| partition.read().dictionary_bytes()).sum();
+        let mut count = self.loaded.len();
+        self.loaded.retain(|_, partition| {
+            let is_kept =
+                (count <= IDLE_PARTITIONS_MAX && bytes <= bytes_max) || count == 1 || Arc::strong_count(partition) > 1;
+            if !is_kept {
+                count -= 1;
+                bytes = bytes.saturating_sub(partition.read().dictionary_bytes());
+            }
+            is_kept
+        });
+    }
 }
 
 impl fmt::Debug for Engine {
@@ -78,10 +101,15 @@ impl Engine {
             existing: database::read_partition_keys(&database)?,
             loaded: BTreeMap::new(),
             head_bytes: 0,
-            samples_applied: 0,
             sealings: 0,
         };
-        Ok(Self { config, database, state: RwLock::new(state), flushed: Mutex::new(applied) })
+        Ok(Self {
+            config,
+            database,
+            state: RwLock::new(state),
+            flushed: Mutex::new(applied),
+            dropped: Mutex::default(),
+        })
     }
 
     /// The last entry in the state; after opening, the last flushed one.
@@ -99,40 +127,25 @@ impl Engine {
         self.state.read().membership.clone()
     }
 
-    /// Removes the definitions that the shard knows already: what is proposed holds only new ones.
+    /// The batch without the definitions that the shard knows already: what is proposed holds only new ones.
     ///
     /// # Errors
-    /// [`EngineError`] where a partition cannot be read.
-    pub fn strip(&self, batch: Batch) -> Result<Batch, EngineError> {
-        let Some(&tenant) = self.state.read().tenants.get(&batch.tenant) else { return Ok(batch) };
-        let keys: BTreeSet<_> = batch.series.iter().flat_map(|series| partitions_of(tenant, series)).collect();
-        let mut partitions = Vec::new();
-        for key in keys {
-            match self.partition(key)? {
-                Some(partition) => partitions.push(partition),
-                None => return Ok(batch),
-            }
+    /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read.
+    pub fn strip(&self, batch: &Batch) -> Result<Batch, StripError> {
+        let tenant = self.state.read().tenants.get(&batch.tenant).copied();
+        let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
+        let (partitions, partitions_max) = (keys.len(), limits::BATCH_PARTITIONS_MAX);
+        if partitions > partitions_max {
+            return Err(StripError::TooManyPartitions { partitions, partitions_max });
         }
-        let partitions: Vec<_> = partitions.iter().map(|partition| partition.read()).collect();
-        let Batch { tenant, id, dictionary: from, series } = batch;
-        let mut dictionary = Dictionary::default();
-        let mut importer = Importer::new(&from);
-        for (id, (hash, _)) in (0..).zip(&from.stacks).skip(1) {
-            if partitions.iter().all(|partition| partition.dictionary.stacks.contains_key(hash)) {
-                importer.stack_reference(&mut dictionary, id);
-            }
+        let known = keys.iter().map(|&key| self.partition(key)).collect::<Result<Option<Vec<_>>, _>>()?;
+        let known = known.filter(|_| tenant.is_some());
+        let stripped = known.as_ref().map_or_else(|| batch.clone(), |partitions| strip(batch, partitions));
+        let (bytes, bytes_max) = (self.dictionary_bytes(), self.config.dictionary_bytes_max);
+        if bytes > bytes_max && !known.is_some_and(|partitions| defines_nothing(&stripped, &partitions)) {
+            return Err(StripError::DictionaryFull { bytes, bytes_max });
         }
-        let strip_series = |mut series: SeriesSamples| {
-            if partitions.iter().all(|partition| partition.series.contains_key(&series.fingerprint)) {
-                series.labels = None;
-            }
-            let samples = &mut series.samples;
-            samples.pairs.iter_mut().for_each(|pair| *pair = importer.pair(&mut dictionary, *pair));
-            samples.attribute_sets.iter_mut().for_each(|set| *set = importer.attributes(&mut dictionary, *set));
-            series
-        };
-        let series = series.into_iter().map(strip_series).collect();
-        Ok(Batch { tenant, id, dictionary, series })
+        Ok(stripped)
     }
 
     /// Applies the entry at the next position.
@@ -188,37 +201,39 @@ impl Engine {
             return Ok(Outcome::Duplicate);
         }
         let tenant = known_tenant.unwrap_or(next_tenant);
-        let keys: BTreeSet<_> = batch.series.iter().flat_map(|series| partitions_of(tenant, series)).collect();
+        let parts = split::parts(tenant, batch);
         let mut partitions = Vec::new();
-        for &key in &keys {
+        for (key, parts) in parts {
             let existing = self.partition(key)?;
-            partitions.push((key, existing.unwrap_or_else(|| Arc::new(RwLock::new(Partition::new(key))))));
+            partitions.push((key, existing.unwrap_or_else(|| Arc::new(RwLock::new(Partition::new(key)))), parts));
         }
-        if !partitions.iter().all(|(_, partition)| partition.read().knows_what_is_stripped(batch)) {
+        if !partitions.iter().all(|(_, partition, _)| partition.read().knows_what_is_stripped(batch)) {
             return Ok(Outcome::Dangling);
+        }
+        // Definitions first, which nothing refers to yet, so that the state is held for the samples alone.
+        let mut added = 0;
+        let mut imported = Vec::new();
+        for (key, partition, parts) in partitions {
+            let mut importer = Importer::new(&batch.dictionary);
+            let mut inner = partition.write();
+            let samples: Vec<_> = parts.iter().map(|part| inner.import(&mut importer, part)).collect();
+            drop(inner);
+            added += samples.iter().map(|(_, samples)| samples.len()).sum::<usize>();
+            imported.push((key, partition, samples));
         }
         let mut state = self.state.write();
         if known_tenant.is_none() {
             state.tenants.insert(batch.tenant.clone(), tenant);
             state.unsealed_tenants.push((tenant, batch.tenant.clone()));
         }
-        let mut added = 0;
-        for (key, partition) in partitions {
+        for (key, partition, samples) in imported {
             let mut inner = partition.write();
-            let mut importer = Importer::new(&batch.dictionary);
-            for series in batch.series.iter().filter(|series| !series.samples.is_empty()) {
-                let times = &series.samples.times_ns;
-                let here = |i: usize| PartitionKey::of(tenant, times[i]) == key;
-                if (0..times.len()).any(here) {
-                    added += inner.add(&mut importer, series, here);
-                }
-            }
+            samples.into_iter().for_each(|(series, samples)| inner.add(series, samples));
             drop(inner);
             state.existing.insert(key);
             state.loaded.insert(key, partition);
         }
         state.head_bytes += added * HEAD_SAMPLE_BYTES;
-        state.samples_applied += added as u64;
         if let Some(id) = batch.id {
             state.batch_ids.insert(id, now_ns);
         }
@@ -245,10 +260,7 @@ impl Engine {
             batch.delete_range(key.prefix(), key.end());
         }
         self.seal(batch)?;
-        for key in &expired {
-            // Frees whole files at once; the rest goes with the next compaction.
-            self.database.delete_file_in_range(key.prefix(), key.end())?;
-        }
+        self.dropped.lock().extend(expired);
         Ok(Outcome::Applied)
     }
 
@@ -266,6 +278,11 @@ impl Engine {
         let applied = self.applied();
         self.database.flush()?;
         self.flushed.lock().clone_from(&applied);
+        // Only now: files go at once and for good, and what was dropped must not be half there after a crash.
+        for key in std::mem::take(&mut *self.dropped.lock()) {
+            // Frees whole files; the rest goes with the next compaction.
+            self.database.delete_file_in_range(key.prefix(), key.end())?;
+        }
         Ok(applied)
     }
 
@@ -298,11 +315,7 @@ impl Engine {
         state.unsealed_tenants.clear();
         state.head_bytes = 0;
         state.sealings += 1;
-        let idle = state.loaded.len().saturating_sub(IDLE_PARTITIONS_MAX);
-        for _ in 0..idle {
-            // Oldest first: new samples and most queries go to the newest.
-            state.loaded.pop_first();
-        }
+        state.let_go(self.config.dictionary_bytes_max / 2);
         Ok(())
     }
 
@@ -335,21 +348,41 @@ impl Engine {
     /// [`SelectError`]: the question is wrong, its answer too large, or the state cannot be read.
     pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
         let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let (gathered, snapshot) = self.gather(&selection.tenant, &matchers, selection.fold.window())?;
-        let mut accumulator = Accumulator::new(selection, &matchers);
-        for gathered in gathered.iter().rev() {
-            accumulator.add(&snapshot, gathered)?;
-        }
-        Ok(accumulator.finish())
+        self.read(&selection.tenant, &matchers, selection.fold.window(), |gathered, snapshot| {
+            let mut accumulator = Accumulator::new(selection, &matchers);
+            for gathered in gathered.iter().rev() {
+                accumulator.add(snapshot, gathered)?;
+            }
+            Ok(accumulator.finish())
+        })
     }
 
-    /// What matches in each partition of the window, oldest first, and the database as of the same moment.
-    pub(crate) fn gather(
+    /// What `work` makes of what matches in each partition of the window, oldest first, and of the database as of the same
+    /// moment.
+    pub(crate) fn read<T>(
         &self,
         tenant: &TenantId,
         matchers: &[ReadyMatcher],
         window: Window,
-    ) -> Result<(Vec<Gathered>, rocksdb::SnapshotWithThreadMode<'_, DB>), SelectError> {
+        work: impl Fn(&[Gathered], &Snapshot<'_>) -> Result<T, SelectError>,
+    ) -> Result<T, SelectError> {
+        loop {
+            let (gathered, snapshot) = self.gather(tenant, matchers, window)?;
+            let result = work(&gathered, &snapshot);
+            let state = self.state.read();
+            if gathered.iter().all(|gathered| state.existing.contains(&gathered.key)) {
+                return result;
+            }
+            // One was dropped meanwhile, and its files, which no snapshot keeps, may have gone before all was read.
+        }
+    }
+
+    fn gather(
+        &self,
+        tenant: &TenantId,
+        matchers: &[ReadyMatcher],
+        window: Window,
+    ) -> Result<(Vec<Gathered>, Snapshot<'_>), SelectError> {
         let overlaps = |key: &PartitionKey| key.start_ns() <= window.end_ns && window.start_ns < key.end_ns();
         let keys: Vec<_> = {
             let state = self.state.read();
@@ -368,28 +401,13 @@ impl Engine {
         Ok((gathered, snapshot))
     }
 
-    /// See [`Statistics`].
-    pub fn statistics(&self) -> Statistics {
-        let state = self.state.read();
-        let oldest = state.existing.first();
-        let partitions = state.loaded.values().map(|partition| partition.read());
-        let (series, dictionary_bytes) = partitions.fold((0, 0), |(series, bytes), partition| {
-            (series + partition.series.len() as u64, bytes + partition.dictionary_bytes() as u64)
-        });
-        let size = |property| self.database.property_int_value(property).ok().flatten().unwrap_or_default();
-        Statistics {
-            head_bytes: state.head_bytes as u64,
-            dictionary_bytes,
-            disk_bytes: size("rocksdb.total-sst-files-size"),
-            oldest_ns: oldest.map(|key| key.start_ns()),
-            oldest_end_ns: oldest.map(|key| key.end_ns()),
-            series,
-            samples_applied: state.samples_applied,
-        }
+    /// The end of the oldest partition, nanoseconds since 1970: expiring before it frees space.
+    pub fn oldest_end_ns(&self) -> Option<i64> {
+        self.state.read().existing.first().map(|key| key.end_ns())
     }
-}
 
-/// The partitions that a series' samples are in.
-fn partitions_of(tenant: u32, series: &SeriesSamples) -> BTreeSet<PartitionKey> {
-    series.samples.times_ns.iter().map(|&time| PartitionKey::of(tenant, time)).collect()
+    /// About how many bytes dictionaries and series take in memory.
+    pub fn dictionary_bytes(&self) -> usize {
+        self.state.read().loaded.values().map(|partition| partition.read().dictionary_bytes()).sum()
+    }
 }

@@ -44,6 +44,35 @@ impl EngineError {
     }
 }
 
+/// Why a batch is not prepared for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum StripError {
+    /// Each would open a partition of its own.
+    #[error(
+        "the times of one batch lie in {partitions} spans of six hours, at most {partitions_max} are taken: send it in parts"
+    )]
+    TooManyPartitions {
+        /// In the batch.
+        partitions: usize,
+        /// See `limits`.
+        partitions_max: usize,
+    },
+    /// There is no memory for what the batch defines.
+    #[error(
+        "stacks, attributes and series take {bytes} bytes of memory, at most {bytes_max} are allowed: nothing new is taken \
+         until older partitions are let go; look for a label or attribute whose values never repeat"
+    )]
+    DictionaryFull {
+        /// Now.
+        bytes: usize,
+        /// See `limits`.
+        bytes_max: usize,
+    },
+    /// See there.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
 /// A value of the state database that failed a check.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -99,6 +128,12 @@ pub enum SelectError {
     TooLarge {
         /// See `limits`.
         cells_max: usize,
+    },
+    /// Over the memory budget of one query.
+    #[error("the stacks of the answer have more than {nodes_max} frames: ask for a shorter range or fewer services")]
+    TooManyNodes {
+        /// See `limits`.
+        nodes_max: usize,
     },
     /// See there.
     #[error(transparent)]

@@ -25,10 +25,12 @@ mod matcher;
 mod partition;
 mod select;
 mod series;
+mod split;
+mod strip;
 mod tree;
 
 pub use engine::Engine;
-pub use error::{Corruption, CorruptionCheck, EngineError, SelectError};
+pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 
 /// Where and how large.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct Config {
     pub directory: PathBuf,
     /// Bytes of unsealed samples at which [`Engine::wants_flush`] says so.
     pub head_bytes_max: usize,
+    /// Bytes of dictionaries and series in memory over which [`Engine::strip`] refuses what is new.
+    pub dictionary_bytes_max: usize,
     /// Bytes of RocksDB's block cache.
     pub cache_bytes: usize,
 }
@@ -59,25 +63,6 @@ pub enum Outcome {
     Duplicate,
     /// It refers to definitions that the shard does not have (any more): nothing changed; propose it again with all of them.
     Dangling,
-}
-
-/// What is known of the engine's size.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Statistics {
-    /// Unsealed samples in memory.
-    pub head_bytes: u64,
-    /// Dictionaries and indexes in memory, about.
-    pub dictionary_bytes: u64,
-    /// Files of the state database.
-    pub disk_bytes: u64,
-    /// Start of the oldest partition, nanoseconds since 1970.
-    pub oldest_ns: Option<i64>,
-    /// End of the oldest partition: expiring before it frees space.
-    pub oldest_end_ns: Option<i64>,
-    /// Series of the partitions in memory.
-    pub series: u64,
-    /// Samples applied since the engine was opened.
-    pub samples_applied: u64,
 }
 
 /// Series that have samples in a window.

@@ -3,19 +3,21 @@
 //! Dictionary and series only grow; `persisted_*` say how much of them is in the state database, so that sealing writes
 //! what is new and nothing else. Ids are the same in memory and in chunks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 
 use foldhash::fast::FixedState;
 use indexmap::IndexMap;
+use indexmap::map::Entry;
 use prost::Message;
 use proto::definitions::Lengths;
-use proto::{Batch, Dictionary, Fingerprint, Importer, LabelSet, Samples, SeriesSamples, wire};
+use proto::{Batch, Dictionary, Fingerprint, Importer, Label, LabelSet, Samples, wire};
 use rocksdb::{DB, IteratorMode, ReadOptions, WriteBatch};
 
 use crate::block;
 use crate::chunk;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::key::{PartitionKey, window_of};
+use crate::split::Part;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +30,7 @@ pub(crate) struct Partition {
     persisted_dictionary: Lengths,
     persisted_series: usize,
     dictionary_blocks: u32,
+    label_bytes: usize,
 }
 
 /// Bytes of one sample in the head.
@@ -44,6 +47,7 @@ impl Partition {
             head: BTreeMap::new(),
             persisted_series: 0,
             dictionary_blocks: 0,
+            label_bytes: 0,
         }
     }
 
@@ -53,6 +57,10 @@ impl Partition {
         for item in scan(database, &key.dictionary_section()) {
             let (at, value) = item?;
             let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
+            // A block that is missing would give its ids to the next.
+            if at.as_ref() != key.dictionary_block(partition.dictionary_blocks).as_slice() {
+                return Err(corrupt().into());
+            }
             let definitions = wire::Definitions::decode(block::unpack(&at, &value)?.as_slice());
             let definitions = definitions.map_err(|_undecodable| corrupt())?;
             partition.dictionary.extend_from_wire(&definitions).map_err(|_inconsistent| corrupt())?;
@@ -61,11 +69,18 @@ impl Partition {
         for item in scan(database, &key.series_section()) {
             let (at, value) = item?;
             let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
+            if at.as_ref() != key.series_block(u32::try_from(partition.series.len()).unwrap_or(u32::MAX)).as_slice() {
+                return Err(corrupt().into());
+            }
             let batch = wire::Batch::decode(block::unpack(&at, &value)?.as_slice());
             for series in batch.map_err(|_undecodable| corrupt())?.series {
                 let fingerprint =
                     u128::from_be_bytes(series.fingerprint.as_ref().try_into().map_err(|_length| corrupt())?);
-                partition.series.insert(Fingerprint(fingerprint), LabelSet::from_wire(series.labels));
+                let labels = LabelSet::from_wire(series.labels);
+                partition.label_bytes += label_bytes(&labels);
+                if partition.series.insert(Fingerprint(fingerprint), labels).is_some() {
+                    return Err(corrupt().into());
+                }
             }
         }
         partition.persisted_dictionary = partition.dictionary.lengths();
@@ -84,25 +99,35 @@ impl Partition {
                 .all(|series| series.labels.is_some() || self.series.contains_key(&series.fingerprint))
     }
 
-    /// Adds those samples of a series that `wanted` says; what they refer to must be in the batch or here.
-    pub(crate) fn add(
-        &mut self,
-        importer: &mut Importer<'_>,
-        series: &SeriesSamples,
-        wanted: impl Fn(usize) -> bool,
-    ) -> usize {
+    /// Makes the definitions of a part its own; returns the series' id and the samples by this partition's ids, for
+    /// [`Partition::add`]. What the part refers to must be in the batch or here.
+    pub(crate) fn import(&mut self, importer: &mut Importer<'_>, part: &Part<'_>) -> (u32, Samples) {
+        let series = part.series;
         let entry = self.series.entry(series.fingerprint);
         let id = u32::try_from(entry.index()).unwrap_or(u32::MAX);
-        entry.or_insert_with(|| series.labels.clone().unwrap_or_default());
-        let head = self.head.entry(id).or_default();
-        let before = head.len();
+        if let Entry::Vacant(entry) = entry {
+            let labels = series.labels.clone().unwrap_or_default();
+            self.label_bytes += label_bytes(&labels);
+            entry.insert(labels);
+        }
         let from = &series.samples;
-        for i in (0..from.len()).filter(|&i| wanted(i)) {
+        let mut samples = Samples::default();
+        part.for_each(|i| {
             let pair = importer.pair(&mut self.dictionary, from.pairs[i]);
             let attribute_set = importer.attributes(&mut self.dictionary, from.attribute_sets[i]);
-            head.push(from.times_ns[i], pair, from.values[i], attribute_set);
+            samples.push(from.times_ns[i], pair, from.values[i], attribute_set);
+        });
+        (id, samples)
+    }
+
+    /// Adds samples that [`Partition::import`] made.
+    pub(crate) fn add(&mut self, series: u32, samples: Samples) {
+        match self.head.entry(series) {
+            btree_map::Entry::Vacant(head) => {
+                head.insert(samples);
+            }
+            btree_map::Entry::Occupied(head) => head.into_mut().append(samples),
         }
-        head.len() - before
     }
 
     /// Writes what is new since the last sealing; [`Partition::sealed`] must follow when the batch is written.
@@ -146,17 +171,16 @@ impl Partition {
 
     /// About how many bytes dictionary and series take.
     pub(crate) fn dictionary_bytes(&self) -> usize {
-        let d = &self.dictionary;
-        let frames: usize = d.stacks.values().flatten().map(|stack| stack.len() * 4).sum();
-        // Measured per entry: hash table, key and allocation.
-        frames
-            + d.strings.len() as usize * 64
-            + d.locations.len() * 80
-            + d.stacks.len() * 64
-            + d.pairs.len() * 24
-            + d.attribute_sets.len() * 120
-            + self.series.len() * 600
+        self.dictionary.memory_bytes() + self.label_bytes
     }
+}
+
+/// About how many bytes a series with these labels takes.
+fn label_bytes(labels: &LabelSet) -> usize {
+    // Three strings and the index's entry.
+    let text =
+        |label: &Label| label.name.len() + label.value.len() + label.original_name.as_ref().map_or(0, String::len);
+    48 + labels.iter().map(|label| size_of::<Label>() + 3 * 16 + text(label)).sum::<usize>()
 }
 
 /// Samples by the window they are in, ascending.

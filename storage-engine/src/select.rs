@@ -13,20 +13,30 @@ use hashbrown::{HashMap, HashSet};
 use indexmap::IndexSet;
 use parking_lot::RwLock;
 use proto::{Answer, Dictionary, Fold, Label, LabelSet, Samples, Selection, StackDetail, Window, limits};
-use rocksdb::{DB, ReadOptions, SnapshotWithThreadMode};
+use rocksdb::ReadOptions;
 
 use crate::chunk;
-use crate::error::SelectError;
+use crate::engine::Snapshot;
+use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::key::{PartitionKey, WINDOW_NS, window_of};
 use crate::matcher::{ReadyMatcher, attribute, on_series};
 use crate::partition::Partition;
-use crate::tree::StackTree;
+use crate::tree::{PartitionNames, StackTree};
 
 /// What was gathered of one partition.
 pub(crate) struct Gathered {
     pub(crate) partition: Arc<RwLock<Partition>>,
     pub(crate) key: PartitionKey,
     pub(crate) series: Vec<GatheredSeries>,
+    /// How many ids there are: what was sealed by then refers to no others.
+    known: Known,
+}
+
+/// Lengths of a partition's tables.
+#[derive(Clone, Copy)]
+struct Known {
+    pairs: usize,
+    attribute_sets: usize,
 }
 
 /// A series that matches, and a copy of its head.
@@ -47,7 +57,8 @@ pub(crate) fn gather(partition: &Arc<RwLock<Partition>>, matchers: &[ReadyMatche
             GatheredSeries { id, labels: labels.clone(), head }
         })
         .collect();
-    Gathered { partition: Arc::clone(partition), key: inner.key, series }
+    let known = Known { pairs: inner.dictionary.pairs.len(), attribute_sets: inner.dictionary.attribute_sets.len() };
+    Gathered { partition: Arc::clone(partition), key: inner.key, series, known }
 }
 
 /// The samples in `(start, end]`.
@@ -63,8 +74,8 @@ fn inside(samples: &Samples, window: Window) -> Samples {
 
 /// All samples of a series in the window, sealed or not, one piece after another, until `visit` has seen enough.
 pub(crate) fn pieces(
-    snapshot: &SnapshotWithThreadMode<'_, DB>,
-    key: PartitionKey,
+    snapshot: &Snapshot<'_>,
+    gathered: &Gathered,
     series: &GatheredSeries,
     window: Window,
     mut visit: impl FnMut(&Samples) -> Result<ControlFlow<()>, SelectError>,
@@ -72,12 +83,19 @@ pub(crate) fn pieces(
     if !series.head.is_empty() && visit(&series.head)?.is_break() {
         return Ok(());
     }
+    let Gathered { key, known, .. } = gathered;
     let mut options = ReadOptions::default();
     options.set_iterate_upper_bound(key.chunks_from(series.id, window_of(window.end_ns).saturating_add(WINDOW_NS)));
     let mut cursor = snapshot.raw_iterator_opt(options);
     cursor.seek(key.chunks_from(series.id, window_of(window.start_ns)));
     while let Some((at, value)) = cursor.item() {
-        let samples = inside(&chunk::decode(at, value)?, window);
+        let samples = chunk::decode(at, value)?;
+        let dangles = samples.pairs.iter().any(|&pair| pair as usize >= known.pairs)
+            || samples.attribute_sets.iter().any(|&set| set as usize >= known.attribute_sets);
+        if dangles {
+            return Err(Corruption { key: at.to_vec(), check: CorruptionCheck::Content }.into());
+        }
+        let samples = inside(&samples, window);
         if !samples.is_empty() && visit(&samples)?.is_break() {
             return Ok(());
         }
@@ -101,6 +119,9 @@ pub(crate) struct Accumulator<'a> {
     ended: HashSet<LabelSet, FixedState>,
 }
 
+/// Stacks that are named under one hold of the partition's lock: some milliseconds of the deepest ones.
+const NAMED_AT_ONCE: usize = 256;
+
 /// Sums of one partition: (group, bucket edge or time, pair) to sum.
 type PartitionSums = HashMap<(u32, i64, u32), i128, FixedState>;
 
@@ -119,27 +140,29 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Adds a partition's samples; newer partitions come first.
-    pub(crate) fn add(
-        &mut self,
-        snapshot: &SnapshotWithThreadMode<'_, DB>,
-        gathered: &Gathered,
-    ) -> Result<(), SelectError> {
+    pub(crate) fn add(&mut self, snapshot: &Snapshot<'_>, gathered: &Gathered) -> Result<(), SelectError> {
         let mut sums = PartitionSums::default();
         for series in &gathered.series {
             self.add_series(snapshot, gathered, series, &mut sums)?;
         }
-        let partition = gathered.partition.read();
-        let mut names = self.tree.names_of(&partition.dictionary);
-        for ((group, bucket, pair), sum) in sums {
-            let node = names.node(&mut self.tree, pair);
-            *self.sums.entry((group, bucket, node)).or_default() += sum;
+        let mut names = PartitionNames::default();
+        let mut sums = sums.into_iter();
+        while sums.len() > 0 {
+            // The lock is let go in between: `apply` waits for it.
+            let partition = gathered.partition.read();
+            let mut naming = names.resume(&partition.dictionary);
+            for ((group, bucket, pair), sum) in sums.by_ref().take(NAMED_AT_ONCE) {
+                let node = naming.node(&mut self.tree, pair)?;
+                *self.sums.entry((group, bucket, node)).or_default() += sum;
+            }
+            names = naming.stop();
         }
         check_size(self.sums.len())
     }
 
     fn add_series(
         &mut self,
-        snapshot: &SnapshotWithThreadMode<'_, DB>,
+        snapshot: &Snapshot<'_>,
         gathered: &Gathered,
         series: &GatheredSeries,
         sums: &mut PartitionSums,
@@ -149,14 +172,14 @@ impl<'a> Accumulator<'a> {
         let keeps_stacks = self.selection.stacks != StackDetail::None;
         let last = match self.selection.fold {
             Fold::Last(_) if self.ended.contains(&series.labels) => return Ok(()),
-            Fold::Last(_) => last_time(snapshot, gathered.key, series, window)?,
+            Fold::Last(_) => last_time(snapshot, gathered, series, window)?,
             Fold::Sum(_) | Fold::Points(_) => None,
         };
         if last.is_some() {
             self.ended.insert(series.labels.clone());
         }
         let mut any = false;
-        pieces(snapshot, gathered.key, series, window, |samples| {
+        pieces(snapshot, gathered, series, window, |samples| {
             let partition = grouping.reads_attributes().then(|| gathered.partition.read());
             let dictionary = partition.as_ref().map(|partition| &partition.dictionary);
             for i in 0..samples.len() {
@@ -228,13 +251,13 @@ fn bucket_of(edges: &[i64], time: i64) -> i64 {
 
 /// The last time in the window at which a series has a sample in this partition.
 fn last_time(
-    snapshot: &SnapshotWithThreadMode<'_, DB>,
-    key: PartitionKey,
+    snapshot: &Snapshot<'_>,
+    gathered: &Gathered,
     series: &GatheredSeries,
     window: Window,
 ) -> Result<Option<i64>, SelectError> {
     let mut last = None;
-    pieces(snapshot, key, series, window, |samples| {
+    pieces(snapshot, gathered, series, window, |samples| {
         last = last.max(samples.times_ns.iter().copied().max());
         Ok(ControlFlow::Continue(()))
     })?;

@@ -6,10 +6,9 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use proto::{Dictionary, Fold, LabelSet, Matcher, Selection, StackDetail, TenantId, Window};
-use rocksdb::DB;
 
 use crate::SeriesAnswer;
-use crate::engine::Engine;
+use crate::engine::{Engine, Snapshot};
 use crate::error::SelectError;
 use crate::matcher::{ReadyMatcher, on_series};
 use crate::select::{Gathered, GatheredSeries, pieces};
@@ -21,25 +20,25 @@ impl Engine {
     /// As [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
         let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let (gathered, snapshot) = self.gather(tenant, &ready, window)?;
-        let mut attribute_names = BTreeSet::new();
-        for gathered in &gathered {
-            attribute_names.extend(attribute_names_of(&gathered.partition.read().dictionary));
-        }
-        // A matcher on a name that no attribute has says the same of every sample.
-        let by_attributes = |series: &GatheredSeries| {
-            let on_samples = on_series(&ready, &series.labels).unwrap_or_default();
-            on_samples.iter().any(|matcher| !matcher.accepts("") || attribute_names.contains(&matcher.name))
-        };
-        let attribute_names = &attribute_names;
-        let series = if gathered.iter().flat_map(|gathered| &gathered.series).any(by_attributes) {
-            self.series_by_samples(tenant, matchers, window)?
-        } else {
-            with_samples(&gathered, &snapshot, window)?
-        };
-        Ok(SeriesAnswer {
-            series: series.into_iter().collect(),
-            attribute_names: attribute_names.iter().cloned().collect(),
+        self.read(tenant, &ready, window, |gathered, snapshot| {
+            let mut attribute_names = BTreeSet::new();
+            for gathered in gathered {
+                attribute_names.extend(attribute_names_of(&gathered.partition.read().dictionary));
+            }
+            // A matcher on a name that no attribute has says the same of every sample.
+            let by_attributes = |series: &GatheredSeries| {
+                let on_samples = on_series(&ready, &series.labels).unwrap_or_default();
+                on_samples.iter().any(|matcher| !matcher.accepts("") || attribute_names.contains(&matcher.name))
+            };
+            let series = if gathered.iter().flat_map(|gathered| &gathered.series).any(by_attributes) {
+                self.series_by_samples(tenant, matchers, window)?
+            } else {
+                with_samples(gathered, snapshot, window)?
+            };
+            Ok(SeriesAnswer {
+                series: series.into_iter().collect(),
+                attribute_names: attribute_names.into_iter().collect(),
+            })
         })
     }
 
@@ -70,7 +69,7 @@ fn attribute_names_of(dictionary: &Dictionary) -> BTreeSet<String> {
 /// The series that have any sample in the window.
 fn with_samples(
     gathered: &[Gathered],
-    snapshot: &rocksdb::SnapshotWithThreadMode<'_, DB>,
+    snapshot: &Snapshot<'_>,
     window: Window,
 ) -> Result<BTreeSet<LabelSet>, SelectError> {
     let mut found = BTreeSet::new();
@@ -78,7 +77,7 @@ fn with_samples(
         for series in partition.series.iter() {
             let mut any = found.contains(&series.labels);
             if !any {
-                pieces(snapshot, partition.key, series, window, |_samples| {
+                pieces(snapshot, partition, series, window, |_samples| {
                     any = true;
                     Ok(ControlFlow::Break(()))
                 })?;

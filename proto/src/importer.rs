@@ -1,0 +1,173 @@
+//! Copying from one [`Dictionary`] into another what is needed and nothing else.
+
+use crate::attribute::{Attribute, AttributeValue};
+use crate::dictionary::{Dictionary, Stack, StackPair};
+use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
+
+/// Copies entries of one dictionary into another, each once.
+#[derive(Debug)]
+pub struct Importer<'a> {
+    from: &'a Dictionary,
+    copied: Copied,
+}
+
+/// What an [`Importer`] has copied so far: by id of the one dictionary, the id in the other.
+#[derive(Debug, Default)]
+pub struct Copied {
+    strings: Vec<u32>,
+    functions: Vec<u32>,
+    mappings: Vec<u32>,
+    locations: Vec<u32>,
+    stacks: Vec<u32>,
+    attribute_sets: Vec<u32>,
+    pairs: Vec<u32>,
+}
+
+/// No entry has this id: dictionaries are bounded long before.
+const UNKNOWN: u32 = u32::MAX;
+
+impl<'a> Importer<'a> {
+    /// An importer that has copied nothing yet. Always give its methods the same target.
+    #[must_use]
+    pub fn new(from: &'a Dictionary) -> Self {
+        Self::resume(from, Copied::default())
+    }
+
+    /// Goes on where an importer of the same dictionaries stopped; both may have grown since.
+    #[must_use]
+    pub fn resume(from: &'a Dictionary, mut copied: Copied) -> Self {
+        copied.strings.resize(from.strings.len() as usize, UNKNOWN);
+        copied.functions.resize(from.functions.len(), UNKNOWN);
+        copied.mappings.resize(from.mappings.len(), UNKNOWN);
+        copied.locations.resize(from.locations.len(), UNKNOWN);
+        copied.stacks.resize(from.stacks.len(), UNKNOWN);
+        copied.attribute_sets.resize(from.attribute_sets.len(), UNKNOWN);
+        copied.pairs.resize(from.pairs.len(), UNKNOWN);
+        Self { from, copied }
+    }
+
+    /// What it has copied, for [`Importer::resume`].
+    #[must_use]
+    pub fn stop(self) -> Copied {
+        self.copied
+    }
+
+    /// The id in `to` of a text.
+    pub fn string(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        let known = &mut self.copied.strings[id as usize];
+        if *known == UNKNOWN {
+            *known = to.strings.intern(self.from.strings.get(id));
+        }
+        *known
+    }
+
+    fn function(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.functions[id as usize] == UNKNOWN {
+            let from = self.from.functions[id as usize];
+            let copy = Function {
+                name: self.string(to, from.name),
+                system_name: self.string(to, from.system_name),
+                file: self.string(to, from.file),
+                start_line: from.start_line,
+            };
+            self.copied.functions[id as usize] = to.intern_function(copy);
+        }
+        self.copied.functions[id as usize]
+    }
+
+    fn mapping(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.mappings[id as usize] == UNKNOWN {
+            let from = self.from;
+            let (identity, file) = from.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
+            let identity = match identity {
+                MappingIdentity::BuildId(build_id) => MappingIdentity::BuildId(build_id.clone()),
+                MappingIdentity::File(file) => MappingIdentity::File(self.string(to, *file)),
+            };
+            let file = self.string(to, *file);
+            self.copied.mappings[id as usize] = to.intern_mapping(identity, file);
+        }
+        self.copied.mappings[id as usize]
+    }
+
+    /// The id in `to` of a location.
+    pub fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.locations[id as usize] == UNKNOWN {
+            let from = self.from;
+            let copy = match &from.locations[id as usize] {
+                Location::Address { mapping, address, frame_type } => Location::Address {
+                    mapping: self.mapping(to, *mapping),
+                    address: *address,
+                    frame_type: self.string(to, *frame_type),
+                },
+                Location::Lines { mapping_file, frame_type, lines } => Location::Lines {
+                    mapping_file: self.string(to, *mapping_file),
+                    frame_type: self.string(to, *frame_type),
+                    lines: lines
+                        .iter()
+                        .map(|line| Line { function: self.function(to, line.function), ..*line })
+                        .collect(),
+                },
+            };
+            self.copied.locations[id as usize] = to.intern_location(copy);
+        }
+        self.copied.locations[id as usize]
+    }
+
+    /// The id in `to` of a stack, its locations copied unless only its hash is here or `to` knows it.
+    pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.stacks[id as usize] == UNKNOWN {
+            let from = self.from;
+            let (hash, stack) =
+                from.stacks.get_index(id as usize).map_or_else(Default::default, |(h, s)| (*h, s.as_ref()));
+            let known = to.stacks.get(&hash).is_some_and(Option::is_some);
+            let copy: Stack = match stack {
+                Some(locations) if !known => {
+                    Some(locations.iter().map(|&location| self.location(to, location)).collect())
+                }
+                _ => None,
+            };
+            self.copied.stacks[id as usize] = to.intern_stack(hash, copy);
+        }
+        self.copied.stacks[id as usize]
+    }
+
+    /// The id in `to` of a stack of which only the hash is copied: whoever gets `to` knows the rest.
+    pub fn stack_reference(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.stacks[id as usize] == UNKNOWN {
+            let hash = self.from.stacks.get_index(id as usize).map_or_else(StackHash::default, |(hash, _)| *hash);
+            self.copied.stacks[id as usize] = to.intern_stack(hash, None);
+        }
+        self.copied.stacks[id as usize]
+    }
+
+    /// The id in `to` of an attribute set.
+    pub fn attributes(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.attribute_sets[id as usize] == UNKNOWN {
+            let from = self.from;
+            let copy = from.attribute_sets[id as usize]
+                .iter()
+                .map(|attribute| Attribute {
+                    key: self.string(to, attribute.key),
+                    unit: self.string(to, attribute.unit),
+                    value: match attribute.value {
+                        AttributeValue::Text(text) => AttributeValue::Text(self.string(to, text)),
+                        AttributeValue::Json(text) => AttributeValue::Json(self.string(to, text)),
+                        value => value,
+                    },
+                })
+                .collect();
+            self.copied.attribute_sets[id as usize] = to.intern_attributes(copy);
+        }
+        self.copied.attribute_sets[id as usize]
+    }
+
+    /// The id in `to` of a pair.
+    pub fn pair(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.copied.pairs[id as usize] == UNKNOWN {
+            let StackPair { user, kernel } = self.from.pairs[id as usize];
+            let copy = StackPair { user: self.stack(to, user), kernel: self.stack(to, kernel) };
+            self.copied.pairs[id as usize] = to.intern_pair(copy);
+        }
+        self.copied.pairs[id as usize]
+    }
+}
