@@ -28,7 +28,7 @@ const TESTS_MIN: usize = 15;
 
 fn chromium() -> Option<PathBuf> {
     let named = std::env::var_os("VARVE_CHROMIUM").map(PathBuf::from);
-    named.or_else(|| tool("chromium")).filter(|path| path.is_file())
+    named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
 /// Answers `kill` and `start` of the page's tests, which are shell commands: each touches a file and waits until it is gone.
@@ -127,7 +127,7 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     let mut needed: Vec<&str> = ON_A_REAL_SERVER.into();
     match &obstacle {
         None => needed.push(ON_THIS_HOST),
-        Some(obstacle) => skipped(ON_THIS_HOST, obstacle),
+        Some(obstacle) => skipped(ON_THIS_HOST, format!("BPF: {obstacle}")),
     }
     if large.is_none() {
         needed.remove(0);

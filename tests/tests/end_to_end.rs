@@ -59,7 +59,7 @@ fn line_of(function: &str) -> u64 {
 fn shares_and_weights(test: &str, processes: Processes) {
     let _alone = alone();
     if let Some(obstacle) = bpf_obstacle() {
-        return skipped(test, obstacle);
+        return skipped(test, format!("BPF: {obstacle}"));
     }
     let name = format!("shares_{}", std::process::id());
     let program = Program::compile(&name, HOT_AND_COLD, &[]);

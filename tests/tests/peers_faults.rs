@@ -210,10 +210,12 @@ fn thirty_two_clients_are_all_served_and_nothing_is_dropped() {
     let total = varve.total("sum(sum_over_time(process_cpu{service_name=~\"client-.*\"}[1h]))", now as f64 / 1e9 + 1.0);
     let samples = 32 * 25 * 20 * 50;
     assert_eq!(total, (samples * PERIOD_NS) as f64);
+    let peak_mib = varve.peak_mib();
     figure(
         &json!({"suite": "peers_faults", "clients": 32, "pushes": 800, "refused": 0, "samples": samples, "seconds": took,
-        "peak_mib": varve.peak_mib()}),
+        "peak_mib": peak_mib}),
     );
+    assert!(peak_mib < 400, "{peak_mib} MiB");
 }
 
 // One TOP query killed Parca's server; a query of everything must not.
