@@ -152,9 +152,9 @@ impl Table {
         }
     }
 
-    /// Its size in memory when all of it is in use.
+    /// What it counts as while it is mapped.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        counted_bytes(self.bytes.len() as u64)
     }
 
     fn symcache(&self) -> Result<SymCache<'_>, TableError> {
@@ -188,6 +188,11 @@ impl Table {
         }
         address.checked_sub(self.header.base).ok_or(Reason::AddressOutsideFile)
     }
+}
+
+/// What a table of this size counts as.
+pub(crate) fn counted_bytes(bytes: u64) -> u64 {
+    bytes.max(limits::TABLE_COUNTED_BYTES_MIN)
 }
 
 /// One call's work on a table: what occurs in many frames is allocated once.
