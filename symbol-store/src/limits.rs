@@ -111,6 +111,13 @@ pub const UNSIZED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 /// checksum was checked could have a cycle.
 pub const INLINE_DEPTH_MAX: usize = 256;
 
+/// Frames that an answer may have for each address, on average. Optimized C++ and Rust have three to eight; a hostile
+/// program can have [`INLINE_DEPTH_MAX`] everywhere, and a query asks for millions of addresses.
+pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
+
+/// Frames that an answer about few addresses may have, whatever their average.
+pub const FRAMES_MIN: usize = 64 << 10;
+
 /// Most identities of one symbol table: one GNU, one Go, and a hash for each way in which the program was stripped.
 pub const IDS_MAX: usize = 8;
 
