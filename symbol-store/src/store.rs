@@ -60,6 +60,8 @@ struct Shared {
     host: Option<HostFiles>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
+    /// Held from when it is decided that an uploaded table fits until it is there, to be counted by the next.
+    publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     failures: Mutex<Failures>,
 }
@@ -79,6 +81,7 @@ impl SymbolStore {
             host: host_files.then(|| HostFiles::new(debug_directory)),
             jobs: Arc::default(),
             staging: Arc::default(),
+            publishing: Mutex::default(),
             mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
             failures: Mutex::new(Failures::new(limits.failure_remembered)),
         };

@@ -112,3 +112,35 @@ fn instruction(code: u32, value: u32, if_so: u8, if_not: u8) -> libc::sock_filte
     // All codes of the classic filter have eight bits.
     libc::sock_filter { code: code as u16, jt: if_so, jf: if_not, k: value }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::net::UdpSocket;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_opened_connected_executed_or_signalled() {
+        // Of this thread alone, as what it gives up is.
+        let confined = std::thread::spawn(|| {
+            // SAFETY: takes integers only.
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).unwrap();
+            allow_only_those_needed().unwrap();
+            [
+                ("open", File::open("/dev/null").map(drop)),
+                ("socket", UdpSocket::bind("127.0.0.1:0").map(drop)),
+                ("execute", Command::new("/bin/true").spawn().map(drop)),
+                // SAFETY: take integers only; no signal is sent.
+                ("signal", check(unsafe { libc::kill(libc::getppid(), 0) })),
+                // SAFETY: takes integers only.
+                ("user namespace", check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })),
+            ]
+        });
+        for (what, outcome) in confined.join().unwrap() {
+            let refused = outcome.unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::EPERM), "{what}: {refused}");
+        }
+    }
+}

@@ -204,6 +204,7 @@ impl Shared {
 
     fn publish_uploaded(&self, build_id: &BuildId, table: &Unfinished, ids: &[BuildId]) -> Result<(), AddError> {
         let bytes_max = self.limits.disk_bytes_max;
+        let _fits_until_it_is_there = self.publishing.lock();
         let others = self.directory.uploaded_bytes_without(build_id)?;
         let bytes = others.saturating_add(counted_bytes(table.file.metadata()?.len()));
         if bytes > bytes_max {
