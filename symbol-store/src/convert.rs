@@ -1,8 +1,9 @@
 //! From a program or debug file to a symbol table, in a child process.
 //!
 //! Debug files come from anywhere, and no parser of DWARF survives every one of them: some need terabytes, some never
-//! end. So only the child parses; it gets descriptors of the files and of its output, nothing else, and the kernel
-//! limits its memory, CPU time and output. Whatever a file does to it, the parent sees an exit status.
+//! end. So only the child parses; it gets descriptors of the files and of its output, nothing else, gives up every right
+//! to more before it reads them (`rights`), and the kernel limits its memory, CPU time and output. Whatever a file
+//! does to it, the parent sees an exit status.
 //!
 //! Child's command line: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of inherited
 //! descriptors. It writes the symcache at the output's position, and `<functions> <source>` to standard output.
@@ -28,8 +29,10 @@ mod child;
 mod confine;
 mod coverage;
 mod names;
+mod rights;
 mod start_lines;
 mod symbols;
+mod system_calls;
 
 pub use child::run_child;
 pub(crate) use names::parts;
@@ -77,6 +80,8 @@ enum Exit {
     Stripped = 66,
     /// The output could not be written.
     Output = 67,
+    /// A right could not be given up.
+    Rights = 68,
 }
 
 /// Converts `file` and, for what it lacks, its `debug_file`, into a symcache that begins at the position of `output`.
@@ -157,6 +162,9 @@ fn judge(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError> {
         (Some(code), _) if code == Exit::Malformed as i32 => Err(Unusable::Malformed.into()),
         (Some(code), _) if code == Exit::Output as i32 => {
             Err(io::Error::other("the converter cannot write its output").into())
+        }
+        (Some(code), _) if code == Exit::Rights as i32 => {
+            Err(io::Error::other("the converter cannot give up its rights, so that it read nothing").into())
         }
         (Some(exit_code), _) => Err(Unusable::GaveUp { exit_code }.into()),
         // An allocation that fails aborts, and so does an overflow of the stack.

@@ -16,8 +16,9 @@ pub struct Limits {
     pub conversion_time_max: Duration,
     /// Largest symbol table, in bytes (`RLIMIT_FSIZE` of the child). Its format addresses less than 4 GiB of strings.
     pub table_bytes_max: u64,
-    /// All symbol tables on disk, in bytes. Over it the host-made tables that were not used for longest go; an upload
-    /// that would not fit even then is refused.
+    /// All symbol tables on disk and all files that are being received, in bytes. Over it the host-made tables that were
+    /// not used for longest go; an upload that would not fit even then is refused. Beside it are only the tables that
+    /// are being made.
     pub disk_bytes_max: u64,
     /// Symbol tables that stay mapped between queries, in bytes. They are page cache, not our memory, but a host with
     /// thousands of binaries must not have them all mapped for ever.
@@ -51,7 +52,18 @@ pub const CONVERSIONS_MAX: usize = 2;
 /// gets [`crate::Reason::Converting`] for the rest and asks again.
 pub const JOBS_MAX: usize = 64;
 
-/// Most failures that are remembered.
+/// Most uploads at one time, from their first byte until their table is made. Each may hold a blocking thread, and as
+/// much of the disk as the largest input.
+pub const UPLOADS_MAX: usize = 4;
+
+/// Room on the disk that an upload takes at a time, in bytes: each time all tables are counted.
+pub const UPLOAD_ROOM_STEP_BYTES: u64 = 16 << 20;
+
+/// What the smallest table counts as, on disk and mapped, in bytes. So the budgets of bytes bound the number of tables
+/// too: the names of which are held in memory to count them, and each of which is one of a process' 65,530 mappings.
+pub const TABLE_COUNTED_BYTES_MIN: u64 = 256 << 10;
+
+/// Most failures that are remembered, at 150 bytes.
 pub const FAILURES_MAX: usize = 65_536;
 
 /// Most program headers read from one file: linkers write about a dozen; a file with more is refused.
@@ -98,6 +110,13 @@ pub const UNSIZED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 /// Deepest chain of inlined calls that is returned; GCC and LLVM stay below 100. A table that was damaged after its
 /// checksum was checked could have a cycle.
 pub const INLINE_DEPTH_MAX: usize = 256;
+
+/// Frames that an answer may have for each address, on average. Optimized C++ and Rust have three to eight; a hostile
+/// program can have [`INLINE_DEPTH_MAX`] everywhere, and a query asks for millions of addresses.
+pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
+
+/// Frames that an answer about few addresses may have, whatever their average.
+pub const FRAMES_MIN: usize = 64 << 10;
 
 /// Most identities of one symbol table: one GNU, one Go, and a hash for each way in which the program was stripped.
 pub const IDS_MAX: usize = 8;

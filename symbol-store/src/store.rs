@@ -12,7 +12,7 @@ use proto::BuildId;
 use crate::convert::{ConvertError, Converter};
 use crate::frame::{Address, Frame, ObjectKey};
 use crate::host::HostFiles;
-use crate::limits::Limits;
+use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
 use make::Input;
@@ -21,11 +21,13 @@ mod cache;
 mod directory;
 mod jobs;
 mod make;
+mod staging;
 mod upload;
 
 use cache::{Failures, Mapped};
 use directory::{Directory, Origin};
 use jobs::{Begun, Job, Jobs};
+use staging::Staging;
 
 pub use upload::{AddError, Added, Upload};
 
@@ -57,6 +59,9 @@ struct Shared {
     limits: Limits,
     host: Option<HostFiles>,
     jobs: Arc<Jobs>,
+    staging: Arc<Staging>,
+    /// Held from when it is decided that an uploaded table fits until it is there, to be counted by the next.
+    publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     failures: Mutex<Failures>,
 }
@@ -75,6 +80,8 @@ impl SymbolStore {
             limits,
             host: host_files.then(|| HostFiles::new(debug_directory)),
             jobs: Arc::default(),
+            staging: Arc::default(),
+            publishing: Mutex::default(),
             mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
             failures: Mutex::new(Failures::new(limits.failure_remembered)),
         };
@@ -102,20 +109,22 @@ impl SymbolStore {
 
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
         let id = object.build_id.ok_or(Reason::NoBuildId)?;
+        // No file has a longer path; its build ID alone may still lead to it.
+        let path = Some(object.file).filter(|path| path.len() <= limits::PATH_BYTES_MAX).unwrap_or_default();
         // A job ends with a table or a remembered failure. It may have been somebody else's who knew another path;
         // only a store whose limits are absurdly low goes round more often.
         for _ in 0..3 {
-            if let Some(table) = self.known_table(id, object.file) {
+            if let Some(table) = self.known_table(id, path) {
                 return Ok(table);
             }
-            if let Some(reason) = self.shared.failures.lock().get(id, object.file) {
+            if let Some(reason) = self.shared.failures.lock().get(id, path) {
                 return Err(reason);
             }
             if self.shared.host.is_none() {
                 return Err(Reason::NoDebugFile);
             }
             match self.shared.jobs.begin(id) {
-                Begun::Mine(job) => self.start(job, id.clone(), object.file.to_owned(), Purpose::Make)?,
+                Begun::Mine(job) => self.start(job, id.clone(), path.to_owned(), Purpose::Make)?,
                 Begun::Pending => {}
                 Begun::Full => return Err(Reason::Converting),
             }
@@ -199,18 +208,23 @@ impl Shared {
             ids: &ids,
             segments: &found.image.segments,
         };
-        let made = match self.make(&both) {
+        let made = match self.make(&both, self.jobs.slot()) {
             // What is in the program itself is better than nothing.
             Err(ConvertError::Unusable(why)) if both.debug_file.is_some() => {
                 tracing::warn!(build_id = ?ids.first(), %why, "a debug file cannot be used");
-                self.make(&Input { debug_file: None, ..both })?
+                self.make(&Input { debug_file: None, ..both }, self.jobs.slot())?
             }
             other => other?,
         };
         self.directory.publish(&made.table, &ids, Origin::Host)?;
-        self.directory.shrink(self.limits.disk_bytes_max)?;
+        self.directory.shrink(self.table_bytes_max())?;
         self.forget(&ids);
         Ok(())
+    }
+
+    /// What the budget on disk leaves for tables.
+    fn table_bytes_max(&self) -> u64 {
+        self.limits.disk_bytes_max.saturating_sub(self.staging.bytes())
     }
 
     /// Lets the next question find what is on disk now.

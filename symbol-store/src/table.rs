@@ -152,9 +152,9 @@ impl Table {
         }
     }
 
-    /// Its size in memory when all of it is in use.
+    /// What it counts as while it is mapped.
     pub(crate) fn mapped_bytes(&self) -> u64 {
-        self.bytes.len() as u64
+        counted_bytes(self.bytes.len() as u64)
     }
 
     fn symcache(&self) -> Result<SymCache<'_>, TableError> {
@@ -167,7 +167,9 @@ impl Table {
         let Ok(symcache) = self.symcache() else {
             return vec![Err(Reason::StoreUnavailable); addresses.len()];
         };
-        let mut lookup = Lookup { table: self, symcache, functions: HashMap::new(), files: HashMap::new() };
+        let frames_left = addresses.len().saturating_mul(limits::FRAMES_PER_ADDRESS_MAX).max(limits::FRAMES_MIN);
+        let (functions, files) = (HashMap::new(), HashMap::new());
+        let mut lookup = Lookup { table: self, symcache, functions, files, frames_left };
         addresses.iter().map(|address| lookup.frames(*address)).collect()
     }
 
@@ -190,6 +192,11 @@ impl Table {
     }
 }
 
+/// What a table of this size counts as.
+pub(crate) fn counted_bytes(bytes: u64) -> u64 {
+    bytes.max(limits::TABLE_COUNTED_BYTES_MIN)
+}
+
 /// One call's work on a table: what occurs in many frames is allocated once.
 struct Lookup<'a> {
     table: &'a Table,
@@ -197,6 +204,9 @@ struct Lookup<'a> {
     /// By where the name is in the table, which has each name once.
     functions: HashMap<*const u8, FunctionNames>,
     files: HashMap<String, Arc<str>>,
+    /// How many frames there may still be. When they are spent, only the function that exists in the binary is told of
+    /// each address, and no longer what was inlined into it.
+    frames_left: usize,
 }
 
 /// What a function's name in the table stands for.
@@ -212,7 +222,12 @@ impl Lookup<'_> {
         let relative = self.table.relative(address)?;
         let symcache = self.symcache.clone();
         let locations = symcache.lookup(relative).take(limits::INLINE_DEPTH_MAX);
-        let frames: Vec<Frame> = locations.filter_map(|location| self.frame(&location)).collect();
+        let mut frames: Vec<Frame> = locations.filter_map(|location| self.frame(&location)).collect();
+        if frames.len() > self.frames_left {
+            frames.drain(..frames.len() - 1);
+            frames.shrink_to_fit();
+        }
+        self.frames_left = self.frames_left.saturating_sub(frames.len());
         if frames.is_empty() {
             return Err(Reason::NoSymbolAtAddress { source_kind: self.table.header.source });
         }

@@ -3,10 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
+use tests::http::request;
 use tests::otlp::{Frame, PERIOD_NS, Request, now_ns};
 use tests::program::{Program, output_of};
 use tests::server::Varve;
@@ -253,4 +258,32 @@ fn files_that_cannot_be_used_are_refused_with_a_reason_and_the_others_are_added(
     }
     assert!(said.contains(&Program::build_id(&program.path)) && said.contains("4 of 5"), "{said}");
     assert!(varve.is_running());
+}
+
+#[test]
+fn varve_upload_comes_back_while_there_are_too_many_uploads() {
+    let varve = Varve::up();
+    let program = Program::compile("waits", SOURCE, &["-O2"]);
+    let head = format!("POST /api/v1/debuginfo HTTP/1.1\r\nHost: {}\r\nContent-Length: 1000\r\n\r\n", varve.http);
+    let url = format!("http://{}/api/v1/debuginfo", varve.http);
+    let mut others = Vec::new();
+    // Uploads that began and do not go on take all places; what has none is refused without being read.
+    let refused = loop {
+        let reply = request("POST", &url, &[("Expect", "100-continue")], Some(&vec![0; 1 << 20])).unwrap();
+        if reply.status == 429 || others.len() > 100 {
+            break reply;
+        }
+        let mut other = TcpStream::connect(varve.http.to_string()).unwrap();
+        other.write_all(head.as_bytes()).unwrap();
+        others.push(other);
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(refused.refused_with(&[429]).header("retry-after"), "1");
+    let endpoint = format!("http://{}", varve.http);
+    let mut upload = Command::new(varve_binary());
+    let mut upload = upload.arg("upload").arg(&program.path).args(["--endpoint", &endpoint]).spawn().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    assert!(upload.try_wait().unwrap().is_none(), "it waits");
+    drop(others);
+    assert!(upload.wait().unwrap().success());
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+use ureq::http::StatusCode;
 
 use self::printable::printable;
 use crate::command::ServerOptions;
@@ -18,6 +19,17 @@ use crate::token_file::TokenFile;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What became of a body that was sent.
+pub(crate) enum Posted {
+    /// The body of the answer.
+    Done(String),
+    /// The server has too much to do now.
+    Busy {
+        /// When to come back.
+        retry_after: Duration,
+    },
+}
 
 /// A varve to talk to.
 pub(crate) struct Server {
@@ -50,13 +62,21 @@ impl Server {
         self.answer(request.call())
     }
 
-    /// Sends a body, and returns that of a successful answer.
-    pub(crate) fn post(&self, path: &str, body: impl Read + 'static) -> anyhow::Result<String> {
-        let mut request = self.agent.post(format!("{}{path}", self.endpoint));
+    /// Sends a body; the server says first whether it wants it.
+    pub(crate) fn post(&self, path: &str, body: impl Read + 'static, patience: Duration) -> anyhow::Result<Posted> {
+        let request = self.agent.post(format!("{}{path}", self.endpoint)).header("Expect", "100-continue");
+        let mut request = request.config().timeout_recv_response(Some(patience)).build();
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }
-        self.answer(request.send(ureq::SendBody::from_owned_reader(body)))
+        let answer = request.send(ureq::SendBody::from_owned_reader(body));
+        if let Ok(answer) = &answer
+            && answer.status() == StatusCode::TOO_MANY_REQUESTS
+        {
+            let seconds = answer.headers().get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
+            return Ok(Posted::Busy { retry_after: Duration::from_secs(seconds.unwrap_or(1)) });
+        }
+        self.answer(answer).map(Posted::Done)
     }
 
     fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<String> {

@@ -1,7 +1,12 @@
 //! Uploads of debug files.
+//!
+//! A debug file may have gigabytes, so that one upload is bounded in time by how fast it comes, and not in all; how many
+//! come in at once, and how much of the disk they take, the symbol store says.
 
 use std::io::Write;
+use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::routing::post;
@@ -12,23 +17,21 @@ use symbol_store::{AddError, SymbolStore, Upload};
 
 use super::error::ApiError;
 
+/// How long a body may stall, and how long it has for its first byte.
+const BODY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How much of a body must come in a second, on average: a mobile phone sends more. Who sends less keeps one of few
+/// places from others.
+const BODY_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+
 /// `POST /api/v1/debuginfo`.
 pub(crate) fn routes(symbols: SymbolStore) -> Router {
     Router::new().route("/api/v1/debuginfo", post(upload)).with_state(symbols)
 }
 
 async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<Json<Value>, ApiError> {
-    let mut upload = on_disk(move || symbols.upload().map_err(ApiError::from)).await?;
-    let mut body = request.into_body();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::bad_data(format!("the body could not be read: {error}")))?;
-        let Ok(bytes) = frame.into_data() else { continue };
-        upload = on_disk(move || {
-            upload.write_all(&bytes)?;
-            Ok::<Upload, ApiError>(upload)
-        })
-        .await?;
-    }
+    let upload = on_disk(move || symbols.upload().map_err(ApiError::from)).await?;
+    let upload = receive(request.into_body(), upload, BODY_PATIENCE).await?;
     let added = on_disk(move || upload.finish().map_err(ApiError::from)).await?;
     let data = json!({
         "build_id": added.build_id.to_string(),
@@ -37,6 +40,38 @@ async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<
         "is_used": added.is_used,
     });
     Ok(Json(json!({"status": "success", "data": data})))
+}
+
+/// Writes the body to the upload as it comes; no piece of it may take longer than `stall`.
+async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<Upload, ApiError> {
+    let began = Instant::now();
+    let mut received = 0;
+    loop {
+        let patience = patience(received, began.elapsed()).min(stall);
+        let Ok(frame) = tokio::time::timeout(patience, body.frame()).await else {
+            let text = format!(
+                "the body stalled or came slower than {} KiB a second: {received} bytes in {} s",
+                BODY_BYTES_PER_SECOND_MIN >> 10,
+                began.elapsed().as_secs()
+            );
+            return Err(ApiError::timeout(text));
+        };
+        let Some(frame) = frame else { return Ok(upload) };
+        let frame = frame.map_err(|error| ApiError::bad_data(format!("the body could not be read: {error}")))?;
+        let Ok(bytes) = frame.into_data() else { continue };
+        received += bytes.len() as u64;
+        upload = on_disk(move || {
+            upload.write_all(&bytes)?;
+            Ok::<Upload, ApiError>(upload)
+        })
+        .await?;
+    }
+}
+
+/// How long the next piece may take, of a body of which this much came in this time.
+fn patience(received: u64, elapsed: Duration) -> Duration {
+    let due = BODY_PATIENCE + Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
+    due.saturating_sub(elapsed).min(BODY_PATIENCE)
 }
 
 /// Runs what waits for the disk or a converter away from the threads that serve.
@@ -71,5 +106,83 @@ impl From<AddError> for ApiError {
                 Self { status: StatusCode::UNPROCESSABLE_ENTITY, ..Self::bad_data(text) }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Bytes;
+    use futures::stream::{self, StreamExt as _};
+    use symbol_store::Config;
+    use symbol_store::convert::Converter;
+    use symbol_store::limits::{self, Limits};
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    fn store(directory: &std::path::Path) -> SymbolStore {
+        SymbolStore::open(Config {
+            directory: directory.join("symbols"),
+            converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
+            host_files: false,
+            debug_directory: String::new(),
+            limits: Limits::DEFAULT,
+        })
+        .unwrap()
+    }
+
+    fn post(body: Body) -> Request {
+        Request::post("/api/v1/debuginfo").body(body).unwrap()
+    }
+
+    /// A body that begins and does not go on.
+    fn stalled() -> Body {
+        let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"\x7fELF"))]);
+        Body::from_stream(first.chain(stream::pending()))
+    }
+
+    #[tokio::test]
+    async fn an_upload_too_many_is_refused_at_once_and_told_when_to_come_back() {
+        let directory = tempfile::tempdir().unwrap();
+        let routes = routes(store(directory.path()));
+        let stalled: Vec<_> =
+            (0..limits::UPLOADS_MAX).map(|_| tokio::spawn(routes.clone().oneshot(post(stalled())))).collect();
+        let making = directory.path().join("symbols/making");
+        while std::fs::read_dir(&making).unwrap().count() < limits::UPLOADS_MAX {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let refused = routes.clone().oneshot(post(Body::from("more"))).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(refused.headers()["retry-after"], "1");
+        // Who goes makes room.
+        for request in stalled {
+            request.abort();
+            assert!(request.await.unwrap_err().is_cancelled());
+        }
+        while std::fs::read_dir(&making).unwrap().count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let refused = routes.oneshot(post(Body::from("no program"))).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_stalls_is_given_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let upload = store(directory.path()).upload().unwrap();
+        let refused = receive(stalled(), upload, Duration::from_millis(20)).await.unwrap_err();
+        assert_eq!(refused.status, StatusCode::REQUEST_TIMEOUT);
+        assert_eq!(std::fs::read_dir(directory.path().join("symbols/making")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn who_sends_slowly_has_less_and_less_time() {
+        let seconds = Duration::from_secs;
+        assert_eq!(patience(0, seconds(0)), seconds(30));
+        assert_eq!(patience(0, seconds(29)), seconds(1));
+        // A byte in 29 seconds is not enough, what was sent fast is no credit for a long stall.
+        assert_eq!(patience(1, seconds(29)), seconds(1));
+        assert_eq!(patience(1 << 30, seconds(100)), seconds(30));
+        assert_eq!(patience(1 << 20, seconds(46)), seconds(0));
     }
 }

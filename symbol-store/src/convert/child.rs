@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use symbolic_common::ByteView;
 
-use super::{Exit, build, confine};
+use super::{Exit, build, confine, rights};
 use crate::elf::ElfImage;
 
 /// Converts as the parent asks and exits: the main function of the converter.
@@ -15,8 +15,8 @@ use crate::elf::ElfImage;
 /// a thread or opens anything: it lowers the process' rights, and owns the descriptors that it was given.
 #[must_use]
 pub fn run_child(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> ExitCode {
-    confine::self_in_child();
-    match run(arguments) {
+    confine::stand_back();
+    match rights::give_up().map_err(|_kept| Exit::Rights).and_then(|()| run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => ExitCode::from(exit as u8),
     }

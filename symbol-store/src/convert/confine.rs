@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::limits::Limits;
 
 /// Lets `command` inherit the descriptors in `inherited` (-1 is none), and limits its memory, CPU time and output. It
-/// gets no core file, and dies with the thread that starts it.
+/// gets no core file, can gain no privilege by what it executes, and dies with the thread that starts it.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
@@ -28,6 +28,9 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
             // SAFETY: `limit` is a valid structure that outlives the call.
             check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
         }
+        // Before exec: a program with capabilities of its own would gain them.
+        // SAFETY: takes integers only.
+        check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         // SAFETY: takes integers only.
         check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })?;
         for descriptor in inherited.into_iter().filter(|descriptor| *descriptor >= 0) {
@@ -43,17 +46,12 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     }
 }
 
-/// What the child does for the host it runs on: it can gain no privilege, runs behind everything else, and is the
-/// first to go when memory is short. Each is a courtesy; the limits were set before.
-pub(super) fn self_in_child() {
+/// What the child does for the host it runs on: it runs behind everything else, and is the first to go when memory is
+/// short. Both are courtesies; the limits were set before.
+pub(super) fn stand_back() {
     // SAFETY: takes integers only.
-    let privileges = check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) });
-    // SAFETY: takes integers only.
-    let priority = check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) });
-    let memory = std::fs::write("/proc/self/oom_score_adj", "1000");
-    if let Err(error) = privileges.and(priority).and(memory) {
-        tracing::debug!(%error, "the converter runs without one of its courtesies");
-    }
+    let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+    let _first_to_go = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 /// The inherited descriptor whose number is `argument`.
@@ -65,6 +63,6 @@ pub(super) fn inherited(argument: &str) -> Option<File> {
     Some(unsafe { File::from_raw_fd(descriptor) })
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
+pub(super) fn check(result: libc::c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

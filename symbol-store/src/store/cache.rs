@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proto::BuildId;
+use sha2::{Digest as _, Sha256};
 
 use super::directory::Origin;
 use crate::limits;
@@ -90,34 +91,85 @@ impl Mapped {
 /// Why there is no table, for a while.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    /// By build ID and path: another path may lead to the file.
-    reasons: HashMap<(BuildId, String), (Instant, Reason)>,
+    reasons: HashMap<Question, (Instant, Reason)>,
     remembered: Duration,
+    /// When expired ones were last forgotten.
+    swept: Instant,
+}
+
+/// What was looked for without success, as SHA-256: profiles may come with very long names, and whoever chooses two of
+/// one hash would hide another's file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    id: [u8; 32],
+    /// Another path may lead to the file.
+    path: [u8; 32],
+}
+
+impl Question {
+    fn new(id: &BuildId, path: &str) -> Self {
+        Self { id: hash_of(id), path: Sha256::digest(path).into() }
+    }
+}
+
+fn hash_of(id: &BuildId) -> [u8; 32] {
+    Sha256::digest(id.to_string()).into()
 }
 
 impl Failures {
     pub(crate) fn new(remembered: Duration) -> Self {
-        Self { reasons: HashMap::new(), remembered }
+        Self { reasons: HashMap::new(), remembered, swept: Instant::now() }
     }
 
     pub(crate) fn get(&self, id: &BuildId, path: &str) -> Option<Reason> {
-        let (since, reason) = self.reasons.get(&(id.clone(), path.to_owned()))?;
+        let (since, reason) = self.reasons.get(&Question::new(id, path))?;
         (since.elapsed() < self.remembered).then(|| reason.clone())
     }
 
     pub(crate) fn insert(&mut self, id: &BuildId, path: &str, reason: Reason) {
-        if self.reasons.len() >= limits::FAILURES_MAX {
+        if self.swept.elapsed() >= self.remembered || self.reasons.len() >= limits::FAILURES_MAX {
+            self.swept = Instant::now();
             self.reasons.retain(|_, (since, _)| since.elapsed() < self.remembered);
         }
         if self.reasons.len() >= limits::FAILURES_MAX {
             // All are fresh. What is forgotten is looked for again: slower, never wrong.
             self.reasons.clear();
         }
-        self.reasons.insert((id.clone(), path.to_owned()), (Instant::now(), reason));
+        self.reasons.insert(Question::new(id, path), (Instant::now(), reason));
     }
 
     /// Forgets what is known of `id`: its file has come.
     pub(crate) fn remove(&mut self, id: &BuildId) {
-        self.reasons.retain(|(known, _), _| known != id);
+        let id = hash_of(id);
+        self.reasons.retain(|question, _| question.id != id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_expire_and_are_then_forgotten() {
+        let mut failures = Failures::new(Duration::from_millis(50));
+        let id = BuildId::Go("a".repeat(60_000));
+        failures.insert(&id, "/one", Reason::Stripped);
+        assert_eq!(failures.get(&id, "/one"), Some(Reason::Stripped));
+        assert_eq!((failures.get(&id, "/other"), failures.get(&BuildId::Go("b".into()), "/one")), (None, None));
+        std::thread::sleep(Duration::from_millis(60));
+        assert_eq!(failures.get(&id, "/one"), None);
+        failures.insert(&BuildId::Gnu(vec![1]), "/one", Reason::NoDebugFile);
+        assert_eq!(failures.reasons.len(), 1, "what expired takes no memory any more");
+    }
+
+    #[test]
+    fn a_remembered_failure_is_small_whatever_was_asked_for() {
+        let entry = size_of::<(Question, (Instant, Reason))>();
+        assert!(entry <= 150, "{entry} bytes, all in place");
+        let mut failures = Failures::new(Duration::from_secs(60));
+        for i in 0..=limits::FAILURES_MAX {
+            failures.insert(&BuildId::Gnu(i.to_le_bytes().to_vec()), "", Reason::NoDebugFile);
+        }
+        assert!(failures.reasons.len() <= limits::FAILURES_MAX);
     }
 }

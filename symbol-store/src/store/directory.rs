@@ -23,7 +23,7 @@ use std::time::SystemTime;
 use proto::BuildId;
 use sha2::{Digest as _, Sha256};
 
-use crate::table::{Header, Table, TableError};
+use crate::table::{Header, Table, TableError, counted_bytes};
 
 /// Where a table's file came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -188,7 +188,7 @@ impl Directory {
                 let table = stored.entry(metadata.ino()).or_insert_with(|| Stored {
                     names: Vec::new(),
                     origin,
-                    bytes: metadata.len(),
+                    bytes: counted_bytes(metadata.len()),
                     used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
                 });
                 table.names.push(entry.path());

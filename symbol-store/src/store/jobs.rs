@@ -76,11 +76,20 @@ impl Jobs {
     /// Waits for the right to run a converter.
     pub(crate) fn slot(&self) -> Slot<'_> {
         let mut state = self.state.lock();
-        while state.converting >= limits::CONVERSIONS_MAX {
-            self.changed.wait(&mut state);
-        }
+        self.changed.wait_while(&mut state, |state| state.converting >= limits::CONVERSIONS_MAX);
         state.converting += 1;
         Slot { jobs: self }
+    }
+
+    /// Waits for the right to run a converter; `None` if `deadline` came first.
+    pub(crate) fn slot_until(&self, deadline: Instant) -> Option<Slot<'_>> {
+        let mut state = self.state.lock();
+        let is_none_left = |state: &mut State| state.converting >= limits::CONVERSIONS_MAX;
+        if self.changed.wait_while_until(&mut state, is_none_left, deadline).timed_out() && is_none_left(&mut state) {
+            return None;
+        }
+        state.converting += 1;
+        Some(Slot { jobs: self })
     }
 }
 
@@ -95,5 +104,24 @@ impl Drop for Slot<'_> {
     fn drop(&mut self) {
         self.jobs.state.lock().converting -= 1;
         self.jobs.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_converter_until_a_deadline_waits_no_longer() {
+        let jobs = Jobs::default();
+        let soon = || Instant::now() + Duration::from_millis(20);
+        let mut slots: Vec<_> = (0..limits::CONVERSIONS_MAX).map(|_| jobs.slot()).collect();
+        assert!(jobs.slot_until(soon()).is_none());
+        drop(slots.pop());
+        slots.extend(jobs.slot_until(soon()));
+        assert_eq!(slots.len(), limits::CONVERSIONS_MAX);
+        assert!(jobs.slot_until(soon()).is_none());
     }
 }

@@ -8,6 +8,7 @@ use proto::BuildId;
 
 use super::Shared;
 use super::directory::Unfinished;
+use super::jobs::Slot;
 use crate::convert::{self, ConvertError};
 use crate::elf::{self, ElfImage, Segment};
 use crate::reason::Unusable;
@@ -44,8 +45,8 @@ pub(super) fn ids(image: &ElfImage, file: &File) -> io::Result<Vec<BuildId>> {
 }
 
 impl Shared {
-    /// Makes the table of `input`. Waits for its turn first.
-    pub(super) fn make(&self, input: &Input<'_>) -> Result<Made, ConvertError> {
+    /// Makes the table of `input`; `turn` is over when its converter has ended.
+    pub(super) fn make(&self, input: &Input<'_>, turn: Slot<'_>) -> Result<Made, ConvertError> {
         if input.image.segments.is_empty() {
             return Err(Unusable::NotLinked.into());
         }
@@ -61,10 +62,8 @@ impl Shared {
         let before = stamp(input)?;
         let mut table = self.directory.unfinished()?;
         table.file.seek(SeekFrom::Start(header.symcache_at() as u64))?;
-        let summary = {
-            let _turn = self.jobs.slot();
-            convert::convert(&self.converter, &self.limits, input.file, input.debug_file, &table.file)?
-        };
+        let summary = convert::convert(&self.converter, &self.limits, input.file, input.debug_file, &table.file)?;
+        drop(turn);
         // The identity was read before, the rest by the child: both must be of the same file.
         let is_same = ElfImage::read(input.file).is_ok_and(|image| image == *input.image);
         if !is_same || stamp(input)? != before {

@@ -11,12 +11,13 @@ use thiserror::Error;
 use super::directory::{Origin, Unfinished};
 use super::jobs::{Begun, Job};
 use super::make::{self, Input};
+use super::staging::Place;
 use super::{Shared, SymbolStore};
 use crate::convert::ConvertError;
 use crate::elf::{ElfError, ElfImage, Segment};
 use crate::limits;
 use crate::reason::Unusable;
-use crate::table::Source;
+use crate::table::{Source, counted_bytes};
 
 /// What became of an uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +49,17 @@ pub enum AddError {
     #[error("the file cannot be used: {0}")]
     Unusable(#[source] Unusable),
     /// The store's budget on disk is spent on uploaded tables.
-    #[error("uploaded symbol tables would have {bytes} bytes, the limit is {bytes_max}: raise it or remove some")]
+    #[error(
+        "uploaded symbol tables and files that are being received would have {bytes} bytes, the limit is {bytes_max}"
+    )]
     Full {
-        /// What they would have.
+        /// What they would have; the smallest table counts as [`limits::TABLE_COUNTED_BYTES_MIN`].
         bytes: u64,
         /// The limit.
         bytes_max: u64,
     },
-    /// Other files are being converted; the same file may be sent again later.
-    #[error("too many files are being converted: try again later")]
+    /// Other files are being received or converted; the same file may be sent again later.
+    #[error("too many files are being received or converted: try again later")]
     Busy,
     /// The disk failed, or no process could be started; the same file may be sent again later.
     #[error("the symbol store cannot write its directory or start its converter")]
@@ -79,10 +82,15 @@ pub struct Upload {
     store: SymbolStore,
     received: Unfinished,
     bytes: u64,
+    /// Up to which size it may grow until it has more room.
+    room: u64,
+    /// Dropped last: the file is gone before its place is free.
+    place: Place,
 }
 
 impl Upload {
-    /// Makes the symbol table of what was received. Blocks until it is done.
+    /// Makes the symbol table of what was received. Blocks until it is done, for at most twice
+    /// [`Limits::conversion_time_max`](crate::limits::Limits), half of it to wait for its turn.
     ///
     /// # Errors
     ///
@@ -93,10 +101,17 @@ impl Upload {
 }
 
 impl Write for Upload {
-    /// Fails with [`io::ErrorKind::FileTooLarge`] past [`Limits::input_bytes_max`](crate::limits::Limits).
+    /// Fails with [`io::ErrorKind::FileTooLarge`] past [`Limits::input_bytes_max`](crate::limits::Limits), and with
+    /// [`io::ErrorKind::StorageFull`] where the budget on disk has no room for it.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.saturating_add(bytes.len() as u64) > self.store.shared.limits.input_bytes_max {
+        let after = self.bytes.saturating_add(bytes.len() as u64);
+        if after > self.store.shared.limits.input_bytes_max {
             return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        if let Some(more) = after.checked_sub(self.room).filter(|more| *more > 0) {
+            let more = more.max(limits::UPLOAD_ROOM_STEP_BYTES);
+            self.store.shared.make_room(&mut self.place, more)?;
+            self.room += more;
         }
         let written = self.received.file.write(bytes)?;
         self.bytes += written as u64;
@@ -113,9 +128,11 @@ impl SymbolStore {
     ///
     /// # Errors
     ///
-    /// That the store's directory cannot be written.
-    pub fn upload(&self) -> io::Result<Upload> {
-        Ok(Upload { store: self.clone(), received: self.shared.directory.unfinished()?, bytes: 0 })
+    /// [`AddError::Busy`] where [`limits::UPLOADS_MAX`] others are in flight, or that the store's directory cannot be
+    /// written.
+    pub fn upload(&self) -> Result<Upload, AddError> {
+        let place = self.shared.staging.enter().ok_or(AddError::Busy)?;
+        Ok(Upload { store: self.clone(), received: self.shared.directory.unfinished()?, bytes: 0, room: 0, place })
     }
 
     /// Makes the symbol table of `file`, a program, library or debug file, and keeps it; the file itself is not kept.
@@ -129,7 +146,9 @@ impl SymbolStore {
         let mut ids = make::ids(&image, file)?;
         let build_id = ids.first().cloned().ok_or(AddError::NoBuildId)?;
         let shared = &self.shared;
-        let _job = shared.only_job(&build_id)?;
+        let deadline = Instant::now() + shared.limits.conversion_time_max;
+        let _job = shared.only_job(&build_id, deadline)?;
+        let turn = shared.jobs.slot_until(deadline).ok_or(AddError::Busy)?;
         let known = shared.directory.header(&build_id, Origin::Uploaded);
         let mut segments = image.segments.clone();
         if let Some(known) = &known {
@@ -144,7 +163,7 @@ impl SymbolStore {
             ids.truncate(limits::IDS_MAX);
         }
         let input = Input { file, debug_file: None, image: &image, ids: &ids, segments: &segments };
-        let made = shared.make(&input)?;
+        let made = shared.make(&input, turn)?;
         let (functions, source) = (made.functions, made.source);
         let is_used = known.is_none_or(|known| known.source <= source);
         if is_used {
@@ -162,9 +181,18 @@ fn has_file_offsets(segments: &[Segment]) -> bool {
 }
 
 impl Shared {
+    /// Takes more room for a file that is being received, from host-made tables where nothing else is left.
+    fn make_room(&self, place: &mut Place, more: u64) -> io::Result<()> {
+        let (staged, bytes_max) = (place.take(more), self.limits.disk_bytes_max);
+        let bytes = self.directory.shrink(bytes_max.saturating_sub(staged))?.saturating_add(staged);
+        if bytes > bytes_max {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, AddError::Full { bytes, bytes_max }));
+        }
+        Ok(())
+    }
+
     /// The job for `id`, waiting for the one that there is.
-    fn only_job(self: &Arc<Self>, id: &BuildId) -> Result<Job, AddError> {
-        let deadline = Instant::now() + self.limits.conversion_time_max;
+    fn only_job(self: &Arc<Self>, id: &BuildId, deadline: Instant) -> Result<Job, AddError> {
         loop {
             match self.jobs.begin(id) {
                 Begun::Mine(job) => return Ok(job),
@@ -176,12 +204,14 @@ impl Shared {
 
     fn publish_uploaded(&self, build_id: &BuildId, table: &Unfinished, ids: &[BuildId]) -> Result<(), AddError> {
         let bytes_max = self.limits.disk_bytes_max;
-        let bytes = self.directory.uploaded_bytes_without(build_id)?.saturating_add(table.file.metadata()?.len());
+        let _fits_until_it_is_there = self.publishing.lock();
+        let others = self.directory.uploaded_bytes_without(build_id)?;
+        let bytes = others.saturating_add(counted_bytes(table.file.metadata()?.len()));
         if bytes > bytes_max {
             return Err(AddError::Full { bytes, bytes_max });
         }
         self.directory.publish(table, ids, Origin::Uploaded)?;
-        self.directory.shrink(bytes_max)?;
+        self.directory.shrink(self.table_bytes_max())?;
         self.forget(ids);
         Ok(())
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use symbol_store::convert::Converter;
 use symbol_store::elf::{ElfError, ElfImage, htlhash};
-use symbol_store::limits::Limits;
-use symbol_store::{AddError, Config, SymbolStore, Unusable};
+use symbol_store::limits::{FRAMES_PER_ADDRESS_MAX, Limits};
+use symbol_store::{AddError, Address, Config, ObjectKey, SymbolStore, Unusable};
 
 use crate::workshop::{NESTED, Workshop, ask, gnu_build_id, have, open};
 
@@ -232,6 +232,37 @@ fn each_limit_ends_the_child_and_is_named() {
     assert!(matches!(add(&store, &path), Err(AddError::Io(_))));
     drop(store);
     assert_sound(&workshop, &workshop.store());
+}
+
+#[test]
+fn deep_inlining_everywhere_does_not_multiply_an_answer() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let level = |i: usize| {
+        format!("__attribute__((always_inline)) static inline int f{i}(int x) {{ return f{}(x + {i}) * 3; }}\n", i - 1)
+    };
+    let source = format!(
+        "static volatile int sink;\n__attribute__((always_inline)) static inline int f0(int x) {{ return sink += x; }}\n\
+         {}__attribute__((noinline)) int deep(int x) {{ return f99(x); }}\nint main(void) {{ return deep(1); }}\n",
+        (1..100).map(level).collect::<String>()
+    );
+    workshop.write("deep.c", source);
+    workshop.run("gcc -g -O2 deep.c -o deep");
+    let store = workshop.store();
+    add(&store, &workshop.path("deep")).unwrap();
+    let (id, start) = (gnu_build_id(&workshop.path("deep")), workshop.address_of("deep", "deep"));
+    let depth = |address| ask(&store, &id, Path::new(""), address).unwrap().len();
+    let (deepest, address) = (start..start + 32).map(|address| (depth(address), address)).max().unwrap();
+    assert!(deepest > 50, "{deepest}");
+
+    let object = ObjectKey { build_id: Some(&id), file: "" };
+    let answers = store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO);
+    let frames: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
+    assert_eq!(frames[0].len(), deepest, "few are as deep as they are");
+    assert!(frames.iter().map(Vec::len).sum::<usize>() <= 20_000 * (FRAMES_PER_ADDRESS_MAX + 1));
+    assert!(frames.iter().all(|frames| &*frames.last().unwrap().function == "deep"));
 }
 
 #[test]

@@ -7,5 +7,6 @@ mod identity;
 mod ladder;
 mod live;
 mod oracle;
+mod rights;
 mod upload;
 mod workshop;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::BuildId;
 use symbol_store::convert::Converter;
-use symbol_store::limits::Limits;
+use symbol_store::limits::{Limits, TABLE_COUNTED_BYTES_MIN, UPLOAD_ROOM_STEP_BYTES, UPLOADS_MAX};
 use symbol_store::{AddError, Address, Config, ObjectKey, Reason, Source, SymbolStore};
 
 use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, have, names, open};
@@ -114,12 +114,8 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
-    let store = workshop.store_at("measure");
-    add(&store, &workshop.path("a")).unwrap();
-    let table_bytes =
-        fs::read_dir(workshop.path("measure/uploaded")).unwrap().next().unwrap().unwrap().metadata().unwrap().len();
-
-    let limits = Limits { disk_bytes_max: table_bytes * 5 / 2, ..Limits::DEFAULT };
+    // Each table is smaller than what it counts as.
+    let limits = Limits { disk_bytes_max: TABLE_COUNTED_BYTES_MIN * 5 / 2, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
     let on_disk = |folder: &str| -> Vec<bool> {
         let has = |id: &BuildId| {
@@ -156,6 +152,52 @@ fn an_upload_past_the_limit_is_refused_while_it_is_received() {
     assert_eq!(upload.write_all(&[0]).unwrap_err().kind(), ErrorKind::FileTooLarge);
     drop(upload);
     assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
+}
+
+#[test]
+fn an_upload_too_many_is_refused_until_another_is_gone() {
+    let store = Workshop::new();
+    let store = store.store();
+    let mut uploads: Vec<_> = (0..UPLOADS_MAX).map(|_| store.upload().unwrap()).collect();
+    assert!(matches!(store.upload(), Err(AddError::Busy)));
+    assert!(uploads.pop().unwrap().finish().is_err(), "an empty file");
+    uploads.push(store.upload().unwrap());
+    assert!(matches!(store.upload(), Err(AddError::Busy)));
+}
+
+#[test]
+fn what_is_being_received_counts_against_the_disk_budget() {
+    if !have(&["gcc", "nm"]) {
+        return;
+    }
+    let workshop = Workshop::new();
+    let disk_bytes_max = UPLOAD_ROOM_STEP_BYTES * 2 + TABLE_COUNTED_BYTES_MIN * 3 / 2;
+    let limits = Limits { disk_bytes_max, ..Limits::DEFAULT };
+    let store = open(Config { limits, ..workshop.config(true) });
+    let (kept, host) = (build(&workshop, "kept"), build(&workshop, "host"));
+    let address = workshop.address_of("host", "outer");
+    add(&store, &workshop.path("kept")).unwrap();
+    let tables = |folder: &str| fs::read_dir(workshop.path(&format!("store/{folder}"))).unwrap().count();
+    assert!(ask(&store, &host, &workshop.path("host"), address).is_ok());
+    let of_one = tables("uploaded");
+    assert!(of_one > 0 && tables("host") > 0, "{kept}");
+
+    let step = vec![0; usize::try_from(UPLOAD_ROOM_STEP_BYTES).unwrap()];
+    let (mut first, mut second) = (store.upload().unwrap(), store.upload().unwrap());
+    first.write_all(&step).unwrap();
+    assert!(tables("host") > 0, "there is room for all");
+    second.write_all(&step[1..]).unwrap();
+    assert_eq!((tables("uploaded"), tables("host")), (of_one, 0), "what can be made again goes");
+    second.write_all(&[0]).unwrap();
+    for _ in 0..2 {
+        let full = second.write_all(&[0]).unwrap_err();
+        assert_eq!(full.kind(), ErrorKind::StorageFull, "{full}");
+    }
+    drop(second);
+    first.write_all(&[0]).unwrap();
+    drop(first);
+    assert!(ask(&store, &host, &workshop.path("host"), address).is_ok());
+    assert_eq!(tables("making"), 0);
 }
 
 /// A converter that notes when it begins and ends, and takes its time.
