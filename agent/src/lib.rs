@@ -7,7 +7,7 @@
 //! # Does not
 //! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk.
 //! # Memory
-//! Bounded everywhere: processes, files, locations, perf maps, one interval's samples, the export queue.
+//! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
 //! # Read in this order
 //! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `kallsyms`,
 //! `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
