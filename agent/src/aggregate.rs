@@ -169,6 +169,13 @@ impl Aggregate {
 
 #[cfg(test)]
 impl Aggregate {
+    /// As many samples of this process as fit; returns how many.
+    pub(crate) fn fill(&mut self) -> u64 {
+        self.add_located(&[LocationId(0)]);
+        self.samples.resize(SAMPLES_MAX, (0, 1_000));
+        SAMPLES_MAX as u64
+    }
+
     /// One sample of this process with a stack that is located already.
     pub(crate) fn add_located(&mut self, stack: &[LocationId]) {
         let resource = Arc::new(Resource::kernel_thread(std::process::id()));

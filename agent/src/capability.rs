@@ -1,5 +1,8 @@
 //! What the agent needs of this machine, found out by trying: versions and configuration say less than an attempt.
 //!
+//! Invariant: a capability that this thread holds is never said to be missing. What is refused although it is held was refused by
+//! something else, which is named instead.
+//!
 //! RLIMIT_MEMLOCK is no part of it: kernels that have the rest account BPF memory to the cgroup instead.
 
 use std::fmt;
@@ -16,12 +19,45 @@ use crate::maps::{Backing, Maps};
 use crate::procfs;
 use crate::sys;
 
-/// Processes whose mappings are tried.
+/// Processes that are tried.
 const PROCESSES_TRIED: usize = 256;
+/// /proc/<pid>/status is some 60 lines.
+const STATUS_BYTES_MAX: u64 = 16 << 10;
 /// What /proc/self/ns/pid of the initial pid namespace leads to: a constant of the kernel.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// How the kernel's BTF begins: the magic number 0xeb9f, in the machine's byte order.
 const BTF_MAGIC: u16 = 0xeb9f;
+
+/// A capability of Linux.
+#[derive(Clone, Copy, Debug)]
+struct Capability {
+    name: &'static str,
+    /// Its bit, and that of an older capability that includes it.
+    bits: u64,
+}
+
+impl Capability {
+    const DAC_READ_SEARCH: Self = Self { name: "CAP_DAC_READ_SEARCH", bits: 1 << 2 | 1 << 1 };
+    const SYS_PTRACE: Self = Self { name: "CAP_SYS_PTRACE", bits: 1 << 19 };
+    const PERFMON: Self = Self { name: "CAP_PERFMON", bits: 1 << 38 | Self::SYS_ADMIN };
+    const BPF: Self = Self { name: "CAP_BPF", bits: 1 << 39 | Self::SYS_ADMIN };
+    const CHECKPOINT_RESTORE: Self = Self { name: "CAP_CHECKPOINT_RESTORE", bits: 1 << 40 | Self::SYS_ADMIN };
+    const SYS_ADMIN: u64 = 1 << 21;
+
+    /// Whether it is in effect for this thread.
+    fn is_held(self) -> bool {
+        let status = procfs::read_at_most("/proc/thread-self/status", STATUS_BYTES_MAX).unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let effective = effective.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok());
+        effective.unwrap_or(0) & self.bits != 0
+    }
+
+    /// The name of the first of `needed` that is not held; `otherwise` if all are.
+    fn missing_of(needed: &[Self], otherwise: &'static str) -> &'static str {
+        needed.iter().find(|capability| !capability.is_held()).map_or(otherwise, |capability| capability.name)
+    }
+}
 
 /// Something that the agent lacks on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +85,8 @@ pub fn probe() -> Vec<Missing> {
         // Each of these would only repeat what has failed already.
         missing.extend(helpers());
     }
-    missing.extend([kallsyms(), mappings(), mapped_files()].into_iter().flatten());
+    missing.extend([kallsyms(), mapped_files()].into_iter().flatten());
+    missing.extend(processes());
     missing
 }
 
@@ -83,7 +120,7 @@ fn btf() -> Option<Missing> {
 fn bpf_refused(error: &impl fmt::Display) -> Option<Missing> {
     let setting = setting("unprivileged_bpf_disabled");
     required(
-        "CAP_BPF",
+        Capability::missing_of(&[Capability::BPF], "bpf system call"),
         format!("the bpf system call was refused ({error}); {setting}; run as root or with CAP_BPF and CAP_PERFMON"),
     )
 }
@@ -103,7 +140,8 @@ fn program() -> Option<Missing> {
         Err(error) => {
             let refused =
                 format!("loading a program was refused ({error}); run as root or with CAP_BPF and CAP_PERFMON");
-            required("CAP_PERFMON", refused)
+            let needed = [Capability::PERFMON, Capability::BPF];
+            required(Capability::missing_of(&needed, "BPF programs"), refused)
         }
     }
 }
@@ -147,7 +185,7 @@ fn clock_event() -> Option<Missing> {
     if is_refusal(&error) {
         let setting = setting("perf_event_paranoid");
         return required(
-            "CAP_PERFMON",
+            Capability::missing_of(&[Capability::PERFMON], "perf_event_open"),
             format!("perf_event_open was refused ({error}); {setting}; run as root or with CAP_PERFMON"),
         );
     }
@@ -159,20 +197,41 @@ fn kallsyms() -> Option<Missing> {
     optional("kernel symbols", format!("{error}; kernel frames stay without names"))
 }
 
-fn mappings() -> Option<Missing> {
+/// Whether other processes can be looked at: their mappings take one capability, what only their user may read takes another.
+fn processes() -> Vec<Missing> {
     let pids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let (mut tried, mut refused) = (0, 0);
+    let is_refused =
+        |pid: u32, file: &str| File::open(format!("/proc/{pid}/{file}")).is_err_and(|error| is_refusal(&error));
+    let may_read_files = Capability::DAC_READ_SEARCH.is_held();
+    let (mut tried, mut mappings_refused, mut files_refused) = (0, 0, 0);
     for pid in pids.take(PROCESSES_TRIED) {
         tried += 1;
-        refused +=
-            usize::from(procfs::read_at_most(format!("/proc/{pid}/maps"), 1).is_err_and(|error| is_refusal(&error)));
+        let is_mapping_refused = is_refused(pid, "maps");
+        mappings_refused += usize::from(is_mapping_refused);
+        // Both capabilities are needed for these: of a process that may not be looked at, they are refused to either.
+        files_refused += usize::from(is_refused(pid, "environ") && !(is_mapping_refused && may_read_files));
     }
-    let reason =
-        format!("the mappings of {refused} of {tried} processes cannot be read; their frames stay without names");
-    (refused != 0).then(|| optional("CAP_SYS_PTRACE", reason))?
+    let mut missing = Vec::new();
+    if mappings_refused != 0 {
+        let name = Capability::missing_of(&[Capability::SYS_PTRACE], "access to processes");
+        let reason = format!(
+            "the mappings of {mappings_refused} of {tried} processes cannot be read; their frames stay without names"
+        );
+        missing.extend(optional(name, reason));
+    }
+    if files_refused != 0 {
+        let name = Capability::missing_of(&[Capability::DAC_READ_SEARCH], "access to files");
+        let reason = format!(
+            "what only its user may read of {files_refused} of {tried} processes cannot be read; services stay without their \
+             names, and so do frames of programs and perf maps that only their user may read"
+        );
+        missing.extend(optional(name, reason));
+    }
+    missing
 }
 
+/// Whether files can be opened by their mapping: tried on this process, where nothing else can be in the way.
 fn mapped_files() -> Option<Missing> {
     let pid = std::process::id();
     let maps = Maps::of_process(pid).ok()?;
@@ -182,5 +241,6 @@ fn mapped_files() -> Option<Missing> {
     let reason = format!(
         "/proc/<pid>/map_files was refused ({error}); files are opened by path, and frames of replaced or deleted files stay without names"
     );
-    optional("CAP_CHECKPOINT_RESTORE", reason)
+    let needed = [Capability::CHECKPOINT_RESTORE, Capability::DAC_READ_SEARCH];
+    optional(Capability::missing_of(&needed, "/proc/<pid>/map_files"), reason)
 }

@@ -3,19 +3,26 @@
 //! /proc/<pid>/environ is `NAME=value` with a NUL behind each. `OTEL_RESOURCE_ATTRIBUTES` is `key=value` with commas in
 //! between, values percent-encoded, as the OpenTelemetry resource SDK specification has it. Nothing else is read from there.
 //!
-//! Invariant: keys are unique, and sizes are bounded; what does not fit is left out.
+//! Invariant: keys are unique, and sizes are bounded; what does not fit is left out, what describes the service last. So no process
+//! can say so much of itself that a receiver refuses all of it.
+
+use proto::limits::SERIES_LABELS_MAX;
 
 /// Bytes read of one environment. Linux itself allows megabytes.
 pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
+/// What a series has besides these: host, name and path of the program, container; service name, profile type, and the scope's name and
+/// version.
+const OTHER_LABELS: usize = 8;
 /// Attributes taken from one process.
-const ATTRIBUTES_MAX: usize = 64;
+const ATTRIBUTES_MAX: usize = SERIES_LABELS_MAX - OTHER_LABELS;
 /// Bytes of one key, and of one value.
 const KEY_BYTES_MAX: usize = 128;
 const VALUE_BYTES_MAX: usize = 1024;
 
 const SERVICE_NAME: &str = "service.name";
 
-/// The resource attributes that an environment names, in its order; `OTEL_SERVICE_NAME` wins for `service.name`.
+/// The resource attributes that an environment names, those of the service first, else in its order; `OTEL_SERVICE_NAME` wins for
+/// `service.name`.
 pub(crate) fn resource_attributes(environ: &[u8]) -> Vec<(String, String)> {
     let variable = |name: &str| {
         environ.split(|&byte| byte == 0).find_map(|entry| {
@@ -27,13 +34,18 @@ pub(crate) fn resource_attributes(environ: &[u8]) -> Vec<(String, String)> {
     if let Some(name) = variable("OTEL_SERVICE_NAME").map(str::trim).filter(|name| fits(SERVICE_NAME, name)) {
         attributes.push((SERVICE_NAME.to_owned(), name.to_owned()));
     }
-    for pair in variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default().split(',') {
-        let Some((key, value)) = pair.split_once('=') else { continue };
-        let (key, value) = (key.trim(), percent_decoded(value.trim()));
+    let pairs = variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default().split(',').filter_map(|pair| {
+        let (key, value) = pair.split_once('=')?;
+        Some((key.trim(), value.trim()))
+    });
+    let is_of_service = |key: &str| key.starts_with("service.");
+    let of_service = pairs.clone().filter(|(key, _)| is_of_service(key));
+    for (key, value) in of_service.chain(pairs.filter(|(key, _)| !is_of_service(key))) {
+        if ATTRIBUTES_MAX <= attributes.len() {
+            break;
+        }
         let is_new = attributes.iter().all(|(known, _)| known != key);
-        if let Some(value) = value.filter(|value| is_new && fits(key, value))
-            && attributes.len() < ATTRIBUTES_MAX
-        {
+        if let Some(value) = percent_decoded(value).filter(|value| is_new && fits(key, value)) {
             attributes.push((key.to_owned(), value));
         }
     }
@@ -99,8 +111,10 @@ mod tests {
     #[test]
     fn sizes_are_bounded() {
         let many: Vec<_> = (0..1000).map(|index| format!("k{index}=v")).collect();
-        let environ = format!("OTEL_RESOURCE_ATTRIBUTES={}", many.join(","));
-        assert_eq!(resource_attributes(environ.as_bytes()).len(), ATTRIBUTES_MAX);
+        let environ = format!("OTEL_RESOURCE_ATTRIBUTES={},service.version=7", many.join(","));
+        let attributes = resource_attributes(environ.as_bytes());
+        assert_eq!(attributes.len(), ATTRIBUTES_MAX);
+        assert_eq!([&*attributes[0].0, &*attributes[1].0], ["service.version", "k0"]);
         let long = format!("OTEL_RESOURCE_ATTRIBUTES={}=a,b={},c=d", "k".repeat(129), "v".repeat(1025));
         assert_eq!(resource_attributes(long.as_bytes()), [("c".to_owned(), "d".to_owned())]);
     }

@@ -1,7 +1,8 @@
 //! The way out: requests are built ([`request`], [`dictionary`]), wait in a bounded queue ([`queue`]) and are sent until they are
-//! acknowledged ([`sender`]).
+//! acknowledged ([`sender`]), as a receiver asks for it ([`retry_info`]).
 
 pub(crate) mod dictionary;
 pub(crate) mod queue;
 pub(crate) mod request;
+pub(crate) mod retry_info;
 pub(crate) mod sender;

@@ -13,7 +13,9 @@ use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use proto::build_id::to_hex;
 use symbol_store::elf::{self, ElfError, ElfImage, Segment};
+use symbol_store::open;
 
+use crate::maps::{Backing, Mapping};
 use crate::procfs;
 
 /// Files remembered before all is forgotten: a host with hundreds of containers has a few thousand.
@@ -145,15 +147,18 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    /// The file that `pid` has mapped at `start..end` and knows as `path`.
+    /// The file that `pid` has mapped at `mapping`.
     ///
     /// # Errors
     /// That it can be opened neither by its mapping nor by its path, or that its path now leads to another file.
-    pub(crate) fn mapped(&mut self, pid: u32, start: u64, end: u64, inode: u64, path: &str) -> io::Result<FileId> {
-        let (file, metadata) = match procfs::open_mapped(pid, start, end) {
+    pub(crate) fn mapped(&mut self, pid: u32, mapping: &Mapping) -> io::Result<FileId> {
+        let Backing::File { device, inode, path } = &mapping.backing else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no file is mapped"));
+        };
+        let (file, metadata) = match procfs::open_mapped(pid, mapping.start, mapping.end) {
             Ok(opened) => opened,
             // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_by_path(pid, inode, path)?,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_by_path(pid, *device, *inode, path)?,
             Err(error) => return Err(error),
         };
         self.identified(path, &file, &metadata)
@@ -190,9 +195,10 @@ impl FileTable {
 }
 
 /// Opens `path` as `pid` sees it, as long as it still leads to the file that was mapped.
-fn open_by_path(pid: u32, inode: u64, path: &str) -> io::Result<(File, Metadata)> {
+fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Result<(File, Metadata)> {
     let (file, metadata) = procfs::open_as_seen_by(pid, path)?;
-    if metadata.ino() != inode {
+    let found = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    if metadata.ino() != inode || found != device && !open::has_two_devices(&file)? {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the path leads to another file"));
     }
     Ok((file, metadata))
@@ -215,9 +221,8 @@ mod tests {
         let address = the_running_test_is_found_through_its_own_mapping as *const () as u64;
         let maps = crate::maps::Maps::of_process(std::process::id()).unwrap();
         let (_, mapping) = maps.find(address).unwrap();
-        let crate::maps::Backing::File { inode, path } = &mapping.backing else { panic!("{mapping:?}") };
         let mut table = FileTable::default();
-        let id = table.mapped(std::process::id(), mapping.start, mapping.end, *inode, path).unwrap();
+        let id = table.mapped(std::process::id(), mapping).unwrap();
         let file = table.get(id).unwrap();
         let image = ElfImage::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
         let offset = address - mapping.start + mapping.offset;
@@ -232,13 +237,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("libc.so");
         std::fs::write(&path, b"old").unwrap();
-        let inode = std::fs::metadata(&path).unwrap().ino();
+        let metadata = std::fs::metadata(&path).unwrap();
+        let (device, inode) = ((libc::major(metadata.dev()), libc::minor(metadata.dev())), metadata.ino());
         let (pid, text) = (std::process::id(), path.to_str().unwrap());
-        assert_eq!(open_by_path(pid, inode, text).unwrap().1.ino(), inode);
+        assert_eq!(open_by_path(pid, device, inode, text).unwrap().1.ino(), inode);
+        // Every file system has an inode of that number.
+        let elsewhere = open_by_path(pid, (device.0, device.1 + 1), inode, text);
+        let has_two = open::has_two_devices(&File::open(&path).unwrap()).unwrap();
+        assert_eq!(elsewhere.is_ok(), has_two);
         // The old file still exists, as it does while it is mapped; its name is another's.
         std::fs::rename(&path, folder.path().join("old")).unwrap();
         std::fs::write(&path, b"new").unwrap();
-        assert_eq!(open_by_path(pid, inode, text).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(open_by_path(pid, device, inode, text).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

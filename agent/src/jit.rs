@@ -102,9 +102,6 @@ fn namespace_pid(pid: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file::FileTable;
-    use crate::location::LocationTable;
-    use crate::pace::Pace;
 
     #[test]
     fn this_process_names_its_code_in_tmp() {
@@ -112,7 +109,7 @@ mod tests {
         assert_eq!(namespace_pid(pid), Some(pid), "this test knows only its own pid namespace");
         let path = format!("/tmp/perf-{pid}.map");
         std::fs::write(&path, "1000 100 LazyCompile:*work /a.js:1\n2000 100 stub\n").unwrap();
-        let mut tables = Tables { files: FileTable::default(), locations: LocationTable::default(), pace: Pace::new() };
+        let mut tables = Tables::new();
         let maps = Maps::default();
         let mut jit = Jit::default();
         let mut check = |address, expected: Option<(&str, FrameType)>| {

@@ -3,10 +3,14 @@
 //! A kernel has 60,000 of them: 16 bytes each and one string with all names, 2.5 MB together, read once and again when the
 //! loaded modules change. A kernel that hides its addresses (kernel.kptr_restrict) shows them all as zero.
 //!
+//! Code of modules has the module's name behind it, and so has code that comes and goes: `[bpf]` for the programs of BPF,
+//! `[__builtin__ftrace]` and others for what the kernel writes itself.
+//!
 //! Invariant: symbols are sorted by address, and there is one per address.
 
 use std::fs::File;
 use std::io::{self, BufRead, Read as _};
+use std::ops::Range;
 
 /// Symbols kept: ten times what a kernel with all its modules has.
 const SYMBOLS_MAX: usize = 1 << 20;
@@ -16,6 +20,8 @@ const BYTES_MAX: u64 = 256 << 20;
 const FIRST_BYTES: u64 = 64 << 10;
 /// No function is longer: an address further than this behind a symbol belongs to something that has none.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
+/// The same for code that was loaded: behind the last function of a module, or behind a BPF program, may soon be something else.
+const LOADED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Why there are no kernel symbols.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +47,8 @@ pub(crate) struct KernelSymbols {
     symbols: Vec<Symbol>,
     names: String,
     modules: Vec<Box<str>>,
+    /// Where the kernel's own code is, from `_stext` to `_etext`.
+    own_code: Range<u64>,
 }
 
 impl KernelSymbols {
@@ -55,7 +63,8 @@ impl KernelSymbols {
     }
 
     fn read(mut lines: impl BufRead, symbols_max: usize) -> Result<Self, KallsymsError> {
-        let mut table = Self { symbols: Vec::new(), names: String::new(), modules: Vec::new() };
+        let own_code = 0..u64::MAX;
+        let mut table = Self { symbols: Vec::new(), names: String::new(), modules: Vec::new(), own_code };
         let mut line = String::with_capacity(256);
         let mut hidden = false;
         while table.symbols.len() < symbols_max {
@@ -63,10 +72,17 @@ impl KernelSymbols {
             if lines.read_line(&mut line).map_err(KallsymsError::Io)? == 0 {
                 break;
             }
-            let Some((address, name, module)) = parse_line(&line) else { continue };
-            hidden |= address == 0;
-            if address != 0 {
-                table.push(address, name, module);
+            let Some((address, kind, name, module)) = parse_line(&line) else { continue };
+            match name {
+                "_stext" => table.own_code.start = address,
+                "_etext" if address != 0 => table.own_code.end = address,
+                _ => {}
+            }
+            if is_code(kind) {
+                hidden |= address == 0;
+                if address != 0 {
+                    table.push(address, name, module);
+                }
             }
         }
         if table.symbols.is_empty() && hidden {
@@ -117,11 +133,19 @@ impl KernelSymbols {
     pub(crate) fn find(&self, address: u64) -> Option<(&str, &str)> {
         let index = self.symbols.partition_point(|symbol| symbol.address <= address).checked_sub(1)?;
         let symbol = *self.symbols.get(index)?;
-        if FUNCTION_BYTES_MAX <= address - symbol.address {
+        let is_own = symbol.module == 0;
+        let bytes_max = if is_own { FUNCTION_BYTES_MAX } else { LOADED_FUNCTION_BYTES_MAX };
+        if bytes_max <= address - symbol.address || is_own && !self.own_code.contains(&address) {
             return None;
         }
         let module = usize::from(symbol.module).checked_sub(1).and_then(|index| self.modules.get(index));
         Some((name_of(&self.names, symbol), module.map_or("", |module| module)))
+    }
+
+    /// Whether the code at `address` may have come, and may go, without a change of the list of modules.
+    pub(crate) fn is_passing(&self, address: u64) -> bool {
+        let module_comes_and_goes = |module: &str| module == "bpf" || module.starts_with("__builtin__");
+        !self.own_code.contains(&address) && self.find(address).is_none_or(|(_, module)| module_comes_and_goes(module))
     }
 }
 
@@ -135,14 +159,17 @@ fn name_of(names: &str, symbol: Symbol) -> &str {
     names.get(start..start + usize::from(symbol.name_bytes)).unwrap_or_default()
 }
 
-/// The address, name and module of a function; `None` for data and for what is not understood.
-fn parse_line(line: &str) -> Option<(u64, &str, &str)> {
+/// The address, type, name and module of a symbol; `None` for what is not understood.
+fn parse_line(line: &str) -> Option<(u64, &str, &str, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let is_code = matches!(fields.next()?, "t" | "T" | "w" | "W");
-    let name = fields.next()?;
+    let (kind, name) = (fields.next()?, fields.next()?);
     let module = fields.next().and_then(|module| module.strip_prefix('[')?.strip_suffix(']')).unwrap_or("");
-    is_code.then_some((address, name, module))
+    Some((address, kind, name, module))
+}
+
+fn is_code(kind: &str) -> bool {
+    matches!(kind, "t" | "T" | "w" | "W")
 }
 
 /// The GNU build ID of the kernel, or of a module of it.
@@ -153,23 +180,7 @@ pub(crate) fn build_id(module: &str) -> Option<Vec<u8>> {
     } else {
         format!("/sys/module/{module}/notes/.note.gnu.build-id")
     };
-    gnu_build_id(&crate::procfs::read_at_most(path, NOTES_BYTES_MAX).ok()?)
-}
-
-/// ELF notes: | name_bytes u32 | descriptor_bytes u32 | type u32 | name | descriptor |, the last two padded to 4 bytes.
-fn gnu_build_id(mut notes: &[u8]) -> Option<Vec<u8>> {
-    const NT_GNU_BUILD_ID: u32 = 3;
-    loop {
-        let (header, rest) = notes.split_at_checked(12)?;
-        let number = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
-        let (name_bytes, descriptor_bytes) = (number(0)? as usize, number(4)? as usize);
-        let (name, rest) = rest.split_at_checked(name_bytes.next_multiple_of(4))?;
-        let descriptor = rest.get(..descriptor_bytes)?;
-        if number(8)? == NT_GNU_BUILD_ID && name.starts_with(b"GNU\0") {
-            return (!descriptor.is_empty()).then(|| descriptor.to_vec());
-        }
-        notes = rest.get(descriptor_bytes.next_multiple_of(4)..)?;
-    }
+    symbol_store::elf::gnu_build_id(&crate::procfs::read_at_most(path, NOTES_BYTES_MAX).ok()?)
 }
 
 #[cfg(test)]
@@ -193,6 +204,10 @@ mod tests {
     }
 
     impl KernelSymbols {
+        pub(crate) fn of_text(text: &str) -> Self {
+            Self::read(text.as_bytes(), SYMBOLS_MAX).unwrap()
+        }
+
         pub(crate) fn address_of(&self, name: &str) -> Option<u64> {
             self.symbols.iter().find(|symbol| name_of(&self.names, **symbol) == name).map(|symbol| symbol.address)
         }
@@ -209,7 +224,35 @@ mod tests {
         check(&table, 0xffffffffc0001001, Some(("ext4_read", "ext4")));
         check(&table, 0xffffffffc0002001, Some(("nf_hook", "nf_tables")));
         check(&table, 0xffffffffc0003001, Some(("ext4_write", "ext4")));
-        check(&table, 0xffffffffc0003000 + FUNCTION_BYTES_MAX, None);
+        check(&table, 0xffffffffc0003000 + LOADED_FUNCTION_BYTES_MAX, None);
+    }
+
+    #[test]
+    fn what_was_loaded_later_has_nobody_elses_name() {
+        let table = KernelSymbols::of_text(
+            "ffffffff81000000 T _stext\n\
+             ffffffff81001000 T own\n\
+             ffffffff81002000 D _etext\n\
+             ffffffff90000000 t initial\n\
+             ffffffffc0001000 t ext4_read\t[ext4]\n\
+             ffffffffc0100000 t bpf_prog_1\t[bpf]\n\
+             ffffffffc0200000 t trampoline\t[__builtin__ftrace]\n",
+        );
+        check(&table, 0xffffffff81001fff, Some(("own", "")));
+        for (address, found, is_passing) in [
+            (0xffffffff81001fff, Some(("own", "")), false),
+            // Within a megabyte of the kernel's last function, and of a module's, and of a program.
+            (0xffffffff81002000, None, true),
+            (0xffffffff90000010, None, true),
+            (0xffffffffc0001010, Some(("ext4_read", "ext4")), false),
+            (0xffffffffc0001000 + LOADED_FUNCTION_BYTES_MAX, None, true),
+            (0xffffffffc0100010, Some(("bpf_prog_1", "bpf")), true),
+            (0xffffffffc0100000 + LOADED_FUNCTION_BYTES_MAX, None, true),
+            (0xffffffffc0200010, Some(("trampoline", "__builtin__ftrace")), true),
+        ] {
+            check(&table, address, found);
+            assert_eq!(table.is_passing(address), is_passing, "{address:x}");
+        }
     }
 
     #[test]
@@ -225,26 +268,11 @@ mod tests {
     }
 
     #[test]
-    fn the_build_id_is_found_among_other_notes() {
-        let note = |name: &[u8], descriptor: &[u8], kind: u32| {
-            let mut bytes = Vec::new();
-            for number in [name.len() as u32, descriptor.len() as u32, kind] {
-                bytes.extend(number.to_ne_bytes());
-            }
-            for part in [name, descriptor] {
-                bytes.extend(part);
-                bytes.resize(bytes.len().next_multiple_of(4), 0);
-            }
-            bytes
-        };
-        let notes = [note(b"Linux\0", b"\0\0\0\0\x01", 0x257), note(b"GNU\0", &[7; 20], 3)].concat();
-        assert_eq!(gnu_build_id(&notes), Some(vec![7; 20]));
-        for length in 0..notes.len() {
-            assert_eq!(gnu_build_id(&notes[..length]), None, "{length}");
-        }
-        let mut endless = notes.clone();
-        endless[0..4].copy_from_slice(&u32::MAX.to_ne_bytes());
-        assert_eq!(gnu_build_id(&endless), None);
+    fn this_kernel_has_a_build_id_among_its_notes() {
+        let notes = std::fs::read("/sys/kernel/notes").unwrap();
+        let id = build_id("").unwrap();
+        assert!((16..=20).contains(&id.len()) && notes.windows(id.len()).any(|part| part == id), "{id:x?}");
+        assert_eq!(build_id("no such module"), None);
     }
 
     #[test]

@@ -10,11 +10,15 @@ use crate::file::{FileId, FileTable, MappedFile};
 use crate::kallsyms::{self, KernelSymbols};
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
 use crate::procfs;
+use crate::sys::{self, Clock};
 
 /// What the kernel itself is called where mapped files have names.
 const KERNEL_FILE: &str = "[kernel.kallsyms]";
 /// Addresses remembered.
 const ADDRESSES_MAX: usize = 65_536;
+/// After this time, symbols of code that comes and goes without a list of it (BPF programs, trampolines) are read again when such
+/// code is met: 30 ms of CPU for a name that is wrong no longer than this.
+const STALE_NS: u64 = 30_000_000_000;
 /// The list of modules is a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
 
@@ -25,6 +29,9 @@ pub(crate) struct Kernel {
     symbols: Option<KernelSymbols>,
     modules: Vec<u8>,
     locations: HashMap<u64, LocationId, RandomState>,
+    /// Of code that comes and goes: void when the symbols are read again.
+    passing_locations: HashMap<u64, LocationId, RandomState>,
+    stale_after_ns: u64,
     files: HashMap<Box<str>, FileId, RandomState>,
 }
 
@@ -32,18 +39,45 @@ impl Kernel {
     pub(crate) fn load() -> Self {
         let symbols =
             KernelSymbols::load().inspect_err(|error| tracing::warn!("kernel frames have no names: {error}")).ok();
-        Self { symbols, modules: loaded_modules(), locations: HashMap::default(), files: HashMap::default() }
+        Self::new(symbols)
     }
 
-    /// The location of a kernel address.
-    pub(crate) fn locate(&mut self, address: u64, files: &mut FileTable, locations: &mut LocationTable) -> LocationId {
+    fn new(symbols: Option<KernelSymbols>) -> Self {
+        Self {
+            symbols,
+            modules: loaded_modules(),
+            locations: HashMap::default(),
+            passing_locations: HashMap::default(),
+            stale_after_ns: sys::clock_ns(Clock::Monotonic) + STALE_NS,
+            files: HashMap::default(),
+        }
+    }
+
+    /// The location of a kernel address, which was met at `ktime_ns`.
+    pub(crate) fn locate(
+        &mut self,
+        address: u64,
+        ktime_ns: u64,
+        files: &mut FileTable,
+        locations: &mut LocationTable,
+    ) -> LocationId {
         if let Some(id) = self.locations.get(&address) {
             return *id;
         }
-        let id = match self.symbols.as_ref().map(|symbols| symbols.find(address)) {
-            None => locations.insert(Location::Marker(Marker::KernelSymbolsUnreadable)),
-            Some(None) => locations.insert(Location::Marker(Marker::NoKernelSymbol)),
-            Some(Some((name, module))) => {
+        let Some(symbols) = &self.symbols else {
+            return locations.insert(Location::Marker(Marker::KernelSymbolsUnreadable));
+        };
+        let is_passing = symbols.is_passing(address);
+        if is_passing && self.stale_after_ns <= ktime_ns {
+            self.read_again(ktime_ns);
+        }
+        let known = if is_passing { &mut self.passing_locations } else { &mut self.locations };
+        if let Some(id) = known.get(&address) {
+            return *id;
+        }
+        let id = match self.symbols.as_ref().and_then(|symbols| symbols.find(address)) {
+            None => locations.insert(Location::Marker(Marker::NoKernelSymbol)),
+            Some((name, module)) => {
                 let file = match self.files.get(module) {
                     Some(file) => *file,
                     None => {
@@ -55,10 +89,21 @@ impl Kernel {
                 locations.insert_named(name, Some(file), FrameType::Kernel)
             }
         };
-        if self.locations.len() < ADDRESSES_MAX {
-            self.locations.insert(address, id);
+        if known.len() < ADDRESSES_MAX {
+            known.insert(address, id);
         }
         id
+    }
+
+    /// Reads the symbols again; where that fails, the old ones are still right for the kernel itself.
+    fn read_again(&mut self, ktime_ns: u64) {
+        let started_ns = sys::clock_ns(Clock::Monotonic);
+        if let Ok(symbols) = KernelSymbols::load() {
+            self.symbols = Some(symbols);
+        }
+        self.passing_locations.clear();
+        let took_ns = sys::clock_ns(Clock::Monotonic).saturating_sub(started_ns);
+        self.stale_after_ns = ktime_ns + STALE_NS.max(took_ns * 1000);
     }
 
     /// Reads the symbols again if modules were loaded or unloaded.
@@ -71,6 +116,7 @@ impl Kernel {
     /// Forgets every id.
     pub(crate) fn clear(&mut self) {
         self.locations.clear();
+        self.passing_locations.clear();
         self.files.clear();
     }
 }
@@ -100,14 +146,10 @@ fn loaded_modules() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn kernel(symbols: Option<KernelSymbols>) -> Kernel {
-        Kernel { symbols, modules: Vec::new(), locations: HashMap::default(), files: HashMap::default() }
-    }
-
     #[test]
     fn a_kernel_that_hides_its_symbols_has_a_frame_that_says_so() {
         let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
-        let id = kernel(None).locate(0xffff_ffff_8100_0000, &mut files, &mut locations);
+        let id = Kernel::new(None).locate(0xffff_ffff_8100_0000, 0, &mut files, &mut locations);
         assert_eq!(locations.get(id), Some(Location::Marker(Marker::KernelSymbolsUnreadable)));
     }
 
@@ -117,16 +159,44 @@ mod tests {
             return crate::report::skipped("two_addresses_of_one_function_are_one_location", &"kallsyms");
         };
         let address = symbols.address_of("schedule").expect("every kernel has schedule()");
-        let mut kernel = kernel(Some(symbols));
+        let mut kernel = Kernel::new(Some(symbols));
         let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
-        let first = kernel.locate(address, &mut files, &mut locations);
-        assert_eq!(kernel.locate(address + 4, &mut files, &mut locations), first);
+        let first = kernel.locate(address, 0, &mut files, &mut locations);
+        assert_eq!(kernel.locate(address + 4, 0, &mut files, &mut locations), first);
         let Some(Location::Named { name, file: Some(file), frame_type: FrameType::Kernel }) = locations.get(first)
         else {
             panic!("{:?}", locations.get(first));
         };
         assert_eq!((locations.name(name), &*files.get(file).unwrap().name), ("schedule", KERNEL_FILE));
-        let other = kernel.locate(0x1000, &mut files, &mut locations);
+        let other = kernel.locate(0x1000, 0, &mut files, &mut locations);
         assert_eq!(locations.get(other), Some(Location::Marker(Marker::NoKernelSymbol)));
+    }
+
+    #[test]
+    fn symbols_are_read_again_for_code_that_comes_and_goes_once_they_are_old() {
+        let Ok(symbols) = KernelSymbols::load() else {
+            return crate::report::skipped(
+                "symbols_are_read_again_for_code_that_comes_and_goes_once_they_are_old",
+                &"kallsyms",
+            );
+        };
+        let schedule = symbols.address_of("schedule").expect("every kernel has schedule()");
+        // As if a program had been loaded there, before it was another's.
+        let (program, text) = (0x1000_1000, "10001000 t bpf_prog_old\t[bpf]\n");
+        let text = format!("ffff000000000000 T _stext\nffffffffffffffff T _etext\n{text}");
+        let mut kernel = Kernel::new(Some(KernelSymbols::of_text(&text)));
+        let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
+        let mut name = |address, ktime_ns| {
+            let id = kernel.locate(address, ktime_ns, &mut files, &mut locations);
+            match locations.get(id) {
+                Some(Location::Named { name, .. }) => locations.name(name).to_owned(),
+                other => format!("{other:?}"),
+            }
+        };
+        let late_ns = sys::clock_ns(Clock::Monotonic) + STALE_NS + 1;
+        assert_eq!(name(program, 0), "bpf_prog_old");
+        assert_ne!(name(schedule, late_ns), "schedule", "the kernel's own code is no reason");
+        assert_ne!(name(program, late_ns), "bpf_prog_old");
+        assert_eq!(name(schedule + 1, late_ns), "schedule");
     }
 }

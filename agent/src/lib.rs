@@ -7,7 +7,7 @@
 //! # Does not
 //! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk.
 //! # Memory
-//! Bounded everywhere: processes, files, locations, perf maps, one interval's samples, the export queue.
+//! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
 //! # Read in this order
 //! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `kallsyms`,
 //! `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
@@ -43,6 +43,7 @@ mod test_record;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -55,7 +56,7 @@ pub use status::{State, Status, StatusSnapshot};
 use collect::Collector;
 use config::CheckedConfig;
 use export::queue::ExportQueue;
-use export::sender::Sender;
+use export::sender::{SHUTDOWN_TIMEOUT, Sender};
 
 /// Why the agent ended, or never began. The text of each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +70,7 @@ pub enum AgentError {
     /// Sampling failed.
     #[error("{0}")]
     Sampler(#[source] SamplerError),
-    /// The sampler's thread could not be started, or is gone.
+    /// The sampler's thread could not be started, is gone, or did not end in time.
     #[error("the sampler's thread cannot run")]
     Thread(#[source] io::Error),
 }
@@ -79,7 +80,7 @@ fn list(missing: &[Missing]) -> String {
     texts.join("; ")
 }
 
-/// Samples and exports until `shutdown` is cancelled; then exports what is left, for five seconds at most.
+/// Samples and exports until `shutdown` is cancelled; then exports what is left, for five seconds at most, and returns.
 ///
 /// `status` shows how it goes, also after the end. An endpoint that cannot be reached is no error: it is tried for ever.
 ///
@@ -89,7 +90,7 @@ pub async fn run(config: Config, shutdown: CancellationToken, status: Status) ->
     let result = run_checked(&config, &shutdown, &status).await;
     match &result {
         Ok(()) => status.set(State::Off, "stopped"),
-        Err(error) => status.set(State::Failed, with_causes(error)),
+        Err(error) => status.set(State::Failed, causes(error)),
     }
     result
 }
@@ -112,10 +113,27 @@ async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Sta
     let _stop_on_drop = stop.clone().drop_guard();
     let sampler = spawn_sampler(&config, &queue, &stop, status).map_err(AgentError::Thread)?;
     let sender = Sender::new(&config, status.clone());
-    let ((), result) = tokio::join!(sender.run(&queue, &stop), sampler);
-    match result {
-        Ok(result) => result.map_err(AgentError::Sampler),
-        Err(_gone) => Err(AgentError::Thread(io::Error::other("it ended without a word"))),
+    let ((), result) = tokio::join!(sender.run(&queue, &stop), end_of(sampler, &stop, SHUTDOWN_TIMEOUT));
+    result
+}
+
+/// How the sampler's thread ended; once `stop` is cancelled, it has no more than `timeout`. It may be held up by whatever it looks at,
+/// and what it still exports then is counted by the queue.
+async fn end_of(
+    sampler: oneshot::Receiver<Result<(), SamplerError>>,
+    stop: &CancellationToken,
+    timeout: Duration,
+) -> Result<(), AgentError> {
+    let too_late = async {
+        stop.cancelled().await;
+        tokio::time::sleep(timeout).await;
+    };
+    tokio::select! {
+        result = sampler => match result {
+            Ok(result) => result.map_err(AgentError::Sampler),
+            Err(_gone) => Err(AgentError::Thread(io::Error::other("it ended without a word"))),
+        },
+        () = too_late => Err(AgentError::Thread(io::Error::new(io::ErrorKind::TimedOut, "it did not end in time"))),
     }
 }
 
@@ -131,6 +149,7 @@ fn spawn_sampler(
     std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {
         let ending = EndSending { queue: Arc::clone(&queue), stop: stop.clone() };
         let result = Collector::start(period_ns, queue, status.clone()).and_then(|collector| {
+            status.sampler_is_awake(sys::clock_ns(sys::Clock::Monotonic));
             status.set(State::Running, "");
             tracing::info!(period_ns, "sampling every CPU");
             collector.run(&stop)
@@ -155,9 +174,10 @@ impl Drop for EndSending {
     }
 }
 
-fn with_causes(error: &AgentError) -> String {
+/// What an error says, and what its causes say.
+fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = error.source();
     while let Some(cause) = source {
         let cause_text = cause.to_string();
         // An error that shows its cause in its own text need not be followed by it.
@@ -167,4 +187,37 @@ fn with_causes(error: &AgentError) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_thread_that_does_not_end_is_not_waited_for() {
+        let (ended, end) = oneshot::channel();
+        let stop = CancellationToken::new();
+        let waiting = end_of(end, &stop, Duration::from_millis(50));
+        tokio::pin!(waiting);
+        assert!(
+            tokio::time::timeout(Duration::from_millis(200), &mut waiting).await.is_err(),
+            "nobody asked it to end"
+        );
+        stop.cancel();
+        let error = tokio::time::timeout(Duration::from_secs(5), waiting).await.unwrap().unwrap_err();
+        assert_eq!(causes(&error), "the sampler's thread cannot run: it did not end in time");
+        drop(ended);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_thread_is_the_answer() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let (ended, end) = oneshot::channel();
+        ended.send(Ok(())).unwrap();
+        assert!(end_of(end, &stop, Duration::from_secs(5)).await.is_ok());
+        let (gone, end) = oneshot::channel();
+        drop(gone);
+        assert!(end_of(end, &stop, Duration::from_secs(5)).await.is_err());
+    }
 }

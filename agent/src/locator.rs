@@ -4,18 +4,17 @@
 //! weight of a sample is never lost and never shown as something it is not.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ebpf::{KERNEL_FRAMES_MAX, Sample, UserEnd};
 use foldhash::fast::RandomState;
 
-use crate::file::FileTable;
 use crate::kernel::Kernel;
-use crate::location::{Location, LocationId, LocationTable, Marker};
-use crate::pace::Pace;
+use crate::location::{Location, LocationId, Marker};
 use crate::process::{Process, ProcessKey, Tables};
 use crate::resource::Resource;
-use crate::sys;
+use crate::{procfs, sys};
 
 /// Programs remembered.
 const PROCESSES_MAX: usize = 8192;
@@ -23,9 +22,9 @@ const PROCESSES_MAX: usize = 8192;
 const ENDED_NS: u64 = 10_000_000_000;
 /// A program that runs is forgotten after this long without a sample.
 const IDLE_NS: u64 = 600_000_000_000;
-/// Of all processes together: mappings, at 90 bytes each, and bytes of perf maps. Over it, the less recently sampled half of the
-/// processes is forgotten.
-const MAPPINGS_MAX: usize = 200_000;
+/// What all processes together may take with their mappings and descriptions, and with their perf maps. Over it, the less recently
+/// sampled half of the processes is forgotten: the first at once, the second at the end of the interval.
+const PROCESSES_BYTES_MAX: usize = 16 << 20;
 const PERF_MAPS_BYTES_MAX: usize = 32 << 20;
 /// Addresses remembered of all processes together, at 20 bytes each; over it, they are forgotten.
 const ADDRESSES_MAX: usize = 400_000;
@@ -35,18 +34,46 @@ const ADDRESSES_MAX: usize = 400_000;
 pub(crate) struct Locator {
     kernel: Kernel,
     processes: HashMap<ProcessKey, Process, RandomState>,
+    /// What they take.
+    processes_bytes: usize,
+    /// As many frames of the kernel as the kernel gives.
+    kernel_frames_max: usize,
     pub(crate) tables: Tables,
 }
 
 impl Locator {
     pub(crate) fn new() -> Self {
-        let tables = Tables { files: FileTable::default(), locations: LocationTable::default(), pace: Pace::new() };
-        Self { kernel: Kernel::load(), processes: HashMap::default(), tables }
+        Self {
+            kernel: Kernel::load(),
+            processes: HashMap::default(),
+            processes_bytes: 0,
+            kernel_frames_max: kernel_frames_max(),
+            tables: Tables::new(),
+        }
     }
 
     /// What is known of the process of `sample`.
     pub(crate) fn resource(&mut self, sample: &Sample<'_>) -> Arc<Resource> {
-        self.processes.entry(ProcessKey::of(sample)).or_insert_with(|| Process::of(sample)).resource(sample)
+        self.with_process(sample, |process, _| process.resource(sample))
+    }
+
+    /// Asks about the process of `sample`, which is read if it is new; both may change how much memory it takes.
+    fn with_process<T>(&mut self, sample: &Sample<'_>, ask: impl FnOnce(&mut Process, &mut Tables) -> T) -> T {
+        if PROCESSES_BYTES_MAX < self.processes_bytes {
+            self.forget_least_recent_half();
+        }
+        let process = match self.processes.entry(ProcessKey::of(sample)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let process = entry.insert(Process::of(sample, &mut self.tables.pace));
+                self.processes_bytes += process.bytes();
+                process
+            }
+        };
+        let bytes_before = process.bytes();
+        let answer = ask(process, &mut self.tables);
+        self.processes_bytes = (self.processes_bytes + process.bytes()).saturating_sub(bytes_before);
+        answer
     }
 
     /// Appends the whole stack of `sample` to `stack`, leaf first. Returns whether the same addresses will have the same stack next
@@ -72,36 +99,19 @@ impl Locator {
         let Tables { files, locations, .. } = &mut self.tables;
         for (index, address) in sample.kernel_frames().enumerate() {
             // All but the leaf are return addresses; one less lies in the call.
-            stack.push(self.kernel.locate(address.saturating_sub(u64::from(index != 0)), files, locations));
+            let address = address.saturating_sub(u64::from(index != 0));
+            stack.push(self.kernel.locate(address, sample.header.ktime_ns, files, locations));
         }
-        if usize::from(sample.header.kernel_frames) == KERNEL_FRAMES_MAX {
+        if usize::from(sample.header.kernel_frames) == self.kernel_frames_max {
             stack.push(locations.insert(Location::Marker(Marker::TruncatedStack)));
         }
     }
 
     fn locate_user_part(&mut self, sample: &Sample<'_>, stack: &mut Vec<LocationId>) -> bool {
-        let process = self.processes.entry(ProcessKey::of(sample)).or_insert_with(|| Process::of(sample));
-        let tables = &mut self.tables;
-        let no_mapping = tables.locations.insert(Location::Marker(Marker::NoMapping));
-        let mut is_lasting = true;
-        for (index, address) in sample.user_frames().enumerate() {
-            let (id, lasts) = process.locate(address, sample.header.ktime_ns, tables);
-            is_lasting &= lasts;
-            if index != 0 && id == no_mapping {
-                // No return address: the frame pointer was something else, and nothing from here on is a frame.
-                stack.push(tables.locations.insert(Location::Marker(Marker::UnwindingFailed)));
-                return is_lasting;
-            }
-            stack.push(id);
-        }
-        let end = match sample.user_end {
-            UserEnd::None | UserEnd::Root => return is_lasting,
-            UserEnd::Broken => Marker::UnwindingFailed,
-            UserEnd::Truncated => Marker::TruncatedStack,
-            UserEnd::Compat => Marker::Stack32Bit,
-        };
-        stack.push(tables.locations.insert(Location::Marker(end)));
-        is_lasting
+        self.with_process(sample, |process, tables| {
+            process.check(sample.header.ktime_ns, &mut tables.check_pace);
+            locate_in_process(process, sample, tables, stack)
+        })
     }
 
     /// Forgets what is not needed any more. All ids may be void afterwards.
@@ -117,10 +127,9 @@ impl Locator {
         });
         let total = |size: fn(&Process) -> usize| self.processes.values().map(size).sum::<usize>();
         let addresses = total(Process::addresses);
-        if PROCESSES_MAX < self.processes.len()
-            || MAPPINGS_MAX < total(Process::mappings)
-            || PERF_MAPS_BYTES_MAX < total(Process::perf_map_bytes)
-        {
+        let is_full = PERF_MAPS_BYTES_MAX < total(Process::perf_map_bytes);
+        self.processes_bytes = total(Process::bytes);
+        if is_full || PROCESSES_MAX < self.processes.len() {
             self.forget_least_recent_half();
         }
         if ADDRESSES_MAX < addresses {
@@ -147,7 +156,43 @@ impl Locator {
             surplus -= usize::from(goes);
             !goes
         });
+        self.processes_bytes = self.processes.values().map(Process::bytes).sum();
     }
+}
+
+fn locate_in_process(
+    process: &mut Process,
+    sample: &Sample<'_>,
+    tables: &mut Tables,
+    stack: &mut Vec<LocationId>,
+) -> bool {
+    let no_mapping = tables.locations.insert(Location::Marker(Marker::NoMapping));
+    let mut is_lasting = true;
+    for (index, address) in sample.user_frames().enumerate() {
+        let (id, lasts) = process.locate(address, sample.header.ktime_ns, tables);
+        is_lasting &= lasts;
+        if index != 0 && id == no_mapping {
+            // No return address: the frame pointer was something else, and nothing from here on is a frame.
+            stack.push(tables.locations.insert(Location::Marker(Marker::UnwindingFailed)));
+            return is_lasting;
+        }
+        stack.push(id);
+    }
+    let end = match sample.user_end {
+        UserEnd::None | UserEnd::Root => return is_lasting,
+        UserEnd::Broken => Marker::UnwindingFailed,
+        UserEnd::Truncated => Marker::TruncatedStack,
+        UserEnd::Compat => Marker::Stack32Bit,
+    };
+    stack.push(tables.locations.insert(Location::Marker(end)));
+    is_lasting
+}
+
+/// How many frames of the kernel a whole stack may have: the smaller of two limits. It is read once, as the setting is made once.
+fn kernel_frames_max() -> usize {
+    let setting = procfs::read_at_most("/proc/sys/kernel/perf_event_max_stack", 32).unwrap_or_default();
+    let setting = std::str::from_utf8(setting.trim_ascii()).ok().and_then(|text| text.parse().ok());
+    setting.unwrap_or(KERNEL_FRAMES_MAX).min(KERNEL_FRAMES_MAX)
 }
 
 #[cfg(test)]

@@ -1,25 +1,31 @@
-//! /proc/<pid>/maps, of which only executable mappings are kept.
+//! The executable mappings of a process, from /proc/<pid>/maps.
 //!
-//! `start-end perms offset major:minor inode [path]`, numbers in hexadecimal but the inode, sorted by start. A path may hold
-//! spaces; the kernel writes a newline in it as `\012` and appends ` (deleted)` when the file has no name any more.
-//!
-//! Invariant: the mappings of a [`Maps`] are sorted and do not overlap, whatever was read. A line that is not understood is
-//! left out and counted, never guessed at.
+//! Invariant: the mappings of a [`Maps`] are sorted, do not overlap and take [`PROCESS_BYTES_MAX`] at most, whatever was read. A
+//! line that is not understood or does not fit is left out and counted, never guessed at.
 
-use std::io::{self, BufRead, Read as _};
+use std::collections::HashSet;
+use std::io::{self, BufRead};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use symbol_store::maps::{self, MapsLine};
 
 /// Executable mappings kept of one process; a runtime that maps every compiled function on its own has a few thousand.
 pub(crate) const MAPPINGS_MAX: usize = 65_536;
-/// Bytes read of one file: 10^5 mappings with long paths. A process can make its maps arbitrarily long.
-const BYTES_MAX: u64 = 32 << 20;
-/// A line holds a path of up to 4,096 bytes, in which every byte may be escaped as four.
-const LINE_BYTES_MAX: usize = 4 * 4096 + 128;
+/// What the mappings of one process may take, in bytes: as many as there may be, of a few hundred files with long paths.
+pub(crate) const PROCESS_BYTES_MAX: usize = 8 << 20;
+/// Bytes read of one file. A process can make its maps arbitrarily long.
+const BYTES_MAX: u64 = 16 << 20;
+/// What a mapping takes besides its path: itself, and what is known of its file.
+const MAPPING_BYTES: usize = size_of::<Mapping>() + 16;
+/// What a path takes besides its text: two counts, and its place in the table of paths.
+const PATH_BYTES: usize = 48;
 
 /// What a mapping shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// A file, named as the process sees it.
-    File { inode: u64, path: Box<str> },
+    File { device: (u32, u32), inode: u64, path: Arc<str> },
     /// The code that the kernel gives to every process.
     Vdso,
     /// Memory without a file: what a JIT compiler writes code to.
@@ -38,9 +44,10 @@ pub(crate) struct Mapping {
 }
 
 /// The executable mappings of one process at one moment.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Maps {
     mappings: Vec<Mapping>,
+    bytes: usize,
     /// Lines that were not understood, or did not fit the limits.
     pub(crate) lines_skipped: usize,
 }
@@ -56,25 +63,28 @@ impl Maps {
         Self::read(io::BufReader::with_capacity(4096, file))
     }
 
-    fn read(mut lines: impl BufRead) -> io::Result<Self> {
+    fn read(lines: impl BufRead) -> io::Result<Self> {
         let mut maps = Self::default();
-        let mut line = Vec::with_capacity(256);
-        let mut bytes = 0;
-        while bytes < BYTES_MAX {
-            line.clear();
-            let read = (&mut lines).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;
-            if read == 0 {
-                break;
+        let mut paths = Paths::default();
+        maps::each_line(lines, BYTES_MAX, |line| match line {
+            Some(line) if !line.executable => {}
+            Some(line) if maps.mappings.len() < MAPPINGS_MAX && maps.bytes < PROCESS_BYTES_MAX => {
+                maps.push(&line, &mut paths);
             }
-            bytes += read as u64;
-            match parse_line(&line) {
-                Some(None) => {}
-                Some(Some(mapping)) if maps.mappings.len() < MAPPINGS_MAX => maps.mappings.push(mapping),
-                _ => maps.lines_skipped += 1,
-            }
-        }
+            _ => maps.lines_skipped += 1,
+        })?;
         maps.sort();
         Ok(maps)
+    }
+
+    fn push(&mut self, line: &MapsLine<'_>, paths: &mut Paths) {
+        let (backing, path_bytes) = backing(line, paths);
+        if PROCESS_BYTES_MAX < self.bytes + MAPPING_BYTES + path_bytes {
+            self.lines_skipped += 1;
+            return;
+        }
+        self.bytes += MAPPING_BYTES + path_bytes;
+        self.mappings.push(Mapping { start: line.start, end: line.end, offset: line.offset, backing });
     }
 
     /// The file is not read in one go, so a mapping that moves meanwhile can be met twice: the later line is the truer one.
@@ -108,8 +118,17 @@ impl Maps {
         self.mappings.get(index)
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.mappings.len()
+    }
+
+    /// About how much memory this takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Whether a file of this name (its last path component starts with it) is mapped: tells the runtime of a process.
@@ -121,50 +140,31 @@ impl Maps {
     }
 }
 
-/// `None`: not understood. `Some(None)`: understood, and not executable.
-fn parse_line(line: &[u8]) -> Option<Option<Mapping>> {
-    let line = line.strip_suffix(b"\n")?;
-    // Numbers are ASCII; only the path may be anything.
-    let mut fields = line.splitn(6, |&byte| byte == b' ');
-    let mut field = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
-    let (start, end) = field()?.split_once('-')?;
-    let (start, end) = (hex(start)?, hex(end)?);
-    let permissions = field()?;
-    let offset = hex(field()?)?;
-    let (major, minor) = field()?.split_once(':')?;
-    let (_, _) = (hex(major)?, hex(minor)?);
-    let inode = decimal(field()?)?;
-    let path = fields.next().map(|path| String::from_utf8_lossy(path.trim_ascii_start())).unwrap_or_default();
-    if permissions.len() != 4 || end <= start {
-        return None;
-    }
-    if permissions.as_bytes()[2] != b'x' {
-        return Some(None);
-    }
-    Some(Some(Mapping { start, end, offset, backing: backing(inode, &path) }))
-}
+/// The paths of one process, each kept once: a runtime may map one file thousands of times.
+type Paths = HashSet<Arc<str>, RandomState>;
 
-fn backing(inode: u64, path: &str) -> Backing {
-    if path == "[vdso]" {
-        return Backing::Vdso;
+/// What a mapping shows, and how much memory its path adds.
+fn backing(line: &MapsLine<'_>, paths: &mut Paths) -> (Backing, usize) {
+    if line.path == b"[vdso]" {
+        return (Backing::Vdso, 0);
     }
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     // Memory shared without a file of the user's has an inode all the same, on a file system of the kernel's own: JIT
     // compilers map such memory twice, to write at one address and run at another.
-    let unnamed = ["/memfd:", "/dev/zero", "/SYSV", "/anon_hugepage"];
-    if inode == 0 || !path.starts_with('/') || unnamed.iter().any(|prefix| path.starts_with(prefix)) {
-        return Backing::Anonymous;
+    let unnamed: [&[u8]; 4] = [b"/memfd:", b"/dev/zero", b"/SYSV", b"/anon_hugepage"];
+    if line.inode == 0 || !line.path.starts_with(b"/") || unnamed.iter().any(|prefix| line.path.starts_with(prefix)) {
+        return (Backing::Anonymous, 0);
     }
-    Backing::File { inode, path: path.into() }
-}
-
-fn hex(digits: &str) -> Option<u64> {
-    // from_str_radix also takes a sign.
-    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
-}
-
-fn decimal(digits: &str) -> Option<u64> {
-    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+    let text = String::from_utf8_lossy(line.path);
+    let (path, path_bytes) = match paths.get(&*text) {
+        Some(path) => (Arc::clone(path), 0),
+        None => {
+            let path: Arc<str> = text.into();
+            paths.insert(Arc::clone(&path));
+            let path_bytes = path.len() + PATH_BYTES;
+            (path, path_bytes)
+        }
+    };
+    (Backing::File { device: line.device, inode: line.inode, path }, path_bytes)
 }
 
 #[cfg(test)]
@@ -206,26 +206,29 @@ mod tests {
 
     #[test]
     fn hostile_lines_are_skipped_and_counted() {
-        let endless = "x".repeat(LINE_BYTES_MAX * 2);
-        let lines = [
-            "",
-            "garbage",
-            "1000-2000",
-            "-1000-2000 r-xp 0 0:0 0 ",
-            "+1000-2000 r-xp 0 0:0 0 ",
-            "2000-1000 r-xp 0 0:0 0 ",
-            "1000-1000 r-xp 0 0:0 0 ",
-            "1000-2000 x 0 0:0 0 ",
-            "1000-2000 r-xp zz 0:0 0 ",
-            "1000-2000 r-xp 0 00 0 ",
-            "1000-2000 r-xp 0 0:0 -1 ",
-            "11112222333344445-2 r-xp 0 0:0 0 ",
-        ];
-        let maps =
-            read(&format!("{}\n{endless}\n4000-5000 r-xp 0 0:0 1 /ok\n6000-7000 r-xp 0 0:0 1 /cut", lines.join("\n")));
-        // The endless line is read in three pieces, and the last line has no end.
-        assert_eq!((maps.len(), maps.lines_skipped), (1, lines.len() + 3 + 1));
+        let maps = read("garbage\n2000-1000 r-xp 0 0:0 0 \n4000-5000 r-xp 0 0:0 1 /ok\n6000-7000 r-xp 0 0:0 1 /cut");
+        assert_eq!((maps.len(), maps.lines_skipped), (1, 3));
         assert_eq!(path_at(&maps, 0x4000).unwrap(), "/ok");
+    }
+
+    #[test]
+    fn endless_paths_take_bounded_memory_and_one_path_is_kept_once() {
+        use std::fmt::Write as _;
+        let maps = |path: &dyn Fn(u64) -> String| {
+            let mut text = String::new();
+            for index in 0..3_000_u64 {
+                let start = 0x1000 * (index + 1);
+                writeln!(text, "{start:x}-{:x} r-xp 0 8:1 {} {}", start + 0x1000, index + 1, path(index)).unwrap();
+            }
+            read(&text)
+        };
+        let endless = "x".repeat(4_000);
+        let own = maps(&|index| format!("/{index}/{endless}"));
+        assert!((PROCESS_BYTES_MAX - 8_192..=PROCESS_BYTES_MAX).contains(&own.bytes()), "{}", own.bytes());
+        assert_eq!(own.len() + own.lines_skipped, 3_000);
+        let shared = maps(&|_| format!("/{endless}"));
+        assert_eq!((shared.len(), shared.lines_skipped), (3_000, 0));
+        assert!(shared.bytes() < 300_000, "{}", shared.bytes());
     }
 
     #[test]

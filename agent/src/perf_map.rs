@@ -3,7 +3,8 @@
 //! The file grows while the process runs, and code that is thrown away is overwritten by later lines. It is read from where the
 //! last reading ended; if it became another file, or what was read is not what is there now, it is read again from the start.
 //!
-//! Invariant: entries do not overlap (a later line replaces what it covers), and their number and bytes are bounded.
+//! Invariant: entries do not overlap (a later line replaces what it covers), and their number and bytes are bounded. What finds no
+//! room stays without a name, and nothing keeps a name that a later line has taken from it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,8 +16,10 @@ use crate::procfs;
 
 /// Entries kept of one process.
 const ENTRIES_MAX: usize = 131_072;
-/// Bytes of names kept of one process, replaced ones included.
+/// Bytes of names kept of one process, replaced ones included until there is no room for another.
 const NAMES_BYTES_MAX: usize = 8 << 20;
+/// Only if this many bytes or more of them are of replaced ones, it is worth removing these.
+const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
 /// A longer name is cut: JVM signatures can be endless.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
 /// Bytes read at once; also the longest line that is understood.
@@ -36,11 +39,15 @@ struct Entry {
 pub(crate) struct PerfMap {
     entries: BTreeMap<u64, Entry>,
     names: String,
+    /// Bytes of `names` that entries refer to.
+    names_in_use: usize,
     inode: u64,
-    /// Bytes of the file that are read, up to the end of a line.
+    /// Bytes of the file that are read, up to the end of a line or into one that is too long.
     consumed: u64,
-    /// Whether a limit was met, so that later code stays without a name.
-    is_full: bool,
+    /// The last byte of them.
+    last_byte: u8,
+    /// Whether they end within a line that is left out because it is too long.
+    is_in_long_line: bool,
 }
 
 impl PerfMap {
@@ -64,22 +71,37 @@ impl PerfMap {
     /// What read(2) says.
     pub(crate) fn refresh(&mut self, file: &File) -> io::Result<bool> {
         let metadata = file.metadata()?;
-        let is_same = self.inode == metadata.ino() && self.consumed <= metadata.len() && self.ends_at_a_line(file)?;
+        let is_same = self.inode == metadata.ino() && self.consumed <= metadata.len() && self.is_continued(file)?;
         if !is_same {
             *self = Self { inode: metadata.ino(), ..Self::default() };
         }
         let (start, mut buffer, mut kept) = (self.consumed, vec![0; READ_BYTES], 0);
-        while !self.is_full && self.consumed - start < REFRESH_BYTES_MAX {
+        while self.consumed - start < REFRESH_BYTES_MAX {
             let offset = self.consumed + kept as u64;
             let read = file.read_at(&mut buffer[kept..], offset)?;
             if read == 0 {
                 break;
             }
             let filled = kept + read;
-            let lines_end = buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-            self.add_lines(&buffer[..lines_end]);
-            // A line that fills the whole buffer has no end in sight: it is left out.
-            let used = if lines_end == 0 && filled == buffer.len() { filled } else { lines_end };
+            let newlines = buffer[..filled].iter().position(|&byte| byte == b'\n').map(|first| {
+                (first + 1, buffer[..filled].iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1))
+            });
+            let used = match newlines {
+                Some((first_line_end, lines_end)) => {
+                    let start = if std::mem::take(&mut self.is_in_long_line) { first_line_end } else { 0 };
+                    self.add_lines(&buffer[start..lines_end]);
+                    lines_end
+                }
+                // A line that fills the whole buffer has no end in sight: it is left out.
+                None if filled == buffer.len() || self.is_in_long_line => {
+                    self.is_in_long_line = true;
+                    filled
+                }
+                None => 0,
+            };
+            if let Some(last) = used.checked_sub(1) {
+                self.last_byte = buffer[last];
+            }
             self.consumed += used as u64;
             buffer.copy_within(used..filled, 0);
             kept = filled - used;
@@ -87,11 +109,11 @@ impl PerfMap {
         Ok(!is_same || start < self.consumed)
     }
 
-    /// Whether the last byte that was read still ends a line: if not, the file was written anew.
-    fn ends_at_a_line(&self, file: &File) -> io::Result<bool> {
+    /// Whether the last byte that was read is still there: if not, the file was written anew.
+    fn is_continued(&self, file: &File) -> io::Result<bool> {
         let mut last = [0];
         let Some(at) = self.consumed.checked_sub(1) else { return Ok(true) };
-        Ok(file.read_at(&mut last, at)? == 1 && last == *b"\n")
+        Ok(file.read_at(&mut last, at)? == 1 && last == [self.last_byte])
     }
 
     fn add_lines(&mut self, lines: &[u8]) {
@@ -103,15 +125,20 @@ impl PerfMap {
     }
 
     fn add(&mut self, start: u64, end: u64, name: &str) {
+        self.cut_out(start, end);
+        if NAMES_BYTES_MAX < self.names.len() + name.len()
+            && NAMES_BYTES_FREED_MIN <= self.names.len() - self.names_in_use
+        {
+            self.remove_unused_names();
+        }
         if ENTRIES_MAX <= self.entries.len() || NAMES_BYTES_MAX < self.names.len() + name.len() {
-            self.is_full = true;
             return;
         }
-        self.cut_out(start, end);
         let (Ok(name_start), Ok(name_bytes)) = (u32::try_from(self.names.len()), u16::try_from(name.len())) else {
             return;
         };
         self.names.push_str(name);
+        self.names_in_use += name.len();
         self.entries.insert(start, Entry { end, name_start, name_bytes });
     }
 
@@ -122,8 +149,21 @@ impl PerfMap {
             below.end = below.end.min(start);
         }
         while let Some((&covered, _)) = self.entries.range(start..end).next() {
-            self.entries.remove(&covered);
+            let removed = self.entries.remove(&covered);
+            self.names_in_use -= removed.map_or(0, |entry| usize::from(entry.name_bytes));
         }
+    }
+
+    fn remove_unused_names(&mut self) {
+        let mut names = String::with_capacity(NAMES_BYTES_MAX);
+        for entry in self.entries.values_mut() {
+            let name_start = entry.name_start as usize;
+            let name = self.names.get(name_start..name_start + usize::from(entry.name_bytes)).unwrap_or_default();
+            // Shorter than the old ones, which had room.
+            entry.name_start = u32::try_from(names.len()).unwrap_or(u32::MAX);
+            names.push_str(name);
+        }
+        self.names = names;
     }
 
     /// The name of the code at `address`.
@@ -266,17 +306,57 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_entries_is_bounded() {
+    fn what_finds_no_room_has_no_name_and_takes_the_old_one_from_what_it_overwrote() {
         use std::fmt::Write as _;
         let mut text = String::new();
         for index in 0..ENTRIES_MAX + 100 {
-            writeln!(text, "{:x} 10 f", index * 16).unwrap();
+            writeln!(text, "{:x} 10 f{index}", index * 16).unwrap();
         }
         let mut fixture = Fixture::new(&text);
         fixture.refresh();
-        assert!(fixture.map.is_full);
         assert_eq!(fixture.map.entries.len(), ENTRIES_MAX);
+        assert_eq!((fixture.map.find(0x10), fixture.map.find(ENTRIES_MAX as u64 * 16)), (Some("f1"), None));
+        // One for two leaves room for one more.
+        fixture.append("10 20 new\nffffff000 10 another\nfffffff00 10 no_room\n");
+        assert!(fixture.refresh());
+        let found = [0x10, 0x20, 0x30, 0xf_ffff_f000, 0xf_ffff_ff00].map(|at| fixture.map.find(at));
+        assert_eq!(found, [Some("new"), Some("new"), Some("f3"), Some("another"), None]);
+    }
+
+    #[test]
+    fn names_that_were_replaced_make_room_for_new_ones() {
+        let mut map = PerfMap::default();
+        let long = "x".repeat(NAME_BYTES_MAX);
+        for round in 0..=3 * NAMES_BYTES_MAX / NAME_BYTES_MAX {
+            map.add(0x1000, 0x1010, &long);
+            map.add(0x2000, 0x2010, &format!("kept{round}"));
+        }
+        let last = format!("kept{}", 3 * NAMES_BYTES_MAX / NAME_BYTES_MAX);
+        assert_eq!((map.find(0x1000), map.find(0x2000)), (Some(&*long), Some(&*last)));
+        assert_eq!(map.names_in_use, long.len() + last.len());
+        assert!(map.names.capacity() <= NAMES_BYTES_MAX + NAME_BYTES_MAX, "{}", map.names.capacity());
+        // With names that are all in use there is no room, and what is overwritten has no name.
+        for index in 0..2 * (NAMES_BYTES_MAX / NAME_BYTES_MAX) as u64 {
+            map.add(0x10_0000 + index * 16, 0x10_0010 + index * 16, &long);
+        }
+        map.add(0x2000, 0x2010, &long);
+        assert_eq!((map.find(0x1000), map.find(0x2000)), (Some(&*long), None));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_read_once_although_it_grows() {
+        let mut fixture = Fixture::new(&format!("1000 10 a\n2000 10 {}", "x".repeat(READ_BYTES * 2)));
+        assert!(fixture.refresh());
+        let consumed = fixture.map.consumed;
+        assert!(READ_BYTES as u64 * 2 < consumed, "{consumed}");
         assert!(!fixture.refresh());
+        fixture.append("5000 10 still_the_same_line");
+        assert!(fixture.refresh());
+        fixture.append(" 6000 10 still_the_same_line\n7000 10 b\n");
+        assert!(fixture.refresh());
+        let found = [0x1000, 0x2000, 0x5000, 0x6000, 0x7000].map(|at| fixture.map.find(at));
+        assert_eq!(found, [Some("a"), None, None, None, Some("b")]);
+        assert!(consumed < fixture.map.consumed);
     }
 
     #[test]

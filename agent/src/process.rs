@@ -2,7 +2,10 @@
 //!
 //! Its identity is (pid, start time, number of execve calls), all from the kernel: a reused pid or a new program in the same
 //! process is another [`Process`]. Everything is read on its first sample. Its mappings are read again when an address lies in
-//! none of them, and ever more seldom while that does not help.
+//! none of them, and ever more seldom while that does not help; and now and then although every address lies in one, because
+//! another library may have come to where one was.
+//!
+//! Invariant: what was found out about a mapping is used no longer than the mapping is there, but for [`STALE_NS`].
 
 use std::collections::HashMap;
 use std::io;
@@ -14,7 +17,7 @@ use foldhash::fast::RandomState;
 use crate::file::{FileId, FileTable, MappedFile};
 use crate::jit::Jit;
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
-use crate::maps::{Backing, Maps};
+use crate::maps::{Backing, Mapping, Maps};
 use crate::pace::Pace;
 use crate::procfs;
 use crate::resource::Resource;
@@ -24,6 +27,8 @@ const ADDRESSES_MAX: usize = 32_768;
 /// Shortest and longest time between two readings of the mappings.
 const REREAD_NS_MIN: u64 = 100_000_000;
 const REREAD_NS_MAX: u64 = 25_600_000_000;
+/// After this time, mappings are read again on the next sample. Where that would take too much of the agent's time, later.
+const STALE_NS: u64 = 10_000_000_000;
 const VDSO: &str = "[vdso]";
 
 /// The identity of a program that runs.
@@ -51,7 +56,17 @@ impl ProcessKey {
 pub(crate) struct Tables {
     pub(crate) files: FileTable,
     pub(crate) locations: LocationTable,
+    /// Of work without which a sample has no names.
     pub(crate) pace: Pace,
+    /// Of work that finds out whether the names are still right: a thousandth of a CPU.
+    pub(crate) check_pace: Pace,
+}
+
+impl Tables {
+    pub(crate) fn new() -> Self {
+        let (files, locations) = (FileTable::default(), LocationTable::default());
+        Self { files, locations, pace: Pace::new(50), check_pace: Pace::new(1000) }
+    }
 }
 
 /// Whose file it is that a mapping shows, once an address in it was met.
@@ -59,7 +74,10 @@ pub(crate) struct Tables {
 enum FileState {
     Unopened,
     Opened(FileId),
+    /// Until the mappings are read again.
     Failed(Marker),
+    /// The process runs, but the mapping was split, moved or taken away since it was read.
+    Gone,
 }
 
 /// How long a location is the right one for its address.
@@ -86,20 +104,21 @@ pub(crate) struct Process {
     jit: Jit,
     reread_after_ns: u64,
     reread_interval_ns: u64,
+    stale_after_ns: u64,
     pub(crate) last_sample_ns: u64,
 }
 
 impl Process {
-    /// Reads what is known of the process of `sample`.
-    pub(crate) fn of(sample: &Sample<'_>) -> Self {
+    /// Reads what is known of the process of `sample`; its mappings only if it is time for such work, else on a later sample.
+    pub(crate) fn of(sample: &Sample<'_>, pace: &mut Pace) -> Self {
         let header = &sample.header;
         let (key, pid, comm) = (ProcessKey::of(sample), header.pid, &header.comm);
         let ((resource, is_set_up), maps) = if header.kernel_thread != 0 {
             ((Resource::kernel_thread(pid), true), Err(Marker::NoMapping))
         } else if key.is_running() {
             // The mappings first: what may end any moment loses least that way.
-            let maps = read_maps(pid);
-            (Resource::of_process(pid, comm), maps)
+            let maps = pace.run(|| read_maps(pid));
+            (Resource::of_process(pid, comm), maps.unwrap_or(Err(Marker::MapsUnreadable)))
         } else {
             ((Resource::exited(pid, comm), true), Err(Marker::ProcessExited))
         };
@@ -114,6 +133,7 @@ impl Process {
             jit: Jit::default(),
             reread_after_ns,
             reread_interval_ns: REREAD_NS_MIN,
+            stale_after_ns: header.ktime_ns + STALE_NS,
             last_sample_ns: header.ktime_ns,
         };
         process.forget_files();
@@ -155,10 +175,13 @@ impl Process {
                 (tables.locations.insert_named(VDSO, Some(file), FrameType::Native), Validity::UntilMappingsChange)
             }
             Some(Backing::File { .. }) => match self.file(index, tables) {
-                Ok(file) => {
+                FileState::Opened(file) => {
                     (native(file, (address - start).wrapping_add(offset), tables), Validity::UntilMappingsChange)
                 }
-                Err(reason) => (marker(tables, reason), Validity::UntilMappingsChange),
+                FileState::Failed(reason) => (marker(tables, reason), Validity::UntilMappingsChange),
+                // Only once: it is too early for another reading then.
+                FileState::Gone if self.reread(ktime_ns, &mut tables.pace) => self.find(address, ktime_ns, tables),
+                FileState::Gone | FileState::Unopened => (marker(tables, Marker::FileUnreadable), Validity::Unsettled),
             },
             Some(Backing::Anonymous) | None => {
                 let (id, is_named) = self.jit.locate(self.key.pid, address, ktime_ns, maps, tables);
@@ -176,44 +199,83 @@ impl Process {
         if let Some(found) = known(&self.maps) {
             return Some(found);
         }
-        if ktime_ns < self.reread_after_ns {
+        if !self.reread(ktime_ns, pace) {
             return None;
         }
-        let key = self.key;
-        // Of a process that has ended meanwhile, the mappings that it had are still right. One that seemed to have ended may
-        // have been in the middle of execve, without mappings.
-        let reread = pace.run(|| if key.is_running() { read_maps(key.pid) } else { Err(Marker::ProcessExited) })?;
-        if let Ok(maps) = reread {
-            self.maps = Ok(maps);
-            self.forget_files();
+        let found = known(&self.maps)?;
+        self.reread_interval_ns = REREAD_NS_MIN;
+        self.reread_after_ns = ktime_ns + REREAD_NS_MIN;
+        Some(found)
+    }
+
+    /// Reads the mappings again, and says so, unless that was done lately or it is not time for such work. The next time is twice
+    /// as far away as the last one was.
+    fn reread(&mut self, ktime_ns: u64, pace: &mut Pace) -> bool {
+        if ktime_ns < self.reread_after_ns || !self.read_again(ktime_ns, pace) {
+            return false;
         }
-        let found = known(&self.maps);
-        self.reread_interval_ns =
-            if found.is_some() { REREAD_NS_MIN } else { (self.reread_interval_ns * 2).min(REREAD_NS_MAX) };
+        self.reread_interval_ns = (self.reread_interval_ns * 2).min(REREAD_NS_MAX);
         self.reread_after_ns = ktime_ns + self.reread_interval_ns;
-        found
+        true
+    }
+
+    /// Finds out whether what is known of the mappings is still right, if that was not done for long.
+    pub(crate) fn check(&mut self, ktime_ns: u64, pace: &mut Pace) {
+        if self.stale_after_ns <= ktime_ns && self.maps.is_ok() {
+            self.read_again(ktime_ns, pace);
+        }
+    }
+
+    fn read_again(&mut self, ktime_ns: u64, pace: &mut Pace) -> bool {
+        let key = self.key;
+        let read = || if key.is_running() { read_maps(key.pid) } else { Err(Marker::ProcessExited) };
+        let Some(read) = pace.run(read) else { return false };
+        self.stale_after_ns = ktime_ns + STALE_NS;
+        match read {
+            Ok(maps) => self.take(maps),
+            // Of a process that has ended meanwhile, the mappings that it had are still right. One that seemed to have ended
+            // may have been in the middle of execve, without mappings.
+            Err(reason) if self.maps.is_err() => self.maps = Err(reason),
+            Err(_) => {}
+        }
+        true
+    }
+
+    /// Forgets what the old mappings said where the new ones say something else, or may say more.
+    fn take(&mut self, maps: Maps) {
+        let is_open = |state: &FileState| matches!(state, FileState::Unopened | FileState::Opened(_));
+        if self.maps.as_ref().is_ok_and(|old| *old == maps) && self.files.iter().all(is_open) {
+            return;
+        }
+        let opened_before = |mapping: &Mapping| {
+            let (index, old) = self.maps.as_ref().ok()?.find(mapping.start)?;
+            let state = self.files.get(index).filter(|state| matches!(state, FileState::Opened(_)))?;
+            (old == mapping).then_some(*state)
+        };
+        self.files = maps.iter().map(|mapping| opened_before(mapping).unwrap_or(FileState::Unopened)).collect();
+        self.maps = Ok(maps);
+        self.forget_locations();
     }
 
     /// The file of a mapping, opened on the first address in it.
-    fn file(&mut self, index: usize, tables: &mut Tables) -> Result<FileId, Marker> {
-        let (Ok(maps), Some(state)) = (&self.maps, self.files.get_mut(index)) else { return Err(Marker::NoMapping) };
+    fn file(&mut self, index: usize, tables: &mut Tables) -> FileState {
+        let (Ok(maps), Some(state)) = (&self.maps, self.files.get_mut(index)) else { return FileState::Unopened };
         if let FileState::Unopened = *state
             && let Some(mapping) = maps.get(index)
-            && let Backing::File { inode, path } = &mapping.backing
         {
-            let opened = tables.files.mapped(self.key.pid, mapping.start, mapping.end, *inode, path);
-            *state = opened.map_or_else(|error| FileState::Failed(failure(&error)), FileState::Opened);
+            *state = match tables.files.mapped(self.key.pid, mapping) {
+                Ok(file) => FileState::Opened(file),
+                Err(error) if !is_gone(&error) => FileState::Failed(Marker::FileUnreadable),
+                Err(_) if self.key.is_running() => FileState::Gone,
+                Err(_) => FileState::Failed(Marker::ProcessExited),
+            };
         }
-        match *state {
-            FileState::Opened(file) => Ok(file),
-            FileState::Failed(marker) => Err(marker),
-            FileState::Unopened => Err(Marker::FileUnreadable),
-        }
+        *state
     }
 
-    /// Forgets every id, and with the mappings changed, every location.
+    /// Forgets every id.
     pub(crate) fn forget_files(&mut self) {
-        self.files = vec![FileState::Unopened; self.mappings()];
+        self.files = vec![FileState::Unopened; self.maps.as_ref().map_or(0, Maps::len)];
         self.forget_locations();
     }
 
@@ -222,9 +284,9 @@ impl Process {
         self.jit.forget_locations();
     }
 
-    /// How many mappings are remembered.
-    pub(crate) fn mappings(&self) -> usize {
-        self.maps.as_ref().map_or(0, Maps::len)
+    /// About how much memory its mappings and its description take: as much as the process wants, within limits.
+    pub(crate) fn bytes(&self) -> usize {
+        self.maps.as_ref().map_or(0, Maps::bytes) + self.resource.bytes() + size_of::<(ProcessKey, Self)>()
     }
 
     /// How many addresses are remembered.
@@ -253,9 +315,8 @@ fn read_maps(pid: u32) -> Result<Maps, Marker> {
     }
 }
 
-fn failure(error: &io::Error) -> Marker {
-    let is_gone = error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH);
-    if is_gone { Marker::ProcessExited } else { Marker::FileUnreadable }
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 fn native(file: FileId, file_offset: u64, tables: &mut Tables) -> LocationId {

@@ -10,6 +10,9 @@ const KERNEL: &str = "[kernel]";
 /// A name that the process chooses itself, 15 bytes and a newline.
 const COMM_BYTES_MAX: u64 = 64;
 
+/// A longer path is cut, from the front: it can have 4 kB, and a process could hide behind one that a receiver refuses.
+const PATH_BYTES_MAX: usize = proto::limits::LABEL_VALUE_BYTES_MAX;
+
 /// The attributes of one process, in the order in which they are sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Resource {
@@ -19,6 +22,12 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
+    /// About how much memory this takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let strings = 2 * size_of::<String>();
+        self.attributes.iter().map(|(key, value)| key.len() + value.len() + strings).sum()
+    }
+
     /// A thread of the kernel.
     pub(crate) fn kernel_thread(pid: u32) -> Self {
         Self { pid, attributes: vec![("process.executable.name".into(), KERNEL.into())] }
@@ -60,7 +69,9 @@ fn is_observed(key: &str) -> bool {
 fn executable_path(pid: u32) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let path = path.to_string_lossy();
-    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+    let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+    // The end tells more than the beginning.
+    Some(path[path.ceil_char_boundary(path.len().saturating_sub(PATH_BYTES_MAX))..].to_owned())
 }
 
 fn process_name(pid: u32) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The BPF sampler, loaded and attached to the clock of every CPU, and the ring buffer that it fills.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use aya::util::online_cpus;
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use ebpf::{DROPPED_MAP, KERNEL_FRAMES_MAX, PROGRAM, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, USER_FRAMES_MAX};
 
-use crate::sys;
+use crate::{causes, sys};
 
 /// A power of two of pages. The smaller is enough for two CPUs at 20 Hz with the deepest stacks.
 const RING_BYTES_MIN: u64 = 512 << 10;
@@ -58,6 +58,8 @@ pub(crate) struct Sampler {
     dropped_before: u64,
     period_ns: u64,
     attached: BTreeMap<u32, PerfEventLinkId>,
+    /// CPUs that are online and could not be attached: tried again every interval, and spoken of once.
+    unattached: BTreeSet<u32>,
 }
 
 impl Sampler {
@@ -74,7 +76,8 @@ impl Sampler {
         let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
         let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
-        let mut sampler = Self { bpf, ring, dropped, dropped_before: 0, period_ns, attached: BTreeMap::new() };
+        let (attached, unattached) = (BTreeMap::new(), BTreeSet::new());
+        let mut sampler = Self { bpf, ring, dropped, dropped_before: 0, period_ns, attached, unattached };
         sampler.attach(cpus)?;
         Ok(sampler)
     }
@@ -94,16 +97,37 @@ impl Sampler {
         for link in gone.iter().filter_map(|cpu| self.attached.remove(cpu)) {
             program.detach(link).map_err(SamplerError::Program)?;
         }
+        let mut failure = None;
         for &cpu in cpus {
             if self.attached.contains_key(&cpu) {
                 continue;
             }
             let clock = PerfEventConfig::Software(SoftwareEvent::CpuClock);
             let scope = PerfEventScope::AllProcessesOneCpu { cpu };
-            let link = program.attach(clock, scope, SamplePolicy::Period(self.period_ns), false);
-            self.attached.insert(cpu, link.map_err(SamplerError::Program)?);
+            match program.attach(clock, scope, SamplePolicy::Period(self.period_ns), false) {
+                Ok(link) => {
+                    self.unattached.remove(&cpu);
+                    self.attached.insert(cpu, link);
+                }
+                // It may have gone offline since the list was read.
+                Err(error) => {
+                    if self.unattached.insert(cpu) {
+                        tracing::warn!(cpu, "a CPU cannot be sampled and will be tried again: {}", causes(&error));
+                    }
+                    failure = Some(error);
+                }
+            }
         }
-        Ok(())
+        self.unattached.retain(|cpu| cpus.contains(cpu));
+        match failure {
+            Some(error) if self.attached.is_empty() => Err(SamplerError::Program(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends sampling; what was sampled can still be read.
+    pub(crate) fn detach(&mut self) -> Result<(), SamplerError> {
+        self.attach(&[])
     }
 
     /// Waits until BPF wants to be read, or `timeout` has passed.
@@ -149,6 +173,25 @@ fn ring_bytes(cpus: u64, period_ns: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::report;
+
+    // Needs BPF.
+    #[test]
+    fn a_cpu_that_cannot_be_sampled_does_not_end_the_sampling_of_others() {
+        let test = "a_cpu_that_cannot_be_sampled_does_not_end_the_sampling_of_others";
+        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
+            return report::skipped(test, &missing);
+        }
+        let (cpus, no_cpu) = (read_online_cpus().unwrap(), 1 << 20);
+        let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], 1_000_000, 4096).unwrap();
+        assert_eq!(sampler.attached.keys().copied().collect::<Vec<_>>(), [cpus[0]]);
+        assert_eq!(sampler.unattached.iter().copied().collect::<Vec<_>>(), [no_cpu]);
+        sampler.follow_cpus().unwrap();
+        assert!(sampler.attached.keys().eq(cpus.iter()) && sampler.unattached.is_empty());
+        sampler.detach().unwrap();
+        assert!(sampler.attached.is_empty());
+        assert!(matches!(Sampler::start_on(&[no_cpu], 1_000_000, 4096), Err(SamplerError::Program(_))));
+        report::bpf_test_ran(test);
+    }
 
     // Needs BPF. A busy thread fills one page of records that nobody reads.
     #[test]

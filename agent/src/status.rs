@@ -2,12 +2,15 @@
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+
+use crate::sys::{self, Clock};
 
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +120,13 @@ struct ExportLabels {
 #[derive(Clone, Debug)]
 pub struct Status(Arc<Shared>);
 
+/// The sampler reads four times a second; when it was not heard of for so long, something that it looks at holds it up.
+const SILENT_NS: u64 = 15_000_000_000;
+
 #[derive(Debug)]
 struct Shared {
+    /// When the sampler was last heard of, on CLOCK_MONOTONIC.
+    awake_ns: AtomicU64,
     condition: Mutex<Condition>,
     samples: Counter,
     dropped: Family<DropLabels, Counter>,
@@ -138,6 +146,7 @@ impl Status {
     pub fn new(registry: &mut Registry) -> Self {
         let condition = Condition { state: State::Off, reason: "not started".to_owned(), missing: Vec::new() };
         let shared = Shared {
+            awake_ns: AtomicU64::new(0),
             condition: Mutex::new(condition),
             samples: Counter::default(),
             dropped: Family::default(),
@@ -161,13 +170,25 @@ impl Status {
     pub fn snapshot(&self) -> StatusSnapshot {
         let dropped = DropReason::ALL.map(|reason| self.0.dropped.get_or_create(&DropLabels { reason }).get());
         let condition = self.0.condition.lock();
+        let awake_ns = self.0.awake_ns.load(Ordering::Relaxed);
+        let silent_ns = sys::clock_ns(Clock::Monotonic).saturating_sub(awake_ns);
+        let reason = match condition.state {
+            State::Running if SILENT_NS < silent_ns => {
+                format!("no samples are read for {} s: a file or a process does not answer", silent_ns / 1_000_000_000)
+            }
+            _ => condition.reason.clone(),
+        };
         StatusSnapshot {
             state: condition.state,
-            reason: condition.reason.clone(),
+            reason,
             missing: condition.missing.clone(),
             samples: self.0.samples.get(),
             dropped: dropped.iter().sum(),
         }
+    }
+
+    pub(crate) fn sampler_is_awake(&self, ktime_ns: u64) {
+        self.0.awake_ns.store(ktime_ns, Ordering::Relaxed);
     }
 
     pub(crate) fn set(&self, state: State, reason: impl Into<String>) {
@@ -208,6 +229,17 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sampler_that_is_held_up_is_said_to_be() {
+        let status = Status::new(&mut Registry::default());
+        status.set(State::Running, "");
+        let now_ns = sys::clock_ns(Clock::Monotonic);
+        status.sampler_is_awake(now_ns);
+        assert_eq!(status.snapshot().reason, "");
+        status.sampler_is_awake(now_ns - SILENT_NS - 2_000_000_000);
+        assert!(status.snapshot().reason.starts_with("no samples are read for 17 s"), "{:?}", status.snapshot());
+    }
 
     #[test]
     fn counters_are_in_the_registry_and_in_the_snapshot() {

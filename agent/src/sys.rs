@@ -2,8 +2,6 @@
 
 #![allow(unsafe_code, reason = "system calls; each is wrapped once, here, in a safe function")]
 
-use std::ffi::CStr;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
@@ -45,21 +43,6 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> io::Result
         }
     }
     Ok(())
-}
-
-/// Opens `path` for reading as a process whose root directory is `root` would see it: no link leads out of that root, and
-/// none of /proc's magic links is followed. Never blocks, not even on a pipe.
-///
-/// # Errors
-/// What openat2(2) says.
-pub(crate) fn open_in_root(root: BorrowedFd<'_>, path: &CStr) -> io::Result<File> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
-    let resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-    // struct open_how { flags, mode, resolve }
-    let how: [u64; 3] = [u64::try_from(flags).unwrap_or(0), 0, resolve];
-    // SAFETY: `path` is NUL-terminated and `how` is as long as the last argument says.
-    let fd = unsafe { libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &how, size_of_val(&how)) };
-    owned(fd).map(File::from)
 }
 
 /// Opens, without ever starting it, the clock event of one CPU for all processes: what sampling needs.

@@ -8,6 +8,7 @@ use ebpf::SampleHeader;
 pub(crate) struct TestRecord<'a> {
     pub(crate) pid: u32,
     pub(crate) tid: u32,
+    pub(crate) exec_id: u64,
     pub(crate) ktime_ns: u64,
     pub(crate) comm: &'a str,
     pub(crate) kernel: &'a [u64],
@@ -19,7 +20,7 @@ pub(crate) struct TestRecord<'a> {
 impl Default for TestRecord<'_> {
     fn default() -> Self {
         let pid = std::process::id();
-        Self { pid, tid: 7, ktime_ns: 1_000, comm: "thread", kernel: &[], user: &[], user_end: 1 }
+        Self { pid, tid: 7, exec_id: 0, ktime_ns: 1_000, comm: "thread", kernel: &[], user: &[], user_end: 1 }
     }
 }
 
@@ -29,6 +30,7 @@ impl TestRecord<'_> {
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
         put(offset_of!(SampleHeader, ktime_ns), &self.ktime_ns.to_ne_bytes());
         put(offset_of!(SampleHeader, start_boottime_ns), &start_boottime_ns(self.pid).to_ne_bytes());
+        put(offset_of!(SampleHeader, exec_id), &self.exec_id.to_ne_bytes());
         put(offset_of!(SampleHeader, pid), &self.pid.to_ne_bytes());
         put(offset_of!(SampleHeader, tid), &self.tid.to_ne_bytes());
         put(offset_of!(SampleHeader, kernel_frames), &u16::try_from(self.kernel.len()).unwrap().to_ne_bytes());

@@ -1,7 +1,10 @@
 //! What the agent says about a machine on which it may not sample.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::Command;
 
 #[path = "support/report.rs"]
@@ -9,6 +12,15 @@ use std::process::Command;
 mod report;
 
 const CHILD: &str = "VARVE_TEST_PROBE";
+
+/// Neither the folder of this program nor its own need be open to nobody.
+fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let copy = folder.path().join("capability");
+    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    (folder, copy)
+}
 
 /// Runs itself again as nobody, where the machine is the same and the permissions are not.
 #[test]
@@ -20,11 +32,7 @@ fn without_privileges_every_missing_capability_is_named() {
         }
         return;
     }
-    // Neither the folder of this program nor its own need be open to nobody.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let copy = folder.path().join("capability");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+    let (_folder, copy) = copy_for_nobody();
     let mut command = Command::new(&copy);
     command.args([test, "--exact", "--nocapture"]).env(CHILD, "1").current_dir("/").uid(65534).gid(65534);
     let output = match command.output() {
@@ -41,8 +49,41 @@ fn without_privileges_every_missing_capability_is_named() {
         "kernel symbols: /proc/kallsyms hides the addresses",
         "CAP_SYS_PTRACE: the mappings of",
         "CAP_CHECKPOINT_RESTORE: /proc/<pid>/map_files was refused",
+        "CAP_DAC_READ_SEARCH: what only its user may read",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+/// Nobody, with all that the agent needs but one.
+#[test]
+fn exactly_the_capability_that_is_missing_is_named() {
+    let test = "exactly_the_capability_that_is_missing_is_named";
+    let all = ["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"];
+    let (_folder, copy) = copy_for_nobody();
+    for left_out in all.map(Some).into_iter().chain([None]) {
+        let held: String = all.iter().filter(|name| Some(**name) != left_out).map(|name| format!(",+{name}")).collect();
+        let (inheritable, ambient) = (format!("--inh-caps=-all{held}"), format!("--ambient-caps=-all{held}"));
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &inheritable, &ambient]).arg(&copy);
+        command.args(["without_privileges_every_missing_capability_is_named", "--exact", "--nocapture"]);
+        let output = match command.env(CHILD, "1").current_dir("/").output() {
+            Ok(output) if output.status.success() => output,
+            Ok(output) => return report::skipped(test, &String::from_utf8_lossy(&output.stderr)),
+            Err(error) => return report::skipped(test, &format!("setpriv: {error}")),
+        };
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut named: Vec<_> = text
+            .lines()
+            .filter_map(|line| line.trim_start_matches("required ").split_once(": "))
+            .map(|(name, _)| name.to_lowercase())
+            .filter_map(|name| name.strip_prefix("cap_").map(str::to_owned))
+            .collect();
+        named.sort_unstable();
+        named.dedup();
+        // Kernel symbols may be shown to those without CAP_SYSLOG too, and have a name of their own.
+        let expected: Vec<_> = left_out.into_iter().filter(|name| *name != "syslog").collect();
+        assert_eq!(named, expected, "{text}");
     }
 }
 

@@ -159,6 +159,13 @@ pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
     code.or_else(|| segments.iter().find_map(address))
 }
 
+/// The GNU build ID among notes in this machine's byte order, such as the kernel's own in `/sys/kernel/notes`.
+#[must_use]
+pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
+    let mut notes = note::notes(notes, 4, cfg!(target_endian = "big")).filter(note::Note::is_gnu_build_id);
+    notes.find(|note| note.descriptor.len() <= limits::GNU_BUILD_ID_BYTES_MAX).map(|note| note.descriptor.to_vec())
+}
+
 /// Whether `file` has sections of DWARF, compressed or not.
 pub(crate) fn has_dwarf(file: &File) -> bool {
     let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];

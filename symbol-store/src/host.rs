@@ -21,7 +21,8 @@ use crate::elf::{self, DebugLink, ElfImage};
 use crate::limits;
 
 mod mapped;
-mod open;
+pub mod maps;
+pub mod open;
 mod vdso;
 
 use mapped::{MappedFile, MappedFiles};
@@ -70,7 +71,7 @@ impl HostFiles {
         let program = path.starts_with('/').then(|| self.program(id, path)).flatten();
         let Some(program) = program else {
             // The debug package of a program that is not installed, or that runs where we cannot see it.
-            let file = self.debug_file_by_id(&Root::host()?, id)?;
+            let file = self.debug_file_by_id(&Root::host().ok()?, id)?;
             let image = verify(&file, id)?;
             return Some(Found { file, image, debug_file: None, has_dwarf: true });
         };
@@ -82,10 +83,10 @@ impl HostFiles {
 
     fn program(&self, id: &BuildId, path: &str) -> Option<Program> {
         let in_root = |root: Root| {
-            let file = root.open(path)?;
+            let file = root.open(path).ok()?;
             Some(Program { image: verify(&file, id)?, file, root })
         };
-        if let Some(program) = Root::host().and_then(in_root) {
+        if let Some(program) = Root::host().ok().and_then(in_root) {
             return Some(program);
         }
         let mapped = self.mapped_files();
@@ -117,7 +118,7 @@ impl HostFiles {
         [format!("{directory}/{name}"), format!("{directory}/.debug/{name}"), format!("{debug}{directory}/{name}")]
             .iter()
             .find_map(|path| {
-                let file = program.root.open(path)?;
+                let file = program.root.open(path).ok()?;
                 let image = ElfImage::read(&file).ok()?;
                 // The checksum alone is 32 bits, and a program's own name may come first.
                 let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(&file);
@@ -129,7 +130,7 @@ impl HostFiles {
         let BuildId::Gnu(bytes) = id else { return None };
         let (first, rest) = bytes.split_first()?;
         let path = format!("{}/.build-id/{first:02x}/{}.debug", self.debug_directory, proto::build_id::to_hex(rest));
-        let file = root.open(&path)?;
+        let file = root.open(&path).ok()?;
         verify(&file, id).map(|_image| file)
     }
 }
@@ -137,17 +138,17 @@ impl HostFiles {
 /// The file that the owners of `mapped` run, if it is the one that `id` names.
 fn of_process(mapped: &MappedFile, id: &BuildId, path: &str) -> Option<Program> {
     mapped.owners.iter().find_map(|owner| {
-        let root = || Root::of_process(owner.pid);
+        let root = || Root::of_process(owner.pid).ok();
         let process = format!("/proc/{}", owner.pid);
         // Without CAP_CHECKPOINT_RESTORE `map_files` is closed to us; `exe` is not.
-        let links = [format!("{process}/map_files/{}", owner.range), format!("{process}/exe")];
+        let links = [format!("{process}/map_files/{:x}-{:x}", owner.start, owner.end), format!("{process}/exe")];
         let by_link = links.iter().find_map(|link| {
-            let file = open::link(link)?;
+            let file = open::link(link).ok()?;
             Some(Program { image: verify(&file, id)?, file, root: root()? })
         });
         by_link.or_else(|| {
             let root = root()?;
-            let file = root.open(path)?;
+            let file = root.open(path).ok()?;
             Some(Program { image: verify(&file, id)?, file, root })
         })
     })

@@ -24,6 +24,10 @@ struct State {
     requests: VecDeque<EncodedRequest>,
     bytes: usize,
     is_closed: bool,
+    /// Nobody sends any more: what still comes is lost, and counted.
+    given_up: Option<DropReason>,
+    /// Requests that had to go because newer ones came.
+    overflows: u64,
 }
 
 impl ExportQueue {
@@ -34,13 +38,18 @@ impl ExportQueue {
     /// Adds a request, at the cost of the oldest ones if need be.
     pub(crate) fn push(&self, request: EncodedRequest) {
         let mut state = self.state.lock();
+        if let Some(reason) = state.given_up {
+            self.status.count_dropped(reason, request.samples());
+            return;
+        }
         state.bytes += request.bytes.len();
         state.requests.push_back(request);
         while QUEUE_BYTES_MAX < state.bytes
             && let Some(oldest) = state.requests.pop_front()
         {
             state.bytes -= oldest.bytes.len();
-            self.status.count_dropped(DropReason::QueueFull, oldest.samples);
+            state.overflows += 1;
+            self.status.count_dropped(DropReason::QueueFull, oldest.samples());
         }
         drop(state);
         self.changed.notify_one();
@@ -69,13 +78,19 @@ impl ExportQueue {
         }
     }
 
-    /// Gives up what still waits, and counts it.
+    /// How many requests had to go because newer ones came.
+    pub(crate) fn overflows(&self) -> u64 {
+        self.state.lock().overflows
+    }
+
+    /// Gives up what still waits, and what is still to come, and counts it.
     pub(crate) fn drop_all(&self, reason: DropReason) {
         let mut state = self.state.lock();
         for request in state.requests.drain(..) {
-            self.status.count_dropped(reason, request.samples);
+            self.status.count_dropped(reason, request.samples());
         }
         state.bytes = 0;
+        state.given_up = Some(reason);
     }
 }
 
@@ -91,7 +106,7 @@ mod tests {
     }
 
     fn request(bytes: usize, samples: u64) -> EncodedRequest {
-        EncodedRequest { bytes: vec![0; bytes], samples }
+        EncodedRequest { bytes: vec![0; bytes].into(), profile_samples: [samples].into() }
     }
 
     #[tokio::test]
@@ -102,7 +117,7 @@ mod tests {
         }
         queue.close();
         for samples in 1..=3 {
-            assert_eq!(queue.pop().await.unwrap().samples, samples);
+            assert_eq!(queue.pop().await.unwrap().samples(), samples);
         }
         assert!(queue.pop().await.is_none());
         assert_eq!(status.snapshot().dropped, 0);
@@ -120,7 +135,7 @@ mod tests {
         queue.push(request(QUEUE_BYTES_MAX + 1, 11));
         assert_eq!(status.snapshot().dropped, 5 + 7 + 9 + 11);
         queue.push(request(1, 13));
-        assert_eq!(queue.pop().await.unwrap().samples, 13);
+        assert_eq!(queue.pop().await.unwrap().samples(), 13);
     }
 
     #[tokio::test]
@@ -129,7 +144,7 @@ mod tests {
         let queue = std::sync::Arc::new(queue);
         let waiting = tokio::spawn({
             let queue = std::sync::Arc::clone(&queue);
-            async move { queue.pop().await.map(|request| request.samples) }
+            async move { queue.pop().await.map(|request| request.samples()) }
         });
         tokio::task::yield_now().await;
         queue.push(request(1, 3));
@@ -143,5 +158,8 @@ mod tests {
         queue.push(request(1, 4));
         queue.drop_all(DropReason::Shutdown);
         assert_eq!(status.snapshot().dropped, 7);
+        // From a thread that is late.
+        queue.push(request(1, 5));
+        assert_eq!(status.snapshot().dropped, 12);
     }
 }

@@ -5,6 +5,7 @@
 
 use ebpf::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
 use prost::Message as _;
+use prost::bytes::Bytes;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};
 use proto::otlp::profiles::v1development::{Profile, ResourceProfiles, Sample, ScopeProfiles};
@@ -48,9 +49,22 @@ pub(crate) struct Interval {
 /// A request, ready to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedRequest {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
+    /// Samples of each profile in it, the fewest first.
+    pub(crate) profile_samples: Box<[u64]>,
+}
+
+impl EncodedRequest {
     /// Samples in it.
-    pub(crate) samples: u64,
+    pub(crate) fn samples(&self) -> u64 {
+        self.profile_samples.iter().sum()
+    }
+
+    /// Samples that are in any so many of its profiles at least.
+    pub(crate) fn samples_of(&self, profiles: u64) -> u64 {
+        let profiles = usize::try_from(profiles).unwrap_or(usize::MAX);
+        self.profile_samples.iter().take(profiles).sum()
+    }
 }
 
 /// Builds the requests of an interval; takes the samples out of `aggregate`.
@@ -88,7 +102,7 @@ struct RequestBuilder<'a> {
     /// The resource whose profile is the last one.
     resource: Option<u32>,
     bytes: usize,
-    samples: u64,
+    profile_samples: Vec<u64>,
 }
 
 impl<'a> RequestBuilder<'a> {
@@ -99,7 +113,15 @@ impl<'a> RequestBuilder<'a> {
         interval: &'a Interval,
     ) -> Self {
         let dictionary = DictionaryBuilder::new(files, locations);
-        Self { dictionary, aggregate, interval, profiles: Vec::new(), resource: None, bytes: 0, samples: 0 }
+        Self {
+            dictionary,
+            aggregate,
+            interval,
+            profiles: Vec::new(),
+            resource: None,
+            bytes: 0,
+            profile_samples: Vec::new(),
+        }
     }
 
     /// At least as many bytes as the request takes when it is encoded.
@@ -122,7 +144,9 @@ impl<'a> RequestBuilder<'a> {
             ..Sample::default()
         };
         self.bytes += SAMPLE_BYTES + size_of::<u64>() * samples.len();
-        self.samples += samples.len() as u64;
+        if let Some(count) = self.profile_samples.last_mut() {
+            *count += samples.len() as u64;
+        }
         let profile =
             self.profiles.last_mut().and_then(|profiles| profiles.scope_profiles.last_mut()?.profiles.last_mut());
         if let Some(profile) = profile {
@@ -158,6 +182,7 @@ impl<'a> RequestBuilder<'a> {
         };
         let attributes = resource_attributes(resource, host_name);
         self.bytes += PROFILE_BYTES + attributes.iter().map(|attribute| 6 + attribute.encoded_len()).sum::<usize>();
+        self.profile_samples.push(0);
         self.profiles.push(ResourceProfiles {
             resource: Some(OtlpResource { attributes, ..OtlpResource::default() }),
             scope_profiles: vec![ScopeProfiles {
@@ -169,12 +194,13 @@ impl<'a> RequestBuilder<'a> {
         });
     }
 
-    fn finish(self) -> EncodedRequest {
+    fn finish(mut self) -> EncodedRequest {
+        self.profile_samples.sort_unstable();
         let request = ExportProfilesServiceRequest {
             resource_profiles: self.profiles,
             dictionary: Some(self.dictionary.finish()),
         };
-        EncodedRequest { bytes: request.encode_to_vec(), samples: self.samples }
+        EncodedRequest { bytes: request.encode_to_vec().into(), profile_samples: self.profile_samples.into() }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! An export carries one `idempotency-key` through all its tries, so that a try whose answer was lost counts once. What the
 //! OTLP specification calls retryable is tried again with growing pauses, as long as the queue behind it has room; anything else
-//! will not get better and is given up. Either way it is counted.
+//! will not get better and is given up. Either way it is counted. Pauses begin small again only after a success: a request that
+//! takes the place of one that was given up finds the same endpoint.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tonic::{Code, Request, Status as GrpcStatus};
 use crate::config::{CheckedConfig, Compression};
 use crate::export::queue::ExportQueue;
 use crate::export::request::EncodedRequest;
+use crate::export::retry_info::retry_delay;
 use crate::status::{DropReason, Outcome, Status};
 
 /// How long one try may take.
@@ -39,6 +41,8 @@ pub(crate) struct Sender {
     /// Tells this run of the agent from all others.
     run_id: u128,
     exports: u64,
+    /// Before the next try that follows a failed one.
+    pause: Duration,
     samples_on_the_way: u64,
     status: Status,
 }
@@ -47,6 +51,8 @@ pub(crate) struct Sender {
 enum Sent {
     Acknowledged,
     Refused,
+    /// Newer ones needed its place.
+    Overtaken,
 }
 
 impl Sender {
@@ -65,6 +71,7 @@ impl Sender {
             authorization: config.authorization.clone(),
             run_id: random() << 64 | random(),
             exports: 0,
+            pause: PAUSE_MIN,
             samples_on_the_way: 0,
             status,
         }
@@ -85,10 +92,11 @@ impl Sender {
 
     async fn send_all(&mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
         while let Some(request) = queue.pop().await {
-            self.samples_on_the_way = request.samples;
-            match self.send(&request, shutdown).await {
+            self.samples_on_the_way = request.samples();
+            match self.send(&request, queue, shutdown).await {
                 Sent::Acknowledged => self.samples_on_the_way = 0,
                 Sent::Refused => self.give_up(DropReason::Refused),
+                Sent::Overtaken => self.give_up(DropReason::QueueFull),
             }
         }
     }
@@ -102,25 +110,30 @@ impl Sender {
         }
     }
 
-    /// Tries until the request is acknowledged or refused for good.
-    async fn send(&mut self, request: &EncodedRequest, shutdown: &CancellationToken) -> Sent {
+    /// Tries until the request is acknowledged, refused for good, or in the way of newer ones.
+    async fn send(&mut self, request: &EncodedRequest, queue: &ExportQueue, shutdown: &CancellationToken) -> Sent {
         self.exports += 1;
         let key = format!("{:032x}-{}", self.run_id, self.exports);
-        let bytes = Bytes::copy_from_slice(&request.bytes);
-        let mut pause = PAUSE_MIN;
+        let overflows = queue.overflows();
         loop {
-            let error = match self.try_once(bytes.clone(), &key).await {
+            let error = match self.try_once(request.bytes.clone(), &key).await {
                 Ok(response) => {
+                    self.pause = PAUSE_MIN;
                     self.acknowledged(request, &response);
                     return Sent::Acknowledged;
                 }
                 Err(error) => error,
             };
-            let reason = self.explain(&error);
+            let (reason, samples) = (self.explain(&error), request.samples());
             if !is_retryable(&error) {
-                tracing::error!(samples = request.samples, "the endpoint refused an export: {reason}");
+                tracing::error!(samples, "the endpoint refused an export: {reason}");
                 return Sent::Refused;
             }
+            if queue.overflows() != overflows {
+                tracing::error!(samples, "an export is given up for newer ones: {reason}");
+                return Sent::Overtaken;
+            }
+            let pause = self.pause.max(retry_delay(&error).unwrap_or_default()).min(PAUSE_MAX);
             tracing::warn!(pause_ms = pause.as_millis(), "an export did not arrive and will be tried again: {reason}");
             self.status.count_export(Outcome::Retried);
             if shutdown.is_cancelled() {
@@ -131,7 +144,7 @@ impl Sender {
                     () = shutdown.cancelled() => {}
                 }
             }
-            pause = (pause * 2).min(PAUSE_MAX);
+            self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -158,8 +171,11 @@ impl Sender {
         let partial = response.partial_success.as_ref();
         let rejected_profiles = partial.map_or(0, |partial| partial.rejected_profiles);
         if rejected_profiles != 0 {
+            // Which ones is not said: they had these samples, or more.
+            let samples = request.samples_of(u64::try_from(rejected_profiles).unwrap_or(0));
+            self.status.count_dropped(DropReason::Refused, samples);
             let message = partial.map_or("", |partial| &partial.error_message);
-            tracing::error!(rejected_profiles, "the endpoint refused a part of an export: {message}");
+            tracing::error!(rejected_profiles, samples, "the endpoint refused a part of an export: {message}");
             self.status.set_reason(&format!("the endpoint refused {rejected_profiles} profiles: {message}"));
         } else {
             self.status.set_reason("");
@@ -180,13 +196,16 @@ impl Sender {
 }
 
 /// Whether the same request may be accepted later: the OTLP specification's list, and errors of this side of the connection,
-/// which have a source.
+/// which have a source. A receiver with too much to do says when to come again; without that, RESOURCE_EXHAUSTED is about the
+/// request itself.
 fn is_retryable(error: &GrpcStatus) -> bool {
+    if error.code() == Code::ResourceExhausted {
+        return retry_delay(error).is_some();
+    }
     matches!(
         error.code(),
         Code::Cancelled
             | Code::DeadlineExceeded
-            | Code::ResourceExhausted
             | Code::Aborted
             | Code::OutOfRange
             | Code::Unavailable

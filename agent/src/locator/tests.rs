@@ -1,5 +1,6 @@
 use super::*;
 use crate::location::FrameType;
+use crate::maps::Maps;
 use crate::test_record::TestRecord;
 
 /// The stack of one sample, leaf first: names of markers and functions, `native` for addresses of files.
@@ -26,6 +27,95 @@ fn executable_page() -> u64 {
     let (protection, flags) = (libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new private mapping, which nobody touches or unmaps.
     unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as u64 }
+}
+
+/// Maps a file of these bytes, at `address` if that is not 0. They are no ELF file, so that its addresses are its offsets.
+#[allow(unsafe_code, reason = "the standard library maps no files")]
+fn map_code(folder: &std::path::Path, name: &str, address: u64) -> u64 {
+    use std::os::fd::AsRawFd as _;
+    std::fs::write(folder.join(name), [0x90; 4 * 4096]).unwrap();
+    let file = std::fs::File::open(folder.join(name)).unwrap();
+    let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | fixed);
+    // SAFETY: a new mapping, or one in the place of a mapping that nobody touches.
+    unsafe { libc::mmap(address as *mut libc::c_void, 4 * 4096, protection, flags, file.as_raw_fd(), 0) as u64 }
+}
+
+/// The file of the leaf of a sample, or what stands in its place.
+fn leaf_file(locator: &mut Locator, address: u64, ktime_ns: u64) -> String {
+    let bytes = TestRecord { user: &[address], ktime_ns, ..TestRecord::default() }.bytes();
+    let mut ids = Vec::new();
+    locator.locate(&Sample::read(&bytes).unwrap(), &mut ids);
+    match locator.tables.locations.get(ids[0]).unwrap() {
+        Location::Native { file, .. } => {
+            locator.tables.files.get(file).unwrap().name.rsplit('/').next().unwrap().to_owned()
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn another_library_at_the_same_address_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut locator = Locator::new();
+    let address = map_code(folder.path(), "liba", 0);
+    assert_eq!(leaf_file(&mut locator, address + 5, 0), "liba");
+    assert_eq!(map_code(folder.path(), "libb", address), address);
+    assert_eq!(leaf_file(&mut locator, address + 6, 20_000_000_000), "libb");
+    assert_eq!(leaf_file(&mut locator, address + 5, 20_000_000_000), "libb", "what was remembered is forgotten");
+}
+
+#[test]
+#[allow(unsafe_code, reason = "the standard library protects no memory")]
+fn a_mapping_that_was_split_still_shows_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = map_code(folder.path(), "split", 0);
+    let mut locator = Locator::new();
+    stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
+    // SAFETY: a page of a mapping that nobody touches.
+    assert_eq!(unsafe { libc::mprotect((address + 3 * 4096) as *mut libc::c_void, 4096, libc::PROT_READ) }, 0);
+    assert_eq!(leaf_file(&mut locator, address + 5, 50_000_000), "Marker(FileUnreadable)", "too early to look again");
+    assert_eq!(leaf_file(&mut locator, address + 5, 500_000_000), "split");
+}
+
+#[test]
+fn processes_take_bounded_memory_all_together() {
+    let mut locator = Locator::new();
+    let count = |locator: &Locator| locator.processes.values().map(Process::bytes).sum::<usize>();
+    let sample = |locator: &mut Locator, exec_id| {
+        stack(locator, &TestRecord { user: &[code()], exec_id, ..TestRecord::default() });
+    };
+    for exec_id in 0..20 {
+        sample(&mut locator, exec_id);
+    }
+    assert_eq!((locator.processes.len(), locator.processes_bytes), (20, count(&locator)));
+    assert!(Maps::of_process(std::process::id()).unwrap().bytes() < locator.processes_bytes / 20);
+    locator.processes_bytes = PROCESSES_BYTES_MAX + 1;
+    sample(&mut locator, 20);
+    assert_eq!((locator.processes.len(), locator.processes_bytes), (11, count(&locator)));
+}
+
+#[test]
+fn a_process_that_takes_too_long_to_read_is_read_later() {
+    let mut locator = Locator::new();
+    locator.tables.pace.run(|| std::thread::sleep(std::time::Duration::from_millis(250)));
+    let user = [code()];
+    let record = TestRecord { user: &user, ..TestRecord::default() };
+    assert_eq!(stack(&mut locator, &record), ["[mappings unreadable]"]);
+    locator.tables.pace = crate::pace::Pace::new(50);
+    let record = TestRecord { ktime_ns: 200_000_000, ..record };
+    assert_eq!(stack(&mut locator, &record), ["native"]);
+}
+
+#[test]
+fn a_kernel_part_as_deep_as_the_kernel_gives_says_that_it_may_be_cut() {
+    let mut locator = Locator::new();
+    assert!((1..=KERNEL_FRAMES_MAX).contains(&locator.kernel_frames_max), "{}", locator.kernel_frames_max);
+    locator.kernel_frames_max = 2;
+    for (kernel, is_cut) in [(&[1][..], false), (&[1, 2], true)] {
+        let stack = stack(&mut locator, &TestRecord { kernel, user: &[code()], ..TestRecord::default() });
+        assert_eq!(stack.contains(&"[truncated stack]".to_owned()), is_cut, "{stack:?}");
+    }
 }
 
 #[test]

@@ -41,3 +41,31 @@ pub(super) fn notes(bytes: &[u8], align: usize, big_endian: bool) -> impl Iterat
         Some(Note { name, kind, descriptor })
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::elf::gnu_build_id;
+
+    #[test]
+    fn the_build_id_is_found_among_other_notes_and_only_whole() {
+        let note = |name: &[u8], descriptor: &[u8], kind: u32| {
+            let mut bytes = Vec::new();
+            for number in [name.len() as u32, descriptor.len() as u32, kind] {
+                bytes.extend(number.to_ne_bytes());
+            }
+            for part in [name, descriptor] {
+                bytes.extend(part);
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+            }
+            bytes
+        };
+        let notes = [note(b"Linux\0", b"\0\0\0\0\x01", 0x257), note(b"GNU\0", &[7; 20], 3)].concat();
+        assert_eq!(gnu_build_id(&notes), Some(vec![7; 20]));
+        for length in 0..notes.len() {
+            assert_eq!(gnu_build_id(&notes[..length]), None, "{length}");
+        }
+        let mut endless = notes.clone();
+        endless[0..4].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(gnu_build_id(&endless), None);
+    }
+}

@@ -1,26 +1,33 @@
-//! What the processes of this host map as code, from `/proc/<pid>/maps`:
+//! What the processes of this host map as code.
 //!
-//! `7f1a2c000000-7f1a2c195000 r-xp 00026000 08:02 173521    /usr/lib/libc.so.6 (deleted)`
+//! Invariant: it takes no more than [`BYTES_MAX`], of which one process fills no more than its share, whatever the paths
+//! are: any user may map 65,530 files with names of 4 kB.
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, BufRead, BufReader};
 
+use super::maps::{self, MapsLine};
 use crate::limits;
 
+/// About what all of it may take, in bytes; a host with hundreds of containers needs two megabytes.
+const BYTES_MAX: usize = 16 << 20;
+/// Of it, what the mappings of one process may add.
+const PROCESS_BYTES_MAX: usize = 1 << 20;
+
 /// A process that maps a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) pid: u32,
-    /// The addresses as `/proc/<pid>/map_files` names them.
-    pub(super) range: String,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 /// One file, whatever its path: several of the same path are in different mount namespaces, or replaced each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile {
-    device: String,
-    inode: String,
+    device: (u32, u32),
+    inode: u64,
     /// At most [`limits::OWNERS_MAX`] of the processes that map it.
     pub(super) owners: Vec<Owner>,
 }
@@ -30,6 +37,7 @@ pub(super) struct MappedFile {
 pub(super) struct MappedFiles {
     by_path: HashMap<String, Vec<MappedFile>>,
     count: usize,
+    bytes: usize,
 }
 
 impl MappedFiles {
@@ -39,11 +47,9 @@ impl MappedFiles {
         let Ok(processes) = std::fs::read_dir("/proc") else { return mapped };
         for process in processes.flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            let mut maps = Vec::new();
-            let read = File::open(format!("/proc/{pid}/maps"))
-                .and_then(|file| file.take(limits::MAPS_BYTES_MAX).read_to_end(&mut maps));
-            if read.is_ok() {
-                mapped.add(pid, &String::from_utf8_lossy(&maps));
+            if let Ok(file) = File::open(format!("/proc/{pid}/maps")) {
+                // What was read before it ended is as right as what was read of others that have ended since.
+                let _ended = mapped.add(pid, BufReader::with_capacity(4096, file));
             }
         }
         mapped
@@ -54,38 +60,37 @@ impl MappedFiles {
         self.by_path.get(path).map_or(&[], Vec::as_slice)
     }
 
-    fn add(&mut self, pid: u32, maps: &str) {
-        for line in maps.lines() {
-            let mut fields = line.splitn(6, ' ');
-            let (Some(range), Some(rights), Some(_offset), Some(device), Some(inode), Some(path)) =
-                (fields.next(), fields.next(), fields.next(), fields.next(), fields.next(), fields.next())
-            else {
-                continue;
-            };
-            let path = path.trim_start();
-            if !rights.contains('x') || !path.starts_with('/') {
-                continue;
-            }
-            let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-            self.add_owner(path, device, inode, Owner { pid, range: range.to_owned() });
-        }
+    fn add(&mut self, pid: u32, lines: impl BufRead) -> io::Result<()> {
+        let bytes_max = BYTES_MAX.min(self.bytes + PROCESS_BYTES_MAX);
+        maps::each_line(lines, limits::MAPS_BYTES_MAX, |line| {
+            let Some(line) = line.filter(|line| line.executable && line.path.starts_with(b"/")) else { return };
+            let owner = Owner { pid, start: line.start, end: line.end };
+            self.add_owner(&line, owner, bytes_max);
+        })
     }
 
-    fn add_owner(&mut self, path: &str, device: &str, inode: &str, owner: Owner) {
-        let is_full = self.count >= limits::MAPPED_FILES_MAX;
-        if is_full && !self.by_path.contains_key(path) {
+    fn add_owner(&mut self, line: &MapsLine<'_>, owner: Owner, bytes_max: usize) {
+        let path = String::from_utf8_lossy(line.path);
+        let files = self.by_path.get_mut(&*path);
+        let is_new_path = files.is_none();
+        if let Some(files) = files
+            && let Some(file) = files.iter_mut().find(|file| file.inode == line.inode && file.device == line.device)
+        {
+            if file.owners.len() < limits::OWNERS_MAX {
+                file.owners.push(owner);
+            }
             return;
         }
-        let files = self.by_path.entry(path.to_owned()).or_default();
-        match files.iter_mut().find(|file| file.inode == inode && file.device == device) {
-            Some(file) if file.owners.len() < limits::OWNERS_MAX => file.owners.push(owner),
-            Some(_) => {}
-            None if is_full => {}
-            None => {
-                files.push(MappedFile { device: device.to_owned(), inode: inode.to_owned(), owners: vec![owner] });
-                self.count += 1;
-            }
+        // A file with all its owners, an entry of the table, and what the allocator adds to each.
+        let path_bytes = if is_new_path { path.len() + size_of::<(String, Vec<MappedFile>)>() } else { 0 };
+        let bytes = path_bytes + size_of::<MappedFile>() + limits::OWNERS_MAX * size_of::<Owner>() + 64;
+        if limits::MAPPED_FILES_MAX <= self.count || bytes_max < self.bytes + bytes {
+            return;
         }
+        let file = MappedFile { device: line.device, inode: line.inode, owners: vec![owner] };
+        self.by_path.entry(path.into_owned()).or_default().push(file);
+        self.count += 1;
+        self.bytes += bytes;
     }
 }
 
@@ -93,10 +98,40 @@ impl MappedFiles {
 mod tests {
     use super::*;
 
+    fn add(mapped: &mut MappedFiles, pid: u32, maps: &str) {
+        mapped.add(pid, maps.as_bytes()).unwrap();
+    }
+
+    #[test]
+    fn endless_paths_take_bounded_memory_and_leave_room_for_other_processes() {
+        use std::fmt::Write as _;
+        let mut mapped = MappedFiles::default();
+        for pid in 1..=3 {
+            let mut maps = String::new();
+            for index in 0..2_000_u64 {
+                let start = 0x1000 * (index + 1);
+                writeln!(
+                    maps,
+                    "{start:x}-{:x} r-xp 0 8:2 {index} /{pid}/{index}/{}",
+                    start + 0x1000,
+                    "x".repeat(4_000)
+                )
+                .unwrap();
+            }
+            add(&mut mapped, pid, &maps);
+            assert!(mapped.bytes <= PROCESS_BYTES_MAX * pid as usize, "{}", mapped.bytes);
+        }
+        add(&mut mapped, 4, "1000-2000 r-xp 0 8:2 1 /usr/bin/innocent\n");
+        assert_eq!(mapped.of_path("/usr/bin/innocent").len(), 1);
+        let kept: usize = mapped.by_path.keys().map(String::len).sum();
+        assert!(PROCESS_BYTES_MAX < kept && kept < mapped.bytes, "{kept} {}", mapped.bytes);
+    }
+
     #[test]
     fn files_of_one_path_are_told_apart_and_their_owners_collected() {
         let mut mapped = MappedFiles::default();
-        mapped.add(
+        add(
+            &mut mapped,
             1,
             "00400000-00452000 r-xp 00000000 08:02 173521      /usr/bin/a b (deleted)\n\
              00651000-00652000 r--p 00051000 08:02 173521      /usr/bin/a b (deleted)\n\
@@ -104,9 +139,8 @@ mod tests {
              7ffd0000-7ffd2000 rwxp 00000000 00:00 0 \n\
              nonsense\n",
         );
-        mapped.add(2, "1000-2000 r-xp 00000000 08:02 5 /usr/bin/a b\n");
-        for pid in 3..20 {
-            mapped.add(pid, "1000-2000 r-xp 00000000 08:02 5 /usr/bin/a b\n");
+        for pid in 2..20 {
+            add(&mut mapped, pid, "1000-2000 r-xp 00000000 08:02 5 /usr/bin/a b\n");
         }
         let owners: Vec<Vec<u32>> = mapped
             .of_path("/usr/bin/a b")
@@ -114,7 +148,7 @@ mod tests {
             .map(|file| file.owners.iter().map(|owner| owner.pid).collect())
             .collect();
         assert_eq!(owners, [vec![1], vec![2, 3, 4, 5]]);
-        assert_eq!(mapped.of_path("/usr/bin/a b")[0].owners[0].range, "00400000-00452000");
+        assert_eq!(mapped.of_path("/usr/bin/a b")[0].owners[0].start, 0x40_0000);
         assert_eq!(mapped.by_path.len(), 1);
     }
 

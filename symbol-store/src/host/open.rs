@@ -2,77 +2,114 @@
 //!
 //! Invariant: nothing but a regular file of a real file system is ever opened for reading. It is first opened as a
 //! mere path, which has no effect on whatever it names, and looked at: opening a tape rewinds it, opening a watchdog
-//! arms it, opening a pipe may wait for ever, and reading `/proc/kmsg` eats the kernel's log.
+//! arms it, opening a pipe may wait for ever, and reading `/proc/kmsg` eats the kernel's log. Nor does opening wait: not
+//! even for whoever holds a lease on the file, which is up to 45 seconds.
 
 #![allow(unsafe_code, reason = "openat2, fstatfs and memfd_create have no safe form in std")]
 
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
 /// A root directory: our own, or that of a process in another mount namespace.
 #[derive(Debug)]
-pub(super) struct Root {
+pub struct Root {
     directory: File,
 }
 
 impl Root {
-    pub(super) fn host() -> Option<Self> {
+    /// Our own.
+    ///
+    /// # Errors
+    ///
+    /// What open(2) says.
+    pub fn host() -> io::Result<Self> {
         Self::at("/")
     }
 
-    pub(super) fn of_process(pid: u32) -> Option<Self> {
+    /// That of `pid`.
+    ///
+    /// # Errors
+    ///
+    /// What open(2) says: the process is gone, or may not be looked at.
+    pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::at(&format!("/proc/{pid}/root"))
     }
 
-    fn at(path: &str) -> Option<Self> {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY);
-        options.open(path).ok().map(|directory| Self { directory })
+    fn at(path: &str) -> io::Result<Self> {
+        let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
+        Ok(Self { directory })
     }
 
     /// The regular file at `path` below this root. Links are followed as a process in this root would: never out of
     /// it, nor through `/proc`.
-    pub(super) fn open(&self, path: &str) -> Option<File> {
-        let path = CString::new(path).ok()?;
+    ///
+    /// # Errors
+    ///
+    /// What openat2(2) and open(2) say; [`io::ErrorKind::InvalidInput`] if it is no regular file of a real file system,
+    /// and [`io::ErrorKind::WouldBlock`] if somebody holds a lease on it.
+    pub fn open(&self, path: &str) -> io::Result<File> {
+        let path = CString::new(path)?;
         // SAFETY: `open_how` holds integers only, of which all zero is valid.
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
-        how.flags = u64::try_from(libc::O_PATH | libc::O_CLOEXEC).ok()?;
+        how.flags = u64::from((libc::O_PATH | libc::O_CLOEXEC).cast_unsigned());
         how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
         let (directory, size) = (self.directory.as_raw_fd(), size_of::<libc::open_how>());
         // SAFETY: `path` is terminated by zero and `how` is valid; both outlive the call, which writes to neither.
         let descriptor = unsafe { libc::syscall(libc::SYS_openat2, directory, path.as_ptr(), &raw const how, size) };
-        let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
-        // SAFETY: the call has just returned this descriptor, so that nothing else owns it.
-        readable(&unsafe { File::from_raw_fd(descriptor) })
+        match RawFd::try_from(descriptor) {
+            // SAFETY: the call has just returned this descriptor, so that nothing else owns it.
+            Ok(descriptor) if 0 <= descriptor => readable(&unsafe { File::from_raw_fd(descriptor) }),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
 /// The regular file to which a link of `/proc` leads, which may have no name any more.
-pub(super) fn link(path: &str) -> Option<File> {
-    readable(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path).ok()?)
+///
+/// # Errors
+///
+/// As those of [`Root::open`].
+pub fn link(path: &str) -> io::Result<File> {
+    readable(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
 /// Opens for reading what `handle` is the path of, if that is safe.
-fn readable(handle: &File) -> Option<File> {
-    let is_regular = handle.metadata().ok()?.is_file();
-    if !is_regular || is_kernel_made(handle) != Some(false) {
-        return None;
+fn readable(handle: &File) -> io::Result<File> {
+    if !handle.metadata()?.is_file() || is_kernel_made(handle)? {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
-    options.open(format!("/proc/self/fd/{}", handle.as_raw_fd())).ok()
+    options.open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
 /// Whether a file's content is made by the kernel when it is read.
-fn is_kernel_made(handle: &File) -> Option<bool> {
+fn is_kernel_made(handle: &File) -> io::Result<bool> {
+    let made = [libc::PROC_SUPER_MAGIC, libc::SYSFS_MAGIC, libc::DEBUGFS_MAGIC, libc::TRACEFS_MAGIC];
+    Ok(made.contains(&statfs(handle)?.f_type))
+}
+
+/// Whether a file's device is one number in stat(2) and another in `/proc/<pid>/maps`: that of its subvolume, or of the
+/// layer it lies in, and that of the file system.
+///
+/// # Errors
+///
+/// What fstatfs(2) says.
+pub fn has_two_devices(file: &File) -> io::Result<bool> {
+    Ok([libc::BTRFS_SUPER_MAGIC, libc::OVERLAYFS_SUPER_MAGIC].contains(&statfs(file)?.f_type))
+}
+
+fn statfs(handle: &File) -> io::Result<libc::statfs> {
     // SAFETY: `statfs` holds integers only, of which all zero is valid.
     let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `statfs` is valid for writing and outlives the call.
-    let failed = unsafe { libc::fstatfs(handle.as_raw_fd(), &raw mut statfs) } != 0;
-    let made = [libc::PROC_SUPER_MAGIC, libc::SYSFS_MAGIC, libc::DEBUGFS_MAGIC, libc::TRACEFS_MAGIC];
-    (!failed).then(|| made.contains(&statfs.f_type))
+    match unsafe { libc::fstatfs(handle.as_raw_fd(), &raw mut statfs) } {
+        0 => Ok(statfs),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A file in memory with this content.
@@ -92,6 +129,7 @@ mod tests {
     use std::io::Read as _;
     use std::os::unix::fs::symlink;
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use super::*;
 
@@ -111,10 +149,57 @@ mod tests {
         let none =
             [&path("pipe"), &path(""), &path("absent"), "/dev/null", "/proc/version", "/sys/kernel/notes", "a\0b"];
         for path in none {
-            assert!(host.open(path).is_none(), "{path}");
+            assert!(host.open(path).is_err(), "{path}");
         }
-        assert!(link("/proc/self/exe").is_some());
-        assert!(link("/proc/self/fd/0").is_none_or(|file| file.metadata().unwrap().is_file()));
+        assert!(link("/proc/self/exe").is_ok());
+        assert!(link("/proc/self/fd/0").map_or(true, |file| file.metadata().unwrap().is_file()));
+    }
+
+    /// Opening a device may act, so it is not enough that what is no regular file is closed again.
+    #[test]
+    fn what_is_no_regular_file_is_never_opened_not_even_for_a_moment() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        symlink(&pipe, directory.path().join("link")).unwrap();
+        // Waits until somebody opens the pipe for reading, however shortly.
+        let writer = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || OpenOptions::new().write(true).open(pipe).map(drop)
+        });
+        std::thread::sleep(Duration::from_millis(100));
+        let host = Root::host().unwrap();
+        for name in ["pipe", "link"] {
+            let path = directory.path().join(name);
+            let path = path.to_str().unwrap();
+            assert_eq!(host.open(path).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(link(path).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!writer.is_finished());
+        let _reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(pipe).unwrap();
+        writer.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn a_file_on_which_somebody_holds_a_lease_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        std::fs::write(&path, "content").unwrap();
+        // libc has no name for it.
+        const F_SETSIG: libc::c_int = 10;
+        let holder = OpenOptions::new().write(true).open(&path).unwrap();
+        // The kernel asks for the lease back by a signal; this one does nothing by default.
+        // SAFETY: fcntl with these commands takes an integer and touches no memory.
+        let is_held = unsafe {
+            libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(holder.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        assert!(is_held, "{}", io::Error::last_os_error());
+        let started = Instant::now();
+        let opened = Root::host().unwrap().open(path.to_str().unwrap());
+        assert_eq!(opened.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     }
 
     #[test]
@@ -129,7 +214,7 @@ mod tests {
         symlink(&outside, directory.path().join("root/absolute")).unwrap();
         symlink("/etc/name", directory.path().join("root/inside")).unwrap();
         for path in ["relative", "absolute", "../secret", "/../secret", outside.as_str()] {
-            assert!(root.open(path).is_none(), "{path}");
+            assert!(root.open(path).is_err(), "{path}");
         }
         let mut content = String::new();
         root.open("/inside").unwrap().read_to_string(&mut content).unwrap();

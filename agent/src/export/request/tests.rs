@@ -38,7 +38,7 @@ impl Fixture {
             assert!(request.bytes.len() < REQUEST_BYTES_MAX, "{}", request.bytes.len());
             let decoded = ExportProfilesServiceRequest::decode(&request.bytes[..]).unwrap();
             assert_eq!(conformance::violations(&decoded), [""; 0]);
-            assert_eq!(weight(&decoded), request.samples);
+            assert_eq!(weight(&decoded), request.samples());
             decoded
         };
         encoded.iter().map(decode).collect()

@@ -15,6 +15,7 @@ use tonic::Response;
 use super::*;
 use crate::config::{Config, Token};
 use crate::export::queue::QUEUE_BYTES_MAX;
+use crate::export::retry_info::with_retry_delay;
 
 /// What a try brought, as the server saw it.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ fn request(text: &str, samples: u64) -> EncodedRequest {
     let dictionary = ProfilesDictionary { string_table: vec![text.to_owned()], ..ProfilesDictionary::default() };
     let request =
         ExportProfilesServiceRequest { dictionary: Some(dictionary), ..ExportProfilesServiceRequest::default() };
-    EncodedRequest { bytes: request.encode_to_vec(), samples }
+    EncodedRequest { bytes: request.encode_to_vec().into(), profile_samples: [samples].into() }
 }
 
 struct Exporter {
@@ -110,7 +111,8 @@ fn text_of(arrival: &Arrival) -> &str {
 
 #[tokio::test]
 async fn a_request_is_sent_again_until_it_is_acknowledged_and_keeps_its_key() {
-    let refusals = vec![Err(GrpcStatus::unavailable("not yet")), Err(GrpcStatus::resource_exhausted("slower"))];
+    let slower = with_retry_delay(Code::ResourceExhausted, "slower", Duration::from_millis(1));
+    let refusals = vec![Err(GrpcStatus::unavailable("not yet")), Err(slower)];
     let server = Server::answering(refusals);
     let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
     exporter.queue.push(request("first", 3));
@@ -144,8 +146,10 @@ async fn requests_are_compressed_as_configured_and_carry_the_token() {
 
 #[tokio::test]
 async fn what_is_refused_for_good_is_given_up_and_counted() {
-    let server =
-        Server::answering(vec![Err(GrpcStatus::invalid_argument("no")), Err(GrpcStatus::unauthenticated("who?"))]);
+    let server = Server::answering(vec![
+        Err(GrpcStatus::invalid_argument("no")),
+        Err(GrpcStatus::resource_exhausted("too large")),
+    ]);
     let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
     for samples in [3, 4, 5] {
         exporter.queue.push(request("x", samples));
@@ -159,13 +163,14 @@ async fn what_is_refused_for_good_is_given_up_and_counted() {
 }
 
 #[tokio::test]
-async fn a_partial_refusal_is_shown() {
+async fn a_partial_refusal_is_shown_and_its_samples_are_counted_as_far_as_they_are_known() {
     let partial = ExportProfilesPartialSuccess { rejected_profiles: 2, error_message: "too old".to_owned() };
     let server = Server::answering(vec![Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })]);
     let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
-    exporter.queue.push(request("x", 3));
-    let (status, _) = exporter.finish().await;
+    exporter.queue.push(EncodedRequest { profile_samples: [3, 4, 50].into(), ..request("x", 0) });
+    let (status, metrics) = exporter.finish().await;
     assert_eq!(status.snapshot().reason, "the endpoint refused 2 profiles: too old");
+    assert!(metrics.contains("samples_dropped_total{reason=\"refused\"} 7"), "{metrics}");
 }
 
 #[tokio::test]
@@ -191,6 +196,24 @@ async fn an_endpoint_that_comes_late_gets_what_still_fits_the_queue() {
     assert_eq!(texts, ["f", "4", "5", "6"]);
     assert_eq!((status.snapshot().dropped, &*status.snapshot().reason), (dropped, ""));
     assert!(metrics.contains("samples_dropped_total{reason=\"queue_full\"} 5"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_request_that_is_never_accepted_makes_way_once_newer_ones_have_no_room() {
+    let server = Server::answering(vec![Err(GrpcStatus::out_of_range("too large")); 2]);
+    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    exporter.queue.push(request("poison", 1));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let large = "x".repeat(QUEUE_BYTES_MAX / 4);
+    for samples in 2..=5 {
+        exporter.queue.push(request(&format!("{samples}{large}"), samples));
+    }
+    let (status, metrics) = exporter.finish().await;
+    let arrivals = server.arrivals.lock();
+    let texts: Vec<_> = arrivals.iter().map(|arrival| &text_of(arrival)[..1]).collect();
+    assert_eq!(texts, ["p", "p", "3", "4", "5"]);
+    assert_eq!(status.snapshot().dropped, 1 + 2);
+    assert!(metrics.contains("samples_dropped_total{reason=\"queue_full\"} 3"), "{metrics}");
 }
 
 #[tokio::test]
