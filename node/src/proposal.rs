@@ -85,23 +85,43 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Propo
 
 /// The samples `[from, to)` of the batch, counted over all series, with the definitions that they need.
 fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
+    let mut i = 0;
+    let inside = |_time_ns| {
+        i += 1;
+        (from..to).contains(&(i - 1))
+    };
+    Batch { id: batch.id.map(|id| part_id(id, side)), ..pick(batch, inside) }
+}
+
+/// The part without the samples before a time, and how many those are. A part is cut before it is filtered: where the cuts are
+/// must not depend on when a retry comes.
+pub(crate) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
+    let times = part.series.iter().flat_map(|series| &series.samples.times_ns);
+    let older = times.filter(|&&time_ns| time_ns < before_ns).count() as u64;
+    if older == 0 {
+        return (part, 0);
+    }
+    (pick(&part, |time_ns| time_ns >= before_ns), older)
+}
+
+/// The samples that are wanted, each asked for once and in order by its time, with the definitions that they need.
+fn pick(batch: &Batch, mut is_wanted: impl FnMut(i64) -> bool) -> Batch {
     let mut part = Batch {
         tenant: batch.tenant.clone(),
-        id: batch.id.map(|id| part_id(id, side)),
+        id: batch.id,
         dictionary: proto::Dictionary::default(),
         series: Vec::new(),
     };
     let mut importer = Importer::new(&batch.dictionary);
-    let mut before = 0;
     for series in &batch.series {
         let all = &series.samples;
-        let (first, last) = (from.saturating_sub(before).min(all.len()), to.saturating_sub(before).min(all.len()));
-        before += all.len();
         let mut samples = Samples::default();
-        for i in first..last {
-            let pair = importer.pair(&mut part.dictionary, all.pairs[i]);
-            let set = importer.attributes(&mut part.dictionary, all.attribute_sets[i]);
-            samples.push(all.times_ns[i], pair, all.values[i], set);
+        for i in 0..all.len() {
+            if is_wanted(all.times_ns[i]) {
+                let pair = importer.pair(&mut part.dictionary, all.pairs[i]);
+                let set = importer.attributes(&mut part.dictionary, all.attribute_sets[i]);
+                samples.push(all.times_ns[i], pair, all.values[i], set);
+            }
         }
         if !samples.is_empty() {
             let labels = series.labels.clone();
@@ -204,6 +224,17 @@ mod tests {
         let distinct: std::collections::BTreeSet<_> = ids().into_iter().collect();
         assert_eq!(distinct.len(), ids().len());
         assert_eq!(ids(), ids());
+    }
+
+    #[test]
+    fn samples_that_are_too_old_are_left_out_with_their_definitions_and_counted() {
+        let whole = batch(100, 10);
+        let (kept, older) = without_older(whole.clone(), 60);
+        assert_eq!((older, kept.id), (60, Some(BatchId(5))));
+        assert_eq!(contents(&kept), contents(&whole)[60..]);
+        assert_eq!((kept.series.len(), kept.dictionary.functions.len()), (1, 40));
+        assert_eq!(without_older(whole.clone(), 0).1, 0);
+        assert!(without_older(whole, 100).0.series.is_empty());
     }
 
     #[test]

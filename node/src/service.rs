@@ -12,8 +12,9 @@ use tonic::{Request, Response, Status};
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
-use crate::proposal::{Proposal, ProposalError, parts};
+use crate::proposal::{Proposal, ProposalError, parts, without_older};
 use crate::replica::{ConsensusError, Replica};
+use crate::upkeep::{expired_before_ns, now_ns};
 
 /// A refusal and what it is counted as.
 struct Refused(Refusal, Status);
@@ -159,11 +160,18 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
             Refused(Refusal::Invalid, Status::resource_exhausted(error.to_string()))
         }
     })?;
-    let mut duplicate = true;
+    let retention = shared.config.retention;
+    let mut answer =
+        wire::AppendResponse { duplicate: true, samples_too_old: 0, retention_seconds: retention.as_secs() };
     for part in parts {
-        duplicate &= append_part(&replica, part).await? == Outcome::Duplicate;
+        let (part, too_old) = without_older(part, expired_before_ns(now_ns(), retention));
+        answer.samples_too_old += too_old;
+        // What is left of nothing needs no entry.
+        if too_old == 0 || !part.series.is_empty() {
+            answer.duplicate &= append_part(&replica, part).await? == Outcome::Duplicate;
+        }
     }
-    Ok(wire::AppendResponse { duplicate })
+    Ok(answer)
 }
 
 /// Proposes a batch that fits into an entry, without what the shard knows.

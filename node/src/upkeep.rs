@@ -152,6 +152,11 @@ pub(crate) fn watch_space(shared: &Arc<Shared>) {
     }
 }
 
+/// What is older is not kept: partitions that ended before are dropped, and samples from before are not taken.
+pub(crate) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
+    now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
+}
+
 /// Drops what is older than the retention, and the oldest while the data takes more than it may.
 async fn keep_retention(shared: &Arc<Shared>) {
     let Some(disk_bytes) = measure(shared).await else { return };
@@ -162,9 +167,9 @@ async fn keep_retention(shared: &Arc<Shared>) {
     let oldest_end_ns = replica.shard().engine().oldest_end_ns();
     let is_over_cap = disk_bytes > shared.config.disk_bytes_max;
     let now_ns = now_ns();
-    let retention_ns = i64::try_from(shared.config.retention.as_nanos()).unwrap_or(i64::MAX);
+    let expired_before_ns = expired_before_ns(now_ns, shared.config.retention);
     let before_ns = match oldest_end_ns {
-        Some(end_ns) if end_ns <= now_ns.saturating_sub(retention_ns) => Some(now_ns.saturating_sub(retention_ns)),
+        Some(end_ns) if end_ns <= expired_before_ns => Some(expired_before_ns),
         // One at a time. What is still being written to is not dropped.
         Some(end_ns) if is_over_cap && end_ns <= now_ns => Some(end_ns),
         _ => None,
@@ -205,7 +210,8 @@ async fn measure(shared: &Arc<Shared>) -> Option<u64> {
     }
 }
 
-fn now_ns() -> i64 {
+/// The system clock, nanoseconds since 1970.
+pub(crate) fn now_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }

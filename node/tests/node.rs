@@ -257,17 +257,23 @@ async fn a_cap_that_cannot_work_is_refused() {
 }
 
 #[tokio::test]
-async fn partitions_past_the_retention_are_dropped() {
+async fn samples_past_the_retention_are_not_taken_and_partitions_past_it_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
-    let day = Duration::from_secs(24 * 3600);
-    config.retention = 10 * day;
+    // Partitions have 6 hours; the one before this ends, and with it the retention of what is in it, in two seconds.
+    let end_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
+    config.retention = Duration::from_nanos((now_ns - end_ns) as u64) + Duration::from_secs(2);
+    let retention = config.retention;
     let opened = open_with(config).await;
     opened.node.ready().await;
     let serial_of = |ns: i64| (ns - common::START_NS) / 1_000_000;
-    let (old, new) = (serial_of(now_ns) - 20 * day.as_millis() as i64, serial_of(now_ns));
-    opened.append(&batch(None, [old, new])).await.unwrap();
+    let (older, old, new) = (serial_of(end_ns) - 10_000, serial_of(end_ns) - 1, serial_of(now_ns));
+    let answer = common::answer(&opened.node, &batch(None, [older, old, new])).await.unwrap();
+    assert_eq!((answer.samples_too_old, answer.retention_seconds), (1, retention.as_secs()));
+    assert_eq!(opened.times().await, times_of([old, new]));
+    let alone = common::answer(&opened.node, &batch(None, [older])).await.unwrap();
+    assert_eq!(alone.samples_too_old, 1);
     let start = Instant::now();
     while opened.times().await != [time_of(new)] {
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", opened.times().await);

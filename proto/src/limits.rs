@@ -34,6 +34,27 @@ pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
 /// Samples of one push: 64 MiB of the smallest samples that make sense.
 pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 
+/// Resources, scopes and profiles of one push, together: an empty one has two bytes on the wire. A host with thousands of
+/// processes has three of each kind of profile, and a collector sends a few hosts at once.
+pub const PUSH_PROFILES_MAX: usize = 100_000;
+
+/// Bytes of labels of one push, once each profile has its own copy: a resource is written once, with any number of profiles.
+pub const PUSH_LABEL_BYTES_MAX: usize = 64 << 20;
+
+/// Attributes of one push, once each distinct combination that samples have is written out: those of a resource and of a
+/// profile are written once, with any number of samples.
+pub const PUSH_ATTRIBUTES_MAX: usize = 8_000_000;
+
+/// Bytes of names in the locations of one push: each location's are hashed, and a name that is sent once may be in all of them.
+/// A second of work; a large real push has a few MB.
+pub const PUSH_LOCATION_BYTES_MAX: usize = 4 << 30;
+
+/// A build ID: GNU's have 20 bytes in hexadecimal, Go's are 83 characters.
+pub const BUILD_ID_BYTES_MAX: usize = 512;
+
+/// A client's `Idempotency-Key`: UUIDs and hashes have 32 to 64.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 1024;
+
 /// Bytes of one Raft entry: an entry is replicated and applied as a whole, so a large one delays all behind it.
 pub const ENTRY_BYTES_MAX: usize = 16 << 20;
 

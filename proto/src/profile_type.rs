@@ -23,8 +23,29 @@ impl ValueType {
     /// `cpu` in `nanoseconds`.
     #[must_use]
     pub fn is_cpu_time(&self) -> bool {
-        self.kind == "cpu" && self.unit == "nanoseconds"
+        is_cpu_time(&self.kind, &self.unit)
     }
+}
+
+/// What matters of all sample types of one scope or pprof to each of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Siblings {
+    cpu_time: bool,
+    cpu: bool,
+    wall: bool,
+}
+
+impl Siblings {
+    /// Adds one: of this kind, in this unit.
+    pub fn add(&mut self, kind: &str, unit: &str) {
+        self.cpu_time |= is_cpu_time(kind, unit);
+        self.cpu |= kind == "cpu";
+        self.wall |= kind == "wall";
+    }
+}
+
+fn is_cpu_time(kind: &str, unit: &str) -> bool {
+    kind == "cpu" && unit == "nanoseconds"
 }
 
 /// A profile type; its parts hold no `:`.
@@ -45,16 +66,15 @@ impl ProfileType {
     pub fn of_push(
         pushed_name: Option<&str>,
         sample: &ValueType,
-        siblings: &[ValueType],
+        siblings: Siblings,
         period_type: &ValueType,
         period: i64,
     ) -> (Self, i64) {
-        let cpu_beside = siblings.iter().any(ValueType::is_cpu_time);
         let counts_cpu_periods = sample.kind == "samples"
             && sample.unit == "count"
             && period_type.is_cpu_time()
             && period > 0
-            && !cpu_beside;
+            && !siblings.cpu_time;
         let (sample, scale) = if counts_cpu_periods { (period_type, period) } else { (sample, 1) };
         let name = match pushed_name {
             Some(name) if !name.is_empty() => name,
@@ -107,11 +127,11 @@ impl ProfileType {
 }
 
 /// The name of a profile type that was pushed without one.
-fn name_of<'a>(sample_kind: &'a str, siblings: &[ValueType]) -> &'a str {
+fn name_of(sample_kind: &str, siblings: Siblings) -> &str {
     match sample_kind {
         "cpu" => "process_cpu",
-        "samples" if siblings.iter().any(|sibling| sibling.kind == "cpu") => "process_cpu",
-        "samples" if siblings.iter().any(|sibling| sibling.kind == "wall") => "wall",
+        "samples" if siblings.cpu => "process_cpu",
+        "samples" if siblings.wall => "wall",
         "goroutine" | "goroutines" => "goroutine",
         "contentions" | "delay" => "contention",
         kind if kind.starts_with("alloc_") || kind.starts_with("inuse_") => "memory",
@@ -137,10 +157,11 @@ mod tests {
         period: (&str, &str, i64),
         want: (&str, i64),
     ) {
-        let types: Vec<_> = siblings.iter().map(|(kind, unit)| ValueType::new(kind, unit)).collect();
+        let mut beside = Siblings::default();
+        siblings.iter().for_each(|(kind, unit)| beside.add(kind, unit));
         let period_type = ValueType::new(period.0, period.1);
         let (got, scale) =
-            ProfileType::of_push(name, &ValueType::new(sample.0, sample.1), &types, &period_type, period.2);
+            ProfileType::of_push(name, &ValueType::new(sample.0, sample.1), beside, &period_type, period.2);
         assert_eq!((got.to_string().as_str(), scale), want);
         assert_eq!(ProfileType::parse(&got.to_string()), Some(got));
     }

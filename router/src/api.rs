@@ -12,8 +12,9 @@ pub(crate) mod push;
 pub(crate) mod read;
 mod time;
 
+use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::{Router, extract::Request, http::Uri, middleware::Next, response::Response};
+use axum::{Router, extract::Request, middleware::Next, response::Response};
 use symbol_store::SymbolStore;
 use tower_http::compression::CompressionLayer;
 
@@ -46,6 +47,7 @@ pub fn routes(parts: Parts) -> Router {
         .merge(debuginfo::routes(parts.symbols))
         .merge(agent::routes(parts.agent))
         .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
     // The page's files hold nothing of anybody's.
     page::routes().merge(api).layer(CompressionLayer::new()).layer(from_fn(log))
@@ -53,7 +55,11 @@ pub fn routes(parts: Parts) -> Router {
 
 /// `POST /v1development/profiles`, for the OTLP port.
 pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
-    push::otlp_routes(pusher).fallback(not_found).layer(from_fn_with_state(auth, authenticate)).layer(from_fn(log))
+    push::otlp_routes(pusher)
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(auth, authenticate))
+        .layer(from_fn(log))
 }
 
 /// Routes of the process around this API that need its credential too.
@@ -65,6 +71,10 @@ async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(format!("there is nothing at {}: see docs/api.md", uri.path()))
 }
 
+async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
+    ApiError::method_not_allowed(format!("{} does not take {method}: see docs/api.md", uri.path()))
+}
+
 async fn log(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let began = std::time::Instant::now();
@@ -72,4 +82,29 @@ async fn log(request: Request, next: Next) -> Response {
     let milliseconds = began.elapsed().as_secs_f64() * 1000.0;
     tracing::debug!(%method, path, status = response.status().as_u16(), milliseconds, "answered");
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http_body_util::BodyExt as _;
+    use prometheus_client::registry::Registry;
+    use tonic::transport::Endpoint;
+    use tower::Service as _;
+
+    use super::*;
+    use crate::nodes::Nodes;
+
+    #[tokio::test]
+    async fn a_method_that_a_path_does_not_take_is_an_error_like_all_others() {
+        let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"));
+        let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::Open);
+        let request = Request::get("/v1development/profiles").body(Body::empty()).unwrap();
+        let response = routes.call(request).await.unwrap();
+        assert_eq!((response.status().as_u16(), &response.headers()["allow"]), (405, &"POST".parse().unwrap()));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&json["status"], &json["errorType"]), (&"error".into(), &"bad_data".into()));
+        assert!(json["error"].as_str().unwrap().contains("does not take GET"), "{json}");
+    }
 }

@@ -1,12 +1,13 @@
 //! The router: takes pushes in, places them on shards, and answers queries. It keeps nothing.
 //!
 //! # Read in this order
-//! A push: [`push`] → `admission` → `ingest` (any format to the normal form) → `write` (to batches of shards) → [`nodes`].
+//! A push: [`push`] → `body` → `admission` → `ingest` (any format to the normal form) → `write` (to batches of shards) → [`nodes`].
 //! A query: `api` → `query` → [`nodes`] → `symbol-store`. Who may: [`auth`].
 
 mod admission;
 pub mod api;
 pub mod auth;
+mod body;
 mod ingest;
 pub mod nodes;
 pub mod otlp_grpc;

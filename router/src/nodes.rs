@@ -3,6 +3,7 @@
 use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use proto::placement::Placement;
 use proto::selection::SelectionError;
@@ -16,8 +17,40 @@ use tonic::{Request, Status};
 #[derive(Clone)]
 enum Link {
     Local(Arc<dyn Node>),
-    Remote { client: NodeClient<Channel>, endpoint: Arc<str> },
+    Remote(Arc<Remote>),
 }
+
+struct Remote {
+    client: NodeClient<Channel>,
+    endpoint: String,
+    patience: Patience,
+}
+
+impl Remote {
+    fn client(&self) -> NodeClient<Channel> {
+        self.client.clone()
+    }
+
+    /// The answer to a call. One that was given up is cancelled; whether it had an effect is not known.
+    async fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let patience = self.patience.answer;
+        let late = |_elapsed| Status::unavailable(format!("the node did not answer within {patience:?}: try again"));
+        tokio::time::timeout(patience, call).await.map_err(late)?
+    }
+}
+
+/// How long a node elsewhere may be silent.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// To connect; between signs of life on a connection; to answer one. A host that is gone, or a process that is stopped,
+    /// says nothing at all.
+    alive: Duration,
+    /// For one answer.
+    answer: Duration,
+}
+
+/// The slowest answer that anybody waits for, and far more than a node needs that is merely busy.
+const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
 
 /// All shards, and where they are.
 #[derive(Clone)]
@@ -30,7 +63,7 @@ impl fmt::Debug for Nodes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let link = match &self.link {
             Link::Local(_) => "local",
-            Link::Remote { .. } => "remote",
+            Link::Remote(_) => "remote",
         };
         f.debug_struct("Nodes").field("link", &link).field("placement", &self.placement).finish()
     }
@@ -76,11 +109,21 @@ impl Nodes {
     /// A node elsewhere; connects when first used, and again whenever the connection broke.
     #[must_use]
     pub fn remote(endpoint: Endpoint) -> Self {
-        let name = Arc::from(endpoint.uri().to_string());
+        Self::remote_with(endpoint, PATIENCE)
+    }
+
+    fn remote_with(endpoint: Endpoint, patience: Patience) -> Self {
+        let name = endpoint.uri().to_string();
+        let endpoint = endpoint
+            .connect_timeout(patience.alive)
+            .http2_keep_alive_interval(patience.alive)
+            .keep_alive_timeout(patience.alive)
+            .keep_alive_while_idle(true);
         let client = NodeClient::new(endpoint.connect_lazy())
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
-        Self { link: Link::Remote { client, endpoint: name }, placement: Arc::new(Placement::single_shard()) }
+        let node = Remote { client, endpoint: name, patience };
+        Self { link: Link::Remote(Arc::new(node)), placement: Arc::new(Placement::single_shard()) }
     }
 
     /// Which shard holds what.
@@ -93,8 +136,9 @@ impl Nodes {
     fn refused(&self, shard: u32, status: Status) -> NodesError {
         let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let status = match &self.link {
-            Link::Remote { endpoint, .. } if never_reached => Status::unavailable(format!(
-                "the node at {endpoint} cannot be reached ({}): start `varve node` there, or say where it is with --node-endpoint",
+            Link::Remote(node) if never_reached => Status::unavailable(format!(
+                "the node at {} cannot be reached ({}): start `varve node` there, or say where it is with --node-endpoint",
+                node.endpoint,
                 status.message()
             )),
             _ => status,
@@ -102,19 +146,19 @@ impl Nodes {
         NodesError::Refused { shard, status }
     }
 
-    /// Stores a batch; returns whether it was known already. When this returns, the batch is durable and visible.
+    /// Stores a batch; the answer says what of it was not counted. When this returns, the batch is durable and visible.
     ///
     /// # Errors
     /// [`NodesError::Refused`]; unless the code says that the batch itself is wrong, its outcome is unknown and the same batch
     /// with the same id may be sent again.
-    pub async fn append(&self, shard: u32, batch: &Batch) -> Result<bool, NodesError> {
+    pub async fn append(&self, shard: u32, batch: &Batch) -> Result<wire::AppendResponse, NodesError> {
         let request =
             wire::AppendRequest { shard, placement_epoch: self.placement.epoch(), batch: Some(batch.to_wire()) };
         let answer = match &self.link {
             Link::Local(node) => node.append(Request::new(request)).await,
-            Link::Remote { client, .. } => client.clone().append(request).await,
+            Link::Remote(node) => node.within(node.client().append(request)).await,
         };
-        Ok(answer.map_err(|status| self.refused(shard, status))?.into_inner().duplicate)
+        Ok(answer.map_err(|status| self.refused(shard, status))?.into_inner())
     }
 
     /// The answers of all shards that may hold what is asked for.
@@ -127,7 +171,7 @@ impl Nodes {
             let request = selection.to_wire(shard);
             let answer = match &self.link {
                 Link::Local(node) => node.select(Request::new(request)).await,
-                Link::Remote { client, .. } => client.clone().select(request).await,
+                Link::Remote(node) => node.within(node.client().select(request)).await,
             };
             let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
             let read = Answer::from_wire(answer, &selection.fold);
@@ -157,7 +201,7 @@ impl Nodes {
             };
             let answer = match &self.link {
                 Link::Local(node) => node.series(Request::new(request)).await,
-                Link::Remote { client, .. } => client.clone().series(request).await,
+                Link::Remote(node) => node.within(node.client().series(request)).await,
             };
             let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
             all.series.extend(answer.series.into_iter().map(|group| LabelSet::from_wire(group.labels)));
@@ -168,5 +212,33 @@ impl Nodes {
         all.attribute_names.sort_unstable();
         all.attribute_names.dedup();
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// The error of a call to a node that takes connections and says nothing.
+    async fn error_of_a_silent_node(patience: Patience) -> (tonic::Code, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let nodes = Nodes::remote_with(endpoint, patience);
+        let window = Window { start_ns: 0, end_ns: 1 };
+        match nodes.series(&TenantId::default_tenant(), &[], window).await {
+            Err(NodesError::Refused { status, .. }) => (status.code(), status.message().to_owned()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_says_nothing_is_given_up() {
+        let (short, long) = (Duration::from_millis(50), Duration::from_secs(600));
+        let (code, text) = error_of_a_silent_node(Patience { alive: short, answer: long }).await;
+        assert!(code == tonic::Code::Unavailable && text.contains("127.0.0.1"), "no sign of life: {code} {text}");
+        let (code, text) = error_of_a_silent_node(Patience { alive: long, answer: short }).await;
+        assert!(code == tonic::Code::Unavailable && text.contains("within"), "no answer: {code} {text}");
     }
 }

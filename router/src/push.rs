@@ -1,22 +1,23 @@
 //! A push from its body to its acknowledgement: admitted, decoded, written. HTTP and gRPC end here.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use axum::http::HeaderMap;
 use bytes::Bytes;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
-use proto::{Label, Push, TenantId, limits};
+use proto::{BatchId, Label, Push, TenantId, limits};
 
 use crate::admission::{Admission, InFlight, Overloaded};
+use crate::body::BodyError;
 use crate::ingest::unpack::{Encoding, unpack};
 use crate::ingest::{IngestError, otlp, pprof};
 use crate::nodes::{Nodes, NodesError};
-use crate::write::{PushKey, write};
+use crate::write::{PushKey, Written, write};
 
 /// What became of a push.
 #[derive(Debug, Default)]
@@ -34,12 +35,43 @@ pub(crate) enum PushError {
     #[error(transparent)]
     Overloaded(#[from] Overloaded),
     #[error(transparent)]
+    Body(#[from] BodyError),
+    #[error(
+        "the Idempotency-Key must have 1 to {} bytes: leave it out, or send what no other push has",
+        limits::IDEMPOTENCY_KEY_BYTES_MAX
+    )]
+    Key,
+    #[error(
+        "all {samples} samples are older than what is kept, {}: send newer ones, or start varve with a longer --retention",
+        days(*retention)
+    )]
+    TooOld { samples: u64, retention: Duration },
+    #[error(transparent)]
     Nodes(#[from] NodesError),
     #[error("decoding stopped: {0}")]
     Stopped(#[from] tokio::task::JoinError),
 }
 
-/// How a body is to be read.
+/// A body, and what its request says about it.
+#[derive(Debug)]
+pub(crate) struct PushBody {
+    pub(crate) format: Format,
+    pub(crate) encoding: Encoding,
+    pub(crate) bytes: Bytes,
+    /// The client's key.
+    pub(crate) key: Option<Bytes>,
+}
+
+/// The client's key: an HTTP header, or gRPC metadata. An empty one would make all pushes that have it the same.
+pub(crate) fn client_key(headers: &HeaderMap) -> Result<Option<Bytes>, PushError> {
+    let key = headers.get("idempotency-key").map(|key| Bytes::copy_from_slice(key.as_bytes()));
+    match &key {
+        Some(key) if key.is_empty() || key.len() > limits::IDEMPOTENCY_KEY_BYTES_MAX => Err(PushError::Key),
+        _ => Ok(key),
+    }
+}
+
+/// What a body is.
 #[derive(Debug)]
 pub(crate) enum Format {
     OtlpProtobuf,
@@ -94,20 +126,17 @@ impl Pusher {
     pub(crate) async fn push(
         &self,
         tenant: &TenantId,
-        format: Format,
-        encoding: Encoding,
-        body: Bytes,
-        key: Option<Bytes>,
+        body: PushBody,
         in_flight: InFlight,
     ) -> Result<Accepted, PushError> {
         let label = FormatLabel {
-            format: match format {
+            format: match body.format {
                 Format::OtlpProtobuf => "otlp",
                 Format::OtlpJson => "otlp_json",
                 Format::Pprof { .. } => "pprof",
             },
         };
-        let pushed = self.decode_and_write(tenant, format, encoding, body, key, in_flight).await;
+        let pushed = self.decode_and_write(tenant, body, in_flight).await;
         match &pushed {
             Ok(accepted) => {
                 self.metrics.pushes.get_or_create(&label).inc();
@@ -125,65 +154,171 @@ impl Pusher {
     async fn decode_and_write(
         &self,
         tenant: &TenantId,
-        format: Format,
-        encoding: Encoding,
-        body: Bytes,
-        key: Option<Bytes>,
-        mut in_flight: InFlight,
+        body: PushBody,
+        in_flight: InFlight,
     ) -> Result<Accepted, PushError> {
-        let slot = in_flight.decoding_slot().await?;
         let of = tenant.clone();
-        let decoded =
-            tokio::task::spawn_blocking(move || decode(&of, &format, encoding, &body, key.as_deref())).await?;
-        let Decoded { push, id, bytes } = decoded?;
-        in_flight.grow(bytes)?;
-        drop(slot);
-        let accepted = Accepted {
+        let (_in_flight, decoded) = in_flight.decode(move |in_flight| decode(&of, &body, in_flight)).await?;
+        let (push, id) = decoded?;
+        let mut accepted = Accepted {
             samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
             rejected_profiles: push.rejected,
             warnings: push.warnings.clone(),
         };
-        write(&self.nodes, tenant, push, id).await?;
+        let Written { samples_too_old, retention } = write(&self.nodes, tenant, push, id).await?;
+        if samples_too_old > 0 {
+            if samples_too_old == accepted.samples {
+                return Err(PushError::TooOld { samples: samples_too_old, retention });
+            }
+            accepted.samples = accepted.samples.saturating_sub(samples_too_old);
+            let kept = days(retention);
+            accepted
+                .warnings
+                .push(format!("{samples_too_old} samples are left out: they are older than what is kept, {kept}"));
+        }
         Ok(accepted)
     }
 }
 
-struct Decoded {
-    push: Push,
-    id: Option<proto::BatchId>,
-    bytes: usize,
+/// A time for people: `30 days`, or seconds where it is no whole number of days.
+fn days(time: Duration) -> String {
+    let (days, rest) = (time.as_secs() / 86_400, time.as_secs() % 86_400);
+    if days > 0 && rest == 0 { format!("{days} days") } else { format!("{} seconds", time.as_secs()) }
 }
 
-fn decode(
-    tenant: &TenantId,
-    format: &Format,
-    encoding: Encoding,
-    body: &[u8],
-    key: Option<&[u8]>,
-) -> Result<Decoded, IngestError> {
+/// Unpacks and decodes. What it was unpacked to is counted before anything is made of it.
+fn decode(tenant: &TenantId, body: &PushBody, in_flight: &mut InFlight) -> Result<(Push, Option<BatchId>), PushError> {
     let now_ns = now_ns();
-    let mut unpacked = unpack(body, encoding, limits::PUSH_UNPACKED_BYTES_MAX)?;
-    let push = match format {
-        Format::OtlpProtobuf => otlp::decode(&unpacked, now_ns)?,
+    let unpacked = unpack(&body.bytes, body.encoding, limits::PUSH_UNPACKED_BYTES_MAX)?;
+    in_flight.grow(unpacked.len())?;
+    // A push is its message, the same however it was packed, and what was said beside it.
+    let content = |said: &str, message: &[u8]| PushKey::Content(&[said.as_bytes(), message]).id(tenant);
+    let (push, content) = match &body.format {
+        Format::OtlpProtobuf => (otlp::decode(&unpacked, now_ns)?, content("", &unpacked)),
         Format::OtlpJson => {
-            unpacked = Cow::Owned(otlp::to_protobuf(&unpacked)?);
-            otlp::decode(&unpacked, now_ns)?
+            let message = otlp::to_protobuf(&unpacked)?;
+            (otlp::decode_json(&message, now_ns)?, content("", &message))
         }
-        Format::Pprof { name, labels } => pprof::decode(&unpacked, name.as_deref(), labels, now_ns)?,
+        Format::Pprof { name, labels } => {
+            let message = pprof::message(&unpacked)?;
+            in_flight.grow(message.len())?;
+            let push = pprof::decode(&message, name.as_deref(), labels, now_ns)?;
+            (push, content(&format!("{name:?} {labels:?}"), &message))
+        }
     };
-    let said = match format {
-        Format::OtlpProtobuf | Format::OtlpJson => String::new(),
-        Format::Pprof { name, labels } => format!("{name:?} {labels:?}"),
-    };
-    let id = match key {
+    let id = match &body.key {
         Some(key) => Some(PushKey::Client(key).id(tenant)),
-        None => push.has_own_times.then(|| PushKey::Content(&[said.as_bytes(), &unpacked]).id(tenant)),
+        None => push.has_own_times.then_some(content),
     };
-    Ok(Decoded { push, id, bytes: unpacked.len() })
+    Ok((push, id))
 }
 
 /// The receiver's clock, nanoseconds since 1970.
 fn now_ns() -> i64 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use proto::wire;
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+    use crate::admission::Admission;
+
+    /// A pprof of one sample.
+    fn pprof() -> Vec<u8> {
+        let time = now_ns().cast_unsigned();
+        let mut bytes = b"\x0a\x04\x08\x01\x10\x02\x12\x03\x12\x01\x05\x32\x00\x32\x03cpu\x32\x0bnanoseconds".to_vec();
+        prost::encoding::uint64::encode(9, &time, &mut bytes);
+        bytes
+    }
+
+    fn gzip(bytes: &[u8], level: u32) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn body(bytes: Vec<u8>, encoding: Encoding) -> PushBody {
+        let format = Format::Pprof { name: None, labels: vec![Label::new("service_name", "s")] };
+        PushBody { format, encoding, bytes: bytes.into(), key: None }
+    }
+
+    #[test]
+    fn a_pprof_is_the_same_push_however_it_is_packed_and_counts_as_what_is_in_it() {
+        let (pprof, admission) = (pprof(), Admission::default());
+        let tenant = TenantId::default_tenant();
+        let id = |body: PushBody| {
+            let mut in_flight = admission.enter(body.bytes.len()).unwrap();
+            decode(&tenant, &body, &mut in_flight).unwrap().1.unwrap()
+        };
+        let plain = id(body(pprof.clone(), Encoding::Identity));
+        for packed in [gzip(&pprof, 1), gzip(&pprof, 0), zstd::encode_all(pprof.as_slice(), 1).unwrap()] {
+            assert_eq!(id(body(packed, Encoding::Identity)), plain);
+        }
+        assert_eq!(id(body(gzip(&gzip(&pprof, 6), 6), Encoding::Gzip)), plain);
+
+        // A field that nobody knows makes it large.
+        let mut large = pprof;
+        prost::encoding::bytes::encode(99, &vec![0; 10 << 20], &mut large);
+        let mut in_flight = admission.enter(0).unwrap();
+        let before = admission.free_bytes();
+        decode(&tenant, &body(gzip(&large, 6), Encoding::Identity), &mut in_flight).unwrap();
+        assert!(before - admission.free_bytes() >= 10 << 20);
+    }
+
+    #[test]
+    fn a_key_has_a_length() {
+        let key =
+            |key: &str| client_key(&HeaderMap::from_iter([("idempotency-key".parse().unwrap(), key.parse().unwrap())]));
+        assert_eq!(key("a").unwrap().unwrap(), "a");
+        assert_eq!(client_key(&HeaderMap::new()).unwrap(), None);
+        assert!(matches!(key(""), Err(PushError::Key)));
+        assert!(matches!(key(&"x".repeat(limits::IDEMPOTENCY_KEY_BYTES_MAX + 1)), Err(PushError::Key)));
+    }
+
+    /// A node that keeps ten days, and of which so many samples are older.
+    struct Forgetful {
+        samples_too_old: u64,
+    }
+
+    #[tonic::async_trait]
+    impl wire::node_server::Node for Forgetful {
+        async fn append(&self, _: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+            let Self { samples_too_old } = *self;
+            Ok(Response::new(wire::AppendResponse { duplicate: false, samples_too_old, retention_seconds: 864_000 }))
+        }
+
+        async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+            Err(Status::unimplemented(""))
+        }
+
+        async fn series(&self, _: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+            Err(Status::unimplemented(""))
+        }
+    }
+
+    #[tokio::test]
+    async fn samples_that_are_older_than_the_retention_are_told() {
+        let push = async |samples_too_old, samples| {
+            let nodes = Nodes::local(Arc::new(Forgetful { samples_too_old }));
+            let pusher = Pusher::new(nodes, &mut Registry::default());
+            let in_flight = pusher.enter(0).unwrap();
+            let mut bytes = pprof();
+            for _ in 1..samples {
+                bytes.extend(b"\x12\x03\x12\x01\x05");
+            }
+            pusher.push(&TenantId::default_tenant(), body(bytes, Encoding::Identity), in_flight).await
+        };
+        assert_eq!(push(0, 2).await.unwrap().warnings, Vec::<String>::new());
+        let some = push(1, 3).await.unwrap();
+        assert_eq!(some.samples, 2);
+        assert_eq!(some.warnings, ["1 samples are left out: they are older than what is kept, 10 days"]);
+        let none = push(2, 2).await.unwrap_err().to_string();
+        assert!(none.contains("all 2 samples") && none.contains("10 days"), "{none}");
+    }
 }

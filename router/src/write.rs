@@ -1,6 +1,7 @@
 //! The write path: a push in normal form becomes one batch for each shard, and is acknowledged when all have it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use indexmap::IndexMap;
 use proto::label::SERVICE_NAME_LABEL;
@@ -42,15 +43,31 @@ impl PushKey<'_> {
     }
 }
 
+/// What became of a push that is stored.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    /// Left out, because they are older than the retention.
+    pub(crate) samples_too_old: u64,
+    pub(crate) retention: Duration,
+}
+
 /// Stores a push. When this returns, it is durable and every query sees it.
 ///
 /// # Errors
 /// [`NodesError`]: some shards may have their part; the same push with the same id may be sent again.
-pub(crate) async fn write(nodes: &Nodes, tenant: &TenantId, push: Push, id: Option<BatchId>) -> Result<(), NodesError> {
+pub(crate) async fn write(
+    nodes: &Nodes,
+    tenant: &TenantId,
+    push: Push,
+    id: Option<BatchId>,
+) -> Result<Written, NodesError> {
+    let mut written = Written::default();
     for (shard, batch) in batches(nodes.placement(), tenant, &push, id) {
-        nodes.append(shard, &batch).await?;
+        let answer = nodes.append(shard, &batch).await?;
+        written.samples_too_old += answer.samples_too_old;
+        written.retention = Duration::from_secs(answer.retention_seconds);
     }
-    Ok(())
+    Ok(written)
 }
 
 /// One batch for each shard, its series each once, its definitions those that its samples need.

@@ -66,9 +66,13 @@ impl Opened {
 }
 
 pub async fn append(node: &Node, batch: &Batch) -> Result<bool, Status> {
+    Ok(answer(node, batch).await?.duplicate)
+}
+
+pub async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendResponse, Status> {
     let batch = Some(batch.to_wire());
     let request = wire::AppendRequest { shard: FIRST_DATA_SHARD, placement_epoch: 1, batch };
-    Ok(node.append(Request::new(request)).await?.into_inner().duplicate)
+    Ok(node.append(Request::new(request)).await?.into_inner())
 }
 
 /// The sum over all samples, which is their number.

@@ -34,7 +34,12 @@ impl ApiError {
         Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
     }
 
-    /// The sender stalled (408).
+    /// The path does not take this method (405).
+    pub(crate) fn method_not_allowed(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, error_type: "bad_data", text: text.into() }
+    }
+
+    /// The sender stalled, or is too slow (408).
     pub(crate) fn timeout(text: impl Into<String>) -> Self {
         Self { status: StatusCode::REQUEST_TIMEOUT, error_type: "timeout", text: text.into() }
     }

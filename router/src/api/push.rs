@@ -1,30 +1,22 @@
 //! Pushes over HTTP: OTLP and pprof.
 
-use std::time::Duration;
-
-use axum::body::{Body, Bytes};
 use axum::extract::{Extension, RawQuery, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use bytes::BytesMut;
-use http_body_util::BodyExt;
 use prost::Message;
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, TenantId, limits};
 use serde_json::json;
 
 use super::error::ApiError;
-use crate::admission::InFlight;
+use crate::body::{self, BodyError};
 use crate::ingest::IngestError;
 use crate::ingest::unpack::Encoding;
 use crate::nodes::NodesError;
 use crate::otlp_grpc::response;
-use crate::push::{Accepted, Format, PushError, Pusher};
-
-/// How long a body may stall: agents send theirs at once.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+use crate::push::{Accepted, Format, PushBody, PushError, Pusher, client_key};
 
 /// `POST /v1development/profiles`, for the OTLP port.
 pub(crate) fn otlp_routes(pusher: Pusher) -> Router {
@@ -102,36 +94,15 @@ fn pprof_format(query: &str) -> Result<Format, ApiError> {
 async fn receive(pusher: &Pusher, tenant: &TenantId, format: Format, request: Request) -> Result<Accepted, ApiError> {
     let headers = request.headers();
     let encoding = Encoding::parse(header_text(headers, header::CONTENT_ENCODING.as_str())).map_err(PushError::from)?;
-    let key = headers.get("idempotency-key").map(|key| Bytes::copy_from_slice(key.as_bytes()));
+    let key = client_key(headers)?;
     let announced: usize = header_text(headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(0);
-    if announced > limits::PUSH_BYTES_MAX {
-        return Err(body_too_large());
+    let bytes_max = limits::PUSH_BYTES_MAX;
+    if announced > bytes_max {
+        return Err(PushError::from(BodyError::TooLarge { bytes_max }).into());
     }
-    let mut in_flight: InFlight = pusher.enter(0).map_err(PushError::from)?;
-    let body = read(request.into_body(), &mut in_flight).await?;
-    Ok(pusher.push(tenant, format, encoding, body, key, in_flight).await?)
-}
-
-/// The whole body, each piece counted when it comes.
-async fn read(mut body: Body, in_flight: &mut InFlight) -> Result<Bytes, ApiError> {
-    let mut read = BytesMut::new();
-    loop {
-        let Ok(frame) = tokio::time::timeout(BODY_PATIENCE, body.frame()).await else {
-            return Err(ApiError::timeout(format!("nothing of the body came for {BODY_PATIENCE:?}")));
-        };
-        let Some(frame) = frame else { return Ok(read.freeze()) };
-        let frame = frame.map_err(|error| ApiError::bad_data(format!("the body could not be read: {error}")))?;
-        let Ok(bytes) = frame.into_data() else { continue };
-        if read.len() + bytes.len() > limits::PUSH_BYTES_MAX {
-            return Err(body_too_large());
-        }
-        in_flight.grow(bytes.len()).map_err(PushError::from)?;
-        read.extend_from_slice(&bytes);
-    }
-}
-
-fn body_too_large() -> ApiError {
-    ApiError::too_large(format!("the body has more than {} bytes: send smaller requests", limits::PUSH_BYTES_MAX))
+    let mut in_flight = pusher.enter(0).map_err(PushError::from)?;
+    let bytes = body::read(request.into_body(), &mut in_flight, bytes_max).await.map_err(PushError::from)?;
+    Ok(pusher.push(tenant, PushBody { format, encoding, bytes, key }, in_flight).await?)
 }
 
 fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
@@ -151,8 +122,13 @@ impl From<PushError> for ApiError {
             PushError::Ingest(IngestError::ContentType { .. } | IngestError::Encoding { .. }) => {
                 Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..Self::bad_data(text) }
             }
-            PushError::Ingest(_) => Self::bad_data(text),
-            PushError::Overloaded(_) => Self::overloaded(text),
+            PushError::Body(BodyError::TooLarge { .. }) => Self::too_large(text),
+            PushError::Body(BodyError::Stalled | BodyError::Slow) => Self::timeout(text),
+            PushError::Ingest(_)
+            | PushError::Key
+            | PushError::TooOld { .. }
+            | PushError::Body(BodyError::Unreadable(_)) => Self::bad_data(text),
+            PushError::Overloaded(_) | PushError::Body(BodyError::Overloaded(_)) => Self::overloaded(text),
             PushError::Nodes(NodesError::Refused { status, .. }) => match status.code() {
                 tonic::Code::InvalidArgument => Self::bad_data(text),
                 tonic::Code::ResourceExhausted => Self::overloaded(text),

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use proto::attribute::{Attribute, AttributeValue};
 use proto::dictionary::stack_hash;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{
@@ -14,11 +15,14 @@ use super::IngestError;
 /// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
 
+/// What a label takes beside its text.
+const LABEL_BYTES: usize = size_of::<Label>();
+
 /// Reasons kept as text; further ones are counted.
 const WARNINGS_MAX: usize = 8;
 
 /// Why one profile is refused.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Rejection {
     #[error(transparent)]
     Wire(#[from] super::protobuf::WireError),
@@ -52,6 +56,9 @@ pub(crate) struct Builder {
     is_kernel: Vec<bool>,
     truncated: Option<u32>,
     samples: usize,
+    label_bytes: usize,
+    attributes: usize,
+    location_bytes: usize,
     warnings_left_out: u64,
 }
 
@@ -64,6 +71,9 @@ impl Builder {
             is_kernel: Vec::new(),
             truncated: None,
             samples: 0,
+            label_bytes: 0,
+            attributes: 0,
+            location_bytes: 0,
             warnings_left_out: 0,
         }
     }
@@ -84,12 +94,77 @@ impl Builder {
     /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
     pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
         if bytes.len() > limits::STRING_BYTES_MAX {
-            self.warn(format!("a string was cut to {} bytes", limits::STRING_BYTES_MAX));
+            self.warn_cut();
         }
         self.push.dictionary.strings.intern(&text_of(bytes))
     }
 
-    pub(crate) fn location(&mut self, location: Location) -> u32 {
+    pub(crate) fn warn_cut(&mut self) {
+        self.warn(format!("a string was cut to {} bytes", limits::STRING_BYTES_MAX));
+    }
+
+    /// An attribute as a label.
+    pub(crate) fn label(&mut self, prefix: &str, attribute: Attribute) -> Result<Label, Rejection> {
+        let strings = &self.push.dictionary.strings;
+        let key = strings.get(attribute.key);
+        check_label_name(prefix.len() + key.len())?;
+        if let AttributeValue::Text(id) | AttributeValue::Json(id) = attribute.value {
+            check_label_value(strings.get(id).len())?;
+        }
+        let label = Label::new(&format!("{prefix}{key}"), &attribute.value.render(strings));
+        self.count_labels(&[std::slice::from_ref(&label)])?;
+        Ok(label)
+    }
+
+    /// Counts labels of which there will be one more copy.
+    fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), Rejection> {
+        let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
+        self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
+        if self.label_bytes > limits::PUSH_LABEL_BYTES_MAX {
+            let count_max = limits::PUSH_LABEL_BYTES_MAX;
+            return Err(Rejection::TooMany { what: "bytes of labels in one request", count_max });
+        }
+        Ok(())
+    }
+
+    /// The set of these attributes; of equal keys the first stays.
+    pub(crate) fn attribute_set(&mut self, attributes: Vec<Attribute>) -> Result<u32, Rejection> {
+        if attributes.len() > limits::SAMPLE_ATTRIBUTES_MAX {
+            let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
+            return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
+        }
+        self.attributes += attributes.len();
+        if self.attributes > limits::PUSH_ATTRIBUTES_MAX {
+            let count_max = limits::PUSH_ATTRIBUTES_MAX;
+            return Err(Rejection::TooMany { what: "attributes in one request", count_max });
+        }
+        Ok(self.push.dictionary.intern_attributes(attributes))
+    }
+
+    pub(crate) fn location(&mut self, location: Location) -> Result<u32, Rejection> {
+        self.location_bytes += self.name_bytes(&location);
+        if self.location_bytes > limits::PUSH_LOCATION_BYTES_MAX {
+            let count_max = limits::PUSH_LOCATION_BYTES_MAX;
+            return Err(Rejection::TooMany { what: "bytes of names in locations in one request", count_max });
+        }
+        Ok(self.intern_location(location))
+    }
+
+    /// Bytes of text that a location's hash covers.
+    fn name_bytes(&self, location: &Location) -> usize {
+        let dictionary = &self.push.dictionary;
+        let text = |id: u32| dictionary.strings.get(id).len();
+        match location {
+            Location::Address { mapping, .. } => dictionary.mapping(*mapping).1.len(),
+            Location::Lines { mapping_file, lines, .. } => {
+                let function = |line: &Line| dictionary.functions[line.function as usize];
+                let names = |function: Function| text(function.name) + text(function.system_name) + text(function.file);
+                text(*mapping_file) + lines.iter().map(|line| names(function(line))).sum::<usize>()
+            }
+        }
+    }
+
+    fn intern_location(&mut self, location: Location) -> u32 {
         let dictionary = &mut self.push.dictionary;
         let frame_type = match &location {
             Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
@@ -134,7 +209,7 @@ impl Builder {
         let name = self.push.dictionary.strings.intern("[truncated stack]");
         let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
         let lines = Box::from([Line { function, line: 0, column: 0 }]);
-        let marker = self.location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        let marker = self.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         self.truncated = Some(marker);
         marker
     }
@@ -155,7 +230,7 @@ impl Builder {
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
-        mut labels: Vec<Label>,
+        labels: &[&[Label]],
         samples: Samples,
     ) -> Result<(), Rejection> {
         if let Some(&value) = samples.values.iter().find(|&&value| value < 0) {
@@ -169,6 +244,8 @@ impl Builder {
         if self.samples > limits::PUSH_SAMPLES_MAX {
             return Err(Rejection::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
         }
+        self.count_labels(labels)?;
+        let mut labels = labels.concat();
         labels.retain(|label| label.name != PROFILE_TYPE_LABEL && label.name != "__name__");
         labels.push(Label::new(PROFILE_TYPE_LABEL, &profile_type.to_string()));
         let labels = LabelSet::new(labels);
@@ -212,13 +289,22 @@ fn check_labels(labels: &LabelSet) -> Result<(), Rejection> {
     if labels.len() > limits::SERIES_LABELS_MAX {
         return Err(Rejection::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX });
     }
-    if labels.iter().any(|label| label.name.len() > limits::LABEL_NAME_BYTES_MAX) {
-        return Err(Rejection::TooMany { what: "bytes in a label's name", count_max: limits::LABEL_NAME_BYTES_MAX });
-    }
-    if labels.iter().any(|label| label.value.len() > limits::LABEL_VALUE_BYTES_MAX) {
-        return Err(Rejection::TooMany { what: "bytes in a label's value", count_max: limits::LABEL_VALUE_BYTES_MAX });
+    for label in labels.iter() {
+        check_label_name(label.name.len())?;
+        check_label_value(label.value.len())?;
     }
     Ok(())
+}
+
+fn check_label_name(bytes: usize) -> Result<(), Rejection> {
+    let count_max = limits::LABEL_NAME_BYTES_MAX;
+    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
+}
+
+/// Of a label, and of what becomes a part of one.
+pub(crate) fn check_label_value(bytes: usize) -> Result<(), Rejection> {
+    let count_max = limits::LABEL_VALUE_BYTES_MAX;
+    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }
 }
 
 fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
@@ -233,6 +319,12 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
         kept.push(samples.times_ns[0], samples.pairs[0], 0, samples.attribute_sets[0]);
     }
     kept
+}
+
+/// Checked before it is read: any number of mappings may name one long string.
+pub(crate) fn check_build_id(bytes: usize) -> Result<(), Rejection> {
+    let count_max = limits::BUILD_ID_BYTES_MAX;
+    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
 }
 
 /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.

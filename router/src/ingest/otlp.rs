@@ -2,17 +2,20 @@
 //!
 //! The layouts share package, path and most fields; they differ inside `Sample` and at the end of `Profile` (see `layout`).
 
+mod attribute;
 mod dictionary;
 mod json;
 mod layout;
 mod profile;
 mod resource;
+mod table;
 
 #[cfg(test)]
 #[path = "otlp_test.rs"]
 mod otlp_test;
 
-use proto::{Label, Push, ValueType};
+use proto::profile_type::Siblings;
+use proto::{Label, Push, limits};
 
 use self::dictionary::Tables;
 use self::layout::Layout;
@@ -28,55 +31,68 @@ const FORMAT: &str = "OTLP export request";
 
 /// Decodes a protobuf export request; `now_ns`: the receiver's clock, for checks and for profiles without a time.
 pub(crate) fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
-    let request = Request::read(body).map_err(|error| IngestError::wire(FORMAT, error))?;
+    decode_layout(body, None, now_ns)
+}
+
+/// Decodes what [`to_protobuf`] made of JSON, which has names and not numbers, and so one layout.
+pub(crate) fn decode_json(protobuf: &[u8], now_ns: i64) -> Result<Push, IngestError> {
+    decode_layout(protobuf, Some(Layout::New), now_ns)
+}
+
+fn decode_layout(body: &[u8], layout: Option<Layout>, now_ns: i64) -> Result<Push, IngestError> {
+    let request = Request::read(body)?;
     let mut tables = Tables::read(&request.dictionaries)?;
-    let layout = layout::detect(&request.samples()?, tables.attributes());
+    // Also bounds how many they are.
+    let samples = request.samples()?;
+    let layout = layout.unwrap_or_else(|| layout::detect(&samples, tables.attribute_count()));
+    drop(samples);
     let mut builder = Builder::new(now_ns);
     for resource_profiles in &request.resource_profiles {
-        let resource = Resource::read(resource_profiles.resource, &tables);
+        let resource = Resource::read(&mut builder, &mut tables, resource_profiles.resource);
         for scope_profiles in &resource_profiles.scopes {
-            let scope = resource.as_ref().map(|resource| resource.with_scope(scope_profiles.scope, &tables));
-            match scope {
-                Ok(Ok(context)) => add_scope(&mut builder, &mut tables, layout, &context, &scope_profiles.profiles)?,
-                Ok(Err(rejection)) => reject_all(&mut builder, scope_profiles, &rejection),
-                Err(rejection) => reject_all(&mut builder, scope_profiles, rejection),
+            let context = match &resource {
+                Ok(resource) => resource.with_scope(&mut builder, &mut tables, scope_profiles.scope),
+                Err(rejection) => Err(rejection.clone()),
+            };
+            match context {
+                Ok(context) => add_scope(&mut builder, &mut tables, layout, &context, &scope_profiles.profiles),
+                Err(rejection) => scope_profiles.profiles.iter().for_each(|_profile| builder.reject(&rejection)),
             }
         }
     }
     builder.finish()
 }
 
-fn reject_all(builder: &mut Builder, scope: &ScopeProfiles<'_>, rejection: &Rejection) {
-    scope.profiles.iter().for_each(|_profile| builder.reject(rejection));
-}
-
 /// What all profiles of one scope have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Context<'a> {
-    labels: Vec<Label>,
-    /// Attributes of the resource that are no labels because each process has its own.
-    sample_attributes: Vec<dictionary::RawAttribute<'a>>,
+#[derive(Debug)]
+pub(crate) struct Context<'r> {
+    resource: &'r Resource,
+    scope_labels: Vec<Label>,
 }
 
 fn add_scope<'a>(
     builder: &mut Builder,
     tables: &mut Tables<'a>,
     layout: Layout,
-    context: &Context<'a>,
+    context: &Context<'_>,
     profiles: &[&'a [u8]],
-) -> Result<(), IngestError> {
+) {
     let read: Vec<_> = profiles.iter().map(|profile| RawProfile::read(profile, layout)).collect();
-    let value_type = |profile: &RawProfile<'_>| profile.value_type(profile.sample_type, tables);
-    let siblings: Vec<ValueType> = read.iter().flatten().filter_map(|profile| value_type(profile).ok()).collect();
+    let mut siblings = Siblings::default();
+    for profile in read.iter().flatten() {
+        if let Ok([kind, unit]) = profile.sample_type(builder, tables) {
+            let strings = &builder.dictionary().strings;
+            siblings.add(strings.get(kind), strings.get(unit));
+        }
+    }
     for profile in read {
         let added = profile
             .map_err(Rejection::from)
-            .and_then(|profile| profile::add(builder, tables, layout, context, &siblings, &profile));
+            .and_then(|profile| profile::add(builder, tables, layout, context, siblings, &profile));
         if let Err(rejection) = added {
             builder.reject(&rejection);
         }
     }
-    Ok(())
 }
 
 /// The outer messages, unread inside.
@@ -95,13 +111,36 @@ struct ScopeProfiles<'a> {
     profiles: Vec<&'a [u8]>,
 }
 
+/// How many resources, scopes and profiles there are.
+#[derive(Default)]
+struct Count(usize);
+
+impl Count {
+    fn one_more(&mut self) -> Result<(), IngestError> {
+        self.0 += 1;
+        let count_max = limits::PUSH_PROFILES_MAX;
+        if self.0 > count_max {
+            return Err(IngestError::TooMany { what: "resources, scopes and profiles", count_max });
+        }
+        Ok(())
+    }
+}
+
+fn malformed(error: WireError) -> IngestError {
+    IngestError::wire(FORMAT, error)
+}
+
 impl<'a> Request<'a> {
-    fn read(body: &'a [u8]) -> Result<Self, WireError> {
+    fn read(body: &'a [u8]) -> Result<Self, IngestError> {
         let mut request = Self { resource_profiles: Vec::new(), dictionaries: Vec::new() };
+        let mut count = Count::default();
         for field in Fields::new(body) {
-            match field? {
-                (1, value) => request.resource_profiles.push(ResourceProfiles::read(value.bytes(1)?)?),
-                (2, value) => request.dictionaries.push(value.bytes(2)?),
+            match field.map_err(malformed)? {
+                (1, value) => {
+                    let message = value.bytes(1).map_err(malformed)?;
+                    request.resource_profiles.push(ResourceProfiles::read(message, &mut count)?);
+                }
+                (2, value) => request.dictionaries.push(value.bytes(2).map_err(malformed)?),
                 _ => {}
             }
         }
@@ -116,8 +155,8 @@ impl<'a> Request<'a> {
         for profile in scopes.flat_map(|scope| &scope.profiles) {
             let fields = Fields::new(profile).map_while(Result::ok).filter(|(number, _)| *number == 2);
             samples.extend(fields.filter_map(|(_, value)| value.bytes(2).ok()));
-            if samples.len() > proto::limits::PUSH_SAMPLES_MAX {
-                return Err(IngestError::TooMany { what: "samples", count_max: proto::limits::PUSH_SAMPLES_MAX });
+            if samples.len() > limits::PUSH_SAMPLES_MAX {
+                return Err(IngestError::TooMany { what: "samples", count_max: limits::PUSH_SAMPLES_MAX });
             }
         }
         Ok(samples)
@@ -125,12 +164,13 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> ResourceProfiles<'a> {
-    fn read(message: &'a [u8]) -> Result<Self, WireError> {
+    fn read(message: &'a [u8], count: &mut Count) -> Result<Self, IngestError> {
+        count.one_more()?;
         let mut read = Self { resource: &[], scopes: Vec::new() };
         for field in Fields::new(message) {
-            match field? {
-                (1, value) => read.resource = value.bytes(1)?,
-                (2, value) => read.scopes.push(ScopeProfiles::read(value.bytes(2)?)?),
+            match field.map_err(malformed)? {
+                (1, value) => read.resource = value.bytes(1).map_err(malformed)?,
+                (2, value) => read.scopes.push(ScopeProfiles::read(value.bytes(2).map_err(malformed)?, count)?),
                 _ => {}
             }
         }
@@ -139,12 +179,16 @@ impl<'a> ResourceProfiles<'a> {
 }
 
 impl<'a> ScopeProfiles<'a> {
-    fn read(message: &'a [u8]) -> Result<Self, WireError> {
+    fn read(message: &'a [u8], count: &mut Count) -> Result<Self, IngestError> {
+        count.one_more()?;
         let mut read = Self { scope: &[], profiles: Vec::new() };
         for field in Fields::new(message) {
-            match field? {
-                (1, value) => read.scope = value.bytes(1)?,
-                (2, value) => read.profiles.push(value.bytes(2)?),
+            match field.map_err(malformed)? {
+                (1, value) => read.scope = value.bytes(1).map_err(malformed)?,
+                (2, value) => {
+                    count.one_more()?;
+                    read.profiles.push(value.bytes(2).map_err(malformed)?);
+                }
                 _ => {}
             }
         }

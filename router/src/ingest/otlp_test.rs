@@ -3,7 +3,7 @@
 use prost::Message;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::common::v1::any_value::Value;
-use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue};
+use proto::otlp::common::v1::{AnyValue, ArrayValue, InstrumentationScope, KeyValue};
 use proto::otlp::profiles::v1development::{
     Function, KeyValueAndUnit, Line, Link, Location, Mapping, Profile, ProfilesDictionary, ResourceProfiles, Sample,
     ScopeProfiles, Stack, ValueType,
@@ -11,7 +11,7 @@ use proto::otlp::profiles::v1development::{
 use proto::otlp::resource::v1::Resource;
 use proto::{MappingIdentity, Push, limits};
 
-use super::{decode, to_protobuf};
+use super::{decode, decode_json, to_protobuf};
 use crate::ingest::IngestError;
 
 const NOW: i64 = 1_790_000_000_000_000_000;
@@ -307,11 +307,106 @@ fn the_same_profile_in_layout_1_8_and_in_json_is_the_same_push() {
             "attributeTable": [{}, {"keyStrindex": 7, "value": {"stringValue": "kernel"}},
                                {"keyStrindex": 10, "value": {"stringValue": "worker"}}],
             "stackTable": [{}, {"locationIndices": [1, 2]}, {"locationIndices": [3, 1, 2]}]}});
-    let json = decode(&to_protobuf(json.to_string().as_bytes()).unwrap(), NOW).unwrap();
+    let json = decode_json(&to_protobuf(json.to_string().as_bytes()).unwrap(), NOW).unwrap();
     for other in [old, json] {
         assert_eq!(rows(&other), rows(&want));
         assert_eq!(other.profiles[0].labels, want.profiles[0].labels);
     }
+}
+
+#[test]
+fn json_has_names_and_so_never_the_numbers_of_an_old_layout() {
+    let json = serde_json::json!({"resourceProfiles": [{"scopeProfiles": [{"profiles": [{"samples": [
+        {"attributeIndices": [1_000_000], "timestampsUnixNano": [TIME.to_string()]}]}]}]}]});
+    let error = decode_json(&to_protobuf(json.to_string().as_bytes()).unwrap(), NOW).unwrap_err().to_string();
+    assert!(error.contains("attribute_table 1000000"), "{error}");
+}
+
+#[test]
+fn a_request_of_too_many_profiles_is_refused_before_any_is_read() {
+    let nested = |tag: u32, inner: &[u8]| {
+        let mut out = Vec::new();
+        prost::encoding::bytes::encode(tag, &inner.to_vec(), &mut out);
+        out
+    };
+    let count = limits::PUSH_PROFILES_MAX;
+    let profiles = nested(1, &nested(2, &[2 << 3 | 2, 0].repeat(count)));
+    for many in [profiles, [1 << 3 | 2, 0].repeat(count + 1), nested(1, &[2 << 3 | 2, 0].repeat(count))] {
+        let error = decode(&many, NOW).unwrap_err().to_string();
+        assert!(error.contains("more than 100000 resources, scopes and profiles"), "{error}");
+    }
+    assert!(decode(&[1 << 3 | 2, 0].repeat(count), NOW).is_ok());
+}
+
+#[test]
+fn what_is_sent_once_and_referred_to_often_is_read_once() {
+    // Each reference to any of them, read anew, is 60 kB more: 2 GB for each kind.
+    let (references, big) = (30_000, "x".repeat(60_000));
+    let mut request = request(&[], vec![profile(vec![at(1, &[TIME]); references]); 2]);
+    let dictionary = request.dictionary.as_mut().unwrap();
+    dictionary.string_table.push(big.clone());
+    let big_string = dictionary.string_table.len() as i32 - 1;
+    let big_kind = Some(ValueType { type_strindex: big_string, unit_strindex: big_string });
+    let list = ArrayValue { values: vec![AnyValue { value: Some(Value::IntValue(1)) }; 20_000] };
+    let structure = Some(AnyValue { value: Some(Value::ArrayValue(list)) });
+    dictionary.attribute_table.push(KeyValueAndUnit { key_strindex: 10, value: structure, unit_strindex: 0 });
+    let structure = dictionary.attribute_table.len() as i32 - 1;
+    // Broken at its end.
+    let broken = [vec![1; 60_000], vec![999_999]].concat();
+    dictionary.stack_table.push(Stack { location_indices: broken });
+    let broken = dictionary.stack_table.len() as i32 - 1;
+    let indices = vec![structure; 60_000];
+    dictionary.mapping_table.push(Mapping { attribute_indices: indices, ..Mapping::default() });
+    let mapping = dictionary.mapping_table.len() as i32 - 1;
+    let first_location = dictionary.location_table.len() as i32;
+    let location = |address| Location { mapping_index: mapping, address, ..Location::default() };
+    dictionary.location_table.extend((0..references as u64).map(location));
+    let locations = (first_location..first_location + references as i32).collect();
+    dictionary.stack_table.push(Stack { location_indices: locations });
+    let many_locations = dictionary.stack_table.len() as i32 - 1;
+    let profiles = &mut request.resource_profiles[0].scope_profiles[0].profiles;
+    profiles[0].samples.iter_mut().for_each(|sample| sample.attribute_indices = vec![structure]);
+    profiles[1].samples = vec![at(many_locations, &[TIME])];
+    let bad = |sample_type, stack| Profile { sample_type, ..profile(vec![at(stack, &[TIME])]) };
+    profiles.extend(vec![bad(big_kind, 1); references]);
+    profiles.extend(vec![bad(None, broken); references]);
+    let began = std::time::Instant::now();
+    let push = push(&request);
+    assert_eq!((push.profiles.len(), push.rejected), (2, 2 * references as u64));
+    assert_eq!(push.profiles[0].samples.len(), references);
+    assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+#[test]
+fn an_array_that_repeats_a_long_string_stays_as_short_as_a_string_may_be() {
+    let mut long = request(&[], vec![profile(vec![Sample { attribute_indices: vec![4], ..at(1, &[TIME]) }])]);
+    let dictionary = long.dictionary.as_mut().unwrap();
+    dictionary.string_table.push("x".repeat(30_000));
+    let reference = Some(Value::StringValueStrindex(dictionary.string_table.len() as i32 - 1));
+    let list = ArrayValue { values: vec![AnyValue { value: reference }; 100_000] };
+    let value = Some(AnyValue { value: Some(Value::ArrayValue(list)) });
+    dictionary.attribute_table.push(KeyValueAndUnit { key_strindex: 10, value, unit_strindex: 0 });
+    let push = push(&long);
+    let d = &push.dictionary;
+    let set = &d.attribute_sets[push.profiles[0].samples.attribute_sets[0] as usize];
+    assert_eq!(set[0].value.render(&d.strings).len(), limits::STRING_BYTES_MAX);
+    assert_eq!(push.warnings.len(), 1, "{:?}", push.warnings);
+}
+
+#[test]
+fn what_profiles_have_in_common_is_bounded_where_each_gets_its_copy() {
+    let value = "x".repeat(2000);
+    let names: Vec<String> = (0..60).map(|i| format!("label{i}")).collect();
+    let resource: Vec<_> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
+    let push_of = |resource: &[_], profile: Profile, count| push(&request(resource, vec![profile; count]));
+    let copies = push_of(&resource, profile(vec![at(1, &[TIME])]), 1000);
+    let kept = copies.profiles.len();
+    assert!((400..600).contains(&kept) && copies.rejected as usize == 1000 - kept, "{kept}");
+    assert!(copies.warnings[0].contains("bytes of labels"), "{:?}", copies.warnings);
+    let mut many = profile(vec![at(1, &[TIME])]);
+    many.attribute_indices = vec![2; limits::SAMPLE_ATTRIBUTES_MAX + 1];
+    let alone = decode(&request(&[], vec![many]).encode_to_vec(), NOW).unwrap_err().to_string();
+    assert!(alone.contains("attributes of one sample"), "{alone}");
 }
 
 #[test]

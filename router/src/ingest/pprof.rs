@@ -2,7 +2,10 @@
 
 mod tables;
 
+use std::borrow::Cow;
+
 use proto::attribute::{Attribute, AttributeValue};
+use proto::profile_type::Siblings;
 use proto::{Label, ProfileType, Push, Samples, ValueType, limits};
 
 #[cfg(test)]
@@ -20,20 +23,24 @@ const FORMAT: &str = "pprof";
 /// Columns of values; Go's heap profiles have 4.
 const SAMPLE_TYPES_MAX: usize = 64;
 
-/// Decodes a pprof. `name`: of the profile types, if the push says so; `labels`: of the series, `service_name` among them;
-/// `now_ns`: the receiver's clock, for checks and for profiles without a time.
-///
-/// # Errors
-/// [`IngestError`]: one pprof is one profile, so what is wrong in it refuses all of it, but for columns that overflow.
-pub(crate) fn decode(body: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
+/// The message of a pprof: unpacked, where it is packed, as pprofs nearly always are.
+pub(crate) fn message(body: &[u8]) -> Result<Cow<'_, [u8]>, IngestError> {
     let encoding = match body {
         [0x1f, 0x8b, ..] => Encoding::Gzip,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => Encoding::Zstd,
         _ => Encoding::Identity,
     };
-    let message = unpack(body, encoding, limits::PUSH_UNPACKED_BYTES_MAX)?;
+    unpack(body, encoding, limits::PUSH_UNPACKED_BYTES_MAX)
+}
+
+/// Decodes the [`message`] of a pprof. `name`: of the profile types, if the push says so; `labels`: of the series, `service_name` among them;
+/// `now_ns`: the receiver's clock, for checks and for profiles without a time.
+///
+/// # Errors
+/// [`IngestError`]: one pprof is one profile, so what is wrong in it refuses all of it, but for columns that overflow.
+pub(crate) fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
     let refused = |rejection: Rejection| IngestError::Malformed { format: FORMAT, detail: rejection.to_string() };
-    let raw = RawProfile::read(&message)?;
+    let raw = RawProfile::read(message)?;
     let mut tables = Tables::read(&raw.tables).map_err(refused)?;
     let mut builder = Builder::new(now_ns);
     let columns = raw.columns(&tables, &mut builder, name).map_err(refused)?;
@@ -41,7 +48,7 @@ pub(crate) fn decode(body: &[u8], name: Option<&str>, labels: &[Label], now_ns: 
     for column in columns {
         let added = match column.overflow {
             Some(rejection) => Err(rejection),
-            None => builder.profile(&column.profile_type, labels.to_vec(), column.samples),
+            None => builder.profile(&column.profile_type, &[labels], column.samples),
         };
         if let Err(rejection) = added {
             builder.reject(&rejection);
@@ -122,8 +129,10 @@ impl<'a> RawProfile<'a> {
         if self.time_nanos == 0 {
             builder.times_are_of_receipt();
         }
+        let mut siblings = Siblings::default();
+        types.iter().for_each(|sibling| siblings.add(&sibling.kind, &sibling.unit));
         let column = |sample_type: &ValueType| {
-            let (profile_type, scale) = ProfileType::of_push(name, sample_type, &types, &period_type, self.period);
+            let (profile_type, scale) = ProfileType::of_push(name, sample_type, siblings, &period_type, self.period);
             Column { profile_type, scale, samples: Samples::default(), overflow: None }
         };
         Ok(types.iter().map(column).collect())
@@ -156,13 +165,9 @@ impl<'a> RawProfile<'a> {
             if values.len() != columns.len() {
                 return Err(Rejection::Columns { values: values.len(), types: columns.len() });
             }
-            if attributes.len() > limits::SAMPLE_ATTRIBUTES_MAX {
-                let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
-                return Err(Rejection::TooMany { what: "labels of one sample", count_max });
-            }
             let locations: Vec<u32> = ids.iter().map(|&id| tables.location(builder, id)).collect::<Result<_, _>>()?;
             let pair = builder.pair(&locations);
-            let attribute_set = builder.dictionary().intern_attributes(attributes);
+            let attribute_set = builder.attribute_set(attributes)?;
             for (column, value) in columns.iter_mut().zip(&values) {
                 let count = value.cast_signed();
                 match count.checked_mul(column.scale) {

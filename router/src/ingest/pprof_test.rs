@@ -164,3 +164,20 @@ fn what_is_no_pprof_is_refused_with_the_reason() {
     assert!(refused(&profile(&[(1, 2)], &[i64::MAX])).contains("64 bits"));
     assert!(refused(&Profile { string_table: vec!["x".to_owned()], ..good }).contains("entry 0"));
 }
+
+#[test]
+fn a_mapping_is_read_once_however_many_locations_it_has() {
+    let mut many = profile(&[(3, 4)], &[1]);
+    let location = |id| Location { id, mapping_id: 3, address: id, ..Location::default() };
+    many.location = (1..=40_000).map(location).collect();
+    many.sample[0].location_id = (1..=40_000).collect();
+    let mut bytes = many.encode_to_vec();
+    // The same mapping once more, with 80 kB of fields that nobody knows.
+    let mut mapping = Mapping { id: 3, file: 8, ..Mapping::default() }.encode_to_vec();
+    mapping.extend([15 << 3, 1].repeat(40_000));
+    prost::encoding::bytes::encode(3, &mapping, &mut bytes);
+    let began = std::time::Instant::now();
+    let push = decode(&bytes, None, &[Label::new("service_name", "s")], NOW).unwrap();
+    assert_eq!(push.dictionary.mapping(0).1, "/bin/x");
+    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
+}

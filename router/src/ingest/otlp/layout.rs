@@ -8,7 +8,8 @@
 //! ```
 //!
 //! So field 3 packed or field 4 varint is old, field 3 varint or field 4 packed is new. A sample with neither is ambiguous:
-//! the request's other samples decide, else whether its field 2 can be attribute indices. `Profile` moved too, from 1.8 to
+//! the request's other samples decide. Where there are none, it is new if its field 2 can be the attribute indices of a sample
+//! that has timestamps alone, and old if it can be values: one, or as many as timestamps; else new. `Profile` moved too, from 1.8 to
 //! 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and what follows it is one lower.
 
 use crate::ingest::protobuf::{Fields, Value};
@@ -48,28 +49,39 @@ impl Layout {
 /// The layout of a request's samples; `attributes`: entries of its attribute table.
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     let (mut old, mut new) = (0_usize, 0_usize);
-    let mut field_2_fits_attributes = true;
-    let mut packed = Vec::new();
+    let mut can_be = Ambiguous { old: true, new: true };
+    let (mut field_2, mut times) = (Vec::new(), Vec::new());
     for sample in samples {
+        field_2.clear();
+        times.clear();
+        let mut readable = true;
         for (number, value) in Fields::new(sample).map_while(Result::ok) {
             match (number, value) {
                 (3, Value::Bytes(_)) | (4, Value::Varint(_)) => old += 1,
                 (3, Value::Varint(_)) | (4, Value::Bytes(_)) => new += 1,
-                (2, value) if old + new == 0 => {
-                    packed.clear();
-                    let readable = value.varints(2, &mut packed).is_ok();
-                    field_2_fits_attributes &= readable && packed.iter().all(|&i| 0 < i && i < attributes as u64);
-                }
+                (2, value) if old + new == 0 => readable &= value.varints(2, &mut field_2).is_ok(),
+                (5, value) if old + new == 0 => readable &= value.fixed64s(5, &mut times).is_ok(),
                 _ => {}
             }
+        }
+        if old + new == 0 && !field_2.is_empty() {
+            let is_attribute = |&index: &u64| 0 < index && index < attributes as u64;
+            can_be.new &= readable && !times.is_empty() && field_2.iter().all(is_attribute);
+            can_be.old &= readable && (field_2.len() == times.len() || (field_2.len() == 1 && times.is_empty()));
         }
     }
     match old.cmp(&new) {
         std::cmp::Ordering::Greater => Layout::Old,
         std::cmp::Ordering::Less => Layout::New,
-        std::cmp::Ordering::Equal if field_2_fits_attributes => Layout::New,
+        std::cmp::Ordering::Equal if can_be.new || !can_be.old => Layout::New,
         std::cmp::Ordering::Equal => Layout::Old,
     }
+}
+
+/// What the samples that do not tell can be.
+struct Ambiguous {
+    old: bool,
+    new: bool,
 }
 
 #[cfg(test)]
@@ -105,13 +117,18 @@ mod tests {
 
     #[test]
     fn an_ambiguous_sample_goes_with_the_others_or_by_what_its_numbers_can_be() {
-        let ambiguous = sample(&[(1, false, &[1]), (2, true, &[2])]);
+        let time = 5 << 3 | 1;
+        let ambiguous = [sample(&[(1, false, &[1]), (2, true, &[2])]), vec![time, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
         let new = sample(&[(4, true, &[7])]);
         let old = sample(&[(3, true, &[1])]);
         assert_eq!(detect(&[&ambiguous, &old], 3), Layout::Old);
         assert_eq!(detect(&[&ambiguous, &new], 1), Layout::New);
         assert_eq!(detect(&[&ambiguous], 3), Layout::New);
         assert_eq!(detect(&[&ambiguous], 2), Layout::Old);
+        // Attribute indices without a time say nothing; two of them cannot be the values of one time.
+        assert_eq!(detect(&[&ambiguous[..ambiguous.len() - 9]], 3), Layout::Old);
+        let two = [sample(&[(2, true, &[200, 1, 2])]), ambiguous[ambiguous.len() - 9..].to_vec()].concat();
+        assert_eq!(detect(&[&two], 3), Layout::New);
         assert_eq!(detect(&[], 0), Layout::New);
     }
 }

@@ -2,19 +2,22 @@
 //!
 //! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as timestamps.
 
+use std::collections::HashMap;
+
 use proto::attribute::Attribute;
+use proto::profile_type::Siblings;
 use proto::{ProfileType, Samples, ValueType, limits};
 
 use super::Context;
-use super::dictionary::{RawAttribute, RawValue, Tables};
+use super::dictionary::Tables;
 use super::layout::Layout;
-use crate::ingest::builder::{Builder, Rejection};
+use crate::ingest::builder::{Builder, Rejection, check_label_value};
 use crate::ingest::protobuf::{Fields, Value, WireError};
 
 /// The fields of a profile that matter, its samples unread.
 #[derive(Debug)]
 pub(crate) struct RawProfile<'a> {
-    pub(crate) sample_type: &'a [u8],
+    sample_type: &'a [u8],
     period_type: &'a [u8],
     period: i64,
     time_unix_nano: u64,
@@ -47,18 +50,38 @@ impl<'a> RawProfile<'a> {
         Ok(profile)
     }
 
-    /// A ValueType message of this profile.
-    pub(crate) fn value_type(&self, message: &'a [u8], tables: &Tables<'a>) -> Result<ValueType, Rejection> {
-        let mut value_type = ValueType::default();
-        for field in Fields::new(message) {
-            match field? {
-                (1, value) => value_type.kind = tables.string(value.int64(1)?)?.into_owned(),
-                (2, value) => value_type.unit = tables.string(value.int64(2)?)?.into_owned(),
-                _ => {}
-            }
-        }
-        Ok(value_type)
+    /// Kind and unit of its samples.
+    pub(crate) fn sample_type(&self, builder: &mut Builder, tables: &mut Tables<'a>) -> Result<[u32; 2], Rejection> {
+        value_type(builder, tables, self.sample_type)
     }
+
+    fn profile_type(
+        &self,
+        builder: &mut Builder,
+        tables: &mut Tables<'a>,
+        siblings: Siblings,
+    ) -> Result<(ProfileType, i64), Rejection> {
+        let sample = self.sample_type(builder, tables)?;
+        let period = value_type(builder, tables, self.period_type)?;
+        let strings = &builder.dictionary().strings;
+        let owned = |[kind, unit]: [u32; 2]| {
+            let (kind, unit) = (strings.get(kind), strings.get(unit));
+            check_label_value(kind.len() + unit.len())?;
+            Ok::<_, Rejection>(ValueType::new(kind, unit))
+        };
+        Ok(ProfileType::of_push(None, &owned(sample)?, siblings, &owned(period)?, self.period))
+    }
+}
+
+/// Kind and unit of a `ValueType`.
+fn value_type<'a>(builder: &mut Builder, tables: &mut Tables<'a>, message: &'a [u8]) -> Result<[u32; 2], Rejection> {
+    let mut read = [0; 2];
+    for field in Fields::new(message) {
+        if let (number @ 1..=2, value) = field? {
+            read[usize::from(number == 2)] = tables.string(builder, value.int64(number)?)?;
+        }
+    }
+    Ok(read)
 }
 
 /// In 1.8 `profile_id` is field 8 and `dropped_attributes_count` field 9; later they are fields 7 and 8.
@@ -73,25 +96,50 @@ pub(crate) fn add<'a>(
     builder: &mut Builder,
     tables: &mut Tables<'a>,
     layout: Layout,
-    context: &Context<'a>,
-    siblings: &[ValueType],
+    context: &Context<'_>,
+    siblings: Siblings,
     profile: &RawProfile<'a>,
 ) -> Result<(), Rejection> {
-    let sample_type = profile.value_type(profile.sample_type, tables)?;
-    let period_type = profile.value_type(profile.period_type, tables)?;
-    let (profile_type, scale) = ProfileType::of_push(None, &sample_type, siblings, &period_type, profile.period);
-    let mut common: Vec<Attribute> =
-        context.sample_attributes.iter().map(|attribute| attribute.intern(builder)).collect();
-    for &index in &profile.attribute_indices {
-        common.push(tables.attribute(index.cast_signed())?.intern(builder));
-    }
+    let (profile_type, scale) = profile.profile_type(builder, tables, siblings)?;
+    let attributes = common_attributes(builder, tables, context, profile)?;
+    let mut common = Common { attributes, sets: HashMap::new(), time_unix_nano: profile.time_unix_nano, scale };
     let mut samples = Samples::default();
     let mut raw = RawSample::default();
     for sample in &profile.samples {
         raw.read(sample, layout)?;
-        raw.add(builder, tables, &common, profile, scale, &mut samples)?;
+        raw.add(builder, tables, &mut common, &mut samples)?;
     }
-    builder.profile(&profile_type, context.labels.clone(), samples)
+    builder.profile(&profile_type, &[&context.resource.labels, &context.scope_labels], samples)
+}
+
+/// What all samples of a profile have in common.
+struct Common {
+    /// Of the resource and of the profile, sorted by key.
+    attributes: Vec<Attribute>,
+    /// Ids of attribute sets, by what a sample says of its own: attribute indices and then the link.
+    sets: HashMap<Box<[u64]>, u32>,
+    time_unix_nano: u64,
+    scale: i64,
+}
+
+fn common_attributes<'a>(
+    builder: &mut Builder,
+    tables: &mut Tables<'a>,
+    context: &Context<'_>,
+    profile: &RawProfile<'a>,
+) -> Result<Vec<Attribute>, Rejection> {
+    let mut attributes = context.resource.sample_attributes.clone();
+    let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
+    if attributes.len() + profile.attribute_indices.len() > count_max {
+        return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
+    }
+    for &index in &profile.attribute_indices {
+        attributes.push(tables.attribute(builder, index.cast_signed())?);
+    }
+    // So that each set, where a few of the sample's own come first, is sorted in one pass.
+    let strings = &builder.dictionary().strings;
+    attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
+    Ok(attributes)
 }
 
 /// One sample's fields; reused from sample to sample.
@@ -125,15 +173,14 @@ impl RawSample {
         Ok(())
     }
 
-    fn add<'a>(
-        &self,
+    fn add(
+        &mut self,
         builder: &mut Builder,
-        tables: &mut Tables<'a>,
-        common: &[Attribute],
-        profile: &RawProfile<'a>,
-        scale: i64,
+        tables: &mut Tables<'_>,
+        common: &mut Common,
         samples: &mut Samples,
     ) -> Result<(), Rejection> {
+        let scale = common.scale;
         let scaled = |value: i64| value.checked_mul(scale).ok_or(Rejection::Overflow { count: value, period: scale });
         let pair = tables.pair(builder, self.stack_index)?;
         let attribute_set = self.attribute_set(builder, tables, common)?;
@@ -145,7 +192,7 @@ impl RawSample {
                 }
             }
             (&[value], []) => {
-                let time = match profile.time_unix_nano {
+                let time = match common.time_unix_nano {
                     0 => {
                         builder.times_are_of_receipt();
                         builder.now_ns()
@@ -159,30 +206,32 @@ impl RawSample {
         Ok(())
     }
 
-    fn attribute_set<'a>(
-        &self,
+    fn attribute_set(
+        &mut self,
         builder: &mut Builder,
-        tables: &Tables<'a>,
-        common: &[Attribute],
+        tables: &mut Tables<'_>,
+        common: &mut Common,
     ) -> Result<u32, Rejection> {
-        // A sample's own attributes come first: of equal keys the first stays.
-        let mut attributes = Vec::with_capacity(self.attribute_indices.len() + common.len() + 2);
-        if self.attribute_indices.len() > limits::SAMPLE_ATTRIBUTES_MAX {
+        let own = self.attribute_indices.len();
+        if own > limits::SAMPLE_ATTRIBUTES_MAX {
             let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
             return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
         }
-        for &index in &self.attribute_indices {
-            attributes.push(tables.attribute(index.cast_signed())?.intern(builder));
+        self.attribute_indices.push(self.link_index.cast_unsigned());
+        if let Some(&known) = common.sets.get(self.attribute_indices.as_slice()) {
+            return Ok(known);
+        }
+        // A sample's own attributes come first: of equal keys the first stays.
+        let mut attributes = Vec::with_capacity(own + common.attributes.len() + 2);
+        for &index in &self.attribute_indices[..own] {
+            attributes.push(tables.attribute(builder, index.cast_signed())?);
         }
         if self.link_index != 0 {
-            let ids = tables.link(self.link_index)?;
-            for (key, id) in ["trace_id", "span_id"].into_iter().zip(ids) {
-                let attribute =
-                    id.map(|id| RawAttribute { key: key.into(), value: RawValue::Text(id.into()), unit: "".into() });
-                attributes.extend(attribute.map(|attribute| attribute.intern(builder)));
-            }
+            attributes.extend(tables.link(builder, self.link_index)?.into_iter().flatten());
         }
-        attributes.extend_from_slice(common);
-        Ok(builder.dictionary().intern_attributes(attributes))
+        attributes.extend_from_slice(&common.attributes);
+        let set = builder.attribute_set(attributes)?;
+        common.sets.insert(self.attribute_indices.as_slice().into(), set);
+        Ok(set)
     }
 }

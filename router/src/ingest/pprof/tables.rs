@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proto::build_id::from_hex;
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, ValueType, limits};
 
-use crate::ingest::builder::{Builder, KERNEL_FRAME_TYPE, Rejection, text_of};
+use crate::ingest::builder::{Builder, KERNEL_FRAME_TYPE, Rejection, check_build_id, text_of};
 use crate::ingest::protobuf::{Fields, WireError};
 
 /// The tables as they were sent.
@@ -17,14 +17,14 @@ pub(crate) struct RawTables<'a> {
     pub(crate) strings: Vec<&'a [u8]>,
 }
 
-/// Messages by id, each interned when it is first referred to.
-struct Table<'a> {
+/// Messages by id, each read when it is first referred to, and once. `T`: what it becomes.
+struct Table<'a, T = u32> {
     name: &'static str,
     by_id: HashMap<u64, &'a [u8]>,
-    interned: HashMap<u64, u32>,
+    read: HashMap<u64, T>,
 }
 
-impl<'a> Table<'a> {
+impl<'a, T> Table<'a, T> {
     /// All four kinds of messages have their id in field 1.
     fn new(name: &'static str, messages: &[&'a [u8]]) -> Result<Self, WireError> {
         let mut by_id = HashMap::with_capacity(messages.len());
@@ -37,7 +37,7 @@ impl<'a> Table<'a> {
             }
             by_id.insert(id, *message);
         }
-        Ok(Self { name, by_id, interned: HashMap::new() })
+        Ok(Self { name, by_id, read: HashMap::new() })
     }
 
     fn get(&self, id: u64) -> Result<&'a [u8], Rejection> {
@@ -51,21 +51,21 @@ impl<'a> Table<'a> {
 
 /// See the module.
 pub(crate) struct Tables<'a> {
-    mappings: Table<'a>,
+    mappings: Table<'a, Mapping>,
     locations: Table<'a>,
     functions: Table<'a>,
     strings: Vec<&'a [u8]>,
     string_ids: Vec<Option<u32>>,
 }
 
-/// A mapping's fields.
-#[derive(Default)]
-struct RawMapping {
+/// Ids of a mapping and of its file's name, and where it was in the process.
+#[derive(Clone, Copy, Default)]
+struct Mapping {
+    id: u32,
+    file: u32,
     start: u64,
     limit: u64,
     offset: u64,
-    file: i64,
-    build_id: i64,
 }
 
 impl<'a> Tables<'a> {
@@ -114,7 +114,7 @@ impl<'a> Tables<'a> {
     }
 
     pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
-        if let Some(&known) = self.locations.interned.get(&id) {
+        if let Some(&known) = self.locations.read.get(&id) {
             return Ok(known);
         }
         let (mut mapping, mut address, mut lines) = (0, 0, Vec::new());
@@ -134,10 +134,8 @@ impl<'a> Tables<'a> {
                 _ => {}
             }
         }
-        let mapping_id = mapping;
-        let mapping = if mapping_id == 0 { RawMapping::default() } else { self.raw_mapping(mapping_id)? };
-        let file = self.string_id(builder, mapping.file)?;
-        let is_kernel = builder.dictionary().strings.get(file).starts_with("[kernel");
+        let mapping = self.mapping(builder, mapping)?;
+        let is_kernel = builder.dictionary().strings.get(mapping.file).starts_with("[kernel");
         let location = if lines.is_empty() {
             let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "native" }.as_bytes());
             let inside = mapping.start <= address && address < mapping.limit;
@@ -146,13 +144,13 @@ impl<'a> Tables<'a> {
             } else {
                 Address::Virtual(address)
             };
-            Location::Address { mapping: self.mapping(builder, mapping_id, &mapping, file)?, address, frame_type }
+            Location::Address { mapping: mapping.id, address, frame_type }
         } else {
             let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "" }.as_bytes());
-            Location::Lines { mapping_file: file, frame_type, lines: lines.into() }
+            Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.into() }
         };
-        let interned = builder.location(location);
-        self.locations.interned.insert(id, interned);
+        let interned = builder.location(location)?;
+        self.locations.read.insert(id, interned);
         Ok(interned)
     }
 
@@ -170,7 +168,7 @@ impl<'a> Tables<'a> {
     }
 
     fn function(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
-        if let Some(&known) = self.functions.interned.get(&id) {
+        if let Some(&known) = self.functions.read.get(&id) {
             return Ok(known);
         }
         let mut function = Function::default();
@@ -184,38 +182,40 @@ impl<'a> Tables<'a> {
             }
         }
         let interned = builder.dictionary().intern_function(function);
-        self.functions.interned.insert(id, interned);
+        self.functions.read.insert(id, interned);
         Ok(interned)
     }
 
-    fn raw_mapping(&self, id: u64) -> Result<RawMapping, Rejection> {
-        let mut mapping = RawMapping::default();
-        for field in Fields::new(self.mappings.get(id)?) {
+    /// 0: the location is in no mapping.
+    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<Mapping, Rejection> {
+        if let Some(&known) = self.mappings.read.get(&id) {
+            return Ok(known);
+        }
+        let mut mapping = Mapping::default();
+        let (mut file, mut build_id) = (0, 0);
+        let message = if id == 0 { &[] } else { self.mappings.get(id)? };
+        for field in Fields::new(message) {
             match field? {
                 (2, value) => mapping.start = value.varint(2)?,
                 (3, value) => mapping.limit = value.varint(3)?,
                 (4, value) => mapping.offset = value.varint(4)?,
-                (5, value) => mapping.file = value.int64(5)?,
-                (6, value) => mapping.build_id = value.int64(6)?,
+                (5, value) => file = value.int64(5)?,
+                (6, value) => build_id = value.int64(6)?,
                 _ => {}
             }
         }
-        Ok(mapping)
-    }
-
-    fn mapping(&mut self, builder: &mut Builder, id: u64, mapping: &RawMapping, file: u32) -> Result<u32, Rejection> {
-        if let Some(&known) = self.mappings.interned.get(&id) {
-            return Ok(known);
-        }
-        let build_id = text_of(if mapping.build_id == 0 { &[] } else { self.string(mapping.build_id)? });
+        mapping.file = self.string_id(builder, file)?;
+        let build_id = if build_id == 0 { &[] } else { self.string(build_id)? };
+        check_build_id(build_id.len())?;
+        let build_id = text_of(build_id);
         // A GNU build ID is written in hexadecimal; what is not is Go's.
         let identity = match from_hex(&build_id) {
-            _ if build_id.is_empty() => MappingIdentity::File(file),
+            _ if build_id.is_empty() => MappingIdentity::File(mapping.file),
             Some(bytes) => MappingIdentity::BuildId(BuildId::Gnu(bytes)),
             None => MappingIdentity::BuildId(BuildId::Go(build_id.into_owned())),
         };
-        let interned = builder.dictionary().intern_mapping(identity, file);
-        self.mappings.interned.insert(id, interned);
-        Ok(interned)
+        mapping.id = builder.dictionary().intern_mapping(identity, mapping.file);
+        self.mappings.read.insert(id, mapping);
+        Ok(mapping)
     }
 }
