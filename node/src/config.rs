@@ -19,7 +19,8 @@ pub struct Config {
     pub advertise_address: String,
     /// Partitions that ended longer ago are dropped.
     pub retention: Duration,
-    /// Space that Raft logs and states of the shards may take together; over it the oldest partitions are dropped. At least [`DISK_BYTES_MIN`].
+    /// Space that Raft logs and states of the shards may take together; the oldest partitions are dropped when it is nearly
+    /// reached. At least [`DISK_BYTES_MIN`].
     pub disk_bytes_max: u64,
     /// The state is flushed, and the log cut behind it, at least this often...
     pub flush_interval: Duration,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 use prometheus_client::registry::Registry;
@@ -99,7 +100,7 @@ async fn a_log_that_ends_before_what_was_synced_is_refused() {
 async fn a_tear_behind_what_was_synced_is_cut() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _metrics) = open(&folder);
-    let mut store = LogStore::new(1, log.clone());
+    let mut store = LogStore::new(1, Arc::clone(&log));
     append(&mut store, range(0..10)).await.await.unwrap();
     let synced = wal(&folder).1.len();
     for index in 10..20 {
@@ -144,7 +145,7 @@ async fn what_is_cut_off_and_reclaimed_counts_as_there() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..4 {
         let (log, _metrics) = open(&folder);
-        let mut store = LogStore::new(1, log.clone());
+        let mut store = LogStore::new(1, Arc::clone(&log));
         append(&mut store, range(round * 10..round * 10 + 10)).await.await.unwrap();
         store.purge(entry(round * 10 + 9, 0).log_id).await.unwrap();
         store.save_vote(&Vote::new_committed(round + 1, 1)).await.unwrap();
