@@ -19,7 +19,8 @@ pub struct Config {
     pub advertise_address: String,
     /// Partitions that ended longer ago are dropped.
     pub retention: Duration,
-    /// Space that the data directory may take; over it the oldest partitions are dropped. At least [`DISK_BYTES_MIN`].
+    /// Space that Raft logs and states of the shards may take together; the oldest partitions are dropped when it is nearly
+    /// reached. At least [`DISK_BYTES_MIN`].
     pub disk_bytes_max: u64,
     /// The state is flushed, and the log cut behind it, at least this often...
     pub flush_interval: Duration,
@@ -32,15 +33,15 @@ pub struct Config {
 }
 
 impl Config {
-    /// A single node's defaults: 30 days, 100 GiB, a flush every minute or 64 MiB.
+    /// A single node that flushes every minute or 64 MiB.
     #[must_use]
-    pub fn new(data_dir: PathBuf) -> Self {
+    pub fn new(data_dir: PathBuf, retention: Duration, disk_bytes_max: u64) -> Self {
         Self {
             data_dir,
             node_id: 1,
             advertise_address: "127.0.0.1:4041".to_owned(),
-            retention: Duration::from_secs(30 * 24 * 3600),
-            disk_bytes_max: 100 << 30,
+            retention,
+            disk_bytes_max,
             flush_interval: Duration::from_secs(60),
             flush_bytes: 64 << 20,
             head_bytes_max: 256 << 20,

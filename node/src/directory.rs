@@ -13,6 +13,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
+use proto::placement::FIRST_DATA_SHARD;
 
 use crate::error::NodeError;
 
@@ -30,10 +31,30 @@ impl DataDirectory {
     /// Makes the directory if it is not there, locks it, and checks or writes its format.
     pub(crate) fn open(path: &Path) -> Result<Self, NodeError> {
         let failed = |source| NodeError::Directory { directory: path.to_owned(), source };
+        let missing = path.ancestors().take_while(|folder| !folder.exists()).count();
         fs::create_dir_all(path).map_err(failed)?;
         let lock = lock(path)?;
         check_format(path)?;
-        Ok(Self { path: path.to_owned(), lock: Mutex::new(Some(lock)) })
+        let directory = Self { path: path.to_owned(), lock: Mutex::new(Some(lock)) };
+        directory.make_folders(missing).map_err(failed)?;
+        Ok(directory)
+    }
+
+    /// Makes the folders of the databases, which sync what is in them and not that they are there, and syncs their way up:
+    /// the directory itself, and what the last `missing` of its ancestors, it among them, were made in.
+    fn make_folders(&self, missing: usize) -> io::Result<()> {
+        fs::create_dir_all(self.raft())?;
+        fs::create_dir_all(self.shard(FIRST_DATA_SHARD))?;
+        File::open(&self.path)?.sync_all()?;
+        for above in self.path.canonicalize()?.ancestors().skip(1).take(missing.max(1)) {
+            match File::open(above) {
+                Ok(above) => above.sync_all()?,
+                // Then somebody else made the directory.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Lets another process have it. Nothing may be open in it any more.

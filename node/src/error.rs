@@ -55,9 +55,6 @@ pub enum NodeError {
         /// What it must be.
         minimum: u64,
     },
-    /// The consensus options contradict each other.
-    #[error("consensus options: {0}")]
-    Consensus(#[from] openraft::ConfigError),
     /// The replica does not start.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
@@ -65,6 +62,14 @@ pub enum NodeError {
 
 fn of_process(holder: &Option<u32>) -> String {
     holder.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}
+
+fn listed(files: &[PathBuf]) -> String {
+    files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+fn of(damage: &Option<rocksdb::Error>) -> String {
+    damage.as_ref().map_or_else(|| "it ends early".to_owned(), ToString::to_string)
 }
 
 /// Why a replica stopped: it acknowledges nothing any more, refuses reads, and is never tried again in this process,
@@ -77,6 +82,39 @@ pub enum ReplicaError {
     /// The log's database failed.
     #[error("Raft log: {0}")]
     Log(#[source] rocksdb::Error),
+    /// Entries or votes that were synced, and so counted, cannot be read any more.
+    #[error(
+        "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); put \
+         the whole data directory back from a copy, or remove the file SYNCED beside it to go on without what is lost",
+        listed(files),
+        of(damage)
+    )]
+    Lost {
+        /// The files of the WAL: the damage is in one of them. Its folder, where there are none.
+        files: Vec<PathBuf>,
+        /// By RocksDB's count.
+        readable: u64,
+        /// By RocksDB's count.
+        synced: u64,
+        /// The check that failed; none: a file is too short, or missing.
+        damage: Option<rocksdb::Error>,
+    },
+    /// The mark of what is synced cannot be read or written.
+    #[error("Raft log: raft/SYNCED: {0}")]
+    Mark(#[source] std::io::Error),
+    /// What was cut from the log must be in the state, and is not: an entry would be missing.
+    #[error(
+        "shard {shard}: its state is as of entry {flushed}, and the log is cut up to entry {cut_off}: what is between is in \
+         neither; put the whole data directory back from one copy"
+    )]
+    Behind {
+        /// Which.
+        shard: u32,
+        /// The last entry in the state; 0: none.
+        flushed: u64,
+        /// The last entry that is not in the log any more.
+        cut_off: u64,
+    },
     /// A record of the log is not what was written.
     #[error("Raft log: {0}")]
     Record(#[from] RecordError),
@@ -96,8 +134,9 @@ impl ReplicaError {
             // RocksDB gives the subcode only in the text.
             Self::Log(error) => error.as_ref().contains("No space left on device"),
             Self::Engine(error) => error.is_disk_full(),
+            Self::Mark(error) => error.kind() == std::io::ErrorKind::StorageFull,
             // Not `Sync`: also a sync that fails for want of space leaves the log unknown.
-            Self::Sync(_) | Self::Record(_) | Self::Consensus(_) => false,
+            Self::Sync(_) | Self::Lost { .. } | Self::Behind { .. } | Self::Record(_) | Self::Consensus(_) => false,
         }
     }
 }

@@ -45,8 +45,9 @@ pub(crate) struct Shared {
     pub(crate) placement: Placement,
     pub(crate) metrics: Metrics,
     state: watch::Sender<State>,
-    /// Appends are refused: the disk has no space, or the data has all that it may take.
+    /// Appends are refused: the disk has no space...
     pub(crate) is_full: AtomicBool,
+    /// ...or the data has all that it may take.
     pub(crate) is_over_cap: AtomicBool,
     pub(crate) appends: Arc<Semaphore>,
     pub(crate) queries: Arc<Semaphore>,

@@ -1,7 +1,7 @@
 //! One shard's replica: its log, its engine, and the consensus between them. It is opened and closed as a whole.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use openraft::ReadPolicy;
 use openraft::async_runtime::WatchReceiver as _;
@@ -11,6 +11,7 @@ use storage_engine::Outcome;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
+use crate::clock::now_ns;
 use crate::config::Config;
 use crate::consensus::{self, LogDatabase, Raft};
 use crate::directory::DataDirectory;
@@ -67,10 +68,16 @@ impl Replica {
             let open = move || {
                 let log = LogDatabase::open(&raft_path, config.node_id, failure.clone(), metrics.clone())?;
                 let Config { head_bytes_max, cache_bytes, .. } = config;
-                let first_index = log.cut_off(shard)?.map_or(0, |log_id| log_id.index + 1);
-                metrics.first_log_index.set(gauge(first_index));
-                let shard = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, failure, metrics)?;
-                Ok::<_, NodeError>((Arc::new(log), Arc::new(shard)))
+                let cut_off = log.cut_off(shard)?.map(|log_id| log_id.index);
+                metrics.first_log_index.set(gauge(cut_off.map_or(0, |index| index + 1)));
+                let opened = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, failure, metrics)?;
+                let flushed = opened.flushed().0.map(|log_id| log_id.index);
+                // Consensus would wait for the missing entries for ever.
+                if cut_off > flushed {
+                    let (cut_off, flushed) = (cut_off.unwrap_or_default(), flushed.unwrap_or_default());
+                    return Err(ReplicaError::Behind { shard, flushed, cut_off }.into());
+                }
+                Ok::<_, NodeError>((Arc::new(log), Arc::new(opened)))
             };
             spawn_blocking(open).await.map_err(panicked)??
         };
@@ -100,7 +107,7 @@ impl Replica {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
             let mut clock_ns = self.clock_ns.lock().await;
-            *clock_ns = now_ns().max(*clock_ns);
+            *clock_ns = now_ns().unsigned_abs().max(*clock_ns);
             let payload = proposal.at(*clock_ns);
             self.raft.client_write_ff(payload, Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
         }
@@ -218,11 +225,4 @@ async fn report_when_stopped(raft: Raft, failure: Failure) {
 
 fn panicked(error: tokio::task::JoinError) -> ReplicaError {
     ReplicaError::Consensus(error.into())
-}
-
-/// The system clock, nanoseconds since 1970: the only place where time enters a shard.
-fn now_ns() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Entries hold it as an i64, which ends in the year 2262.
-    i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX).unsigned_abs()
 }

@@ -9,12 +9,13 @@ use storage_engine::{Outcome, SelectError, SeriesAnswer, StripError};
 use tokio::task::spawn_blocking;
 use tonic::{Request, Response, Status};
 
+use crate::clock::now_ns;
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
 use crate::proposal::{Proposal, ProposalError, parts, without_older};
 use crate::replica::{ConsensusError, Replica};
-use crate::upkeep::{expired_before_ns, now_ns};
+use crate::retention::expired_before_ns;
 
 /// A refusal and what it is counted as.
 struct Refused(Refusal, Status);
@@ -71,7 +72,8 @@ impl Shared {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
             let text = if self.is_over_cap.load(std::sync::atomic::Ordering::Relaxed) {
-                "disk is full: the data takes all that it may and nothing old is left to drop: raise the cap on disk use"
+                "disk is full: the data takes all that it may: the oldest is dropped in a moment; where nothing old is left, \
+                 raise the cap on disk use"
             } else {
                 "disk is full: free some space, or let the data take less; reads go on, and appends when there is space"
             };
@@ -93,21 +95,26 @@ impl Shared {
         &self,
         answer: impl FnOnce(&Replica) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
+        // Before the replica is asked for: who holds all of these is closing it, see the upkeep.
+        let permit = Arc::clone(&self.queries).acquire_owned().await;
+        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let replica = match self.state() {
             _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
             State::Starting => return Err(Status::unavailable("the node is not ready yet: try again in a moment")),
             State::Stopped => return Err(Status::unavailable("the node has stopped")),
             State::Failed(error) => return Err(failed(&error)),
             State::Serving(replica) => {
-                replica.linearize().await.map_err(|error| unavailable(&error))?;
+                match replica.linearize().await {
+                    // It becomes read-only at this moment.
+                    Err(ConsensusError::Failed(cause)) if cause.is_disk_full() && replica.is_alone() => {}
+                    linearized => linearized.map_err(|error| unavailable(&error))?,
+                }
                 replica
             }
             // Consensus has stopped. What a single member acknowledged is in its engine; others might know more.
             State::ReadOnly(replica) if replica.is_alone() => replica,
             State::ReadOnly(_) => return Err(Status::unavailable("disk is full: ask another member of the shard")),
         };
-        let permit = Arc::clone(&self.queries).acquire_owned().await;
-        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let answered = spawn_blocking(move || {
             // Held until the work is done, also for a caller who has gone.
             let _permit = permit;
@@ -154,12 +161,8 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
         return Err(Refused(Refusal::Busy, Status::resource_exhausted(text)));
     };
     let cut = spawn_blocking(move || parts(batch)).await.map_err(panicked)?;
-    let parts = cut.map_err(|error| match error {
-        ProposalError::Batch(_) => invalid(error.to_string()),
-        ProposalError::SampleTooLarge { .. } => {
-            Refused(Refusal::Invalid, Status::resource_exhausted(error.to_string()))
-        }
-    })?;
+    // Both errors are for good: a sample that fits into no entry never will.
+    let parts = cut.map_err(|error: ProposalError| invalid(error.to_string()))?;
     let retention = shared.config.retention;
     let mut answer =
         wire::AppendResponse { duplicate: true, samples_too_old: 0, retention_seconds: retention.as_secs() };

@@ -4,7 +4,7 @@
 //! then, so that the log can be cut.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -31,6 +31,8 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
+    /// As the engine said after the last entry: asking it may block.
+    wants_flush: AtomicBool,
     failure: Failure,
     metrics: Metrics,
 }
@@ -61,7 +63,8 @@ impl Shard {
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
         let (writing, flushed) = (Mutex::new(()), Mutex::new(flushed));
-        Ok(Self { id, engine, writing, flushed, unflushed_bytes: AtomicU64::new(0), failure, metrics })
+        let (unflushed_bytes, wants_flush) = (AtomicU64::new(0), AtomicBool::new(false));
+        Ok(Self { id, engine, writing, flushed, unflushed_bytes, wants_flush, failure, metrics })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -92,6 +95,11 @@ impl Shard {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether the head is over its budget.
+    pub(crate) fn wants_flush(&self) -> bool {
+        self.wants_flush.load(Ordering::Relaxed)
+    }
+
     /// Applies the entry behind the last one. Blocks.
     pub(crate) fn apply(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
         let position = Position { index: entry.log_id.index, log_id: record::encode_log_id(&entry.log_id).into() };
@@ -112,6 +120,7 @@ impl Shard {
                 self.engine.apply(position, &decode(payload.0)?)?
             }
         };
+        self.wants_flush.store(self.engine.wants_flush(), Ordering::Relaxed);
         self.metrics.applied_index.set(gauge(index));
         Ok(outcome)
     }
@@ -124,6 +133,7 @@ impl Shard {
         let membership = membership(self.engine.membership())?;
         *self.flushed.lock() = Flushed { position, membership };
         self.unflushed_bytes.store(0, Ordering::Relaxed);
+        self.wants_flush.store(false, Ordering::Relaxed);
         self.metrics.flushed_index.set(gauge(position.map_or(0, |log_id| log_id.index)));
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
         Ok(())

@@ -130,6 +130,19 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
     config.flush_interval = Duration::from_millis(300);
     let opened = open_with(config).await;
     opened.node.ready().await;
+    // All the time.
+    let reader = tokio::spawn({
+        let node = std::sync::Arc::clone(&opened.node);
+        async move {
+            for reads in 0_u32.. {
+                if let Err(status) = common::count(&node).await {
+                    return (reads, status);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            unreachable!()
+        }
+    });
     let (mut next, mut read_only) = (0, 0.0);
     for round in 0..5 {
         for _ in 0..100 {
@@ -154,6 +167,8 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
     }
     assert!(read_only > 0.0, "the watch of free space was always faster: no write met the full disk");
     opened.node.shutdown().await;
+    let (reads, status) = reader.await.unwrap();
+    assert!(status.message().contains("stop"), "read {reads} was refused before the shutdown: {status}");
     let opened = open(&data_dir).await;
     assert_eq!(opened.times().await, times_of(0..next));
     opened.node.shutdown().await;

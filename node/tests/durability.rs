@@ -64,7 +64,10 @@ fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     }
     let output: PathBuf = data_dir.with_extension("strace");
     let mut command = Command::new("strace");
-    command.args(["-f", "-s", "300", "-e", "trace=write,fsync,fdatasync", "-o"]).arg(&output).args(arguments);
+    command
+        .args(["-f", "-s", "300", "-e", "trace=write,fsync,fdatasync,/^mkdir", "-y", "-o"])
+        .arg(&output)
+        .args(arguments);
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", "child_appends_until_the_node_fails", "--ignored", "--nocapture", "--test-threads=1"]);
     let child = command.env(DATA_DIR, data_dir).stdout(Stdio::null()).output().unwrap();
@@ -76,7 +79,7 @@ fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
 
 /// What the child said of its own, without strace around it.
 fn said(line: &str) -> Option<&str> {
-    let (_, text) = line.split_once("write(1, \"")?;
+    let (_, text) = line.split_once("write(1<")?.1.split_once(">, \"")?;
     Some(text.split("\\n").next().unwrap_or(text))
 }
 
@@ -139,6 +142,24 @@ async fn every_acknowledgement_comes_after_a_sync() {
             assert!(synced, "acknowledged without a sync: {line}");
             synced = false;
         }
+    }
+}
+
+#[tokio::test]
+async fn that_the_folders_are_there_is_synced_before_anything_is_acknowledged() {
+    let folder = tempfile::tempdir().unwrap();
+    let data_dir = folder.path().join("data");
+    let Some(lines) = trace(&data_dir, &[]) else { return };
+    let first = lines.iter().position(|line| said(line).is_some_and(|text| text.starts_with("acked"))).unwrap();
+    let before = &lines[..first];
+    for folder in [data_dir.join("raft"), data_dir.join("shard-0001"), data_dir.clone()] {
+        let made = format!("\"{}\"", folder.display());
+        let made =
+            before.iter().rposition(|line| line.contains("mkdir") && line.contains(&made) && line.ends_with("= 0"));
+        let made = made.unwrap_or_else(|| panic!("{} was not made", folder.display()));
+        let synced = format!("<{}>", folder.parent().unwrap().display());
+        let is_synced = before[made..].iter().any(|line| line.contains("fsync(") && line.contains(&synced));
+        assert!(is_synced, "that {} is there was not synced", folder.display());
     }
 }
 

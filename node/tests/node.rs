@@ -257,6 +257,35 @@ async fn a_cap_that_cannot_work_is_refused() {
 }
 
 #[tokio::test]
+async fn a_state_that_lacks_what_was_cut_from_the_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.flush_interval = Duration::from_millis(200);
+    let opened = open_with(config.clone()).await;
+    opened.node.ready().await;
+    opened.append(&batch(None, 0..10)).await.unwrap();
+    let start = Instant::now();
+    while opened.metric("varve_node_log_first_index") < 2.0 {
+        assert!(start.elapsed() < Duration::from_secs(10), "the log is not cut");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    opened.node.shutdown().await;
+    std::fs::remove_dir_all(folder.path().join("shard-0001")).unwrap();
+    let error = Node::open(config, &mut Registry::default()).await.unwrap_err().to_string();
+    assert!(error.contains("as of entry 0, and the log is cut up to entry "), "{error}");
+}
+
+#[tokio::test]
+async fn a_sample_that_fits_into_no_entry_is_refused_for_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let name = "x".repeat(proto::limits::ENTRY_BYTES_MAX);
+    let status = opened.append(&batch_of(None, [1], |_serial| name.clone())).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument, "{status}");
+    opened.node.shutdown().await;
+}
+
+#[tokio::test]
 async fn samples_past_the_retention_are_not_taken_and_partitions_past_it_are_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
@@ -293,6 +322,10 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     opened.node.ready().await;
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
     let now = (now_ns - common::START_NS) / 1_000_000;
+    // Symbol tables have a cap of their own.
+    let symbols = folder.path().join("symbols");
+    std::fs::write(&symbols, vec![1; 300 << 20]).unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     // Each 10 MB that do not compress: 80 MB in January, which are twice on disk until the log is cut...
     let mut next_id = 0;
     let mut large = |first: i64| {

@@ -96,7 +96,7 @@ async fn ready_after_a_crash() {
     let opened_after = start.elapsed().as_secs_f64();
     again.node.ready().await;
     let ready_after = start.elapsed().as_secs_f64();
-    assert_eq!(common::count(&again.node).await, serial);
+    assert_eq!(common::count(&again.node).await.unwrap(), serial);
     println!(
         "{{\"suite\":\"node_restart\",\"log_mib\":{},\"samples\":{serial},\"opened_s\":{opened_after:.3},\"ready_s\":{ready_after:.3}}}",
         flush_bytes / f64::from(1 << 20),

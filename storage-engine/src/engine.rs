@@ -34,7 +34,7 @@ pub(crate) type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
 /// One shard's data. All methods take `&self`; apply, skip and flush are called by one thread at a time, the others by any.
 pub struct Engine {
     config: Config,
-    database: DB,
+    pub(crate) database: DB,
     state: RwLock<State>,
     /// Up to where the database is on disk; behind a lock of its own, since flushing takes long.
     flushed: Mutex<Option<Position>>,

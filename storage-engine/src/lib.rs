@@ -7,7 +7,7 @@
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
 //! `key` (what is stored under what) → `block`, `chunk` (bytes, see `FORMAT.md`) → `partition` (memory) → `engine` (apply,
-//! seal, flush) → `select`, `series`.
+//! seal, flush) → `select`, `series`; `space` (what partitions take on disk).
 
 use std::path::PathBuf;
 
@@ -25,6 +25,7 @@ mod matcher;
 mod partition;
 mod select;
 mod series;
+mod space;
 mod split;
 mod strip;
 mod tree;

@@ -189,8 +189,8 @@ fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     }
     let want = (1000 * PERIOD_NS) as f64;
     assert_eq!((total_ever(&varve, "oldest"), total_ever(&varve, "newest")), (want, want));
-    // What lies in the data directory counts, whoever put it there: real profiles of this size would take minutes to push.
-    let ballast = varve.data_dir().join("ballast");
+    // What lies in a shard's folder counts, whoever put it there: real profiles of this size would take minutes to push.
+    let ballast = varve.data_dir().join("shard-0001/ballast");
     let filled = Command::new("fallocate").args(["-l", "600MiB"]).arg(&ballast).status().unwrap();
     assert!(filled.success());
     eventually("the oldest is dropped", Duration::from_secs(40), || total_ever(&varve, "oldest") == 0.0);

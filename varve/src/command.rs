@@ -72,7 +72,7 @@ pub(crate) struct StorageOptions {
     /// How long profiles are kept
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) retention: Duration,
-    /// Most disk space that profiles take; over it the oldest are dropped
+    /// Most disk space that profiles take; near it the oldest are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,
     /// Where routers reach the node (gRPC)

@@ -18,26 +18,21 @@ use bytes::Bytes;
 use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
 use rocksdb::{
-    BlockBasedOptions, BottommostLevelCompaction, ColumnFamily, ColumnFamilyDescriptor, CompactOptions, DB,
-    DBCompressionType, DBRecoveryMode, Direction, IteratorMode, Options, ReadOptions, WriteBatch,
+    BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
 };
 
 use crate::consensus::record::{self, EntryKey, RecordError, entry_key};
+use crate::consensus::recovery;
 use crate::consensus::sync_thread::SyncThread;
+use crate::consensus::synced_mark::SyncedMark;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 use crate::error::{NodeError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
 
-const LOG: &str = "log";
-const META: &str = "meta";
+pub(crate) const LOG: &str = "log";
+pub(crate) const META: &str = "meta";
 const NODE_KEY: &[u8] = b"node";
-
-/// Entries gather here before they become a file: most are cut off again soon after.
-const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
-const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// A column family that is written rarely keeps old WAL files until this much has gathered.
-const WAL_BYTES_MAX: u64 = 128 << 20;
 
 /// One for all shards. Writing does not sync; [`LogDatabase::sync`] does.
 #[derive(Debug)]
@@ -54,13 +49,9 @@ pub(crate) struct LogDatabase {
 impl LogDatabase {
     /// Opens or makes the database of this node.
     pub(crate) fn open(path: &Path, node_id: u64, failure: Failure, metrics: Metrics) -> Result<Self, NodeError> {
-        let families = [
-            ColumnFamilyDescriptor::new(LOG, log_options()),
-            ColumnFamilyDescriptor::new(META, family_options(META_WRITE_BUFFER_BYTES)),
-        ];
-        let database = DB::open_cf_descriptors(&database_options(), path, families).map_err(ReplicaError::Log)?;
-        let database = Arc::new(database);
-        let sync_thread = SyncThread::start(Arc::clone(&database), failure.clone(), metrics.clone())
+        let database = Arc::new(recovery::open(path)?);
+        let mark = SyncedMark::open(path)?;
+        let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
         let log = Self { database, sync_thread, failure, metrics, cut: Mutex::new(None) };
         log.check_node(node_id)?;
@@ -241,33 +232,4 @@ fn meta_key(shard: u32, tag: u8) -> [u8; 5] {
     let mut key = [tag; 5];
     key[..4].copy_from_slice(&shard.to_be_bytes());
     key
-}
-
-fn database_options() -> Options {
-    let mut options = Options::default();
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
-    options.set_max_background_jobs(2);
-    options.set_max_total_wal_size(WAL_BYTES_MAX);
-    options.set_keep_log_file_num(4);
-    // What was never synced may be torn in the middle after a power cut: everything behind the first bad record was never
-    // acknowledged, and goes. The other modes either skip it, which leaves a gap, or do not open.
-    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
-    options
-}
-
-fn family_options(write_buffer_bytes: usize) -> Options {
-    let mut options = Options::default();
-    options.set_write_buffer_size(write_buffer_bytes);
-    options.set_compression_type(DBCompressionType::None);
-    options
-}
-
-fn log_options() -> Options {
-    let mut options = family_options(LOG_WRITE_BUFFER_BYTES);
-    let mut table = BlockBasedOptions::default();
-    // Read once, in order, at a restart: caching would only push out what the engine needs.
-    table.disable_cache();
-    options.set_block_based_table_factory(&table);
-    options
 }

@@ -11,6 +11,7 @@ use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt as _;
 
 use crate::consensus::log_database::LogDatabase;
+use crate::consensus::record::RecordError;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
 
 /// Entries that are read at one time for applying.
@@ -73,7 +74,14 @@ impl RaftLogReader<Types> for LogStore {
             async move {
                 if ready.len() == 0 && next < end {
                     ready = match store.read(next, end, READ_BYTES_MAX) {
-                        Ok(entries) => entries.into_iter(),
+                        // The log may end before the range does.
+                        Ok(entries) if entries.first().is_none_or(|entry| entry.log_id.index == next) => {
+                            entries.into_iter()
+                        }
+                        Ok(_) => {
+                            let missing = RecordError::Missing { shard: store.shard, index: next };
+                            return Some((Err(store.log.failure().io_error(missing)), (ready, end)));
+                        }
                         Err(error) => return Some((Err(error), (ready, end))),
                     };
                 }

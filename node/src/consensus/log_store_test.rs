@@ -94,19 +94,22 @@ impl StoreBuilder<Types, LogStore, Positions, TempDir> for Builder {
     }
 }
 
-fn open(folder: &TempDir) -> (Arc<LogDatabase>, Metrics) {
+pub(super) fn open(folder: &TempDir) -> (Arc<LogDatabase>, Metrics) {
     let metrics = Metrics::register(&mut Registry::default());
     let log = LogDatabase::open(&folder.path().join("raft"), 1, Failure::new(), metrics.clone()).unwrap();
     (Arc::new(log), metrics)
 }
 
-fn entry(index: u64, bytes: usize) -> LogEntry {
+pub(super) fn entry(index: u64, bytes: usize) -> LogEntry {
     let log_id = LogId::new(openraft::alias::LeaderIdOf::<Types>::new(1, 1), index);
     LogEntry::new(log_id, EntryPayload::Normal(Payload(Bytes::from(vec![index as u8; bytes]))))
 }
 
 /// Appends and returns what is told when it is done.
-async fn append(store: &mut LogStore, entries: Vec<LogEntry>) -> impl Future<Output = io::Result<()>> + use<> {
+pub(super) async fn append(
+    store: &mut LogStore,
+    entries: Vec<LogEntry>,
+) -> impl Future<Output = io::Result<()>> + use<> {
     let (sender, receiver) = Types::oneshot();
     store.append(entries, IOFlushed::signal(sender)).await.unwrap();
     async { receiver.await.unwrap() }
@@ -163,6 +166,16 @@ async fn a_gap_in_the_log_is_an_error_and_not_skipped() {
     append(&mut store, vec![entry(0, 10), entry(1, 10), entry(3, 10)]).await.await.unwrap();
     let error = store.try_get_log_entries(..).await.unwrap_err().to_string();
     assert!(error.contains("entry 2 is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn who_applies_is_told_that_the_first_entry_he_needs_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    append(&mut store, vec![entry(2, 10)]).await.await.unwrap();
+    let streamed: io::Result<Vec<_>> = Box::pin(store.entries_stream(1..3).await).try_collect().await;
+    let error = streamed.unwrap_err().to_string();
+    assert!(error.contains("entry 1 is missing"), "{error}");
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
-//! Consensus: the only module that knows openraft.
+//! Consensus: the only module that implements what openraft asks for and sets what it is used with. [`crate::replica`] proposes
+//! to it and reads its refusals, [`crate::shard`] applies its entries; nothing else knows it.
 //!
 //! # Promise
 //! An entry is acknowledged when it is synced on a majority of its shard's members and applied. What openraft stores is in our
 //! own encoding ([`record`]), so that another version of it cannot change the disk format.
 //! # Read in this order
-//! [`types`] → [`record`] (bytes) → [`log_database`] and [`sync_thread`] (one for all shards) → [`log_store`] → [`state_machine`]
-//! → [`network`].
+//! [`types`] → [`record`] (bytes) → [`log_database`], [`recovery`] and [`sync_thread`] (one for all shards) → [`log_store`] →
+//! [`state_machine`] → [`network`].
 
 pub(crate) mod log_database;
 mod log_store;
@@ -13,8 +14,12 @@ mod log_store;
 mod log_store_test;
 mod network;
 pub(crate) mod record;
+mod recovery;
+#[cfg(test)]
+mod recovery_test;
 pub(crate) mod state_machine;
 mod sync_thread;
+mod synced_mark;
 pub(crate) mod types;
 
 use std::collections::BTreeMap;
@@ -38,7 +43,7 @@ const HEARTBEAT_MS: u64 = 300;
 const ELECTION_MS_MIN: u64 = 1500;
 const ELECTION_MS_MAX: u64 = 3000;
 
-fn options() -> Result<Arc<openraft::Config>, openraft::ConfigError> {
+fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
     let options = openraft::Config {
         cluster_name: "varve".to_owned(),
         heartbeat_interval: HEARTBEAT_MS,
@@ -53,7 +58,7 @@ fn options() -> Result<Arc<openraft::Config>, openraft::ConfigError> {
         max_in_snapshot_log_to_keep: 0,
         ..openraft::Config::default()
     };
-    options.validate().map(Arc::new)
+    options.validate().map(Arc::new).map_err(stopped)
 }
 
 /// Starts this node's member of a shard's group. On the first start the group is made, with this member alone.

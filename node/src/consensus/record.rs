@@ -4,6 +4,7 @@
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
 //! vote        | version u8 | term u64 | node u64 | committed u8 | crc u32 |
 //! log id      | version u8 | term u64 | node u64 | index u64 | crc u32 |
+//! mark        | version u8 | last synced write u64 | crc u32 |
 //! membership  | version u8 | is_logged u8 | term u64 | node u64 | index u64 | config | crc u32 |
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
@@ -62,7 +63,7 @@ pub enum RecordError {
         record: &'static str,
     },
     /// An entry that must be there is not.
-    #[error("shard {shard}: entry {index} is missing between others; the disk or the software is broken")]
+    #[error("shard {shard}: entry {index} is missing; the disk or the software is broken")]
     Missing {
         /// Whose log.
         shard: u32,
@@ -167,6 +168,18 @@ pub(crate) fn decode_log_id(value: &[u8]) -> Result<LogId, RecordError> {
     let mut rest = unseal(record, value)?;
     let log_id = get_log_id(record, &mut rest)?;
     if rest.is_empty() { Ok(log_id) } else { Err(RecordError::Length { record }) }
+}
+
+pub(crate) fn encode_mark(synced: u64) -> Vec<u8> {
+    let mut out = vec![VERSION];
+    out.put_u64(synced);
+    seal(out)
+}
+
+pub(crate) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
+    let record = "raft/SYNCED";
+    let rest = unseal(record, value)?;
+    Ok(u64::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?))
 }
 
 /// A membership and the entry that it came with.

@@ -15,6 +15,7 @@ use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
 use rocksdb::DB;
 
+use crate::consensus::synced_mark::SyncedMark;
 use crate::consensus::types::Types;
 use crate::error::ReplicaError;
 use crate::failure::Failure;
@@ -39,12 +40,17 @@ pub(crate) struct SyncThread {
 }
 
 impl SyncThread {
-    pub(crate) fn start(database: Arc<DB>, failure: Failure, metrics: Metrics) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        database: Arc<DB>,
+        mark: SyncedMark,
+        failure: Failure,
+        metrics: Metrics,
+    ) -> std::io::Result<Self> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let in_flight = Arc::new(Mutex::new(()));
         let run = {
             let in_flight = Arc::clone(&in_flight);
-            move || run(&database, &receiver, &in_flight, &failure, &metrics)
+            move || run(&database, &mark, &receiver, &in_flight, &failure, &metrics)
         };
         let thread = std::thread::Builder::new().name("raft-log-sync".to_owned()).spawn(run)?;
         Ok(Self { sender: Some(sender), thread: Some(thread), in_flight })
@@ -74,15 +80,25 @@ impl Drop for SyncThread {
     }
 }
 
-fn run(database: &DB, receiver: &Receiver<Waiting>, in_flight: &Mutex<()>, failure: &Failure, metrics: &Metrics) {
+fn run(
+    database: &DB,
+    mark: &SyncedMark,
+    receiver: &Receiver<Waiting>,
+    in_flight: &Mutex<()>,
+    failure: &Failure,
+    metrics: &Metrics,
+) {
     let mut failed = None;
     while let Ok(first) = receiver.recv() {
         let group: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
         if failed.is_none() {
             let _in_flight = in_flight.lock();
             let start = Instant::now();
-            if let Err(error) = sync(database) {
-                failed = Some(failure.report(ReplicaError::Sync(error)));
+            // What is written from here on may or may not be in this sync.
+            let written = database.latest_sequence_number();
+            let synced = sync(database).map_err(ReplicaError::Sync).and_then(|()| mark.write(written));
+            if let Err(error) = synced {
+                failed = Some(failure.report(error));
             }
             metrics.syncs.inc();
             metrics.sync_seconds.observe(start.elapsed().as_secs_f64());

@@ -39,9 +39,7 @@ pub async fn open(data_dir: &Path) -> Opened {
 
 /// So that samples of 2026 stay.
 pub fn config(data_dir: &Path) -> Config {
-    let mut config = Config::new(data_dir.to_owned());
-    config.retention = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
-    config
+    Config::new(data_dir.to_owned(), std::time::Duration::from_secs(100 * 365 * 24 * 3600), 100 << 30)
 }
 
 impl Opened {
@@ -76,9 +74,9 @@ pub async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendResponse, 
 }
 
 /// The sum over all samples, which is their number.
-pub async fn count(node: &Node) -> i64 {
-    let answer = select(node, Fold::Sum(vec![0, i64::MAX])).await.unwrap();
-    answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum()
+pub async fn count(node: &Node) -> Result<i64, Status> {
+    let answer = select(node, Fold::Sum(vec![0, i64::MAX])).await?;
+    Ok(answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum())
 }
 
 pub async fn times(node: &Node) -> Result<Vec<i64>, Status> {

@@ -40,9 +40,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
 /// The node's configuration from the options.
 pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
     Config {
-        retention: storage.retention,
-        disk_bytes_max: storage.disk_max.as_u64(),
         advertise_address: storage.node_listen.to_string(),
-        ..Config::new(data.data_dir.clone())
+        ..Config::new(data.data_dir.clone(), storage.retention, storage.disk_max.as_u64())
     }
 }

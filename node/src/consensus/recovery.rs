@@ -1,0 +1,111 @@
+//! Opening the log's database after any end: in order, killed, power cut, damaged.
+//!
+//! Invariant: a write that was synced is there, or opening fails and drops nothing that can be read. A tear behind the last
+//! synced write is cut: a power cut may leave any of its pages, in any order.
+
+use std::path::{Path, PathBuf};
+
+use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind, Options};
+
+use crate::consensus::log_database::{LOG, META};
+use crate::consensus::synced_mark::SyncedMark;
+use crate::error::ReplicaError;
+
+/// Entries gather here before they become a file: most are cut off again soon after.
+const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
+const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
+/// A column family that is written rarely keeps old WAL files until this much has gathered.
+const WAL_BYTES_MAX: u64 = 128 << 20;
+
+/// Opens or makes the database in `raft`.
+///
+/// # Errors
+/// [`ReplicaError::Lost`] where synced writes cannot be read; [`ReplicaError::Record`] where the mark is damaged.
+pub(crate) fn open(raft: &Path) -> Result<DB, ReplicaError> {
+    let expected = Expected { synced: SyncedMark::read(raft)?.unwrap_or_default(), files: wal_files(raft)? };
+    let database = match DB::open_cf_descriptors(&options(DBRecoveryMode::AbsoluteConsistency), raft, families()) {
+        Err(damage) if damage.kind() == ErrorKind::Corruption => cut_tear(raft, &expected, damage)?,
+        opened => opened.map_err(ReplicaError::Log)?,
+    };
+    // A file that ends early, at the end of a record, looks like one that is whole.
+    expected.check(&database, None)?;
+    Ok(database)
+}
+
+/// Opens without what is behind the first bad record, if nothing of that was synced.
+fn cut_tear(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<DB, ReplicaError> {
+    // Of the modes that go on behind a bad record this one alone leaves no gap. It also deletes the WAL, so first a look.
+    let options = options(DBRecoveryMode::PointInTime);
+    let readable = DB::open_cf_descriptors_read_only(&options, raft, families(), false).map_err(ReplicaError::Log)?;
+    let synced = expected.synced;
+    tracing::warn!(%damage, readable = readable.latest_sequence_number(), synced, "the Raft log is torn");
+    expected.check(&readable, Some(damage))?;
+    drop(readable);
+    DB::open_cf_descriptors(&options, raft, families()).map_err(ReplicaError::Log)
+}
+
+/// What there must be at least, and where it was before opening moved it.
+struct Expected {
+    synced: u64,
+    files: Vec<PathBuf>,
+}
+
+impl Expected {
+    fn check(&self, database: &DB, damage: Option<rocksdb::Error>) -> Result<(), ReplicaError> {
+        let (readable, synced) = (database.latest_sequence_number(), self.synced);
+        if readable >= synced {
+            return Ok(());
+        }
+        Err(ReplicaError::Lost { files: self.files.clone(), readable, synced, damage })
+    }
+}
+
+/// The files of the WAL; the folder, where there are none.
+fn wal_files(raft: &Path) -> Result<Vec<PathBuf>, ReplicaError> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(raft).into_iter().flatten() {
+        let path = entry.map_err(ReplicaError::Mark)?.path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        files.push(raft.to_owned());
+    }
+    Ok(files)
+}
+
+fn options(mode: DBRecoveryMode) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_max_background_jobs(2);
+    options.set_max_total_wal_size(WAL_BYTES_MAX);
+    options.set_keep_log_file_num(4);
+    options.set_wal_recovery_mode(mode);
+    options
+}
+
+fn families() -> [ColumnFamilyDescriptor; 2] {
+    [
+        ColumnFamilyDescriptor::new(LOG, log_options()),
+        ColumnFamilyDescriptor::new(META, family_options(META_WRITE_BUFFER_BYTES)),
+    ]
+}
+
+fn family_options(write_buffer_bytes: usize) -> Options {
+    let mut options = Options::default();
+    options.set_write_buffer_size(write_buffer_bytes);
+    options.set_compression_type(DBCompressionType::None);
+    options
+}
+
+fn log_options() -> Options {
+    let mut options = family_options(LOG_WRITE_BUFFER_BYTES);
+    let mut table = BlockBasedOptions::default();
+    // Read once, in order, at a restart: caching would only push out what the engine needs.
+    table.disable_cache();
+    options.set_block_based_table_factory(&table);
+    options
+}

@@ -1,0 +1,156 @@
+//! What a crash, a power cut or a bad disk may leave of the log's files: what was synced is there, or opening says that it is not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
+use prometheus_client::registry::Registry;
+use tempfile::TempDir;
+
+use crate::consensus::LogDatabase;
+use crate::consensus::log_store::LogStore;
+use crate::consensus::log_store_test::{append, entry, open};
+use crate::consensus::types::{LogEntry, Vote};
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// The one file of the WAL, and what is written in it.
+fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
+    let paths = fs::read_dir(folder.path().join("raft")).unwrap().map(|entry| entry.unwrap().path());
+    let logs: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
+    let [path] = &logs[..] else { panic!("{logs:?}") };
+    let mut bytes = fs::read(path).unwrap();
+    // The file system may have been asked for more than is used.
+    bytes.truncate(bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
+    (path.clone(), bytes)
+}
+
+/// Opens a copy whose WAL is `bytes`; what is refused is refused again.
+async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String> {
+    let copy = tempfile::tempdir().unwrap();
+    let raft = copy.path().join("raft");
+    fs::create_dir(&raft).unwrap();
+    for file in fs::read_dir(folder.path().join("raft")).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), raft.join(file.file_name())).unwrap();
+    }
+    fs::write(raft.join(wal(folder).0.file_name().unwrap()), bytes).unwrap();
+    let opened = entries(&raft).await;
+    if opened.is_err() {
+        entries(&raft).await.unwrap_err();
+    }
+    opened
+}
+
+async fn entries(raft: &Path) -> Result<Vec<LogEntry>, String> {
+    let metrics = Metrics::register(&mut Registry::default());
+    let log = LogDatabase::open(raft, 1, Failure::new(), metrics).map_err(|error| error.to_string())?;
+    LogStore::new(1, log.into()).try_get_log_entries(..).await.map_err(|error| error.to_string())
+}
+
+fn flipped(bytes: &[u8], at: usize, bit: u8) -> Vec<u8> {
+    let mut flipped = bytes.to_vec();
+    flipped[at] ^= 1 << bit;
+    flipped
+}
+
+fn range(indexes: std::ops::Range<u64>) -> Vec<LogEntry> {
+    indexes.map(|index| entry(index, 100)).collect()
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_what_was_synced_is_never_a_silent_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    for index in 0..20 {
+        append(&mut store, range(index..index + 1)).await.await.unwrap();
+    }
+    drop(store);
+    let (_, bytes) = wal(&folder);
+    assert_eq!(reopen(&folder, &bytes).await, Ok(range(0..20)));
+    let mut refused = 0;
+    // The last record from head to end; of the others, a place in each. Bits change from one place to the next.
+    for at in (0..bytes.len()).step_by(131).chain((bytes.len() - 40..bytes.len()).step_by(5)) {
+        match reopen(&folder, &flipped(&bytes, at, (at % 8) as u8)).await {
+            Ok(entries) => assert_eq!(entries, range(0..20), "byte {at}"),
+            Err(error) => {
+                assert!(error.contains(".log is damaged (Corruption: "), "byte {at}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 25, "{refused} of {} bytes", bytes.len());
+}
+
+#[tokio::test]
+async fn a_log_that_ends_before_what_was_synced_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    append(&mut store, range(0..10)).await.await.unwrap();
+    let (_, short) = wal(&folder);
+    append(&mut store, range(10..20)).await.await.unwrap();
+    drop(store);
+    for bytes in [&short[..], &short[..short.len() - 1], &[]] {
+        let error = reopen(&folder, bytes).await.unwrap_err();
+        assert!(error.contains("was synced") && error.contains(".log is damaged"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_tear_behind_what_was_synced_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(&folder);
+    let mut store = LogStore::new(1, Arc::clone(&log));
+    append(&mut store, range(0..10)).await.await.unwrap();
+    let synced = wal(&folder).1.len();
+    for index in 10..20 {
+        log.append(1, range(index..index + 1)).unwrap();
+    }
+    drop((store, log));
+    let (_, bytes) = wal(&folder);
+    let check = async |bytes: &[u8]| {
+        let entries = reopen(&folder, bytes).await.unwrap();
+        assert!(entries.len() >= 10 && entries == range(0..entries.len() as u64), "{} entries", entries.len());
+    };
+    for at in (synced..bytes.len()).step_by(211) {
+        check(&bytes[..at]).await;
+        check(&flipped(&bytes, at, 3)).await;
+        // A page that was not written, with one behind it that was.
+        let mut hole = bytes.clone();
+        let end = hole.len().min(at + 300);
+        hole[at..end].fill(0);
+        check(&hole).await;
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_mark_is_refused_by_its_name_and_none_is_taken_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    append(&mut store, range(0..3)).await.await.unwrap();
+    drop(store);
+    let (raft, mark) = (folder.path().join("raft"), folder.path().join("raft/SYNCED"));
+    let bytes = fs::read(&mark).unwrap();
+    for at in 0..bytes.len() {
+        fs::write(&mark, flipped(&bytes, at, 0)).unwrap();
+        let error = entries(&raft).await.unwrap_err();
+        assert!(error.contains("raft/SYNCED: "), "{error}");
+    }
+    fs::remove_file(&mark).unwrap();
+    assert_eq!(entries(&raft).await, Ok(range(0..3)));
+}
+
+#[tokio::test]
+async fn what_is_cut_off_and_reclaimed_counts_as_there() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..4 {
+        let (log, _metrics) = open(&folder);
+        let mut store = LogStore::new(1, Arc::clone(&log));
+        append(&mut store, range(round * 10..round * 10 + 10)).await.await.unwrap();
+        store.purge(entry(round * 10 + 9, 0).log_id).await.unwrap();
+        store.save_vote(&Vote::new_committed(round + 1, 1)).await.unwrap();
+        log.reclaim().unwrap();
+        drop((store, log));
+        assert_eq!(entries(&folder.path().join("raft")).await, Ok(Vec::new()), "round {round}");
+    }
+}

@@ -1,0 +1,91 @@
+//! Disk space by partition, and that it comes back.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers may")]
+
+use std::path::Path;
+
+use bytes::Bytes;
+use proto::dictionary::stack_hash;
+use proto::{
+    Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
+    TenantId,
+};
+use storage_engine::{Config, Engine, Position};
+
+const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
+
+/// One sample whose stack has a name of about 1 MB that does not compress.
+fn batch(time_ns: i64) -> Batch {
+    let mut state = time_ns.unsigned_abs();
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'0' + (state >> 58) as u8)
+    };
+    let name: String = (0..1 << 20).map(|_| next()).collect();
+    let tenant = TenantId::default_tenant();
+    let labels = LabelSet::new(vec![Label::new("service_name", "test")]);
+    let mut dictionary = Dictionary::default();
+    let set = dictionary.intern_attributes(Vec::new());
+    let name = dictionary.strings.intern(&name);
+    let function = dictionary.intern_function(Function { name, system_name: 0, file: 0, start_line: 0 });
+    let lines = Box::from([Line { function, line: 1, column: 0 }]);
+    let location = dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+    let user = dictionary.intern_stack(stack_hash(&[dictionary.location_hash(location)]), Some(Box::from([location])));
+    let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
+    let mut samples = Samples::default();
+    samples.push(time_ns, pair, 1, set);
+    let fingerprint = labels.fingerprint(&tenant);
+    let series = vec![SeriesSamples { fingerprint, labels: Some(labels), samples }];
+    Batch { tenant, id: None, dictionary, series }
+}
+
+fn apply(engine: &Engine, index: u64, command: Command) {
+    let position = Position { index, log_id: Bytes::from_static(b"id") };
+    engine.apply(position, &Entry { proposed_at_ns: index as i64, command }).unwrap();
+}
+
+fn used_bytes(folder: &Path) -> u64 {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = Config {
+        directory: folder.path().to_owned(),
+        head_bytes_max: 1 << 20,
+        dictionary_bytes_max: 1 << 30,
+        cache_bytes: 1 << 20,
+    };
+    let engine = Engine::open(config).unwrap();
+    let mut index = 0;
+    let mut next = || {
+        index += 1;
+        index
+    };
+    for partition in 1..4 {
+        for i in 0..8 * partition {
+            apply(&engine, next(), Command::Append(batch(partition * PARTITION_NS + i)));
+        }
+    }
+    engine.flush().unwrap();
+    let sizes = engine.disk_bytes_by_end().unwrap();
+    assert_eq!(sizes.iter().map(|&(end_ns, _)| end_ns / PARTITION_NS).collect::<Vec<_>>(), [2, 3, 4]);
+    for (partition, (_, bytes)) in (1..).zip(&sizes) {
+        // Of 64 characters, 6 bits each.
+        assert!((5 << 20..9 << 20).contains(&(bytes / partition)), "partition {partition}: {bytes} bytes");
+    }
+    let before = used_bytes(folder.path());
+    let before_ns = 3 * PARTITION_NS;
+    apply(&engine, next(), Command::Expire { before_ns });
+    engine.flush().unwrap();
+    // All of them are in one file, which is not dropped as a whole.
+    let expired = used_bytes(folder.path());
+    engine.reclaim(before_ns);
+    let after = used_bytes(folder.path());
+    assert!(
+        after + (sizes[0].1 + sizes[1].1) * 9 / 10 < before,
+        "{before} bytes, {expired} expired, {after} reclaimed"
+    );
+    assert_eq!(engine.disk_bytes_by_end().unwrap().len(), 1);
+}
