@@ -38,7 +38,7 @@ fn cut_tear(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<
     let options = options(DBRecoveryMode::PointInTime);
     let readable = DB::open_cf_descriptors_read_only(&options, raft, families(), false).map_err(ReplicaError::Log)?;
     let synced = expected.synced;
-    tracing::warn!(%damage, readable = readable.latest_sequence_number(), synced, "the Raft log is torn");
+    tracing::warn!(%damage, readable = readable.latest_sequence_number(), synced, "a record of the Raft log cannot be read");
     expected.check(&readable, Some(damage))?;
     drop(readable);
     DB::open_cf_descriptors(&options, raft, families()).map_err(ReplicaError::Log)
