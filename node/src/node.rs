@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use proto::limits;
 use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::wire::node_server::NodeServer;
+use proto::{Tokens, limits};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Status};
 
 use crate::config::Config;
 use crate::directory::DataDirectory;
@@ -179,14 +181,22 @@ impl Node {
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,
+        tokens: Option<Tokens>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
         let service = NodeServer::from_arc(self)
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
+        let guarded = InterceptedService::new(service, move |request: Request<()>| {
+            let authorization = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+            match tokens.as_ref().map(|tokens| tokens.check(authorization)) {
+                Some(Err(no_token)) => Err(Status::unauthenticated(no_token.to_string())),
+                _ => Ok(request),
+            }
+        });
         // Answers are small or large, never worth waiting for more.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        Ok(Server::builder().add_service(service).serve_with_incoming_shutdown(incoming, shutdown).await?)
+        Ok(Server::builder().add_service(guarded).serve_with_incoming_shutdown(incoming, shutdown).await?)
     }
 
     /// Refuses what comes, finishes what is in flight, flushes, and closes the data directory's files.

@@ -32,7 +32,9 @@ impl SmallDisk {
         match mount {
             Ok(output) if output.status.success() => Some(Self(folder)),
             refused => {
-                eprintln!("SKIPPED: a tmpfs cannot be mounted (root is needed): no disk was filled: {refused:?}");
+                eprintln!(
+                    "SKIPPED disk_full: a tmpfs cannot be mounted (root is needed): no disk was filled: {refused:?}"
+                );
                 None
             }
         }

@@ -59,7 +59,7 @@ async fn child_appends_until_the_node_fails() {
 /// Lines of strace's output and of the child's, in order of time.
 fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
-        eprintln!("SKIPPED: strace is not installed (apt-get install strace): no sync was made to fail");
+        eprintln!("SKIPPED durability: strace is not installed (apt-get install strace): no sync was made to fail");
         return None;
     }
     let output: PathBuf = data_dir.with_extension("strace");

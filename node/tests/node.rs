@@ -371,7 +371,8 @@ async fn a_remote_router_gets_the_same_answers() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let served = tokio::spawn(std::sync::Arc::clone(&opened.node).serve(listener, async { stopped.await.unwrap() }));
+    let served =
+        tokio::spawn(std::sync::Arc::clone(&opened.node).serve(listener, None, async { stopped.await.unwrap() }));
     let mut client = NodeClient::connect(format!("http://{address}"))
         .await
         .unwrap()

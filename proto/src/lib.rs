@@ -23,6 +23,7 @@ pub mod placement;
 pub mod profile_type;
 pub mod selection;
 pub mod tenant;
+pub mod tokens;
 pub mod wire;
 
 pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples};
@@ -35,3 +36,4 @@ pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash
 pub use profile_type::{ProfileType, ValueType};
 pub use selection::{Answer, Fold, Matcher, Selection, StackDetail, Window};
 pub use tenant::TenantId;
+pub use tokens::Tokens;

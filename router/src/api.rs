@@ -97,7 +97,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_method_that_a_path_does_not_take_is_an_error_like_all_others() {
-        let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"));
+        let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"), None);
         let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::Open);
         let request = Request::get("/v1development/profiles").body(Body::empty()).unwrap();
         let response = routes.call(request).await.unwrap();

@@ -5,64 +5,32 @@
 //! page's own.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use proto::TenantId;
+use proto::tokens::NoToken;
+use proto::{TenantId, Tokens};
 
 use crate::api::error::ApiError;
 
-/// Shorter tokens can be guessed.
-const TOKEN_BYTES_MIN: usize = 16;
-
 /// How requests are told apart.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Auth {
     /// No credential; the listeners are on loopback, and requests must name it.
     Loopback,
     /// No credential, by explicit wish (`--insecure-listen`).
     Open,
     /// One of these bearer tokens, for pushes and reads.
-    Tokens(Arc<[Box<[u8]>]>),
-}
-
-impl std::fmt::Debug for Auth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the tokens: this ends up in logs.
-        f.write_str(match self {
-            Self::Loopback => "Loopback",
-            Self::Open => "Open",
-            Self::Tokens(_) => "Tokens",
-        })
-    }
-}
-
-/// A token file that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenFileError {
-    /// Nothing in it.
-    #[error("the token file holds no token: write one token of at least {TOKEN_BYTES_MIN} characters per line")]
-    Empty,
-    /// A token that can be guessed.
-    #[error(
-        "line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: use for example `openssl rand -hex 32`"
-    )]
-    TooShort {
-        /// From 1.
-        line: usize,
-    },
+    Tokens(Tokens),
 }
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
-    #[error("a bearer token is needed: send `Authorization: Bearer TOKEN` with a token of the server's token file")]
-    NoToken,
-    #[error("the bearer token is none of the server's token file")]
-    WrongToken,
+    #[error(transparent)]
+    Token(#[from] NoToken),
     #[error("the Host header must name loopback (127.0.0.1, [::1] or localhost): this server has no token file")]
     ForeignHost,
     #[error("requests of pages of other origins are refused")]
@@ -70,25 +38,6 @@ pub(crate) enum Denied {
 }
 
 impl Auth {
-    /// Tokens of a token file: one per line, empty lines and lines that begin with # left out.
-    ///
-    /// # Errors
-    /// [`TokenFileError`] where it holds no usable token.
-    pub fn from_token_file(text: &str) -> Result<Self, TokenFileError> {
-        let mut tokens: Vec<Box<[u8]>> = Vec::new();
-        for (i, line) in text.lines().enumerate() {
-            let token = line.trim();
-            if token.is_empty() || token.starts_with('#') {
-                continue;
-            }
-            if token.len() < TOKEN_BYTES_MIN {
-                return Err(TokenFileError::TooShort { line: i + 1 });
-            }
-            tokens.push(token.as_bytes().into());
-        }
-        if tokens.is_empty() { Err(TokenFileError::Empty) } else { Ok(Self::Tokens(tokens.into())) }
-    }
-
     /// The tenant of an HTTP request.
     pub(crate) fn tenant(&self, headers: &HeaderMap) -> Result<TenantId, Denied> {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
@@ -107,20 +56,11 @@ impl Auth {
 
     /// The tenant of a gRPC request, from its `authorization` metadata.
     pub(crate) fn bearer(&self, authorization: Option<&str>) -> Result<TenantId, Denied> {
-        let Self::Tokens(tokens) = self else { return Ok(TenantId::default_tenant()) };
-        let token = authorization.and_then(|value| value.split_once(' '));
-        let Some((scheme, token)) = token else { return Err(Denied::NoToken) };
-        if !scheme.eq_ignore_ascii_case("bearer") {
-            return Err(Denied::NoToken);
+        if let Self::Tokens(tokens) = self {
+            tokens.check(authorization)?;
         }
-        // All are compared, so that the time says nothing about which one is near.
-        let matching = tokens.iter().filter(|known| equal_in_constant_time(known, token.trim().as_bytes())).count();
-        if matching > 0 { Ok(TenantId::default_tenant()) } else { Err(Denied::WrongToken) }
+        Ok(TenantId::default_tenant())
     }
-}
-
-fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
 /// Whether the authority of a `Host` header is loopback.
@@ -147,7 +87,7 @@ pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request,
         }
         Err(denied) => {
             let status = match denied {
-                Denied::NoToken | Denied::WrongToken => StatusCode::UNAUTHORIZED,
+                Denied::Token(_) => StatusCode::UNAUTHORIZED,
                 Denied::ForeignHost | Denied::ForeignOrigin => StatusCode::FORBIDDEN,
             };
             ApiError::denied(status, denied.to_string()).into_response()
@@ -179,20 +119,10 @@ mod tests {
     }
 
     #[test]
-    fn with_tokens_one_of_them_is_needed() {
-        let auth = Auth::from_token_file("# two\n0123456789abcdef\n\n fedcba9876543210 \n").unwrap();
-        assert_eq!(auth.bearer(None).err(), Some(Denied::NoToken));
-        assert_eq!(auth.bearer(Some("Basic 0123456789abcdef")).err(), Some(Denied::NoToken));
-        assert_eq!(auth.bearer(Some("Bearer 0123456789abcdeF")).err(), Some(Denied::WrongToken));
-        assert_eq!(auth.bearer(Some("Bearer 0123456789abcde")).err(), Some(Denied::WrongToken));
-        assert_eq!(auth.bearer(Some("bearer fedcba9876543210")).err(), None);
-        assert_eq!(auth.tenant(&headers(&[("host", "x.example")])).err(), Some(Denied::NoToken));
-    }
-
-    #[test]
-    fn a_token_file_without_usable_tokens_is_refused_and_tokens_are_never_printed() {
-        assert!(matches!(Auth::from_token_file("# none\n"), Err(TokenFileError::Empty)));
-        assert!(matches!(Auth::from_token_file("\nshort\n"), Err(TokenFileError::TooShort { line: 2 })));
-        assert!(!format!("{:?}", Auth::from_token_file("0123456789abcdef").unwrap()).contains("0123"));
+    fn with_tokens_one_of_them_is_needed_and_any_host_will_do() {
+        let auth = Auth::Tokens(Tokens::parse("0123456789abcdef").unwrap());
+        assert_eq!(auth.tenant(&headers(&[("host", "x.example")])).err(), Some(Denied::Token(NoToken::Missing)));
+        let token = ("authorization", "Bearer 0123456789abcdef");
+        assert_eq!(auth.tenant(&headers(&[("host", "x.example"), token])).err(), None);
     }
 }

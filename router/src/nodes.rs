@@ -9,7 +9,10 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::wire::node_server::Node;
-use proto::{Answer, Batch, LabelSet, Matcher, Selection, TenantId, Window, limits, wire};
+use proto::{Answer, Batch, LabelSet, Matcher, Selection, TenantId, Tokens, Window, limits, wire};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
@@ -21,13 +24,28 @@ enum Link {
 }
 
 struct Remote {
-    client: NodeClient<Channel>,
+    client: Client,
     endpoint: String,
     patience: Patience,
 }
 
+type Client = NodeClient<InterceptedService<Channel, Authorization>>;
+
+/// Says with each call who asks.
+#[derive(Clone)]
+struct Authorization(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Authorization {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(bearer) = &self.0 {
+            request.metadata_mut().insert("authorization", bearer.clone());
+        }
+        Ok(request)
+    }
+}
+
 impl Remote {
-    fn client(&self) -> NodeClient<Channel> {
+    fn client(&self) -> Client {
         self.client.clone()
     }
 
@@ -106,20 +124,23 @@ impl Nodes {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// A node elsewhere; connects when first used, and again whenever the connection broke.
+    /// A node elsewhere, to which the first of `tokens` is sent; connects when first used, and again whenever the connection
+    /// broke.
     #[must_use]
-    pub fn remote(endpoint: Endpoint) -> Self {
-        Self::remote_with(endpoint, PATIENCE)
+    pub fn remote(endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
+        Self::remote_with(endpoint, tokens, PATIENCE)
     }
 
-    fn remote_with(endpoint: Endpoint, patience: Patience) -> Self {
+    fn remote_with(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
+        // A token that no header can carry is none that a node takes.
+        let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
         let name = endpoint.uri().to_string();
         let endpoint = endpoint
             .connect_timeout(patience.alive)
             .http2_keep_alive_interval(patience.alive)
             .keep_alive_timeout(patience.alive)
             .keep_alive_while_idle(true);
-        let client = NodeClient::new(endpoint.connect_lazy())
+        let client = NodeClient::with_interceptor(endpoint.connect_lazy(), Authorization(bearer))
             .max_decoding_message_size(limits::NODE_MESSAGE_BYTES_MAX)
             .max_encoding_message_size(limits::NODE_MESSAGE_BYTES_MAX);
         let node = Remote { client, endpoint: name, patience };
@@ -225,7 +246,7 @@ mod tests {
     async fn error_of_a_silent_node(patience: Patience) -> (tonic::Code, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let nodes = Nodes::remote_with(endpoint, patience);
+        let nodes = Nodes::remote_with(endpoint, None, patience);
         let window = Window { start_ns: 0, end_ns: 1 };
         match nodes.series(&TenantId::default_tenant(), &[], window).await {
             Err(NodesError::Refused { status, .. }) => (status.code(), status.message().to_owned()),

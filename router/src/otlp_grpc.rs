@@ -217,8 +217,8 @@ mod tests {
 
     /// `grpc-status` of a call.
     async fn code(headers: &[(&'static str, &'static str)], body: Body) -> Code {
-        let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"));
-        let auth = Auth::from_token_file("0123456789abcdef").unwrap();
+        let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"), None);
+        let auth = Auth::Tokens(proto::Tokens::parse("0123456789abcdef").unwrap());
         let mut service = OtlpGrpc::new(Pusher::new(nodes, &mut Registry::default()), auth);
         let mut request = http::Request::post(EXPORT);
         for &(name, value) in headers {

@@ -44,6 +44,8 @@ pub struct Setup {
     pub binary: Option<PathBuf>,
     /// Sent with every request.
     pub token: Option<String>,
+    /// Which tokens all its processes ask for.
+    pub token_file: Option<PathBuf>,
 }
 
 impl Default for Setup {
@@ -56,6 +58,7 @@ impl Default for Setup {
             data_dir: None,
             binary: None,
             token: None,
+            token_file: None,
         }
     }
 }
@@ -199,6 +202,7 @@ impl Varve {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
             command.env_remove(name);
         }
+        command.envs(self.setup.token_file.iter().map(|file| ("VARVE_TOKEN_FILE", file)));
         command.current_dir(self.folder.path()).spawn().unwrap()
     }
 

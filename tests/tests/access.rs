@@ -5,6 +5,8 @@
 use std::net::TcpListener;
 use std::process::Command;
 
+use proto::wire;
+use proto::wire::node_client::NodeClient;
 use tests::grpc::{Sending, export};
 use tests::http::{raw, request};
 use tests::otlp::{Request, now_ns, stack};
@@ -129,6 +131,26 @@ fn with_a_token_file_pushes_and_reads_need_one_of_its_tokens() {
         .unwrap();
     assert!(with.status.success(), "{}", String::from_utf8_lossy(&with.stderr));
     assert!(!varve.said().contains(TOKEN), "tokens are never logged");
+}
+
+#[test]
+fn a_node_wants_a_token_too_and_its_router_has_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("tokens");
+    std::fs::write(&file, TOKEN).unwrap();
+    for processes in [Processes::One, Processes::Three] {
+        let token_file = Some(file.clone());
+        let varve = Varve::start(Setup { processes, token: Some(TOKEN.to_owned()), token_file, ..Setup::default() });
+        let status = tokio::runtime::Runtime::new().unwrap().block_on(async {
+            let mut node = NodeClient::connect(format!("http://{}", varve.node)).await.unwrap();
+            let request = wire::SeriesRequest { shard: 1, tenant: "default".to_owned(), ..Default::default() };
+            node.series(request).await.unwrap_err()
+        });
+        assert_eq!(status.code(), Code::Unauthenticated, "{status}");
+        assert_eq!(varve.push_otlp(&push(), None).status, 200);
+        let labels = varve.get("/api/v1/label/service_name/values", &[]);
+        assert!(labels.text().contains("access"), "{}", labels.text());
+    }
 }
 
 /// What `varve` says when it does not start with these arguments.

@@ -10,12 +10,12 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use proto::Tokens;
 use serde_json::Value;
 use ureq::http::StatusCode;
 
 use self::printable::printable;
 use crate::command::ServerOptions;
-use crate::token_file::TokenFile;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ impl Server {
             bail!("--endpoint {endpoint} must be http://HOST:PORT: put a TLS proxy of yours in between where needed");
         }
         let config = ureq::Agent::config_builder().http_status_as_error(false).timeout_recv_response(Some(PATIENCE));
-        let token = options.token_file.as_ref().map(TokenFile::first).transpose()?;
+        let token = options.token_file.as_ref().map(Tokens::first);
         let authorization = token.map(|token| format!("Bearer {token}"));
         Ok(Self { agent: config.build().new_agent(), endpoint, authorization })
     }

@@ -8,9 +8,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytesize::ByteSize;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use proto::Tokens;
 
 use crate::config_file::{self, ConfigFile};
-use crate::token_file::TokenFile;
+use crate::token_file;
 
 /// Fleet-wide continuous profiling: record which line of which program spends CPU, keep it, ask in PromQL.
 ///
@@ -95,9 +96,9 @@ pub(crate) struct RouterOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AccessOptions {
-    /// File with bearer tokens, one per line: pushes and reads need one of them
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
-    pub(crate) token_file: Option<TokenFile>,
+    /// File with bearer tokens, one per line: pushes and reads need one of them; a router sends the first to its node
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
+    pub(crate) token_file: Option<Tokens>,
     /// Listen beyond loopback without a token: everybody who reaches the port may read and write
     #[arg(long, env = "VARVE_INSECURE_LISTEN")]
     pub(crate) insecure_listen: bool,
@@ -169,8 +170,8 @@ pub(crate) struct AgentRoleOptions {
     #[arg(long, env = "VARVE_COMPRESSION", default_value = "gzip", value_parser = ["gzip", "zstd"])]
     pub(crate) compression: String,
     /// File whose first token is sent as bearer token
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
-    pub(crate) token_file: Option<TokenFile>,
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
+    pub(crate) token_file: Option<Tokens>,
     /// /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
@@ -182,8 +183,8 @@ pub(crate) struct ServerOptions {
     #[arg(long, env = "VARVE_ENDPOINT", default_value = "http://127.0.0.1:4040", value_name = "URL")]
     pub(crate) endpoint: String,
     /// File whose first token is sent as bearer token
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = TokenFile::read)]
-    pub(crate) token_file: Option<TokenFile>,
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
+    pub(crate) token_file: Option<Tokens>,
 }
 
 /// Options of `varve query`.

@@ -24,8 +24,8 @@ pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpL
 
 /// Who may connect to these addresses.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
-    if let Some(file) = &access.token_file {
-        return file.auth();
+    if let Some(tokens) = &access.token_file {
+        return Ok(Auth::Tokens(tokens.clone()));
     }
     if access.insecure_listen {
         return Ok(Auth::Open);
@@ -36,14 +36,6 @@ pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Res
          everybody who reaches it may read and write",
     )?;
     Ok(Auth::Loopback)
-}
-
-/// Refuses that a node, which knows no tokens, is reached from elsewhere.
-pub(crate) fn check_node(listen: &[SocketAddr], access: &AccessOptions) -> anyhow::Result<()> {
-    if access.insecure_listen {
-        return Ok(());
-    }
-    check_loopback(listen, "nodes know no tokens; say --insecure-listen if only routers reach it")
 }
 
 /// Refuses addresses beyond loopback.

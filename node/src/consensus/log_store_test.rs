@@ -255,7 +255,9 @@ impl Drop for SmallDisk {
 #[tokio::test]
 async fn a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced() {
     let Some(disk) = SmallDisk::mount() else {
-        eprintln!("SKIPPED: a tmpfs cannot be mounted (root is needed): no disk was filled");
+        eprintln!(
+            "SKIPPED a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced: a tmpfs cannot be mounted (root is needed): no disk was filled"
+        );
         return;
     };
     let mut synced = 0;

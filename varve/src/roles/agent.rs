@@ -27,7 +27,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let config = Config {
         endpoint,
         frequency_hz: sampling.frequency_hz,
-        token: token_file.map(|file| file.first()).transpose()?.map(Token::new),
+        token: token_file.map(|tokens| Token::new(tokens.first().to_owned())),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
     };
     let stop = CancellationToken::new();

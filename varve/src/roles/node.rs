@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use ::node::{Config, Node};
 use anyhow::Context as _;
-use router::auth::Auth;
 
 use super::{Servers, StopSignals};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
@@ -13,7 +12,7 @@ use crate::{listen, operations};
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
-    listen::check_node(&[storage.node_listen, http_listen], &access)?;
+    let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let operations_listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
@@ -22,11 +21,10 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let ready_node = Arc::clone(&node);
     let readiness =
         Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the replica is not ready".to_owned()) });
-    let auth = if access.insecure_listen { Auth::Open } else { Auth::Loopback };
     servers.http(operations_listener, operations::health(readiness).merge(operations::metrics(registry, auth)));
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
-    servers.spawn(async move { served.serve(listener, stop).await.context("node") });
+    servers.spawn(async move { served.serve(listener, access.token_file, stop).await.context("node") });
     let outcome = tokio::select! {
         () = stop_signals.asked() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),

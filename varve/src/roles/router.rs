@@ -32,7 +32,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let servers = Servers::default();
     // It keeps nothing: it is ready when it listens, and says of each request whether the node answered.
     let readiness = Arc::new(|| Ok(()));
-    let backing = Backing { nodes: Nodes::remote(endpoint), symbols, agent, auth };
+    let backing = Backing { nodes: Nodes::remote(endpoint, access.token_file.as_ref()), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
         () = stop_signals.asked() => Ok(()),

@@ -19,8 +19,8 @@ use crate::{listen, operations};
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
-    let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
-    listen::check_node(&[storage.node_listen], &access)?;
+    let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
+    let auth = listen::auth(&access, &listen)?;
     let receiver = Receiver::bind(&router).await?;
     let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
     let (page, otlp_grpc) = (receiver.http_address()?, receiver.otlp_grpc_address()?);
@@ -38,9 +38,9 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::clone(&node) as _);
     receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
-    let served = Arc::clone(&node);
+    let (served, tokens) = (Arc::clone(&node), access.token_file.clone());
     let stop = servers.stop.clone().cancelled_owned();
-    servers.spawn(async move { served.serve(node_listener, stop).await.context("node") });
+    servers.spawn(async move { served.serve(node_listener, tokens, stop).await.context("node") });
 
     let stop_agent = CancellationToken::new();
     let agent = if no_agent {
@@ -49,7 +49,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         let config = ::agent::Config {
             endpoint: format!("http://{}", reachable(otlp_grpc)),
             frequency_hz: sampling.frequency_hz,
-            token: access.token_file.map(|file| file.first()).transpose()?.map(::agent::Token::new),
+            token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
             // It does not leave the host: gzip would only cost CPU.
             compression: ::agent::Compression::Zstd,
         };

@@ -1,0 +1,112 @@
+//! Bearer tokens, as a token file lists them: what routers and nodes ask for, and agents, clients and routers send.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Shorter tokens can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// The tokens of one file, at least one. Never printed: this ends up in logs.
+#[derive(Clone)]
+pub struct Tokens(Arc<[Box<str>]>);
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tokens", self.0.len())
+    }
+}
+
+/// A token file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// Nothing in it.
+    #[error("the token file holds no token: write one token of at least {TOKEN_BYTES_MIN} characters per line")]
+    Empty,
+    /// A token that can be guessed.
+    #[error(
+        "line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: use for example `openssl rand -hex 32`"
+    )]
+    TooShort {
+        /// From 1.
+        line: usize,
+    },
+}
+
+/// Why a request without a good token is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoToken {
+    /// There is none.
+    #[error("a bearer token is needed: send `Authorization: Bearer TOKEN` with a token of the server's token file")]
+    Missing,
+    /// It is another.
+    #[error("the bearer token is none of the server's token file")]
+    Wrong,
+}
+
+impl Tokens {
+    /// Tokens of a token file: one per line, empty lines and lines that begin with # left out.
+    ///
+    /// # Errors
+    /// [`TokenFileError`] where it holds no usable token.
+    pub fn parse(text: &str) -> Result<Self, TokenFileError> {
+        let lines = text.lines().map(str::trim).zip(1..);
+        let tokens: Vec<_> = lines.filter(|(token, _)| !token.is_empty() && !token.starts_with('#')).collect();
+        if let Some(&(_, line)) = tokens.iter().find(|(token, _)| token.len() < TOKEN_BYTES_MIN) {
+            return Err(TokenFileError::TooShort { line });
+        }
+        if tokens.is_empty() {
+            return Err(TokenFileError::Empty);
+        }
+        Ok(Self(tokens.into_iter().map(|(token, _)| token.into()).collect()))
+    }
+
+    /// The one that a client sends.
+    #[must_use]
+    pub fn first(&self) -> &str {
+        &self.0[0]
+    }
+
+    /// Whether the value of an `Authorization` header, or of gRPC's metadata, is one of them.
+    ///
+    /// # Errors
+    /// [`NoToken`] if not.
+    pub fn check(&self, authorization: Option<&str>) -> Result<(), NoToken> {
+        let Some((scheme, token)) = authorization.and_then(|value| value.split_once(' ')) else {
+            return Err(NoToken::Missing);
+        };
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(NoToken::Missing);
+        }
+        // All are compared, so that the time says nothing about which one is near.
+        let token = token.trim().as_bytes();
+        let matching = self.0.iter().filter(|known| equal_in_constant_time(known.as_bytes(), token)).count();
+        if matching > 0 { Ok(()) } else { Err(NoToken::Wrong) }
+    }
+}
+
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_the_files_tokens_is_needed() {
+        let tokens = Tokens::parse("# two\n0123456789abcdef\n\n fedcba9876543210 \n").unwrap();
+        assert_eq!(tokens.first(), "0123456789abcdef");
+        assert_eq!(tokens.check(None), Err(NoToken::Missing));
+        assert_eq!(tokens.check(Some("Basic 0123456789abcdef")), Err(NoToken::Missing));
+        assert_eq!(tokens.check(Some("Bearer 0123456789abcdeF")), Err(NoToken::Wrong));
+        assert_eq!(tokens.check(Some("Bearer 0123456789abcde")), Err(NoToken::Wrong));
+        assert_eq!(tokens.check(Some("bearer fedcba9876543210")), Ok(()));
+    }
+
+    #[test]
+    fn a_file_without_usable_tokens_is_refused_and_tokens_are_never_printed() {
+        assert!(matches!(Tokens::parse("# none\n"), Err(TokenFileError::Empty)));
+        assert!(matches!(Tokens::parse("\nshort\n"), Err(TokenFileError::TooShort { line: 2 })));
+        assert!(!format!("{:?}", Tokens::parse("0123456789abcdef").unwrap()).contains("0123"));
+    }
+}
