@@ -5,12 +5,14 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
+use bytes::Bytes;
 use prost::Message;
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, TenantId, limits};
 use serde_json::json;
 
 use super::error::ApiError;
+use crate::admission::InFlight;
 use crate::body::{self, BodyError};
 use crate::ingest::IngestError;
 use crate::ingest::unpack::Encoding;
@@ -33,7 +35,8 @@ async fn push_otlp(
     Extension(tenant): Extension<TenantId>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let content_type = header_text(request.headers(), header::CONTENT_TYPE.as_str());
+    let received = receive(&pusher, request).await?;
+    let content_type = header_text(&received.headers, header::CONTENT_TYPE.as_str());
     let media_type = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let format = match media_type.as_str() {
         "application/x-protobuf" | "application/protobuf" => Format::OtlpProtobuf,
@@ -41,7 +44,7 @@ async fn push_otlp(
         _ => return Err(unsupported_content_type(&media_type)),
     };
     let is_json = matches!(format, Format::OtlpJson);
-    let accepted = receive(&pusher, &tenant, format, request).await?;
+    let accepted = push(&pusher, &tenant, format, received).await?;
     let answer = response(&accepted);
     if !is_json {
         return Ok(([(header::CONTENT_TYPE, "application/x-protobuf")], answer.encode_to_vec()).into_response());
@@ -59,8 +62,9 @@ async fn push_pprof(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let received = receive(&pusher, request).await?;
     let format = pprof_format(query.as_deref().unwrap_or_default())?;
-    let accepted = receive(&pusher, &tenant, format, request).await?;
+    let accepted = push(&pusher, &tenant, format, received).await?;
     let data = json!({"samples": accepted.samples, "warnings": accepted.warnings});
     Ok(Json(json!({"status": "success", "data": data})).into_response())
 }
@@ -91,17 +95,32 @@ fn pprof_format(query: &str) -> Result<Format, ApiError> {
     Ok(Format::Pprof { name, labels })
 }
 
-async fn receive(pusher: &Pusher, tenant: &TenantId, format: Format, request: Request) -> Result<Accepted, ApiError> {
-    let headers = request.headers();
-    let encoding = Encoding::parse(header_text(headers, header::CONTENT_ENCODING.as_str())).map_err(PushError::from)?;
-    let key = client_key(headers)?;
-    let announced: usize = header_text(headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(0);
+/// A request, all of it.
+struct Received {
+    headers: HeaderMap,
+    bytes: Bytes,
+    in_flight: InFlight,
+}
+
+/// Reads the body before anything else is looked at: a client that is answered while it still sends sees a broken connection,
+/// and not what is wrong.
+async fn receive(pusher: &Pusher, request: Request) -> Result<Received, ApiError> {
+    let (parts, body) = request.into_parts();
+    let announced: usize = header_text(&parts.headers, header::CONTENT_LENGTH.as_str()).parse().unwrap_or(0);
     let bytes_max = limits::PUSH_BYTES_MAX;
     if announced > bytes_max {
         return Err(PushError::from(BodyError::TooLarge { bytes_max }).into());
     }
     let mut in_flight = pusher.enter(0).map_err(PushError::from)?;
-    let bytes = body::read(request.into_body(), &mut in_flight, bytes_max).await.map_err(PushError::from)?;
+    let bytes = body::read(body, &mut in_flight, bytes_max).await.map_err(PushError::from)?;
+    Ok(Received { headers: parts.headers, bytes, in_flight })
+}
+
+async fn push(pusher: &Pusher, tenant: &TenantId, format: Format, received: Received) -> Result<Accepted, ApiError> {
+    let Received { headers, bytes, in_flight } = received;
+    let encoding =
+        Encoding::parse(header_text(&headers, header::CONTENT_ENCODING.as_str())).map_err(PushError::from)?;
+    let key = client_key(&headers)?;
     Ok(pusher.push(tenant, PushBody { format, encoding, bytes, key }, in_flight).await?)
 }
 
