@@ -259,10 +259,13 @@ fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default
 #[test]
 fn what_varve_config_prints_is_a_file_that_config_reads() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("varve.toml");
+    let (file, tokens) = (folder.path().join("varve.toml"), folder.path().join("tokens"));
+    std::fs::write(&tokens, TOKEN).unwrap();
     let print =
         |arguments: &[&str]| Command::new(varve_binary()).arg("config").args(arguments).env_clear().output().unwrap();
-    let first = print(&["--frequency-hz", "97", "--no-agent", "--disk-max", "3GiB", "--token-file", "/x"]);
+    let first =
+        print(&["--frequency-hz", "97", "--no-agent", "--disk-max", "3GiB", "--token-file", tokens.to_str().unwrap()]);
+    assert!(first.status.success() && !String::from_utf8_lossy(&first.stdout).contains(TOKEN));
     std::fs::write(&file, &first.stdout).unwrap();
     let second = print(&["--config", file.to_str().unwrap()]);
     assert_eq!(String::from_utf8_lossy(&second.stdout), String::from_utf8_lossy(&first.stdout));
