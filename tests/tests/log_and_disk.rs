@@ -165,14 +165,20 @@ fn push_at(varve: &Varve, service: &str, time_ns: u64, samples: u64) {
 
 #[test]
 fn data_older_than_the_retention_is_dropped_and_younger_stays() {
-    let mut varve = Varve::start(Setup::default().flags(&["--retention", "2d"]));
+    let mut varve = Varve::up();
     let now = now_ns();
     push_at(&varve, "young", now - DAY_NS, 100);
     push_at(&varve, "now", now, 100);
     push_at(&varve, "old", now - 10 * DAY_NS, 100);
+    assert!(varve.terminate().success());
+    varve.setup.flags = vec!["--retention".to_owned(), "2d".to_owned()];
+    varve.launch();
     eventually("the old data is dropped", Duration::from_secs(30), || total_ever(&varve, "old") == 0.0);
     let want = (100 * PERIOD_NS) as f64;
     assert_eq!((total_ever(&varve, "young"), total_ever(&varve, "now")), (want, want));
+    let body = Request::new("old").seen(stack(&["f"]), vec![now - 10 * DAY_NS]).bytes();
+    let refused = varve.push_otlp(&body, None).refused_with(&[400]);
+    assert!(refused.text().contains("--retention"), "{}", refused.text());
     varve.kill();
     varve.launch();
     assert_eq!([total_ever(&varve, "old"), total_ever(&varve, "young"), total_ever(&varve, "now")], [0.0, want, want]);
@@ -189,6 +195,9 @@ fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     }
     let want = (1000 * PERIOD_NS) as f64;
     assert_eq!((total_ever(&varve, "oldest"), total_ever(&varve, "newest")), (want, want));
+    // Flushed: what is in memory takes no disk.
+    assert!(varve.terminate().success());
+    varve.launch();
     // What lies in a shard's folder counts, whoever put it there: real profiles of this size would take minutes to push.
     let ballast = varve.data_dir().join("shard-0001/ballast");
     let filled = Command::new("fallocate").args(["-l", "600MiB"]).arg(&ballast).status().unwrap();
