@@ -18,6 +18,7 @@ mod consensus;
 mod directory;
 mod error;
 mod failure;
+mod grpc;
 mod metrics;
 mod node;
 mod proposal;

@@ -1,9 +1,10 @@
 //! What becomes of a batch before it is proposed: parts that fit into entries, and the bytes of each.
 
+use std::sync::Arc;
+
 use bytes::{BufMut as _, BytesMut};
 use prost::Message as _;
-use proto::batch::BatchError;
-use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits, wire};
+use proto::{Batch, BatchId, Command, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::consensus::Payload;
@@ -16,37 +17,41 @@ const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
 /// A batch that cannot become entries.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProposalError {
-    #[error(transparent)]
-    Batch(#[from] BatchError),
     #[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
     SampleTooLarge { bytes: usize },
 }
 
 /// The command of an entry, encoded; what is missing is the time at which it is proposed.
 #[derive(Debug)]
-pub(crate) struct Proposal(BytesMut);
+pub(crate) struct Proposal {
+    bytes: BytesMut,
+    command: Command,
+}
 
 impl Proposal {
-    pub(crate) fn append(batch: &Batch) -> Self {
-        Self::encode(&wire::entry::Command::Append(batch.to_wire()))
+    pub(crate) fn append(batch: Arc<Batch>) -> Self {
+        Self::encode(Command::Append(batch))
     }
 
     pub(crate) fn expire(before_ns: i64) -> Self {
-        Self::encode(&wire::entry::Command::Expire(wire::Expire { before_ns }))
+        Self::encode(Command::Expire { before_ns })
     }
 
-    fn encode(command: &wire::entry::Command) -> Self {
+    fn encode(from: Command) -> Self {
+        let command = from.to_wire();
         let mut bytes = BytesMut::with_capacity(ENTRY_OVERHEAD_BYTES + command.encoded_len());
         bytes.put_u8(PROPOSED_AT_TAG);
         bytes.put_u64_le(0);
         command.encode(&mut bytes);
-        Self(bytes)
+        Self { bytes, command: from }
     }
 
     /// The entry. The time is set last, when the order in the log is known, so that it never goes backwards there.
     pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
-        self.0[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
-        Payload(self.0.freeze())
+        self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
+        let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);
+        let entry = proto::Entry { proposed_at_ns, command: self.command };
+        Payload::proposed(self.bytes.freeze(), entry)
     }
 }
 
@@ -54,10 +59,14 @@ impl Proposal {
 ///
 /// A part has an id of its own, so that a retry after some of them were acknowledged counts each once. Where the cuts are
 /// depends on the batch alone, and not on what the shard knows at the moment: a retry is cut in the same places.
-pub(crate) fn parts(from: wire::Batch) -> Result<Vec<Batch>, ProposalError> {
-    let bytes = from.encoded_len();
-    let batch = Batch::from_wire(from)?;
-    if bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX {
+pub(crate) fn parts(batch: Batch) -> Result<Vec<Batch>, ProposalError> {
+    let fits = |bytes: usize| bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX;
+    // Nearly always it is small enough without being encoded.
+    if fits(batch.memory_bytes()) {
+        return Ok(vec![batch]);
+    }
+    let bytes = batch.to_wire().encoded_len();
+    if fits(bytes) {
         return Ok(vec![batch]);
     }
     let mut parts = Vec::new();
@@ -141,10 +150,10 @@ fn part_id(whole: BatchId, side: u8) -> BatchId {
 mod tests {
     use super::*;
     use proto::dictionary::stack_hash;
-    use proto::{Command, Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId};
+    use proto::{Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId};
 
     fn decode(payload: Payload) -> proto::Entry {
-        proto::Entry::from_wire(wire::Entry::decode(payload.0).unwrap()).unwrap()
+        proto::Entry::from_wire(proto::wire::Entry::decode(payload.bytes().clone()).unwrap()).unwrap()
     }
 
     /// A batch of `samples` samples in two series; each sample has a stack of its own, with a function name of `name_bytes`.
@@ -192,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_entry_reads_back_with_the_time_that_was_set_last() {
-        let entry = decode(Proposal::append(&batch(3, 10)).at(77));
+        let entry = decode(Proposal::append(Arc::new(batch(3, 10))).at(77));
         assert_eq!(entry.proposed_at_ns, 77);
         let Command::Append(read) = entry.command else { panic!() };
         assert_eq!(contents(&read), contents(&batch(3, 10)));
@@ -202,25 +211,24 @@ mod tests {
 
     #[test]
     fn a_batch_that_fits_stays_whole_and_keeps_its_id() {
-        let parts = parts(batch(100, 100).to_wire()).unwrap();
+        let parts = parts(batch(100, 100)).unwrap();
         assert_eq!((parts.len(), parts[0].id), (1, Some(BatchId(5))));
     }
 
     #[test]
     fn a_large_batch_is_cut_into_parts_that_fit_and_hold_every_sample_once() {
         let whole = batch(1000, 50_000);
-        let parts = parts(whole.to_wire()).unwrap();
+        let parts = parts(whole.clone()).unwrap();
         assert!(parts.len() >= 4, "{}", parts.len());
         for part in &parts {
-            assert!(Proposal::append(part).at(u64::MAX).0.len() <= limits::ENTRY_BYTES_MAX);
+            assert!(Proposal::append(Arc::new(part.clone())).at(0).bytes().len() <= limits::ENTRY_BYTES_MAX);
         }
         assert_eq!(parts.iter().flat_map(contents).collect::<Vec<_>>(), contents(&whole));
     }
 
     #[test]
     fn parts_have_ids_of_their_own_and_a_retry_has_the_same() {
-        let ids =
-            || parts(batch(1000, 50_000).to_wire()).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
+        let ids = || parts(batch(1000, 50_000)).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
         let distinct: std::collections::BTreeSet<_> = ids().into_iter().collect();
         assert_eq!(distinct.len(), ids().len());
         assert_eq!(ids(), ids());
@@ -239,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_sample_that_fits_into_no_entry_is_refused() {
-        let error = parts(batch(1, limits::ENTRY_BYTES_MAX).to_wire()).unwrap_err();
+        let error = parts(batch(1, limits::ENTRY_BYTES_MAX)).unwrap_err();
         assert!(matches!(error, ProposalError::SampleTooLarge { .. }), "{error}");
     }
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use prost::Message as _;
 use proto::placement::FIRST_DATA_SHARD;
-use proto::{Matcher, Selection, TenantId, Window, wire};
-use storage_engine::{Outcome, SelectError, SeriesAnswer, StripError};
+use proto::{Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, TenantId, Window};
+use storage_engine::{Outcome, SelectError, StripError};
 use tokio::task::spawn_blocking;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 use crate::clock::now_ns;
 use crate::error::ReplicaError;
@@ -21,41 +20,32 @@ use crate::retention::expired_before_ns;
 struct Refused(Refusal, Status);
 
 #[tonic::async_trait]
-impl wire::node_server::Node for Node {
-    async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+impl Shards for Node {
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
         // A task of its own: a caller who goes away does not free what his append still takes.
-        let append = tokio::spawn(async move { append(&shared, request.into_inner()).await });
+        let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
         let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
-        appended.map(Response::new).map_err(|Refused(reason, status)| {
+        appended.map_err(|Refused(reason, status)| {
             self.shared.metrics.refused(reason);
             status
         })
     }
 
-    async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
-        let request = request.into_inner();
-        check_shard(request.shard)?;
-        let selection = Selection::from_wire(request).map_err(|error| Status::invalid_argument(error.to_string()))?;
-        let select = move |replica: &Replica| Ok(replica.shard().engine().select(&selection)?.to_wire());
-        self.shared.read(select).await.map(Response::new)
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+        check_shard(shard)?;
+        self.shared.read(move |replica| replica.shard().engine().select(&selection)).await
     }
 
-    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
-        let request = request.into_inner();
-        check_shard(request.shard)?;
-        let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
-        let tenant = TenantId::new(&request.tenant).map_err(|error| invalid(&error))?;
-        let matchers: Result<Vec<_>, _> = request.matchers.into_iter().map(Matcher::from_wire).collect();
-        let matchers = matchers.map_err(|error| invalid(&error))?;
-        let window = Window { start_ns: request.start_ns, end_ns: request.end_ns };
-        let series = move |replica: &Replica| {
-            let SeriesAnswer { series, attribute_names } =
-                replica.shard().engine().series(&tenant, &matchers, window)?;
-            let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
-            Ok(wire::SeriesResponse { series, attribute_names })
-        };
-        self.shared.read(series).await.map(Response::new)
+    async fn series(
+        &self,
+        shard: u32,
+        tenant: TenantId,
+        matchers: Vec<Matcher>,
+        window: Window,
+    ) -> Result<SeriesAnswer, Status> {
+        check_shard(shard)?;
+        self.shared.read(move |replica| replica.shard().engine().series(&tenant, &matchers, window)).await
     }
 }
 
@@ -142,19 +132,18 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
     }
 }
 
-async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::AppendResponse, Refused> {
+async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Refused> {
     let misplaced = |status| Refused(Refusal::Misplaced, status);
-    check_shard(request.shard).map_err(misplaced)?;
+    check_shard(shard).map_err(misplaced)?;
     let epoch = shared.placement.epoch();
-    if request.placement_epoch != epoch {
-        let text = format!("placement {} is not this node's, {epoch}: ask for it again", request.placement_epoch);
+    if placement_epoch != epoch {
+        let text = format!("placement {placement_epoch} is not this node's, {epoch}: ask for it again");
         return Err(misplaced(Status::failed_precondition(text)));
     }
     let replica = shared.appendable()?;
     let invalid = |text: String| Refused(Refusal::Invalid, Status::invalid_argument(text));
-    let batch = request.batch.ok_or_else(|| invalid("the request has no batch".to_owned()))?;
     // A batch that is larger than everything that may be in flight is taken when it is alone.
-    let bytes = batch.encoded_len().min(APPENDS_IN_FLIGHT_BYTES_MAX);
+    let bytes = batch.memory_bytes().min(APPENDS_IN_FLIGHT_BYTES_MAX);
     let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
     let Ok(_in_flight) = shared.appends.try_acquire_many(permits) else {
         let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
@@ -164,8 +153,7 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
     // Both errors are for good: a sample that fits into no entry never will.
     let parts = cut.map_err(|error: ProposalError| invalid(error.to_string()))?;
     let retention = shared.config.retention;
-    let mut answer =
-        wire::AppendResponse { duplicate: true, samples_too_old: 0, retention_seconds: retention.as_secs() };
+    let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
         let (part, too_old) = without_older(part, expired_before_ns(now_ns(), retention));
         answer.samples_too_old += too_old;
@@ -178,10 +166,10 @@ async fn append(shared: &Shared, request: wire::AppendRequest) -> Result<wire::A
 }
 
 /// Proposes a batch that fits into an entry, without what the shard knows.
-async fn append_part(replica: &Arc<Replica>, batch: proto::Batch) -> Result<Outcome, Refused> {
+async fn append_part(replica: &Arc<Replica>, batch: Batch) -> Result<Outcome, Refused> {
     let batch = Arc::new(batch);
     let (of, whole) = (Arc::clone(replica), Arc::clone(&batch));
-    let strip = move || of.shard().engine().strip(&whole).map(|stripped| Proposal::append(&stripped));
+    let strip = move || of.shard().engine().strip(&whole).map(|stripped| Proposal::append(Arc::new(stripped)));
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
     let stripped = stripped.map_err(|error| match error {
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
@@ -193,7 +181,7 @@ async fn append_part(replica: &Arc<Replica>, batch: proto::Batch) -> Result<Outc
         return Ok(outcome);
     }
     // What was stripped has been dropped meanwhile: with all definitions it cannot dangle.
-    let whole = spawn_blocking(move || Proposal::append(&batch)).await.map_err(panicked)?;
+    let whole = spawn_blocking(move || Proposal::append(batch)).await.map_err(panicked)?;
     match replica.propose(whole).await.map_err(refused)? {
         Outcome::Dangling => {
             let text = "the batch refers to definitions that it does not hold: send it with all of them";

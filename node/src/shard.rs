@@ -10,7 +10,6 @@ use std::time::Instant;
 use bytes::Bytes;
 use openraft::EntryPayload;
 use parking_lot::Mutex;
-use prost::Message as _;
 use storage_engine::{Engine, Outcome, Position};
 
 use crate::consensus::RecordError;
@@ -116,8 +115,8 @@ impl Shard {
                 Outcome::Applied
             }
             EntryPayload::Normal(payload) => {
-                self.unflushed_bytes.fetch_add(payload.0.len() as u64, Ordering::Relaxed);
-                self.engine.apply(position, &decode(payload.0)?)?
+                self.unflushed_bytes.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
+                self.engine.apply(position, &*payload.entry()?)?
             }
         };
         self.wants_flush.store(self.engine.wants_flush(), Ordering::Relaxed);
@@ -146,14 +145,4 @@ fn log_id(position: Option<Position>) -> Result<Option<LogId>, RecordError> {
 
 fn membership(stored: Option<Bytes>) -> Result<StoredMembership, RecordError> {
     stored.map_or_else(|| Ok(StoredMembership::default()), |bytes| record::decode_membership(&bytes))
-}
-
-/// Its checksum held, so what does not decode was proposed by broken software; no replica may guess what it means.
-fn decode(payload: Bytes) -> Result<proto::Entry, RecordError> {
-    let broken = RecordError::Content { record: "entry's command" };
-    let Ok(wire) = proto::wire::Entry::decode(payload) else { return Err(broken) };
-    proto::Entry::from_wire(wire).map_err(|error| {
-        tracing::error!(%error, "an entry of the log contradicts itself");
-        broken
-    })
 }

@@ -127,6 +127,16 @@ impl Batch {
         }
     }
 
+    /// Bytes that it takes in memory, about, and more than its wire form.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        // Columns of a sample, and what varints may take more.
+        const SAMPLE_BYTES: usize = 10 + 5 + 10 + 5;
+        let labels = |series: &SeriesSamples| series.labels.as_ref().map_or(0, LabelSet::memory_bytes);
+        let series = |series: &SeriesSamples| 64 + labels(series) + series.samples.len() * SAMPLE_BYTES;
+        self.dictionary.memory_bytes() + self.series.iter().map(series).sum::<usize>()
+    }
+
     /// The batch that was sent, its ids checked.
     ///
     /// # Errors

@@ -28,6 +28,26 @@ impl BuildId {
     }
 }
 
+impl BuildId {
+    /// Appends the bytes of its text.
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Gnu(bytes) => {
+                out.extend(b"gnu:");
+                write_hex(bytes, out);
+            }
+            Self::Go(id) => {
+                out.extend(b"go:");
+                out.extend(id.as_bytes());
+            }
+            Self::Htlhash(bytes) => {
+                out.extend(b"htlhash:");
+                write_hex(bytes, out);
+            }
+        }
+    }
+}
+
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,15 +58,19 @@ impl fmt::Display for BuildId {
     }
 }
 
+fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    }
+}
+
 /// Lower-case hexadecimal, two digits a byte.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
+    let mut digits = Vec::with_capacity(bytes.len() * 2);
+    write_hex(bytes, &mut digits);
+    digits.into_iter().map(char::from).collect()
 }
 
 /// The bytes of an even number of hexadecimal digits of either case; `None` for anything else.
@@ -67,6 +91,15 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bytes_that_are_hashed_are_those_of_the_text() {
+        for id in [BuildId::Gnu(vec![0, 0x9f, 0xff]), BuildId::Go("a/b".to_owned()), BuildId::Htlhash([7; 16])] {
+            let mut bytes = Vec::new();
+            id.write_to(&mut bytes);
+            assert_eq!(bytes, id.to_string().into_bytes());
+        }
+    }
 
     #[test]
     fn every_kind_reads_what_it_writes() {

@@ -6,7 +6,7 @@
 
 use foldhash::fast::FixedState;
 use indexmap::{IndexMap, IndexSet};
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
@@ -222,42 +222,49 @@ impl Dictionary {
     /// The hash of a location's identity; the ids in it do not matter, what they stand for does.
     #[must_use]
     pub fn location_hash(&self, id: u32) -> u128 {
-        let mut hash = Xxh3::new();
-        let text = |hash: &mut Xxh3, text: &str| {
-            hash.update(&(text.len() as u64).to_le_bytes());
-            hash.update(text.as_bytes());
+        // Hashed in one go: most encodings are shorter than the state of a hash that is fed in parts.
+        let mut bytes = Vec::with_capacity(256);
+        let text = |bytes: &mut Vec<u8>, text: &str| {
+            bytes.extend((text.len() as u64).to_le_bytes());
+            bytes.extend(text.as_bytes());
         };
         match &self.locations[id as usize] {
             Location::Address { mapping, address, frame_type } => {
                 let (identity, _file) = self.mapping(*mapping);
                 match identity {
-                    MappingIdentity::BuildId(build_id) => text(&mut hash, &build_id.to_string()),
-                    MappingIdentity::File(file) => text(&mut hash, &format!("file:{}", self.strings.get(*file))),
+                    MappingIdentity::BuildId(build_id) => {
+                        let start = bytes.len();
+                        bytes.extend(0_u64.to_le_bytes());
+                        build_id.write_to(&mut bytes);
+                        let length = (bytes.len() - start - 8) as u64;
+                        bytes[start..start + 8].copy_from_slice(&length.to_le_bytes());
+                    }
+                    MappingIdentity::File(file) => text(&mut bytes, &format!("file:{}", self.strings.get(*file))),
                 }
-                text(&mut hash, self.strings.get(*frame_type));
+                text(&mut bytes, self.strings.get(*frame_type));
                 let (kind, address) = match address {
                     Address::Virtual(address) => (0, address),
                     Address::FileOffset(offset) => (1, offset),
                 };
-                hash.update(&[kind]);
-                hash.update(&address.to_le_bytes());
+                bytes.push(kind);
+                bytes.extend(address.to_le_bytes());
             }
             Location::Lines { mapping_file, frame_type, lines } => {
-                hash.update(&[2]);
-                text(&mut hash, self.strings.get(*mapping_file));
-                text(&mut hash, self.strings.get(*frame_type));
+                bytes.push(2);
+                text(&mut bytes, self.strings.get(*mapping_file));
+                text(&mut bytes, self.strings.get(*frame_type));
                 for line in lines {
                     let function = &self.functions[line.function as usize];
                     for part in [function.name, function.system_name, function.file] {
-                        text(&mut hash, self.strings.get(part));
+                        text(&mut bytes, self.strings.get(part));
                     }
                     for number in [function.start_line, line.line, line.column] {
-                        hash.update(&number.to_le_bytes());
+                        bytes.extend(number.to_le_bytes());
                     }
                 }
             }
         }
-        hash.digest128()
+        xxh3_128(&bytes)
     }
 
     /// A mapping's identity and the name of its file.
@@ -281,7 +288,8 @@ pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
         return StackHash::default();
     }
     // Every part has the same length, so the encoding is canonical without lengths in between.
-    let bytes: Vec<u8> = location_hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect();
+    let mut bytes = Vec::with_capacity(size_of_val(location_hashes));
+    location_hashes.iter().for_each(|hash| bytes.extend_from_slice(&hash.to_le_bytes()));
     StackHash(xxh3_128(&bytes))
 }
 

@@ -1,5 +1,7 @@
 //! One entry of a shard's Raft log: what `apply` gets, on every replica, in log order.
 
+use std::sync::Arc;
+
 use crate::batch::{Batch, BatchError};
 use crate::wire;
 
@@ -14,10 +16,9 @@ pub struct Entry {
 
 /// What an entry does.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly every entry is the large one, and there is one at a time")]
 pub enum Command {
     /// Stores samples.
-    Append(Batch),
+    Append(Arc<Batch>),
     /// Drops every partition that ends at or before this time, nanoseconds since 1970.
     Expire {
         /// See there.
@@ -25,15 +26,23 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// As it is logged.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::entry::Command {
+        match self {
+            Self::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
+            Self::Expire { before_ns } => wire::entry::Command::Expire(wire::Expire { before_ns: *before_ns }),
+        }
+    }
+}
+
 impl Entry {
     /// As it is logged.
     #[must_use]
     pub fn to_wire(&self) -> wire::Entry {
-        let command = match &self.command {
-            Command::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
-            Command::Expire { before_ns } => wire::entry::Command::Expire(wire::Expire { before_ns: *before_ns }),
-        };
-        wire::Entry { proposed_at_ns: u64::try_from(self.proposed_at_ns).unwrap_or_default(), command: Some(command) }
+        let proposed_at_ns = u64::try_from(self.proposed_at_ns).unwrap_or_default();
+        wire::Entry { proposed_at_ns, command: Some(self.command.to_wire()) }
     }
 
     /// What was logged.
@@ -42,7 +51,7 @@ impl Entry {
     /// [`BatchError`]: the log is not what was proposed; the replica must stop.
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
-            Some(wire::entry::Command::Append(batch)) => Command::Append(Batch::from_wire(batch)?),
+            Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
             Some(wire::entry::Command::Expire(expire)) => Command::Expire { before_ns: expire.before_ns },
             None => return Err(BatchError::Inconsistent("an entry has no command")),
         };

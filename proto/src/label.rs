@@ -89,6 +89,15 @@ impl LabelSet {
         self.0.is_empty()
     }
 
+    /// Bytes that they take in memory, about.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        // Up to three texts, each behind its allocator's header.
+        let text =
+            |label: &Label| label.name.len() + label.value.len() + label.original_name.as_ref().map_or(0, String::len);
+        self.0.iter().map(|label| size_of::<Label>() + 3 * 16 + text(label)).sum()
+    }
+
     /// The series that these labels name.
     #[must_use]
     pub fn fingerprint(&self, tenant: &TenantId) -> Fingerprint {

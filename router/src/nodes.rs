@@ -8,8 +8,9 @@ use std::time::Duration;
 use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
-use proto::wire::node_server::Node;
-use proto::{Answer, Batch, LabelSet, Matcher, Selection, TenantId, Tokens, Window, limits, wire};
+use proto::{
+    Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -19,7 +20,7 @@ use tonic::{Request, Status};
 /// One node: in this process, called without a network, or elsewhere.
 #[derive(Clone)]
 enum Link {
-    Local(Arc<dyn Node>),
+    Local(Arc<dyn Shards>),
     Remote(Arc<Remote>),
 }
 
@@ -47,6 +48,32 @@ impl Interceptor for Authorization {
 impl Remote {
     fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: &Batch) -> Result<Appended, Status> {
+        let request = wire::AppendRequest { shard, placement_epoch, batch: Some(batch.to_wire()) };
+        let answer = self.within(self.client().append(request)).await?.into_inner();
+        let wire::AppendResponse { duplicate, samples_too_old, retention_seconds } = answer;
+        Ok(Appended { duplicate, samples_too_old, retention: Duration::from_secs(retention_seconds) })
+    }
+
+    async fn series(
+        &self,
+        shard: u32,
+        tenant: &TenantId,
+        matchers: &[Matcher],
+        window: Window,
+    ) -> Result<SeriesAnswer, Status> {
+        let request = wire::SeriesRequest {
+            shard,
+            tenant: tenant.as_str().to_owned(),
+            matchers: matchers.iter().map(Matcher::to_wire).collect(),
+            start_ns: window.start_ns,
+            end_ns: window.end_ns,
+        };
+        let answer = self.within(self.client().series(request)).await?.into_inner();
+        let series = answer.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
+        Ok(SeriesAnswer { series, attribute_names: answer.attribute_names })
     }
 
     /// The answer to a call. One that was given up is cancelled; whether it had an effect is not known.
@@ -108,19 +135,10 @@ pub enum NodesError {
     },
 }
 
-/// Series of all shards.
-#[derive(Debug, Default)]
-pub struct SeriesAnswer {
-    /// Sorted, each once.
-    pub series: Vec<LabelSet>,
-    /// Names of sample attributes, sorted, each once.
-    pub attribute_names: Vec<String>,
-}
-
 impl Nodes {
     /// The node of this process.
     #[must_use]
-    pub fn local(node: Arc<dyn Node>) -> Self {
+    pub fn local(node: Arc<dyn Shards>) -> Self {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 
@@ -172,14 +190,13 @@ impl Nodes {
     /// # Errors
     /// [`NodesError::Refused`]; unless the code says that the batch itself is wrong, its outcome is unknown and the same batch
     /// with the same id may be sent again.
-    pub async fn append(&self, shard: u32, batch: &Batch) -> Result<wire::AppendResponse, NodesError> {
-        let request =
-            wire::AppendRequest { shard, placement_epoch: self.placement.epoch(), batch: Some(batch.to_wire()) };
-        let answer = match &self.link {
-            Link::Local(node) => node.append(Request::new(request)).await,
-            Link::Remote(node) => node.within(node.client().append(request)).await,
+    pub async fn append(&self, shard: u32, batch: Batch) -> Result<Appended, NodesError> {
+        let placement_epoch = self.placement.epoch();
+        let appended = match &self.link {
+            Link::Local(node) => node.append(shard, placement_epoch, batch).await,
+            Link::Remote(node) => node.append(shard, placement_epoch, &batch).await,
         };
-        Ok(answer.map_err(|status| self.refused(shard, status))?.into_inner())
+        appended.map_err(|status| self.refused(shard, status))
     }
 
     /// The answers of all shards that may hold what is asked for.
@@ -189,14 +206,18 @@ impl Nodes {
     pub async fn select(&self, selection: &Selection) -> Result<Vec<Answer>, NodesError> {
         let mut answers = Vec::new();
         for shard in self.placement.shards() {
-            let request = selection.to_wire(shard);
-            let answer = match &self.link {
-                Link::Local(node) => node.select(Request::new(request)).await,
-                Link::Remote(node) => node.within(node.client().select(request)).await,
-            };
-            let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
-            let read = Answer::from_wire(answer, &selection.fold);
-            answers.push(read.map_err(|source| NodesError::Unreadable { shard, source })?);
+            answers.push(match &self.link {
+                Link::Local(node) => {
+                    node.select(shard, selection.clone()).await.map_err(|status| self.refused(shard, status))?
+                }
+                Link::Remote(node) => {
+                    let request = selection.to_wire(shard);
+                    let answer = node.within(node.client().select(request)).await;
+                    let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
+                    let read = Answer::from_wire(answer, &selection.fold);
+                    read.map_err(|source| NodesError::Unreadable { shard, source })?
+                }
+            });
         }
         Ok(answers)
     }
@@ -213,19 +234,12 @@ impl Nodes {
     ) -> Result<SeriesAnswer, NodesError> {
         let mut all = SeriesAnswer::default();
         for shard in self.placement.shards() {
-            let request = wire::SeriesRequest {
-                shard,
-                tenant: tenant.as_str().to_owned(),
-                matchers: matchers.iter().map(Matcher::to_wire).collect(),
-                start_ns: window.start_ns,
-                end_ns: window.end_ns,
-            };
             let answer = match &self.link {
-                Link::Local(node) => node.series(Request::new(request)).await,
-                Link::Remote(node) => node.within(node.client().series(request)).await,
+                Link::Local(node) => node.series(shard, tenant.clone(), matchers.to_vec(), window).await,
+                Link::Remote(node) => node.series(shard, tenant, matchers, window).await,
             };
-            let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
-            all.series.extend(answer.series.into_iter().map(|group| LabelSet::from_wire(group.labels)));
+            let answer = answer.map_err(|status| self.refused(shard, status))?;
+            all.series.extend(answer.series);
             all.attribute_names.extend(answer.attribute_names);
         }
         all.series.sort_unstable();

@@ -223,8 +223,8 @@ fn now_ns() -> i64 {
 mod tests {
     use std::io::Write as _;
 
-    use proto::wire;
-    use tonic::{Request, Response, Status};
+    use proto::{Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, Window};
+    use tonic::Status;
 
     use super::*;
     use crate::admission::Admission;
@@ -287,17 +287,17 @@ mod tests {
     }
 
     #[tonic::async_trait]
-    impl wire::node_server::Node for Forgetful {
-        async fn append(&self, _: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+    impl Shards for Forgetful {
+        async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
             let Self { samples_too_old } = *self;
-            Ok(Response::new(wire::AppendResponse { duplicate: false, samples_too_old, retention_seconds: 864_000 }))
+            Ok(Appended { duplicate: false, samples_too_old, retention: Duration::from_secs(864_000) })
         }
 
-        async fn select(&self, _: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+        async fn select(&self, _shard: u32, _selection: Selection) -> Result<Answer, Status> {
             Err(Status::unimplemented(""))
         }
 
-        async fn series(&self, _: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+        async fn series(&self, _: u32, _: TenantId, _: Vec<Matcher>, _: Window) -> Result<SeriesAnswer, Status> {
             Err(Status::unimplemented(""))
         }
     }

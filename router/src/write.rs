@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use indexmap::map::Entry;
 use proto::label::SERVICE_NAME_LABEL;
 use proto::placement::{Placement, Slot};
-use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Push, SeriesSamples, TenantId};
+use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Profile, Push, SeriesSamples, TenantId};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::nodes::{Nodes, NodesError};
@@ -62,47 +63,51 @@ pub(crate) async fn write(
     id: Option<BatchId>,
 ) -> Result<Written, NodesError> {
     let mut written = Written::default();
-    for (shard, batch) in batches(nodes.placement(), tenant, &push, id) {
-        let answer = nodes.append(shard, &batch).await?;
-        written.samples_too_old += answer.samples_too_old;
-        written.retention = Duration::from_secs(answer.retention_seconds);
+    for (shard, batch) in batches(nodes.placement(), tenant, push, id) {
+        let appended = nodes.append(shard, batch).await?;
+        written.samples_too_old += appended.samples_too_old;
+        written.retention = appended.retention;
     }
     Ok(written)
 }
 
 /// One batch for each shard, its series each once, its definitions those that its samples need.
-fn batches(placement: &Placement, tenant: &TenantId, push: &Push, id: Option<BatchId>) -> BTreeMap<u32, Batch> {
-    struct Part<'a> {
-        dictionary: Dictionary,
-        importer: Importer<'a>,
-        series: IndexMap<Fingerprint, SeriesSamples>,
-    }
-    let mut parts: BTreeMap<u32, Part<'_>> = BTreeMap::new();
-    for profile in &push.profiles {
+fn batches(placement: &Placement, tenant: &TenantId, push: Push, id: Option<BatchId>) -> BTreeMap<u32, Batch> {
+    let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
+    for profile in push.profiles {
         let shard = placement.shard(Slot::of(tenant, profile.labels.get(SERVICE_NAME_LABEL)));
-        let part = parts.entry(shard).or_insert_with(|| Part {
-            dictionary: Dictionary::default(),
-            importer: Importer::new(&push.dictionary),
-            series: IndexMap::new(),
-        });
-        let fingerprint = profile.labels.fingerprint(tenant);
-        let series = part.series.entry(fingerprint).or_insert_with(|| SeriesSamples {
-            fingerprint,
-            labels: Some(profile.labels.clone()),
-            samples: proto::Samples::default(),
-        });
-        let from = &profile.samples;
-        for i in 0..from.len() {
-            let pair = part.importer.pair(&mut part.dictionary, from.pairs[i]);
-            let attribute_set = part.importer.attributes(&mut part.dictionary, from.attribute_sets[i]);
-            series.samples.push(from.times_ns[i], pair, from.values[i], attribute_set);
+        shards.entry(shard).or_default().push(profile);
+    }
+    let is_split = shards.len() > 1;
+    let mut dictionary = push.dictionary;
+    let mut batch = |mut profiles: Vec<Profile>| {
+        let dictionary = if is_split { part_of(&dictionary, &mut profiles) } else { std::mem::take(&mut dictionary) };
+        Batch { tenant: tenant.clone(), id, dictionary, series: series_of(tenant, profiles) }
+    };
+    shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
+}
+
+/// What of a dictionary these profiles need; their ids become those of it.
+fn part_of(dictionary: &Dictionary, profiles: &mut [Profile]) -> Dictionary {
+    let mut part = Dictionary::default();
+    let mut importer = Importer::new(dictionary);
+    for Profile { samples, .. } in profiles {
+        samples.pairs.iter_mut().for_each(|pair| *pair = importer.pair(&mut part, *pair));
+        samples.attribute_sets.iter_mut().for_each(|set| *set = importer.attributes(&mut part, *set));
+    }
+    part
+}
+
+fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
+    let mut all: IndexMap<Fingerprint, SeriesSamples> = IndexMap::new();
+    for Profile { labels, samples } in profiles {
+        let fingerprint = labels.fingerprint(tenant);
+        match all.entry(fingerprint) {
+            Entry::Vacant(series) => {
+                series.insert(SeriesSamples { fingerprint, labels: Some(labels), samples });
+            }
+            Entry::Occupied(series) => series.into_mut().samples.append(samples),
         }
     }
-    let batch = |part: Part<'_>| Batch {
-        tenant: tenant.clone(),
-        id,
-        dictionary: part.dictionary,
-        series: part.series.into_values().collect(),
-    };
-    parts.into_iter().map(|(shard, part)| (shard, batch(part))).collect()
+    all.into_values().collect()
 }

@@ -12,7 +12,6 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
-use proto::LabelSet;
 
 mod batch_ids;
 mod block;
@@ -64,13 +63,4 @@ pub enum Outcome {
     Duplicate,
     /// It refers to definitions that the shard does not have (any more): nothing changed; propose it again with all of them.
     Dangling,
-}
-
-/// Series that have samples in a window.
-#[derive(Clone, Debug, Default)]
-pub struct SeriesAnswer {
-    /// Sorted.
-    pub series: Vec<LabelSet>,
-    /// Keys of sample attributes in the window's partitions, written as labels; sorted.
-    pub attribute_names: Vec<String>,
 }

@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use prost::Message;
 use proto::definitions::Lengths;
-use proto::{Batch, Dictionary, Fingerprint, Importer, Label, LabelSet, Samples, wire};
+use proto::{Batch, Dictionary, Fingerprint, Importer, LabelSet, Samples, wire};
 use rocksdb::{DB, IteratorMode, ReadOptions, WriteBatch};
 
 use crate::block;
@@ -77,7 +77,7 @@ impl Partition {
                 let fingerprint =
                     u128::from_be_bytes(series.fingerprint.as_ref().try_into().map_err(|_length| corrupt())?);
                 let labels = LabelSet::from_wire(series.labels);
-                partition.label_bytes += label_bytes(&labels);
+                partition.label_bytes += series_bytes(&labels);
                 if partition.series.insert(Fingerprint(fingerprint), labels).is_some() {
                     return Err(corrupt().into());
                 }
@@ -107,7 +107,7 @@ impl Partition {
         let id = u32::try_from(entry.index()).unwrap_or(u32::MAX);
         if let Entry::Vacant(entry) = entry {
             let labels = series.labels.clone().unwrap_or_default();
-            self.label_bytes += label_bytes(&labels);
+            self.label_bytes += series_bytes(&labels);
             entry.insert(labels);
         }
         let from = &series.samples;
@@ -175,12 +175,9 @@ impl Partition {
     }
 }
 
-/// About how many bytes a series with these labels takes.
-fn label_bytes(labels: &LabelSet) -> usize {
-    // Three strings and the index's entry.
-    let text =
-        |label: &Label| label.name.len() + label.value.len() + label.original_name.as_ref().map_or(0, String::len);
-    48 + labels.iter().map(|label| size_of::<Label>() + 3 * 16 + text(label)).sum::<usize>()
+/// About how many bytes a series takes: its labels and the index's entry.
+fn series_bytes(labels: &LabelSet) -> usize {
+    48 + labels.memory_bytes()
 }
 
 /// Samples by the window they are in, ascending.

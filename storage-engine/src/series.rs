@@ -5,9 +5,8 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use proto::{Dictionary, Fold, LabelSet, Matcher, Selection, StackDetail, TenantId, Window};
+use proto::{Dictionary, Fold, LabelSet, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
-use crate::SeriesAnswer;
 use crate::engine::{Engine, Snapshot};
 use crate::error::SelectError;
 use crate::matcher::{ReadyMatcher, on_series};

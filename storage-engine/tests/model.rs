@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -185,7 +186,7 @@ impl World {
         match step {
             Step::Append(samples, id) => {
                 let batch = self.engine().strip(&batch_of(samples, *id)).unwrap();
-                let outcome = self.propose(Command::Append(batch));
+                let outcome = self.propose(Command::Append(Arc::new(batch)));
                 let age_ns = id.and_then(|id| self.ids.get(&id)).map(|at| self.now_ns - at);
                 match age_ns {
                     Some(age_ns) if age_ns < DAY => assert_eq!(outcome, Outcome::Duplicate, "{age_ns} ns later"),
@@ -384,8 +385,8 @@ fn what_was_stripped_for_a_partition_that_is_gone_dangles_and_changes_nothing() 
     assert!(stripped.series[0].labels.is_none());
     assert!(stripped.dictionary.locations.is_empty(), "everything was known");
     world.propose(Command::Expire { before_ns: T0 + 86_400 * SECOND });
-    assert_eq!(world.propose(Command::Append(stripped)), Outcome::Dangling);
-    assert_eq!(world.propose(Command::Append(batch_of(&samples, None))), Outcome::Applied);
+    assert_eq!(world.propose(Command::Append(Arc::new(stripped))), Outcome::Dangling);
+    assert_eq!(world.propose(Command::Append(Arc::new(batch_of(&samples, None)))), Outcome::Applied);
 }
 
 #[test]
@@ -418,7 +419,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
             samples.push(old + next().rem_euclid(3600 * SECOND), 1, value, 1);
         }
         let position = Position { index: world.log.len() as u64 + 1, log_id: Bytes::new() };
-        let entry = Entry { proposed_at_ns: T0, command: Command::Append(batch) };
+        let entry = Entry { proposed_at_ns: T0, command: Command::Append(Arc::new(batch)) };
         world.engine().apply(position, &entry).unwrap();
         world.log.push(entry);
         world.step(&Step::Flush);
@@ -470,7 +471,7 @@ fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
     let engine = open_with(world.directory.path(), 1);
     world.engine = Some(engine);
     let (known, new_thread, new_stack) = ([(0, 0, 1, 0, 1, 1)], [(0, 0, 1, 0, 1, 2)], [(0, 0, 2, 0, 1, 1)]);
-    world.propose(Command::Append(batch_of(&known, None)));
+    world.propose(Command::Append(Arc::new(batch_of(&known, None))));
     assert!(world.engine().dictionary_bytes() > 100);
     world.step(&Step::Append(known.to_vec(), None));
     for new in [new_thread, new_stack] {

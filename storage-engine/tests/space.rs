@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may")]
 
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::dictionary::stack_hash;
@@ -65,7 +66,7 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
     };
     for partition in 1..4 {
         for i in 0..8 * partition {
-            apply(&engine, next(), Command::Append(batch(partition * PARTITION_NS + i)));
+            apply(&engine, next(), Command::Append(Arc::new(batch(partition * PARTITION_NS + i))));
         }
     }
     engine.flush().unwrap();

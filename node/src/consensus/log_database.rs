@@ -103,24 +103,19 @@ impl LogDatabase {
         self.sync_thread.request(callback, entries)
     }
 
-    /// Writes entries; returns how many.
-    pub(crate) fn append(
-        &self,
-        shard: u32,
-        entries: impl IntoIterator<Item = LogEntry>,
-    ) -> Result<usize, ReplicaError> {
+    /// Writes entries.
+    pub(crate) fn append(&self, shard: u32, entries: &[LogEntry]) -> Result<(), ReplicaError> {
         let family = self.family(LOG)?;
         let mut batch = WriteBatch::default();
         for entry in entries {
             let key = entry_key(shard, entry.log_id.index);
-            let value = record::encode_entry(&key, &entry);
+            let value = record::encode_entry(&key, entry);
             self.metrics.entry_bytes.inc_by(value.len() as u64);
             batch.put_cf(family, key, value);
         }
-        let entries = batch.len();
         self.write(batch)?;
-        self.metrics.entries.inc_by(entries as u64);
-        Ok(entries)
+        self.metrics.entries.inc_by(entries.len() as u64);
+        Ok(())
     }
 
     /// The entries of `[start, end)` that there are, without gaps; stops early behind `bytes_max`, but not before the first.

@@ -102,7 +102,7 @@ pub(super) fn open(folder: &TempDir) -> (Arc<LogDatabase>, Metrics) {
 
 pub(super) fn entry(index: u64, bytes: usize) -> LogEntry {
     let log_id = LogId::new(openraft::alias::LeaderIdOf::<Types>::new(1, 1), index);
-    LogEntry::new(log_id, EntryPayload::Normal(Payload(Bytes::from(vec![index as u8; bytes]))))
+    LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![index as u8; bytes]))))
 }
 
 /// Appends and returns what is told when it is done.

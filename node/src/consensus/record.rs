@@ -84,7 +84,7 @@ pub(crate) fn entry_key(shard: u32, index: u64) -> EntryKey {
 pub(crate) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
     let (kind, payload) = match &entry.payload {
         EntryPayload::Blank => (0, Bytes::new()),
-        EntryPayload::Normal(payload) => (1, payload.0.clone()),
+        EntryPayload::Normal(payload) => (1, payload.bytes().clone()),
         EntryPayload::Membership(membership) => {
             let mut config = Vec::new();
             put_config(&mut config, membership);
@@ -128,7 +128,7 @@ pub(crate) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, Rec
     }
     let payload = match kind {
         0 if payload.is_empty() => EntryPayload::Blank,
-        1 => EntryPayload::Normal(Payload(payload)),
+        1 => EntryPayload::Normal(Payload::read(payload)),
         2 => EntryPayload::Membership(get_config(&mut &payload[..])?),
         _ => return Err(RecordError::Content { record }),
     };
@@ -301,7 +301,7 @@ mod tests {
     fn entries() -> Vec<LogEntry> {
         let payloads = [
             EntryPayload::Blank,
-            EntryPayload::Normal(Payload(Bytes::from_static(b"some bytes"))),
+            EntryPayload::Normal(Payload::read(Bytes::from_static(b"some bytes"))),
             EntryPayload::Membership(membership()),
         ];
         payloads.into_iter().map(|payload| LogEntry::new(log_id(u64::MAX - 1), payload)).collect()

@@ -104,7 +104,7 @@ async fn a_tear_behind_what_was_synced_is_cut() {
     append(&mut store, range(0..10)).await.await.unwrap();
     let synced = wal(&folder).1.len();
     for index in 10..20 {
-        log.append(1, range(index..index + 1)).unwrap();
+        log.append(1, &range(index..index + 1)).unwrap();
     }
     drop((store, log));
     let (_, bytes) = wal(&folder);

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Matcher, ProfileType, TenantId, Window};
+use proto::{Matcher, ProfileType, SeriesAnswer, TenantId, Window};
 
-use crate::nodes::{Nodes, SeriesAnswer};
+use crate::nodes::Nodes;
 use crate::query::error::QueryError;
 use crate::query::selector::Selector;
 

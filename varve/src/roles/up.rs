@@ -36,7 +36,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let readiness =
         Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the node is not ready".to_owned()) });
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
-    let nodes = Nodes::local(Arc::clone(&node) as _);
+    let nodes = Nodes::local(Arc::<Node>::clone(&node));
     receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
     let (served, tokens) = (Arc::clone(&node), access.token_file.clone());
     let stop = servers.stop.clone().cancelled_owned();

@@ -133,14 +133,17 @@ impl<'a> Tables<'a> {
     }
 
     fn read_pair(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let mut indices = Vec::new();
+        // An index takes a byte at least.
+        let mut indices = Vec::with_capacity(entry.len());
         for field in Fields::new(entry) {
             if let (1, value) = field? {
                 value.varints(1, &mut indices)?;
             }
         }
-        let locations: Vec<u32> =
-            indices.iter().map(|index| self.location(builder, index.cast_signed())).collect::<Result<_, _>>()?;
+        let mut locations = Vec::with_capacity(indices.len());
+        for index in indices {
+            locations.push(self.location(builder, index.cast_signed())?);
+        }
         Ok(builder.pair(&locations))
     }
 

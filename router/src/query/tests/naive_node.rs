@@ -5,13 +5,12 @@ use std::sync::Mutex;
 
 use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
-use proto::selection::{Answer, Cell, Node as TreeNode, Operation};
-use proto::wire::node_server::Node;
+use proto::selection::{Cell, Node as TreeNode, Operation};
 use proto::{
-    Address, BuildId, Fold, Function, Label, LabelSet, Line, Location, MappingIdentity, Matcher, Selection,
-    StackDetail, wire,
+    Address, Answer, Appended, Batch, BuildId, Fold, Function, Label, LabelSet, Line, Location, MappingIdentity,
+    Matcher, Selection, SeriesAnswer, Shards, StackDetail, TenantId, Window,
 };
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
 /// One frame of a stack, or several that were inlined into one another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -197,31 +196,33 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
 }
 
 #[tonic::async_trait]
-impl Node for NaiveNode {
-    async fn append(&self, _: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+impl Shards for NaiveNode {
+    async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
         Err(Status::unimplemented("samples are given to new()"))
     }
 
-    async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+    async fn select(&self, _shard: u32, selection: Selection) -> Result<Answer, Status> {
         if let Some(code) = self.refuses {
             return Err(Status::new(code, "as the test wishes"));
         }
-        let selection = Selection::from_wire(request.into_inner()).unwrap();
-        let answer = self.answer(&selection).to_wire();
+        let answer = self.answer(&selection);
         self.selections.lock().unwrap().push(selection);
-        Ok(Response::new(answer))
+        Ok(answer)
     }
 
-    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
-        let request = request.into_inner();
-        let matchers: Vec<_> =
-            request.matchers.into_iter().map(|matcher| Matcher::from_wire(matcher).unwrap()).collect();
-        let inside = |time| request.start_ns < time && time <= request.end_ns;
+    async fn series(
+        &self,
+        _shard: u32,
+        _tenant: TenantId,
+        matchers: Vec<Matcher>,
+        window: Window,
+    ) -> Result<SeriesAnswer, Status> {
+        let inside = |time| window.start_ns < time && time <= window.end_ns;
         let matching = self.samples.iter().filter(|sample| inside(sample.time_ns) && sample.matches(&matchers));
         let series: BTreeSet<LabelSet> = matching.map(Sample::label_set).collect();
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
-        let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
-        Ok(Response::new(wire::SeriesResponse { series, attribute_names: attribute_names.into_iter().collect() }))
+        let (series, attribute_names) = (series.into_iter().collect(), attribute_names.into_iter().collect());
+        Ok(SeriesAnswer { series, attribute_names })
     }
 }

@@ -1,0 +1,47 @@
+//! The same over the network: `varve.v1.Node`, for routers of other processes.
+
+use proto::{Batch, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
+use tonic::{Request, Response, Status};
+
+use crate::node::Node;
+
+#[tonic::async_trait]
+impl wire::node_server::Node for Node {
+    async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+        let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
+        let batch = batch.ok_or_else(|| Status::invalid_argument("the request has no batch"))?;
+        let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
+        let batch = read.map_err(|panic| Status::internal(panic.to_string()))?.map_err(|error| invalid(&error))?;
+        let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;
+        Ok(Response::new(wire::AppendResponse {
+            duplicate: appended.duplicate,
+            samples_too_old: appended.samples_too_old,
+            retention_seconds: appended.retention.as_secs(),
+        }))
+    }
+
+    async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+        let request = request.into_inner();
+        let shard = request.shard;
+        let selection = Selection::from_wire(request).map_err(|error| invalid(&error))?;
+        let answer = proto::Shards::select(self, shard, selection).await?;
+        let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
+        encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
+    }
+
+    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+        let wire::SeriesRequest { shard, tenant, matchers, start_ns, end_ns } = request.into_inner();
+        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
+        let matchers: Result<Vec<_>, _> = matchers.into_iter().map(Matcher::from_wire).collect();
+        let matchers = matchers.map_err(|error| invalid(&error))?;
+        let window = Window { start_ns, end_ns };
+        let SeriesAnswer { series, attribute_names } =
+            proto::Shards::series(self, shard, tenant, matchers, window).await?;
+        let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
+        Ok(Response::new(wire::SeriesResponse { series, attribute_names }))
+    }
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> Status {
+    Status::invalid_argument(error.to_string())
+}
