@@ -1,17 +1,22 @@
 //! The same over the network: `varve.v1.Node`, for routers of other processes.
 
+use proto::batch::BatchError;
 use proto::{Batch, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
+use crate::metrics::Refusal;
 use crate::node::Node;
 
 #[tonic::async_trait]
 impl wire::node_server::Node for Node {
     async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
-        let batch = batch.ok_or_else(|| Status::invalid_argument("the request has no batch"))?;
-        let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
-        let batch = read.map_err(|panic| Status::internal(panic.to_string()))?.map_err(|error| invalid(&error))?;
+        let read = move || Batch::from_wire(batch.ok_or(BatchError::Inconsistent("the request has no batch"))?);
+        let read = tokio::task::spawn_blocking(read).await.map_err(|panic| Status::internal(panic.to_string()))?;
+        let batch = read.map_err(|error| {
+            self.shared.metrics.refused(Refusal::Invalid);
+            invalid(&error)
+        })?;
         let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;
         Ok(Response::new(wire::AppendResponse {
             duplicate: appended.duplicate,

@@ -190,14 +190,13 @@ impl Replica {
     /// Closes the files; returns when nobody uses them any more, so that they can be opened again.
     pub(crate) async fn close(self: Arc<Self>) {
         self.stop().await;
-        let (shard, log) = (Arc::downgrade(&self.shard), Arc::downgrade(&self.log));
-        let replica = Arc::downgrade(&self);
+        let (shard, log) = (self.shard.while_open(), self.log.while_open());
         // Closing writes: not in an async task.
         if let Err(error) = spawn_blocking(move || drop(self)).await {
             tracing::error!(%error, "closing the replica panicked");
         }
         // Queries that are being answered, and tasks of openraft that end a moment later, hold them.
-        while replica.strong_count() + shard.strong_count() + log.strong_count() > 0 {
+        while shard.strong_count() + log.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -34,6 +35,8 @@ pub(crate) struct Shard {
     wants_flush: AtomicBool,
     failure: Failure,
     metrics: Metrics,
+    /// Dropped last: while anybody can upgrade it, files may be open.
+    open: Arc<()>,
 }
 
 #[derive(Debug)]
@@ -63,7 +66,12 @@ impl Shard {
         metrics.applied_index.set(index);
         let (writing, flushed) = (Mutex::new(()), Mutex::new(flushed));
         let (unflushed_bytes, wants_flush) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { id, engine, writing, flushed, unflushed_bytes, wants_flush, failure, metrics })
+        Ok(Self { id, engine, writing, flushed, unflushed_bytes, wants_flush, failure, metrics, open: Arc::default() })
+    }
+
+    /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
+    pub(crate) fn while_open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -1,10 +1,8 @@
 //! The token file: read as the command line is parsed, with the rights of who wrote that and no others.
 
-use anyhow::Context as _;
 use proto::Tokens;
 
 /// Reads a token file; for the parser of the command line.
 pub(crate) fn read(path: &str) -> anyhow::Result<Tokens> {
-    let text = std::fs::read_to_string(path).with_context(|| path.to_owned())?;
-    Ok(Tokens::parse(&text)?)
+    Ok(Tokens::parse(&std::fs::read_to_string(path)?)?)
 }

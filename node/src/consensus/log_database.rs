@@ -12,7 +12,7 @@
 //! all shards.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use openraft::storage::IOFlushed;
@@ -44,6 +44,8 @@ pub(crate) struct LogDatabase {
     metrics: Metrics,
     /// What was cut off and still takes space: from the first key on, up to and without the second.
     cut: Mutex<Option<(EntryKey, EntryKey)>>,
+    /// Dropped last: while anybody can upgrade it, files may be open.
+    open: Arc<()>,
 }
 
 impl LogDatabase {
@@ -53,7 +55,7 @@ impl LogDatabase {
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
-        let log = Self { database, sync_thread, failure, metrics, cut: Mutex::new(None) };
+        let log = Self { database, sync_thread, failure, metrics, cut: Mutex::new(None), open: Arc::default() };
         log.check_node(node_id)?;
         Ok(log)
     }
@@ -71,6 +73,11 @@ impl LogDatabase {
                 Ok(self.write(batch)?)
             }
         }
+    }
+
+    /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
+    pub(crate) fn while_open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
     }
 
     pub(crate) fn failure(&self) -> &Failure {
