@@ -18,7 +18,7 @@ use proto::placement::FIRST_DATA_SHARD;
 use crate::error::NodeError;
 
 /// Version of the layout.
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 
 /// The lock is released by [`DataDirectory::release`], or when the process ends in any way.
 #[derive(Debug)]
@@ -163,10 +163,10 @@ mod tests {
     #[test]
     fn an_unknown_format_is_refused_and_left_alone() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("FORMAT"), "2\n").unwrap();
+        fs::write(folder.path().join("FORMAT"), "1\n").unwrap();
         let error = DataDirectory::open(folder.path()).unwrap_err();
-        assert!(matches!(&error, NodeError::Format { found, expected: 1, .. } if found == "2"), "{error}");
-        assert_eq!(fs::read(folder.path().join("FORMAT")).unwrap(), b"2\n");
+        assert!(matches!(&error, NodeError::Format { found, expected: FORMAT_VERSION, .. } if found == "1"), "{error}");
+        assert_eq!(fs::read(folder.path().join("FORMAT")).unwrap(), b"1\n");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::partition::scan;
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 /// Bits of the bloom filter per key: batch ids are asked for on every append and are mostly not there.
 const BLOOM_BITS: f64 = 10.0;
