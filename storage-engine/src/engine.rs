@@ -279,7 +279,8 @@ impl Engine {
         self.database.flush()?;
         self.flushed.lock().clone_from(&applied);
         // Only now: files go at once and for good, and what was dropped must not be half there after a crash.
-        for key in std::mem::take(&mut *self.dropped.lock()) {
+        let dropped = std::mem::take(&mut *self.dropped.lock());
+        for key in dropped {
             // Frees whole files; the rest goes with the next compaction.
             self.database.delete_file_in_range(key.prefix(), key.end())?;
         }
