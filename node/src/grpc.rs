@@ -1,22 +1,25 @@
 //! The same over the network: `varve.v1.Node`, for routers of other processes.
 
-use proto::batch::BatchError;
+use prost::Message as _;
 use proto::{Batch, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
-use crate::metrics::Refusal;
 use crate::node::Node;
+use crate::service::Refused;
 
 #[tonic::async_trait]
 impl wire::node_server::Node for Node {
     async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
-        let read = move || Batch::from_wire(batch.ok_or(BatchError::Inconsistent("the request has no batch"))?);
-        let read = tokio::task::spawn_blocking(read).await.map_err(|panic| Status::internal(panic.to_string()))?;
-        let batch = read.map_err(|error| {
-            self.shared.metrics.refused(Refusal::Invalid);
-            invalid(&error)
-        })?;
+        let refused = |refused| self.shared.count(refused);
+        let batch = batch.ok_or_else(|| refused(Refused::invalid("the request has no batch".to_owned())))?;
+        let batch = {
+            // Decoding takes memory too; what is decoded is counted by what it takes then.
+            let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
+            let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
+            let read = read.map_err(|panic| Status::internal(panic.to_string()))?;
+            read.map_err(|error| refused(Refused::invalid(error.to_string())))?
+        };
         let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;
         Ok(Response::new(wire::AppendResponse {
             duplicate: appended.duplicate,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proto::placement::FIRST_DATA_SHARD;
 use proto::{Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, TenantId, Window};
 use storage_engine::{Outcome, SelectError, StripError};
+use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
@@ -17,7 +18,13 @@ use crate::replica::{ConsensusError, Replica};
 use crate::retention::expired_before_ns;
 
 /// A refusal and what it is counted as.
-struct Refused(Refusal, Status);
+pub(crate) struct Refused(Refusal, Status);
+
+impl Refused {
+    pub(crate) fn invalid(text: String) -> Self {
+        Self(Refusal::Invalid, Status::invalid_argument(text))
+    }
+}
 
 #[tonic::async_trait]
 impl Shards for Node {
@@ -26,10 +33,7 @@ impl Shards for Node {
         // A task of its own: a caller who goes away does not free what his append still takes.
         let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
         let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
-        appended.map_err(|Refused(reason, status)| {
-            self.shared.metrics.refused(reason);
-            status
-        })
+        appended.map_err(|refused| self.shared.count(refused))
     }
 
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
@@ -57,6 +61,22 @@ fn check_shard(shard: u32) -> Result<(), Status> {
 }
 
 impl Shared {
+    /// Counts a refusal; returns what the caller is told.
+    pub(crate) fn count(&self, Refused(reason, status): Refused) -> Status {
+        self.metrics.refused(reason);
+        status
+    }
+
+    /// Room for an append of so many bytes, until what is returned is dropped. One that is larger than everything that may be in
+    /// flight is taken when it is alone.
+    pub(crate) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
+        let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
+        self.appends.try_acquire_many(permits).map_err(|_none_left| {
+            let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
+            Refused(Refusal::Busy, Status::resource_exhausted(text))
+        })
+    }
+
     /// The replica, if it takes appends.
     fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
@@ -141,17 +161,10 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         return Err(misplaced(Status::failed_precondition(text)));
     }
     let replica = shared.appendable()?;
-    let invalid = |text: String| Refused(Refusal::Invalid, Status::invalid_argument(text));
-    // A batch that is larger than everything that may be in flight is taken when it is alone.
-    let bytes = batch.memory_bytes().min(APPENDS_IN_FLIGHT_BYTES_MAX);
-    let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-    let Ok(_in_flight) = shared.appends.try_acquire_many(permits) else {
-        let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
-        return Err(Refused(Refusal::Busy, Status::resource_exhausted(text)));
-    };
+    let _in_flight = shared.take_in(batch.memory_bytes())?;
     let cut = spawn_blocking(move || parts(batch)).await.map_err(panicked)?;
     // Both errors are for good: a sample that fits into no entry never will.
-    let parts = cut.map_err(|error: ProposalError| invalid(error.to_string()))?;
+    let parts = cut.map_err(|error: ProposalError| Refused::invalid(error.to_string()))?;
     let retention = shared.config.retention;
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
