@@ -21,6 +21,7 @@ pub mod location;
 pub mod otlp;
 pub mod placement;
 pub mod profile_type;
+pub mod retry_info;
 pub mod selection;
 mod shards;
 pub mod tenant;

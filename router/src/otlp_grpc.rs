@@ -6,6 +6,7 @@
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName};
@@ -15,6 +16,7 @@ use futures::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceResponse};
+use proto::retry_info::with_retry_delay;
 use proto::{TenantId, limits};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
@@ -28,6 +30,9 @@ use crate::push::{Accepted, Format, PushBody, PushError, Pusher, client_key};
 
 /// Of each message of a call: whether it is compressed, and its length, u32 big-endian.
 const PREFIX_BYTES: usize = 5;
+
+/// When a sender that was refused for want of room may come again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
@@ -130,57 +135,14 @@ fn status(error: &PushError) -> Status {
         | PushError::TooOld { .. }
         | PushError::Body(BodyError::Unreadable(_)) => Status::invalid_argument(text),
         PushError::Overloaded(_) | PushError::Body(BodyError::Overloaded(_)) => {
-            with_retry_delay(Code::ResourceExhausted, text)
+            with_retry_delay(Code::ResourceExhausted, &text, RETRY_DELAY)
         }
         PushError::Nodes(crate::nodes::NodesError::Refused { status, .. }) => match status.code() {
-            code @ (Code::ResourceExhausted | Code::Unavailable) => with_retry_delay(code, text),
+            code @ (Code::ResourceExhausted | Code::Unavailable) => with_retry_delay(code, &text, RETRY_DELAY),
             code => Status::new(code, text),
         },
         PushError::Nodes(_) | PushError::Stopped(_) => Status::unavailable(text),
     }
-}
-
-/// `google.rpc.Status`, of which gRPC carries the details; an OTLP sender tries again after RESOURCE_EXHAUSTED only where they
-/// hold a RetryInfo.
-#[derive(Clone, PartialEq, Message)]
-struct RpcStatus {
-    #[prost(int32, tag = "1")]
-    code: i32,
-    #[prost(string, tag = "2")]
-    message: String,
-    #[prost(message, repeated, tag = "3")]
-    details: Vec<Any>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Any {
-    #[prost(string, tag = "1")]
-    type_url: String,
-    #[prost(message, tag = "2")]
-    value: Option<RetryInfo>,
-}
-
-/// `google.rpc.RetryInfo`; embedded as a message, which on the wire is what `Any`'s bytes would be.
-#[derive(Clone, PartialEq, Message)]
-struct RetryInfo {
-    #[prost(message, tag = "1")]
-    retry_delay: Option<Delay>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Delay {
-    #[prost(int64, tag = "1")]
-    seconds: i64,
-}
-
-fn with_retry_delay(code: Code, message: String) -> Status {
-    let retry = RetryInfo { retry_delay: Some(Delay { seconds: 1 }) };
-    let details = RpcStatus {
-        code: code.into(),
-        message: message.clone(),
-        details: vec![Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".to_owned(), value: Some(retry) }],
-    };
-    Status::with_details(code, message, details.encode_to_vec().into())
 }
 
 impl NamedService for OtlpGrpc {

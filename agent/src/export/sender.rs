@@ -12,6 +12,7 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::bytes_codec::BytesCodec;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
+use proto::retry_info::retry_delay;
 use tokio_util::sync::CancellationToken;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -21,7 +22,6 @@ use tonic::{Code, Request, Status as GrpcStatus};
 use crate::config::{CheckedConfig, Compression};
 use crate::export::queue::ExportQueue;
 use crate::export::request::EncodedRequest;
-use crate::export::retry_info::retry_delay;
 use crate::status::{DropReason, Outcome, Status};
 
 /// How long one try may take.

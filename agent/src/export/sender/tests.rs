@@ -8,6 +8,7 @@ use proto::otlp::collector::profiles::v1development::profiles_service_server::{
 };
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
 use proto::otlp::profiles::v1development::ProfilesDictionary;
+use proto::retry_info::with_retry_delay;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::Response;
@@ -15,7 +16,6 @@ use tonic::Response;
 use super::*;
 use crate::config::{Config, Token};
 use crate::export::queue::QUEUE_BYTES_MAX;
-use crate::export::retry_info::with_retry_delay;
 
 /// What a try brought, as the server saw it.
 #[derive(Clone, Debug)]

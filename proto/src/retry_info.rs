@@ -1,16 +1,19 @@
-//! When a receiver wants to be asked again: `google.rpc.RetryInfo` among the details of a gRPC status.
-//!
-//! The details are a `google.rpc.Status`; only the fields that lead to the delay are read.
+//! When a gRPC receiver wants to be asked again: `google.rpc.RetryInfo` among the details of a status, which are a
+//! `google.rpc.Status`. By OTLP, RESOURCE_EXHAUSTED without it is final.
 
 use std::time::Duration;
 
 use prost::Message;
-use tonic::Status as GrpcStatus;
+use tonic::{Code, Status};
 
 const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
     #[prost(message, repeated, tag = "3")]
     details: Vec<Any>,
 }
@@ -38,7 +41,8 @@ struct Delay {
 }
 
 /// How long to wait at least; `None` where the receiver does not ask for another try.
-pub(crate) fn retry_delay(status: &GrpcStatus) -> Option<Duration> {
+#[must_use]
+pub fn retry_delay(status: &Status) -> Option<Duration> {
     let details = RpcStatus::decode(status.details()).ok()?.details;
     let info = details.iter().find(|detail| detail.type_url == RETRY_INFO)?;
     let delay = RetryInfo::decode(&*info.value).ok()?.retry_delay.unwrap_or_default();
@@ -47,26 +51,27 @@ pub(crate) fn retry_delay(status: &GrpcStatus) -> Option<Duration> {
     Some(seconds.saturating_add(Duration::from_nanos(u64::try_from(delay.nanos).unwrap_or(0))))
 }
 
-#[cfg(test)]
-pub(crate) fn with_retry_delay(code: tonic::Code, message: &str, delay: Duration) -> GrpcStatus {
-    let delay = Delay { seconds: delay.as_secs().cast_signed(), nanos: delay.subsec_nanos().cast_signed() };
+/// A status that asks to be tried again after `delay`.
+#[must_use]
+pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
+    let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
+    let delay = Delay { seconds, nanos: delay.subsec_nanos().cast_signed() };
     let value = RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
-    let details = RpcStatus { details: vec![Any { type_url: RETRY_INFO.to_owned(), value }] };
-    GrpcStatus::with_details(code, message, details.encode_to_vec().into())
+    let details = vec![Any { type_url: RETRY_INFO.to_owned(), value }];
+    let details = RpcStatus { code: code.into(), message: message.to_owned(), details };
+    Status::with_details(code, message, details.encode_to_vec().into())
 }
 
 #[cfg(test)]
 mod tests {
-    use tonic::Code;
-
     use super::*;
 
     #[test]
     fn the_delay_is_found_and_garbage_is_none() {
         let delay = Duration::from_millis(1_500);
         assert_eq!(retry_delay(&with_retry_delay(Code::ResourceExhausted, "slower", delay)), Some(delay));
-        assert_eq!(retry_delay(&GrpcStatus::resource_exhausted("too large")), None);
-        let garbage = GrpcStatus::with_details(Code::ResourceExhausted, "", vec![0xff; 9].into());
+        assert_eq!(retry_delay(&Status::resource_exhausted("too large")), None);
+        let garbage = Status::with_details(Code::ResourceExhausted, "", vec![0xff; 9].into());
         assert_eq!(retry_delay(&garbage), None);
     }
 }
