@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use proto::Tier;
+
 use crate::error::NodeError;
 
 /// The smallest cap on disk use: the Raft log alone may take half of it between two flushes.
@@ -18,7 +20,7 @@ pub struct Config {
     /// Where other nodes reach this one, `host:port`; goes into the membership when the group is made.
     pub advertise_address: String,
     /// Partitions that ended longer ago are dropped.
-    pub retention: Duration,
+    pub retention: Retention,
     /// Space that Raft logs and states of the shards may take together; the oldest partitions are dropped when it is nearly
     /// reached. At least [`DISK_BYTES_MIN`].
     pub disk_bytes_max: u64,
@@ -32,10 +34,30 @@ pub struct Config {
     pub cache_bytes: usize,
 }
 
+/// How long each tier is kept. A coarser one is kept at least as long as a finer one, whatever is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Every sample with its own time; what is older is refused.
+    pub raw: Duration,
+    /// Sums of minutes.
+    pub minutes: Duration,
+    /// Sums of hours.
+    pub hours: Duration,
+    /// Sums of days.
+    pub days: Duration,
+}
+
+impl Retention {
+    pub(crate) fn of(self, tier: Tier) -> Duration {
+        let all = [self.raw, self.minutes, self.hours, self.days];
+        all.into_iter().take(usize::from(tier.number()) + 1).max().unwrap_or_default()
+    }
+}
+
 impl Config {
     /// A single node that flushes every minute or 64 MiB.
     #[must_use]
-    pub fn new(data_dir: PathBuf, retention: Duration, disk_bytes_max: u64) -> Self {
+    pub fn new(data_dir: PathBuf, retention: Retention, disk_bytes_max: u64) -> Self {
         Self {
             data_dir,
             node_id: 1,
@@ -56,6 +78,6 @@ impl Config {
         at_least("the node id", self.node_id, 1)?;
         at_least("disk_bytes_max", self.disk_bytes_max, DISK_BYTES_MIN)?;
         at_least("flush_bytes", self.flush_bytes, 1)?;
-        at_least("the retention in seconds", self.retention.as_secs(), 1)
+        at_least("the retention in seconds", self.retention.raw.as_secs(), 1)
     }
 }

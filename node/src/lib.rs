@@ -29,7 +29,7 @@ mod shard;
 mod space;
 mod upkeep;
 
-pub use config::{Config, DISK_BYTES_MIN};
+pub use config::{Config, DISK_BYTES_MIN, Retention};
 pub use consensus::RecordError;
 pub use error::{NodeError, ReplicaError};
 pub use node::{Node, ServeError};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, BytesMut};
 use prost::Message as _;
-use proto::{Batch, BatchId, Command, Importer, Samples, SeriesSamples, limits};
+use proto::{Batch, BatchId, Command, Importer, Samples, SeriesSamples, Tier, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::consensus::Payload;
@@ -33,8 +33,8 @@ impl Proposal {
         Self::encode(Command::Append(batch))
     }
 
-    pub(crate) fn expire(before_ns: i64) -> Self {
-        Self::encode(Command::Expire { before_ns })
+    pub(crate) fn expire(tier: Tier, retention_class: u8, before_ns: i64) -> Self {
+        Self::encode(Command::Expire { tier, retention_class, before_ns })
     }
 
     fn encode(from: Command) -> Self {
@@ -118,6 +118,7 @@ fn pick(batch: &Batch, mut is_wanted: impl FnMut(i64) -> bool) -> Batch {
     let mut part = Batch {
         tenant: batch.tenant.clone(),
         id: batch.id,
+        retention_class: batch.retention_class,
         dictionary: proto::Dictionary::default(),
         series: Vec::new(),
     };
@@ -178,7 +179,7 @@ mod tests {
             let set = dictionary.intern_attributes(Vec::new());
             series[i * 2 / samples].samples.push(i as i64, pair, 1, set);
         }
-        Batch { tenant: TenantId::default_tenant(), id: Some(BatchId(5)), dictionary, series }
+        Batch { tenant: TenantId::default_tenant(), id: Some(BatchId(5)), retention_class: 0, dictionary, series }
     }
 
     /// (series, time, function name) of every sample.
@@ -205,8 +206,8 @@ mod tests {
         assert_eq!(entry.proposed_at_ns, 77);
         let Command::Append(read) = entry.command else { panic!() };
         assert_eq!(contents(&read), contents(&batch(3, 10)));
-        let expire = decode(Proposal::expire(-5).at(78));
-        assert!(matches!(expire.command, Command::Expire { before_ns: -5 }));
+        let expire = decode(Proposal::expire(Tier::Hour, 3, -5).at(78));
+        assert!(matches!(expire.command, Command::Expire { tier: Tier::Hour, retention_class: 3, before_ns: -5 }));
     }
 
     #[test]

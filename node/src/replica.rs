@@ -151,6 +151,13 @@ impl Replica {
         self.raft.is_leader()
     }
 
+    /// Whether the engine has something to seal.
+    pub(crate) async fn wants_flush(&self) -> bool {
+        let shard = Arc::clone(&self.shard);
+        // The engine's lock may be held for as long as a large write takes.
+        spawn_blocking(move || shard.engine().wants_flush()).await.unwrap_or(false)
+    }
+
     /// Flushes the engine, then has the log cut behind it.
     pub(crate) async fn flush(&self) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);

@@ -4,13 +4,17 @@
 //!
 //! Invariant: what is still being written to is never dropped.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use proto::Tier;
 use proto::placement::FIRST_DATA_SHARD;
+use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
+use crate::Retention;
 use crate::clock::now_ns;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
@@ -45,14 +49,8 @@ pub(crate) async fn keep_retention(shared: &Arc<Shared>) {
     }
     let cap = shared.config.disk_bytes_max;
     let excess_bytes = disk_bytes.saturating_sub(cap - cap / MARGIN_PART);
-    let dropped = match oldest(&replica, excess_bytes).await {
-        Ok(oldest) => match oldest.expire_before(now_ns(), shared.config.retention, excess_bytes) {
-            Some(before_ns) => {
-                tracing::info!(before_ns, disk_bytes, "dropping partitions that ended before");
-                drop_before(replica, before_ns).await
-            }
-            None => Ok(()),
-        },
+    let dropped = match kept(&replica, excess_bytes).await {
+        Ok(kept) => drop_all(replica, kept.to_drop(now_ns(), shared.config.retention, excess_bytes)).await,
         Err(error) => Err(error),
     };
     if let Err(error) = dropped {
@@ -61,49 +59,80 @@ pub(crate) async fn keep_retention(shared: &Arc<Shared>) {
 }
 
 /// What could be dropped.
-struct Oldest {
-    end_ns: Option<i64>,
-    /// Of what is on disk: ends of partitions, ascending, and the bytes of those that end there. Empty where nothing has to
-    /// go for its size.
-    bytes_by_end: Vec<(i64, u64)>,
+struct Kept {
+    /// The end of the oldest partition of each tier and class.
+    oldest: BTreeMap<(Tier, u8), i64>,
+    /// What is on disk, by the end of its time. Empty where nothing has to go for its size.
+    extents: Vec<Extent>,
+}
+
+/// Partitions that end at or before a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Expiry {
+    tier: Tier,
+    retention_class: u8,
+    before_ns: i64,
 }
 
 /// Not in an async task: the engine's lock may be held for as long as a large write takes.
-async fn oldest(replica: &Replica, excess_bytes: u64) -> Result<Oldest, String> {
+async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     let shard = Arc::clone(replica.shard());
     let ask = move || {
-        let end_ns = shard.engine().oldest_end_ns();
-        let bytes_by_end = if excess_bytes > 0 { shard.engine().disk_bytes_by_end()? } else { Vec::new() };
-        Ok(Oldest { end_ns, bytes_by_end })
+        let oldest = shard.engine().oldest_ends_ns();
+        let extents = if excess_bytes > 0 { shard.engine().extents()? } else { Vec::new() };
+        Ok(Kept { oldest, extents })
     };
     let asked = spawn_blocking(ask).await.map_err(|panic| panic.to_string())?;
     asked.map_err(|error: storage_engine::EngineError| error.to_string())
 }
 
-impl Oldest {
-    /// The time before which all that ended is to be dropped: as much as is too old, and as little as makes up the excess.
-    fn expire_before(&self, now_ns: i64, retention: Duration, excess_bytes: u64) -> Option<i64> {
-        let retained_ns = expired_before_ns(now_ns, retention);
-        let mut before_ns = self.end_ns.filter(|&end_ns| end_ns <= retained_ns).map(|_end_ns| retained_ns);
+impl Kept {
+    /// As much as is too old, and as little as makes up the excess: raw samples first, which are most of it, then minutes, hours
+    /// and days, of each the oldest first.
+    fn to_drop(&self, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
+        let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
+        for (&(tier, class), &end_ns) in &self.oldest {
+            let retained_ns = expired_before_ns(now_ns, retention.of(tier));
+            if end_ns <= retained_ns {
+                before.insert((tier, class), retained_ns);
+            }
+        }
         let mut freed_bytes = 0;
-        for &(end_ns, bytes) in self.bytes_by_end.iter().take_while(|(end_ns, _)| *end_ns <= now_ns) {
+        let over = |extent: &&Extent| extent.end_ns <= now_ns;
+        let mut finest_first: Vec<&Extent> = self.extents.iter().filter(over).collect();
+        finest_first.sort_by_key(|extent| (extent.tier, extent.end_ns));
+        for extent in finest_first {
             if freed_bytes >= excess_bytes {
                 break;
             }
-            freed_bytes += bytes;
-            before_ns = before_ns.max(Some(end_ns));
+            freed_bytes += extent.disk_bytes;
+            let before_ns = before.entry((extent.tier, extent.retention_class)).or_insert(i64::MIN);
+            *before_ns = extent.end_ns.max(*before_ns);
         }
-        before_ns
+        let drop = |((tier, retention_class), before_ns)| Expiry { tier, retention_class, before_ns };
+        before.into_iter().map(drop).collect()
     }
 }
 
-async fn drop_before(replica: Arc<Replica>, before_ns: i64) -> Result<(), String> {
-    replica.propose(Proposal::expire(before_ns)).await.map_err(|error| error.to_string())?;
+async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), String> {
+    if drops.is_empty() {
+        return Ok(());
+    }
+    for &Expiry { tier, retention_class, before_ns } in &drops {
+        tracing::info!(tier = tier.name(), before_ns, "dropping partitions that ended before");
+        let proposal = Proposal::expire(tier, retention_class, before_ns);
+        replica.propose(proposal).await.map_err(|error| error.to_string())?;
+    }
     replica.flush().await.map_err(|error| error.to_string())?;
     let shard = Arc::clone(replica.shard());
     // Takes long: the replica must be free to be closed.
     drop(replica);
-    spawn_blocking(move || shard.engine().reclaim(before_ns)).await.map_err(|panic| panic.to_string())
+    let reclaim = move || {
+        for Expiry { tier, retention_class, before_ns } in drops {
+            shard.engine().reclaim(tier, retention_class, before_ns);
+        }
+    };
+    spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
 /// Bytes that Raft logs and states take. What else is in the directory, symbol tables for example, has its own bounds.
@@ -129,28 +158,53 @@ async fn measure(shared: &Arc<Shared>) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn oldest(bytes_by_end: &[(i64, u64)]) -> Oldest {
-        Oldest { end_ns: bytes_by_end.first().map(|&(end_ns, _)| end_ns), bytes_by_end: bytes_by_end.to_vec() }
+    fn kept(extents: &[(Tier, i64, u64)]) -> Kept {
+        let mut oldest = BTreeMap::new();
+        for &(tier, end_ns, _) in extents {
+            let oldest: &mut i64 = oldest.entry((tier, 0)).or_insert(end_ns);
+            *oldest = end_ns.min(*oldest);
+        }
+        let extent = |&(tier, end_ns, disk_bytes)| Extent { tier, retention_class: 0, end_ns, disk_bytes };
+        Kept { oldest, extents: extents.iter().map(extent).collect() }
+    }
+
+    fn retention(raw: u64, minutes: u64) -> Retention {
+        let [raw, minutes] = [raw, minutes].map(Duration::from_nanos);
+        Retention { raw, minutes, hours: Duration::from_nanos(1), days: Duration::from_nanos(1) }
+    }
+
+    fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
+        kept.to_drop(now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
     }
 
     #[test]
-    fn over_the_cap_as_many_of_the_oldest_go_as_make_up_the_excess_and_no_more() {
-        let oldest = oldest(&[(10, 100), (20, 5), (30, 100), (40, 100)]);
-        let before = |excess_bytes| oldest.expire_before(1000, Duration::from_nanos(1000), excess_bytes);
-        assert_eq!([before(0), before(1), before(100)], [None, Some(10), Some(10)]);
-        assert_eq!([before(101), before(106), before(10_000)], [Some(20), Some(30), Some(40)]);
+    fn over_the_cap_as_much_of_the_oldest_goes_as_makes_up_the_excess_and_no_more() {
+        let raw = [(Tier::Raw, 10, 100), (Tier::Raw, 20, 5), (Tier::Raw, 30, 100), (Tier::Raw, 40, 100)];
+        let kept = kept(&raw);
+        let before = |excess_bytes| drops(&kept, 1000, retention(1000, 1000), excess_bytes);
+        assert_eq!([before(0), before(1), before(100)], [vec![], vec![(Tier::Raw, 10)], vec![(Tier::Raw, 10)]]);
+        assert_eq!([before(101), before(106)], [vec![(Tier::Raw, 20)], vec![(Tier::Raw, 30)]]);
+        assert_eq!(before(10_000), [(Tier::Raw, 40)]);
+    }
+
+    #[test]
+    fn coarser_tiers_go_when_nothing_finer_is_left_to_drop() {
+        let kept = kept(&[(Tier::Minute, 10, 50), (Tier::Raw, 10, 100), (Tier::Hour, 10, 5), (Tier::Raw, 2000, 100)]);
+        assert_eq!(drops(&kept, 1000, retention(1000, 1000), 120), [(Tier::Raw, 10), (Tier::Minute, 10)]);
     }
 
     #[test]
     fn what_is_still_being_written_to_stays_whatever_the_excess() {
-        assert_eq!(oldest(&[(10, 1), (20, 1000)]).expire_before(15, Duration::from_nanos(100), 500), Some(10));
-        assert_eq!(oldest(&[(20, 1000)]).expire_before(15, Duration::from_nanos(100), 500), None);
+        let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Raw, 20, 1000)]);
+        assert_eq!(drops(&kept, 15, retention(100, 100), 500), [(Tier::Raw, 10)]);
     }
 
     #[test]
-    fn what_is_too_old_goes_also_where_there_is_no_excess_or_less() {
-        assert_eq!(oldest(&[(10, 1), (20, 1)]).expire_before(1015, Duration::from_nanos(1000), 0), Some(15));
-        assert_eq!(oldest(&[(10, 1), (20, 1)]).expire_before(1025, Duration::from_nanos(1000), 1), Some(25));
-        assert_eq!(oldest(&[(20, 1)]).expire_before(1015, Duration::from_nanos(1000), 0), None);
+    fn what_is_too_old_goes_by_its_tier_and_no_coarser_one_before_a_finer() {
+        let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Minute, 10, 1), (Tier::Hour, 10, 1)]);
+        assert_eq!(drops(&kept, 1015, retention(1000, 2000), 0), [(Tier::Raw, 15)]);
+        let all = [(Tier::Raw, 1015), (Tier::Minute, 15), (Tier::Hour, 15)];
+        assert_eq!(drops(&kept, 2015, retention(1000, 2000), 0), all);
+        assert_eq!(drops(&kept, 1005, retention(1000, 2000), 0), []);
     }
 }

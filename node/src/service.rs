@@ -144,7 +144,9 @@ fn unavailable(error: &ConsensusError) -> Status {
 
 fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
-        SelectError::BadRegex { .. } => Status::invalid_argument(error.to_string()),
+        SelectError::BadRegex { .. } | SelectError::LeftOut { .. } | SelectError::GaugeSummed { .. } => {
+            Status::invalid_argument(error.to_string())
+        }
         SelectError::TooLarge { .. } | SelectError::TooManyNodes { .. } => {
             Status::resource_exhausted(error.to_string())
         }
@@ -165,7 +167,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     let cut = spawn_blocking(move || parts(batch)).await.map_err(panicked)?;
     // Both errors are for good: a sample that fits into no entry never will.
     let parts = cut.map_err(|error: ProposalError| Refused::invalid(error.to_string()))?;
-    let retention = shared.config.retention;
+    let retention = shared.config.retention.raw;
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
         let (part, too_old) = without_older(part, expired_before_ns(now_ns(), retention));
@@ -186,7 +188,9 @@ async fn append_part(replica: &Arc<Replica>, batch: Batch) -> Result<Outcome, Re
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
     let stripped = stripped.map_err(|error| match error {
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
-        StripError::DictionaryFull { .. } => Refused(Refusal::Busy, Status::resource_exhausted(error.to_string())),
+        StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
+            Refused(Refusal::Busy, Status::resource_exhausted(error.to_string()))
+        }
         StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
     })?;
     let outcome = replica.propose(stripped).await.map_err(refused)?;

@@ -1,10 +1,10 @@
 //! One shard's engine: entries go in, in log order; now and then it is flushed.
 //!
-//! Invariant: the engine is written by one thread at a time; what was flushed is known together with the membership as of
-//! then, so that the log can be cut.
+//! Invariant: entries are applied by one thread at a time, while flushes go on; what was flushed is known together with the
+//! membership as of then, so that the log can be cut.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -25,14 +25,10 @@ use crate::metrics::{Metrics, gauge};
 pub(crate) struct Shard {
     id: u32,
     engine: Engine,
-    /// Held while the engine is written.
-    writing: Mutex<()>,
     /// What was true when the engine was last flushed.
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
-    /// As the engine said after the last entry: asking it may block.
-    wants_flush: AtomicBool,
     failure: Failure,
     metrics: Metrics,
     /// Dropped last: while anybody can upgrade it, files may be open.
@@ -59,14 +55,15 @@ impl Shard {
             head_bytes_max,
             dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
             cache_bytes,
+            time_resolution: storage_engine::TimeResolution::default(),
+            dropped_labels: Default::default(),
         })?;
         let flushed = Flushed { position: log_id(engine.flushed())?, membership: membership(engine.membership())? };
         let index = gauge(flushed.position.map_or(0, |log_id| log_id.index));
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
-        let (writing, flushed) = (Mutex::new(()), Mutex::new(flushed));
-        let (unflushed_bytes, wants_flush) = (AtomicU64::new(0), AtomicBool::new(false));
-        Ok(Self { id, engine, writing, flushed, unflushed_bytes, wants_flush, failure, metrics, open: Arc::default() })
+        let (flushed, unflushed_bytes) = (Mutex::new(flushed), AtomicU64::new(0));
+        Ok(Self { id, engine, flushed, unflushed_bytes, failure, metrics, open: Arc::default() })
     }
 
     /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
@@ -102,16 +99,10 @@ impl Shard {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the head is over its budget.
-    pub(crate) fn wants_flush(&self) -> bool {
-        self.wants_flush.load(Ordering::Relaxed)
-    }
-
     /// Applies the entry behind the last one. Blocks.
     pub(crate) fn apply(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
         let position = Position { index: entry.log_id.index, log_id: record::encode_log_id(&entry.log_id).into() };
         let index = entry.log_id.index;
-        let _writing = self.writing.lock();
         let outcome = match entry.payload {
             EntryPayload::Blank => {
                 self.engine.skip(position, None)?;
@@ -127,21 +118,44 @@ impl Shard {
                 self.engine.apply(position, &*payload.entry()?)?
             }
         };
-        self.wants_flush.store(self.engine.wants_flush(), Ordering::Relaxed);
         self.metrics.applied_index.set(gauge(index));
+        // Flushing goes on beside this; where it is too slow, entries wait for it.
+        if self.engine.is_overfull() {
+            self.flush()?;
+        }
         Ok(outcome)
     }
 
-    /// Makes everything applied so far durable, so that the log may be cut behind it. Blocks, and appends wait.
+    /// Makes everything applied so far durable, so that the log may be cut behind it. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
+        self.note(Engine::flush)
+    }
+
+    /// Seals, rolls up and compacts everything. Blocks, for long.
+    pub(crate) fn settle(&self) -> Result<(), ReplicaError> {
+        self.note(Engine::settle)
+    }
+
+    fn note(
+        &self,
+        write: impl FnOnce(&Engine) -> Result<storage_engine::Flushed, storage_engine::EngineError>,
+    ) -> Result<(), ReplicaError> {
         let start = Instant::now();
-        let _writing = self.writing.lock();
-        let position = log_id(self.engine.flush()?)?;
-        let membership = membership(self.engine.membership())?;
-        *self.flushed.lock() = Flushed { position, membership };
-        self.unflushed_bytes.store(0, Ordering::Relaxed);
-        self.wants_flush.store(false, Ordering::Relaxed);
-        self.metrics.flushed_index.set(gauge(position.map_or(0, |log_id| log_id.index)));
+        // What is applied meanwhile may be flushed, too, and counts as if it were not.
+        let unflushed_bytes = self.unflushed_bytes.load(Ordering::Relaxed);
+        let written = write(&self.engine)?;
+        let (position, membership) = (log_id(written.position)?, membership(written.membership)?);
+        {
+            let mut flushed = self.flushed.lock();
+            // Another may have been faster.
+            if flushed.position <= position {
+                *flushed = Flushed { position, membership };
+                self.metrics.flushed_index.set(gauge(position.map_or(0, |log_id| log_id.index)));
+            }
+        }
+        let less = |bytes: u64| Some(bytes.saturating_sub(unflushed_bytes));
+        // Always succeeds: `less` never refuses.
+        let _before: Result<u64, u64> = self.unflushed_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
         Ok(())
     }

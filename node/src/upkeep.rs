@@ -134,7 +134,8 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
         let is_full = shared.is_full.load(Ordering::Relaxed);
         let is_late = flushed_at.elapsed() >= shared.config.flush_interval;
         let is_due = (is_late || is_full) && shard.unflushed_bytes() > 0;
-        if is_due || shard.unflushed_bytes() >= shared.config.flush_bytes || shard.wants_flush() {
+        let is_large = shard.unflushed_bytes() >= shared.config.flush_bytes;
+        if is_due || is_large || replica.wants_flush().await {
             if let Err(error) = replica.flush().await {
                 return error;
             }

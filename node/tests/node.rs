@@ -291,8 +291,8 @@ async fn samples_past_the_retention_are_not_taken_and_partitions_past_it_are_dro
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
     // Partitions have 6 hours; the one before this ends, and with it the retention of what is in it, in two seconds.
     let end_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
-    config.retention = Duration::from_nanos((now_ns - end_ns) as u64) + Duration::from_secs(2);
-    let retention = config.retention;
+    let retention = Duration::from_nanos((now_ns - end_ns) as u64) + Duration::from_secs(2);
+    config.retention.raw = retention;
     let opened = open_with(config).await;
     opened.node.ready().await;
     let serial_of = |ns: i64| (ns - common::START_NS) / 1_000_000;

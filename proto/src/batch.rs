@@ -84,6 +84,8 @@ pub struct Batch {
     pub tenant: TenantId,
     /// None: counted each time it comes.
     pub id: Option<BatchId>,
+    /// Which of the few ways of keeping data its partitions belong to.
+    pub retention_class: u8,
     /// What the samples refer to.
     pub dictionary: Dictionary,
     /// Each series once.
@@ -124,6 +126,7 @@ impl Batch {
             id: self.id.map(|id| u128_bytes(id.0)).unwrap_or_default(),
             definitions: Some(self.dictionary.to_wire()),
             series: self.series.iter().map(series_to_wire).collect(),
+            retention_class: self.retention_class.into(),
         }
     }
 
@@ -150,7 +153,10 @@ impl Batch {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let series =
             from.series.into_iter().map(|series| series_from_wire(series, &dictionary)).collect::<Result<_, _>>()?;
-        Ok(Self { tenant: TenantId::new(&from.tenant)?, id, dictionary, series })
+        let retention_class = u8::try_from(from.retention_class);
+        let retention_class =
+            retention_class.map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))?;
+        Ok(Self { tenant: TenantId::new(&from.tenant)?, id, retention_class, dictionary, series })
     }
 }
 

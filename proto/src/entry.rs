@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use crate::batch::{Batch, BatchError};
+use crate::selection::{Matcher, Window};
+use crate::tenant::TenantId;
+use crate::tier::Tier;
 use crate::wire;
 
 /// See the module.
@@ -19,11 +22,28 @@ pub struct Entry {
 pub enum Command {
     /// Stores samples.
     Append(Arc<Batch>),
-    /// Drops every partition that ends at or before this time, nanoseconds since 1970.
+    /// Drops partitions.
     Expire {
-        /// See there.
+        /// Of this tier; with minutes go the raw samples of the same time.
+        tier: Tier,
+        /// And of this class...
+        retention_class: u8,
+        /// ...that end at or before this time, nanoseconds since 1970.
         before_ns: i64,
     },
+    /// Deletes samples.
+    Delete(Deletion),
+}
+
+/// Samples to delete. Series are selected by their labels; a label that a series has not is "".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Whose.
+    pub tenant: TenantId,
+    /// All must hold; at least one.
+    pub matchers: Vec<Matcher>,
+    /// When.
+    pub window: Window,
 }
 
 impl Command {
@@ -32,7 +52,17 @@ impl Command {
     pub fn to_wire(&self) -> wire::entry::Command {
         match self {
             Self::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
-            Self::Expire { before_ns } => wire::entry::Command::Expire(wire::Expire { before_ns: *before_ns }),
+            &Self::Expire { tier, retention_class, before_ns } => wire::entry::Command::Expire(wire::Expire {
+                before_ns,
+                tier: tier.number().into(),
+                retention_class: retention_class.into(),
+            }),
+            Self::Delete(deletion) => wire::entry::Command::Delete(wire::Delete {
+                tenant: deletion.tenant.as_str().to_owned(),
+                matchers: deletion.matchers.iter().map(Matcher::to_wire).collect(),
+                start_ns: deletion.window.start_ns,
+                end_ns: deletion.window.end_ns,
+            }),
         }
     }
 }
@@ -52,11 +82,29 @@ impl Entry {
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
             Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
-            Some(wire::entry::Command::Expire(expire)) => Command::Expire { before_ns: expire.before_ns },
+            Some(wire::entry::Command::Expire(expire)) => expire_from_wire(&expire)?,
+            Some(wire::entry::Command::Delete(delete)) => Command::Delete(Deletion::from_wire(delete)?),
             None => return Err(BatchError::Inconsistent("an entry has no command")),
         };
         let proposed_at_ns = i64::try_from(from.proposed_at_ns)
             .map_err(|_overflow| BatchError::Inconsistent("an entry was proposed after the year 2262"))?;
         Ok(Self { proposed_at_ns, command })
+    }
+}
+
+fn expire_from_wire(from: &wire::Expire) -> Result<Command, BatchError> {
+    let tier = u8::try_from(from.tier).ok().and_then(Tier::from_number);
+    let class = u8::try_from(from.retention_class).ok();
+    let (tier, retention_class) = tier.zip(class).ok_or(BatchError::Inconsistent("unknown tier or retention class"))?;
+    Ok(Command::Expire { tier, retention_class, before_ns: from.before_ns })
+}
+
+impl Deletion {
+    fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
+        let matcher = |matcher| Matcher::from_wire(matcher);
+        let matchers = from.matchers.into_iter().map(matcher).collect::<Result<Vec<_>, _>>();
+        let matchers = matchers.map_err(|_unknown| BatchError::Inconsistent("unknown matcher operation"))?;
+        let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
+        Ok(Self { tenant: TenantId::new(&from.tenant)?, matchers, window })
     }
 }

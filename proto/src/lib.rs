@@ -25,6 +25,7 @@ pub mod retry_info;
 pub mod selection;
 mod shards;
 pub mod tenant;
+pub mod tier;
 pub mod tokens;
 pub mod wire;
 
@@ -39,4 +40,5 @@ pub use profile_type::{ProfileType, ValueType};
 pub use selection::{Answer, Fold, Matcher, Selection, StackDetail, Window};
 pub use shards::{Appended, SeriesAnswer, Shards};
 pub use tenant::TenantId;
+pub use tier::Tier;
 pub use tokens::Tokens;

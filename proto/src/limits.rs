@@ -66,6 +66,10 @@ pub const BATCH_PARTITIONS_MAX: usize = 128;
 /// RESOURCE_EXHAUSTED until older partitions are let go. 42,000 stacks of a C++ program take about 30 MB.
 pub const DICTIONARY_BYTES_MAX: usize = 1 << 30;
 
+/// Series of one partition of one shard (six hours of raw samples): each costs memory, and time in every query. 40 pods of three
+/// profile types have 120; a label whose values never repeat reaches any number.
+pub const PARTITION_SERIES_MAX: usize = 1_000_000;
+
 /// The oldest time accepted: 2000-01-01T00:00:00Z. Older ones are clocks that were never set.
 pub const TIME_MIN_NS: i64 = 946_684_800_000_000_000;
 

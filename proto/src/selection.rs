@@ -5,6 +5,7 @@ use crate::definitions::DefinitionsError;
 use crate::dictionary::Dictionary;
 use crate::label::LabelSet;
 use crate::tenant::{TenantId, TenantIdError};
+use crate::tier::Tier;
 use crate::wire;
 pub use crate::wire::StackDetail;
 pub use crate::wire::matcher::Operation;
@@ -89,6 +90,44 @@ pub struct Answer {
     pub samples: u64,
     /// Series that had any.
     pub series: u64,
+    /// What was read for it.
+    pub windows_read: WindowsRead,
+    /// Times that are no part of the sums, ascending: no tier holds them so finely any more.
+    pub missing: Vec<Missing>,
+}
+
+/// How many windows of each tier were planned for an answer; of raw samples, intervals between edges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WindowsRead {
+    /// Intervals of raw samples.
+    pub raw: u64,
+    /// Minutes.
+    pub minutes: u64,
+    /// Hours.
+    pub hours: u64,
+    /// Days.
+    pub days: u64,
+}
+
+impl WindowsRead {
+    /// Counts windows of a tier.
+    pub fn add(&mut self, tier: Tier, windows: u64) {
+        match tier {
+            Tier::Raw => self.raw += windows,
+            Tier::Minute => self.minutes += windows,
+            Tier::Hour => self.hours += windows,
+            Tier::Day => self.days += windows,
+        }
+    }
+}
+
+/// A time that is left out of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Which.
+    pub window: Window,
+    /// The finest tier that holds it still: its edges are not on that tier's windows.
+    pub finest: Tier,
 }
 
 /// A node of the tree of stacks; a child of the root is an outermost frame.
@@ -210,7 +249,7 @@ impl Answer {
             cell_nodes: self.cells.iter().map(|cell| cell.node).collect(),
             cell_sums: self.cells.iter().flat_map(|cell| cell.sum.to_le_bytes()).collect(),
             bucket_time_deltas_ns: deltas(&self.bucket_times_ns),
-            statistics: Some(wire::SelectStatistics { samples: self.samples, series: self.series }),
+            statistics: Some(self.statistics_to_wire()),
         }
     }
 
@@ -259,6 +298,33 @@ impl Answer {
         let statistics = from.statistics.unwrap_or_default();
         let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
         let (samples, series) = (statistics.samples, statistics.series);
-        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series })
+        let wire::SelectStatistics { raw_read, minutes_read, hours_read, days_read, .. } = statistics;
+        let windows_read = WindowsRead { raw: raw_read, minutes: minutes_read, hours: hours_read, days: days_read };
+        let missing = statistics.missing.into_iter().map(missing_from_wire).collect::<Result<_, _>>()?;
+        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series, windows_read, missing })
     }
+
+    fn statistics_to_wire(&self) -> wire::SelectStatistics {
+        let WindowsRead { raw, minutes, hours, days } = self.windows_read;
+        let missing = |missing: &Missing| wire::MissingTime {
+            start_ns: missing.window.start_ns,
+            end_ns: missing.window.end_ns,
+            finest_tier: missing.finest.number().into(),
+        };
+        wire::SelectStatistics {
+            samples: self.samples,
+            series: self.series,
+            raw_read: raw,
+            minutes_read: minutes,
+            hours_read: hours,
+            days_read: days,
+            missing: self.missing.iter().map(missing).collect(),
+        }
+    }
+}
+
+fn missing_from_wire(from: wire::MissingTime) -> Result<Missing, SelectionError> {
+    let tier = u8::try_from(from.finest_tier).ok().and_then(Tier::from_number);
+    let finest = tier.ok_or(SelectionError::Inconsistent("unknown tier"))?;
+    Ok(Missing { window: Window { start_ns: from.start_ns, end_ns: from.end_ns }, finest })
 }

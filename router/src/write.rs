@@ -82,7 +82,8 @@ fn batches(placement: &Placement, tenant: &TenantId, push: Push, id: Option<Batc
     let mut dictionary = push.dictionary;
     let mut batch = |mut profiles: Vec<Profile>| {
         let dictionary = if is_split { part_of(&dictionary, &mut profiles) } else { std::mem::take(&mut dictionary) };
-        Batch { tenant: tenant.clone(), id, dictionary, series: series_of(tenant, profiles) }
+        let series = series_of(tenant, profiles);
+        Batch { tenant: tenant.clone(), id, retention_class: 0, dictionary, series }
     };
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
 }

@@ -1,89 +1,141 @@
-//! A chunk: the samples of one series in one window that were sealed at one time.
+//! A chunk: samples of one series in one window of ten minutes, sealed.
 //!
 //! ```text
-//! block of | count varint | first time zigzag | time deltas varint … | pairs varint … | values zigzag … | attribute sets varint … |
+//! | flags u8, bit 0: events are here | samples varint | total | first time zigzag | last time zigzag | unit varint |
+//! | sums, behind their length | events, if they are here |                         times since the window's start
 //! ```
 //!
-//! Samples are sorted by time. All numbers are LEB128 varints.
+//! The events of all but the smallest chunks are a value of their own: `| events |`. So a query of the whole window reads sums
+//! and no time, and one of totals nothing but the head.
 
-use proto::Samples;
+use proto::{Samples, Tier};
 
-use crate::block;
-use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::dense::Dense;
+use crate::encoding::events::{Events, put_events};
+use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
+use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
+use crate::error::EngineError;
 
-/// Seals samples, which must not be empty.
-pub(crate) fn encode(samples: &Samples) -> Result<Vec<u8>, EngineError> {
-    let mut order: Vec<usize> = (0..samples.len()).collect();
-    order.sort_by_key(|&i| samples.times_ns[i]);
-    let mut out = Vec::with_capacity(samples.len() * 12);
-    put(&mut out, samples.len() as u64);
-    let mut before = 0_i64;
-    for (place, &i) in order.iter().enumerate() {
-        let time = samples.times_ns[i];
-        let delta = time.wrapping_sub(before);
-        // Sorted: only the first difference can be negative.
-        put(&mut out, if place == 0 { zigzag(delta) } else { delta.cast_unsigned() });
-        before = time;
-    }
-    order.iter().for_each(|&i| put(&mut out, u64::from(samples.pairs[i])));
-    order.iter().for_each(|&i| put(&mut out, zigzag(samples.values[i])));
-    order.iter().for_each(|&i| put(&mut out, u64::from(samples.attribute_sets[i])));
-    block::pack(&out).map_err(EngineError::Compress)
+const EVENTS_HERE: u8 = 1;
+/// Events that take fewer bytes have no key of their own.
+const OWN_EVENTS_BYTES_MIN: usize = 512;
+
+/// What is sealed.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) chunk: Vec<u8>,
+    /// In a value of their own.
+    pub(crate) events: Option<Vec<u8>>,
 }
 
-/// The samples of a chunk, sorted by time.
-pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Samples, Corruption> {
-    let bytes = block::unpack(key, value)?;
-    read(&bytes).ok_or(Corruption { key: key.to_vec(), check: CorruptionCheck::Content })
+/// Tables that sealing fills and empties again, one slot for each pair.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) dense: Dense,
+    places: Vec<u32>,
 }
 
-fn read(bytes: &[u8]) -> Option<Samples> {
-    let mut rest = bytes;
-    // Four columns of at least one byte each: a count cannot make us allocate more than the block holds.
-    let count = usize::try_from(take(&mut rest)?).ok().filter(|&count| 0 < count && count <= bytes.len() / 4)?;
-    let mut samples = Samples::default();
-    let mut time = unzigzag(take(&mut rest)?);
-    samples.times_ns.reserve(count);
-    samples.times_ns.push(time);
-    for _ in 1..count {
-        time = time.checked_add_unsigned(take(&mut rest)?)?;
-        samples.times_ns.push(time);
-    }
-    let ids = |rest: &mut &[u8]| (0..count).map(|_| u32::try_from(take(rest)?).ok()).collect::<Option<Vec<_>>>();
-    samples.pairs = ids(&mut rest)?;
-    samples.values = (0..count).map(|_| take(&mut rest).map(unzigzag)).collect::<Option<_>>()?;
-    samples.attribute_sets = ids(&mut rest)?;
-    rest.is_empty().then_some(samples)
-}
-
-fn zigzag(number: i64) -> u64 {
-    ((number << 1) ^ (number >> 63)).cast_unsigned()
-}
-
-fn unzigzag(number: u64) -> i64 {
-    (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
-}
-
-fn put(out: &mut Vec<u8>, mut number: u64) {
-    while number >= 0x80 {
-        // The low seven bits and the mark that more follow.
-        out.push((number & 0x7f) as u8 | 0x80);
-        number >>= 7;
-    }
-    out.push(number as u8);
-}
-
-fn take(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0;
-    for shift in (0..64).step_by(7) {
-        let (&byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(number);
+impl Scratch {
+    /// Sums of some of the samples by pair, ascending.
+    pub(crate) fn sums(&mut self, samples: &Samples, rows: std::ops::Range<usize>) -> Vec<Row> {
+        let pairs = rows.clone().map(|row| samples.pairs[row]).max().map_or(0, |pair| pair as usize + 1);
+        self.dense.resize(pairs);
+        for row in rows {
+            // There is a slot for each pair.
+            let _has_slot: Option<()> = self.dense.add(samples.pairs[row], i128::from(samples.values[row]));
         }
+        let mut out = Vec::new();
+        self.dense.drain(|pair, sum| out.push((pair, sum)));
+        out
     }
-    None
+}
+
+/// Seals samples of one window, sorted by time and at least one.
+pub(crate) fn seal(samples: &Samples, window: u32, scratch: &mut Scratch) -> Result<Sealed, EngineError> {
+    let rows = scratch.sums(samples, 0..samples.len());
+    let slots = rows.last().map_or(0, |row| row.0 as usize + 1);
+    if scratch.places.len() < slots {
+        scratch.places.resize(slots, 0);
+    }
+    (0..).zip(&rows).for_each(|(place, row)| scratch.places[row.0 as usize] = place);
+    let mut events = Vec::new();
+    put_events(&mut events, samples, window, &scratch.places).map_err(EngineError::Columns)?;
+    let has_own_events = events.len() >= OWN_EVENTS_BYTES_MIN;
+    let start_ns = Tier::Raw.window_start_ns(window);
+    let since_start = |time: Option<&i64>| zigzag(time.copied().unwrap_or_default().wrapping_sub(start_ns));
+    let mut chunk = vec![if has_own_events { 0 } else { EVENTS_HERE }];
+    put(&mut chunk, samples.len() as u64);
+    put_sum(&mut chunk, rows.iter().map(|row| row.1).sum());
+    put(&mut chunk, since_start(samples.times_ns.first()));
+    put(&mut chunk, since_start(samples.times_ns.last()));
+    let unit = unit_of(rows.iter().map(|row| row.1));
+    put(&mut chunk, unit);
+    let mut sums = Vec::new();
+    put_rows(&mut sums, &rows, unit);
+    put_bytes(&mut chunk, &sums);
+    if !has_own_events {
+        chunk.extend_from_slice(&events);
+    }
+    Ok(Sealed { chunk, events: has_own_events.then_some(events) })
+}
+
+/// A chunk as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk<'a> {
+    pub(crate) samples: u64,
+    pub(crate) total: i128,
+    pub(crate) first_ns: i64,
+    pub(crate) last_ns: i64,
+    pub(crate) sums: Sums<'a>,
+    /// None: they have a value of their own.
+    events: Option<&'a [u8]>,
+    window: u32,
+}
+
+impl<'a> Chunk<'a> {
+    /// A chunk of this window.
+    pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
+        let (&flags, rest) = bytes.split_first()?;
+        bytes = rest;
+        let samples = take(&mut bytes)?;
+        let total = take_sum(&mut bytes)?;
+        let start_ns = Tier::Raw.window_start_ns(window);
+        let first_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
+        let last_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
+        let unit = take(&mut bytes)?;
+        let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
+        let events = (flags & EVENTS_HERE != 0).then_some(bytes);
+        let is_whole = flags <= EVENTS_HERE && (events.is_some() || bytes.is_empty()) && first_ns <= last_ns;
+        (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, events, window })
+    }
+
+    pub(crate) fn has_own_events(&self) -> bool {
+        self.events.is_none()
+    }
+
+    /// Its stacks, in the order in which events number them.
+    pub(crate) fn stacks(&self) -> Option<Vec<u32>> {
+        let mut stacks = Vec::with_capacity(self.sums.rows());
+        self.sums.for_each(|stack, _| {
+            stacks.push(stack);
+            Some(())
+        })?;
+        Some(stacks)
+    }
+
+    /// Its events; `own` is their own value, where they have one.
+    pub(crate) fn events<'b>(&'b self, own: Option<&'b [u8]>) -> Option<Events<'b>> {
+        Events::read(self.events.or(own)?, self.window)
+    }
+
+    /// All its samples, sorted by time.
+    pub(crate) fn samples(&self, own: Option<&[u8]>) -> Option<Samples> {
+        let stacks = self.stacks()?;
+        let mut all = Samples::default();
+        self.events(own)?.for_each_minute(&stacks, |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        crate::head::sort_by_time(&mut all);
+        (all.len() as u64 == self.samples).then_some(all)
+    }
 }
 
 #[cfg(test)]
@@ -91,29 +143,33 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::head::sort_by_time;
 
     proptest! {
         #[test]
-        fn a_chunk_gives_back_its_samples_sorted_by_time(rows in prop::collection::vec((any::<i64>(), any::<u32>(), any::<i64>(), any::<u32>()), 1..200)) {
-            let in_range = |time: i64| time / 2;
+        fn a_chunk_gives_back_its_samples_and_sums(
+            rows in prop::collection::vec((1..600_000_000_000_i64, 0..30_u32, any::<i64>(), 0..4_u32), 1..400),
+        ) {
+            let window = 2_983_333;
             let mut samples = Samples::default();
-            rows.iter().for_each(|&(time, pair, value, set)| samples.push(in_range(time), pair, value, set));
-            let chunk = encode(&samples).unwrap();
-            let got = decode(b"k", &chunk).unwrap();
-            prop_assert!(got.times_ns.is_sorted());
-            let multiset = |s: &Samples| {
+            rows.iter().for_each(|&(time, pair, value, set)| samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set));
+            sort_by_time(&mut samples);
+            let mut scratch = Scratch::default();
+            let sealed = seal(&samples, window, &mut scratch).unwrap();
+            let chunk = Chunk::read(&sealed.chunk, window).unwrap();
+            prop_assert_eq!(chunk.has_own_events(), sealed.events.is_some());
+            prop_assert_eq!(chunk.total, rows.iter().map(|row| i128::from(row.2)).sum::<i128>());
+            prop_assert_eq!((chunk.first_ns, chunk.last_ns), (samples.times_ns[0], samples.times_ns[rows.len() - 1]));
+            let got = chunk.samples(sealed.events.as_deref()).unwrap();
+            let sorted = |s: &Samples| {
                 let mut rows: Vec<_> = (0..s.len()).map(|i| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i])).collect();
                 rows.sort_unstable();
                 rows
             };
-            prop_assert_eq!(multiset(&got), multiset(&samples));
-        }
-
-        #[test]
-        fn any_bytes_are_read_or_refused_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            if let Some(samples) = read(&bytes) {
-                prop_assert!(samples.len() <= bytes.len() / 4);
-            }
+            prop_assert_eq!(sorted(&got), sorted(&samples));
+            let mut sums = Vec::new();
+            chunk.sums.for_each(|stack, sum| { sums.push((stack, sum)); Some(()) }).unwrap();
+            prop_assert_eq!(sums, scratch.sums(&samples, 0..samples.len()));
         }
     }
 }

@@ -3,27 +3,38 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use proto::TenantId;
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType, Options, WriteOptions};
+use proto::{TenantId, Tier};
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions,
+};
 
+use crate::encoding::frame;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
-use crate::key::{self, PartitionKey};
-use crate::partition::scan;
+use crate::key::{self, PartitionKey, StaleKey};
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 
 /// Bits of the bloom filter per key: batch ids are asked for on every append and are mostly not there.
 const BLOOM_BITS: f64 = 10.0;
-
+/// Keys share long prefixes and values are large: fewer, larger blocks make a smaller index.
+const BLOCK_BYTES: usize = 16 << 10;
 /// A write buffer is flushed when [`crate::Engine::flush`] says so; this only bounds what one sealing may hold.
 const WRITE_BUFFER_BYTES: usize = 64 << 20;
+
+/// The database as of one moment.
+pub(crate) type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
 
 pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     let mut table = BlockBasedOptions::default();
     table.set_bloom_filter(BLOOM_BITS, false);
+    table.set_block_size(BLOCK_BYTES);
+    table.set_format_version(6);
     table.set_block_cache(&Cache::new_lru_cache(config.cache_bytes));
+    // Index and filters of files count against the cache, too.
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_block_based_table_factory(&table);
@@ -31,7 +42,7 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     options.set_compression_type(DBCompressionType::None);
     options.set_write_buffer_size(WRITE_BUFFER_BYTES);
     options.set_max_background_jobs(2);
-    options.set_keep_log_file_num(4);
+    options.set_keep_log_file_num(2);
     options.set_max_open_files(512);
     let database = DB::open(&options, &config.directory)?;
     check_format(&database)?;
@@ -39,36 +50,65 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
 }
 
 fn check_format(database: &DB) -> Result<(), EngineError> {
-    match database.get(key::FORMAT)? {
-        Some(value) => {
-            let found = u32::from_be_bytes(exact(key::FORMAT, &value)?);
-            if found == FORMAT_VERSION { Ok(()) } else { Err(EngineError::Format { found, expected: FORMAT_VERSION }) }
-        }
-        None => {
-            let mut options = WriteOptions::default();
-            options.disable_wal(true);
-            Ok(database.put_opt(key::FORMAT, FORMAT_VERSION.to_be_bytes(), &options)?)
-        }
-    }
+    let Some(value) = database.get(key::FORMAT)? else {
+        let value = frame::seal(key::FORMAT, &FORMAT_VERSION.to_be_bytes());
+        return Ok(database.put_opt(key::FORMAT, value, &unlogged())?);
+    };
+    // Before version 3 it had no frame.
+    let found = match <[u8; 4]>::try_from(value.as_slice()) {
+        Ok(bare) => u32::from_be_bytes(bare),
+        Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, &value)?),
+    };
+    if found == FORMAT_VERSION { Ok(()) } else { Err(EngineError::Format { found, expected: FORMAT_VERSION }) }
+}
+
+/// The Raft log is the only write-ahead log.
+pub(crate) fn unlogged() -> WriteOptions {
+    let mut options = WriteOptions::default();
+    options.disable_wal(true);
+    options
+}
+
+/// Puts a small value into its frame.
+pub(crate) fn put(batch: &mut WriteBatch, key: &[u8], payload: &[u8]) {
+    batch.put(key, frame::seal(key, payload));
 }
 
 fn exact<const N: usize>(key: &[u8], value: &[u8]) -> Result<[u8; N], Corruption> {
-    value.try_into().map_err(|_length| Corruption { key: key.to_vec(), check: CorruptionCheck::Length })
+    let payload = frame::open(key, value)?;
+    payload.try_into().map_err(|_length| Corruption { key: key.to_vec(), check: CorruptionCheck::Length })
+}
+
+type Item = (Box<[u8]>, Box<[u8]>);
+
+/// All entries whose keys begin with `prefix`, in order.
+pub(crate) fn scan<'a>(database: &'a DB, prefix: &[u8]) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
+    let mut end = prefix.to_vec();
+    // No section's key continues with so many bytes of ones.
+    end.extend([0xff; 20]);
+    let mut options = ReadOptions::default();
+    options.set_iterate_upper_bound(end);
+    database.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
 }
 
 /// | log index u64 | the log's own id … |
-pub(crate) fn position_value(position: &Position) -> Vec<u8> {
+pub(crate) fn put_position(batch: &mut WriteBatch, position: &Position) {
     let mut value = position.index.to_be_bytes().to_vec();
     value.extend(&position.log_id);
-    value
+    put(batch, key::APPLIED, &value);
 }
 
 pub(crate) fn read_position(database: &DB) -> Result<Option<Position>, EngineError> {
     let Some(value) = database.get(key::APPLIED)? else { return Ok(None) };
-    let Some((index, log_id)) = value.split_first_chunk() else {
+    let Some((index, log_id)) = frame::open(key::APPLIED, &value)?.split_first_chunk() else {
         return Err(Corruption { key: key::APPLIED.to_vec(), check: CorruptionCheck::Length }.into());
     };
     Ok(Some(Position { index: u64::from_be_bytes(*index), log_id: Bytes::copy_from_slice(log_id) }))
+}
+
+pub(crate) fn read_membership(database: &DB) -> Result<Option<Bytes>, EngineError> {
+    let Some(value) = database.get(key::MEMBERSHIP)? else { return Ok(None) };
+    Ok(Some(Bytes::copy_from_slice(frame::open(key::MEMBERSHIP, &value)?)))
 }
 
 pub(crate) fn read_clock(database: &DB) -> Result<i64, EngineError> {
@@ -83,11 +123,41 @@ pub(crate) fn read_tenants(database: &DB) -> Result<BTreeMap<TenantId, u32>, Eng
     for item in scan(database, &key::tenants()) {
         let (at, value) = item?;
         let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
-        let name = std::str::from_utf8(&value).map_err(|_not_utf8| corrupt())?;
+        let name = std::str::from_utf8(frame::open(&at, &value)?).map_err(|_not_utf8| corrupt())?;
         let id = at.get(1..).and_then(|id| id.try_into().ok()).map(u32::from_be_bytes).ok_or_else(corrupt)?;
         tenants.insert(TenantId::new(name).map_err(|_no_name| corrupt())?, id);
     }
     Ok(tenants)
+}
+
+/// Up to where partitions of a tier and class were dropped.
+pub(crate) type Expired = BTreeMap<(Tier, u8), i64>;
+
+pub(crate) fn put_expired(batch: &mut WriteBatch, tier: Tier, class: u8, before_ns: i64) {
+    put(batch, &key::expired(tier, class), &before_ns.to_be_bytes());
+}
+
+pub(crate) fn read_expired(database: &DB) -> Result<Expired, EngineError> {
+    let mut expired = Expired::new();
+    for item in scan(database, key::EXPIRED) {
+        let (at, value) = item?;
+        let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
+        let &[tier, class] = at.get(key::EXPIRED.len()..).unwrap_or_default() else { return Err(corrupt().into()) };
+        let tier = Tier::from_number(tier).ok_or_else(corrupt)?;
+        expired.insert((tier, class), i64::from_be_bytes(exact(&at, &value)?));
+    }
+    Ok(expired)
+}
+
+pub(crate) fn read_stale(database: &DB) -> Result<BTreeSet<StaleKey>, EngineError> {
+    let mut stale = BTreeSet::new();
+    for item in scan(database, &key::stale()) {
+        let (at, value) = item?;
+        frame::open(&at, &value)?;
+        let read = StaleKey::read(&at);
+        stale.insert(read.ok_or_else(|| Corruption { key: at.to_vec(), check: CorruptionCheck::Content })?);
+    }
+    Ok(stale)
 }
 
 /// Every partition that has a key, found by seeking from one to the next.

@@ -1,5 +1,6 @@
 //! What can go wrong in the engine, and what the replica must do.
 
+use proto::Tier;
 use proto::build_id::to_hex;
 
 /// A state that cannot be trusted or a disk that fails: the replica must stop serving, except where [`EngineError::is_disk_full`].
@@ -22,6 +23,9 @@ pub enum EngineError {
     /// Memory could not be compressed: zstd has none left.
     #[error("compressing: {0}")]
     Compress(#[source] std::io::Error),
+    /// Samples could not be packed into columns.
+    #[error("packing columns: {0}")]
+    Columns(#[source] pco::errors::PcoError),
     /// Entries are applied in log order, each once.
     #[error("entry {index} was to be applied behind entry {applied}")]
     OutOfOrder {
@@ -56,6 +60,21 @@ pub enum StripError {
         partitions: usize,
         /// See `limits`.
         partitions_max: usize,
+    },
+    /// Each series costs memory and time in every query.
+    #[error(
+        "six hours would have {series} series, at most {series_max} are taken: label {label:?} has {values} values; make it a \
+         sample attribute, or leave it out"
+    )]
+    TooManySeries {
+        /// With those of the batch.
+        series: usize,
+        /// See `limits`.
+        series_max: usize,
+        /// The label with the most values.
+        label: String,
+        /// How many it has.
+        values: usize,
     },
     /// There is no memory for what the batch defines.
     #[error(
@@ -129,6 +148,29 @@ pub enum SelectError {
         /// See `limits`.
         cells_max: usize,
     },
+    /// The range reaches behind what is kept of samples with this label or attribute.
+    #[error(
+        "tier {} has no {name:?}, and what is finer is kept only of times after {}: ask for a range behind that time, or \
+         leave {name:?} out",
+        tier.name(), seconds(*horizon_ns)
+    )]
+    LeftOut {
+        /// Of the windows that there are.
+        tier: Tier,
+        /// The label or attribute.
+        name: String,
+        /// Up to when finer ones were dropped.
+        horizon_ns: i64,
+    },
+    /// The range reaches behind what is kept of a gauge's points.
+    #[error(
+        "a gauge does not add up over time, and its points are kept only of times after {}: ask for a range behind that time",
+        seconds(*horizon_ns)
+    )]
+    GaugeSummed {
+        /// Up to when points were dropped.
+        horizon_ns: i64,
+    },
     /// Over the memory budget of one query.
     #[error("the stacks of the answer have more than {nodes_max} frames: ask for a shorter range or fewer services")]
     TooManyNodes {
@@ -150,4 +192,9 @@ impl From<Corruption> for SelectError {
     fn from(error: Corruption) -> Self {
         Self::Engine(EngineError::Corruption(error))
     }
+}
+
+/// Seconds since 1970, as queries write them.
+fn seconds(time_ns: i64) -> i64 {
+    time_ns.div_euclid(1_000_000_000)
 }

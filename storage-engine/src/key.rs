@@ -2,61 +2,112 @@
 //!
 //! ```text
 //! 00 tag                                                  the shard: f format, a applied position, m membership, c clock
+//! 00 x tier u8 | class u8                                 up to where partitions were dropped
 //! 01 period u32 | batch id 16                             batch ids, by the period in which they were proposed
 //! 02 tenant u32                                           name of a tenant
+//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window of this tier that must be summed up again from the finer
+//!                                                         one, since that one's series changed
 //! 10 tier u8 | class u8 | start u32 | tenant u32 | section  all of a partition, so that it is dropped as one range
-//!    section s: first series u32                          series, in blocks as they came
-//!    section d: sequence u32                              dictionary, in blocks as it grew
-//!    section c: series u32 | window u64 | log index u64   chunks
+//!    raw:   c: series u32 | window u32 | log index u64    chunks: sums, and the events of small ones
+//!           e: series u32 | window u32 | log index u64    events of the others
+//!           h: window u32 | series u32 | log index u64    what of the head is on disk already
+//!    other: s: first series u32                           series, in blocks as they came
+//!           d: sequence u32                               dictionary, in blocks as it grew
+//!           n: sequence u32                               names of labels and attributes that the tier left out
+//!           w: series u32 | window u32                    sums; of minutes: one value for the ten of a chunk's window
 //! ```
 //!
-//! `start` counts spans of [`PARTITION_NS`] since 1970, `window` is the start of the chunk's window in nanoseconds. Tier 0 is
-//! raw and class 0 the only retention class of this version.
+//! `start` counts partitions of the tier since 1970, `window` its windows, of minutes those of chunks. Raw samples have the
+//! series and the dictionary of the minutes of the same time.
 
-use proto::BatchId;
-
-/// The span of time of a raw partition, nanoseconds.
-pub(crate) const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
-
-/// The window of a chunk, nanoseconds; divides [`PARTITION_NS`].
-pub(crate) const WINDOW_NS: i64 = 600 * 1_000_000_000;
+use proto::tier::interval_of;
+use proto::{BatchId, Tier};
 
 pub(crate) const FORMAT: &[u8] = &[0, b'f'];
 pub(crate) const APPLIED: &[u8] = &[0, b'a'];
 pub(crate) const MEMBERSHIP: &[u8] = &[0, b'm'];
 pub(crate) const CLOCK: &[u8] = &[0, b'c'];
+pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
 
 const BATCH_IDS: u8 = 1;
 const TENANTS: u8 = 2;
+const STALE: u8 = 3;
 const PARTITIONS: u8 = 0x10;
 
-/// Identity of a partition in keys and in memory: of one tenant, one span of time.
+/// Identity of a partition in keys and in memory: of one tier, retention class, span of time, and tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PartitionKey {
+    pub(crate) tier: Tier,
+    pub(crate) class: u8,
     start: u32,
     pub(crate) tenant: u32,
+}
+
+/// What a partition's keys are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Section {
+    Chunks,
+    Events,
+    Head,
+    Series,
+    Dictionary,
+    LeftOut,
+    Windows,
+}
+
+impl Section {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Chunks, Self::Events, Self::Head, Self::Series, Self::Dictionary, Self::LeftOut, Self::Windows];
+
+    fn tag(self) -> u8 {
+        match self {
+            Self::Chunks => b'c',
+            Self::Events => b'e',
+            Self::Head => b'h',
+            Self::Series => b's',
+            Self::Dictionary => b'd',
+            Self::LeftOut => b'n',
+            Self::Windows => b'w',
+        }
+    }
 }
 
 /// Length of a partition's key prefix: kind, tier, class, start, tenant.
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
 
 impl PartitionKey {
-    /// The partition of a time; times before 1970, which no push may have, are those of 1970.
-    pub(crate) fn of(tenant: u32, time_ns: i64) -> Self {
-        Self { start: u32::try_from(time_ns.div_euclid(PARTITION_NS)).unwrap_or_default(), tenant }
+    /// The partition of a time; times up to 1970, which no push may have, are in the first.
+    pub(crate) fn of(tier: Tier, class: u8, tenant: u32, time_ns: i64) -> Self {
+        Self { tier, class, start: interval_of(time_ns, tier.partition_ns()), tenant }
     }
 
+    /// The partition that holds a window of its tier.
+    pub(crate) fn of_window(tier: Tier, class: u8, tenant: u32, window: u32) -> Self {
+        Self::of(tier, class, tenant, tier.window_end_ns(window))
+    }
+
+    /// The partition of another tier at its start.
+    pub(crate) fn in_tier(self, tier: Tier) -> Self {
+        Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
+    }
+
+    /// Not in it.
     pub(crate) fn start_ns(self) -> i64 {
-        i64::from(self.start) * PARTITION_NS
+        i64::from(self.start).saturating_mul(self.tier.partition_ns())
     }
 
-    /// The first time behind it.
+    /// In it.
     pub(crate) fn end_ns(self) -> i64 {
-        self.start_ns().saturating_add(PARTITION_NS)
+        self.start_ns().saturating_add(self.tier.partition_ns())
+    }
+
+    /// Whether it holds any time of `(start, end]`.
+    pub(crate) fn overlaps(self, start_ns: i64, end_ns: i64) -> bool {
+        self.start_ns() < end_ns && start_ns < self.end_ns()
     }
 
     pub(crate) fn prefix(self) -> Vec<u8> {
-        let mut key = vec![PARTITIONS, 0, 0];
+        let mut key = vec![PARTITIONS, self.tier.number(), self.class];
         key.extend(self.start.to_be_bytes());
         key.extend(self.tenant.to_be_bytes());
         key
@@ -69,42 +120,50 @@ impl PartitionKey {
         key
     }
 
-    fn section(self, section: u8) -> Vec<u8> {
+    pub(crate) fn section(self, section: Section) -> Vec<u8> {
         let mut key = self.prefix();
-        key.push(section);
+        key.push(section.tag());
         key
     }
 
-    pub(crate) fn series_section(self) -> Vec<u8> {
-        self.section(b's')
+    fn numbered(self, section: Section, numbers: &[u32]) -> Vec<u8> {
+        let mut key = self.section(section);
+        numbers.iter().for_each(|number| key.extend(number.to_be_bytes()));
+        key
     }
 
     pub(crate) fn series_block(self, first: u32) -> Vec<u8> {
-        let mut key = self.series_section();
-        key.extend(first.to_be_bytes());
-        key
-    }
-
-    pub(crate) fn dictionary_section(self) -> Vec<u8> {
-        self.section(b'd')
+        self.numbered(Section::Series, &[first])
     }
 
     pub(crate) fn dictionary_block(self, sequence: u32) -> Vec<u8> {
-        let mut key = self.dictionary_section();
-        key.extend(sequence.to_be_bytes());
+        self.numbered(Section::Dictionary, &[sequence])
+    }
+
+    pub(crate) fn left_out_block(self, sequence: u32) -> Vec<u8> {
+        self.numbered(Section::LeftOut, &[sequence])
+    }
+
+    /// The first key of a series' window, or of all from it on.
+    pub(crate) fn series_window(self, section: Section, series: u32, window: u32) -> Vec<u8> {
+        self.numbered(section, &[series, window])
+    }
+
+    /// What the keys of all windows of a series begin with.
+    pub(crate) fn series_prefix(self, section: Section, series: u32) -> Vec<u8> {
+        self.numbered(section, &[series])
+    }
+
+    /// A chunk, or its events, that was sealed when the log was there.
+    pub(crate) fn chunk(self, section: Section, series: u32, window: u32, log_index: u64) -> Vec<u8> {
+        let mut key = self.series_window(section, series, window);
+        key.extend(log_index.to_be_bytes());
         key
     }
 
-    /// The first key of a series' chunks whose window starts at or behind a time.
-    pub(crate) fn chunks_from(self, series: u32, window_start_ns: i64) -> Vec<u8> {
-        let mut key = self.section(b'c');
-        key.extend(series.to_be_bytes());
-        key.extend(u64::try_from(window_start_ns).unwrap_or_default().to_be_bytes());
-        key
-    }
-
-    pub(crate) fn chunk(self, series: u32, window_start_ns: i64, log_index: u64) -> Vec<u8> {
-        let mut key = self.chunks_from(series, window_start_ns);
+    /// What of the head was written when the log was there.
+    pub(crate) fn head(self, window: u32, series: u32, log_index: u64) -> Vec<u8> {
+        let mut key = self.numbered(Section::Head, &[window, series]);
         key.extend(log_index.to_be_bytes());
         key
     }
@@ -115,9 +174,60 @@ impl PartitionKey {
         if prefix[0] != PARTITIONS {
             return None;
         }
-        let number = |bytes: &[u8]| bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte));
-        Some(Self { start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
+        let tier = Tier::from_number(prefix[1])?;
+        Some(Self { tier, class: prefix[2], start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
     }
+
+    /// The section of one of its keys, and what is behind it.
+    pub(crate) fn section_of(key: &[u8]) -> Option<(Section, &[u8])> {
+        let (&tag, rest) = key.get(PARTITION_PREFIX..)?.split_first()?;
+        Some((Section::ALL.into_iter().find(|section| section.tag() == tag)?, rest))
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+/// The two numbers behind a section, and what is behind those: series and window, or window and series.
+pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
+    let (numbers, rest) = rest.split_at_checked(8)?;
+    Some((number(&numbers[..4]), number(&numbers[4..]), rest))
+}
+
+/// A window that is not the sum of its finer ones, and for which series of the finer tier's partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StaleKey {
+    /// Of the window, coarser than the tier of the series.
+    pub(crate) tier: Tier,
+    pub(crate) class: u8,
+    pub(crate) window: u32,
+    pub(crate) tenant: u32,
+    pub(crate) series: u32,
+}
+
+impl StaleKey {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        let mut key = vec![STALE, self.tier.number(), self.class];
+        [self.window, self.tenant, self.series].iter().for_each(|number| key.extend(number.to_be_bytes()));
+        key
+    }
+
+    pub(crate) fn read(key: &[u8]) -> Option<Self> {
+        let &[STALE, tier, class, ref numbers @ ..] = key else { return None };
+        let (window, tenant, rest) = two_numbers(numbers)?;
+        let series = number(rest.get(..4).filter(|series| series.len() == rest.len())?);
+        Some(Self { tier: Tier::from_number(tier)?, class, window, tenant, series })
+    }
+}
+
+pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
+    [EXPIRED, &[tier.number(), class]].concat()
+}
+
+/// Where stale windows begin.
+pub(crate) fn stale() -> [u8; 1] {
+    [STALE]
 }
 
 /// Where the partitions begin.
@@ -125,9 +235,9 @@ pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }
 
-/// Start of the window of a time.
-pub(crate) fn window_of(time_ns: i64) -> i64 {
-    time_ns.div_euclid(WINDOW_NS) * WINDOW_NS
+/// Where the partitions of a tier begin.
+pub(crate) fn partitions_of(tier: Tier) -> [u8; 2] {
+    [PARTITIONS, tier.number()]
 }
 
 pub(crate) fn tenants() -> [u8; 1] {
@@ -161,16 +271,35 @@ mod tests {
     #[test]
     fn a_partition_is_found_by_any_of_its_keys_and_all_lie_in_its_range() {
         let time_ns = 1_790_000_000_000_000_000;
-        let partition = PartitionKey::of(7, time_ns);
-        assert!(partition.start_ns() <= time_ns && time_ns < partition.end_ns());
-        let keys =
-            [partition.series_block(1), partition.dictionary_block(2), partition.chunk(u32::MAX, time_ns, u64::MAX)];
-        for key in keys {
-            assert_eq!(PartitionKey::of_key(&key), Some(partition));
-            assert!(partition.prefix() <= key && key < partition.end());
+        for tier in Tier::ALL {
+            let partition = PartitionKey::of(tier, 3, 7, time_ns);
+            assert!(partition.start_ns() < time_ns && time_ns <= partition.end_ns());
+            assert_eq!(PartitionKey::of_window(tier, 3, 7, tier.window_of(time_ns)), partition);
+            let keys = [
+                partition.series_block(1),
+                partition.dictionary_block(2),
+                partition.chunk(Section::Events, u32::MAX, u32::MAX, u64::MAX),
+                partition.head(1, 2, 3),
+            ];
+            for key in keys {
+                assert_eq!(PartitionKey::of_key(&key), Some(partition));
+                assert!(partition.prefix() <= key && key < partition.end());
+            }
+            let next = PartitionKey::of(tier, 3, 0, partition.end_ns() + 1);
+            assert!(partition.end() <= PartitionKey { tenant: 8, ..partition }.prefix());
+            assert!(PartitionKey { tenant: 8, ..partition }.end() <= next.prefix());
         }
         assert_eq!(PartitionKey::of_key(&tenant(1)), None);
-        assert!(partition.end() <= PartitionKey::of(8, time_ns).prefix());
-        assert!(PartitionKey::of(8, time_ns).end() <= PartitionKey::of(0, time_ns + PARTITION_NS).prefix());
+        let chunk = PartitionKey::of(Tier::Raw, 0, 1, time_ns).chunk(Section::Chunks, 5, 6, 7);
+        let (section, rest) = PartitionKey::section_of(&chunk).unwrap();
+        let (series, window, index) = two_numbers(rest).unwrap();
+        assert_eq!((section, series, window, index), (Section::Chunks, 5, 6, 7_u64.to_be_bytes().as_slice()));
+    }
+
+    #[test]
+    fn a_stale_key_reads_back() {
+        let key = StaleKey { tier: Tier::Day, class: 1, window: 2, tenant: 3, series: u32::MAX };
+        assert_eq!(StaleKey::read(&key.bytes()), Some(key));
+        assert_eq!(StaleKey::read(&key.bytes()[1..]), None);
     }
 }

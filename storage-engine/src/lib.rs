@@ -6,33 +6,54 @@
 //! # Does not
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
-//! `key` (what is stored under what) → `block`, `chunk` (bytes, see `FORMAT.md`) → `partition` (memory) → `engine` (apply,
-//! seal, flush) → `select`, `series`; `space` (what partitions take on disk).
+//! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
+//! `vocabulary`, `partition`, `head` (memory) → `engine`, `append`, `flush`, `roll_up`, `expire`, `delete` (from samples to
+//! windows of all tiers) → `plan`, `gather`, `read`, `select`, `series` (from windows to answers) → `space`.
 
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use proto::Tier;
 
+mod append;
 mod batch_ids;
-mod block;
 mod chunk;
 mod database;
+mod delete;
+mod dense;
+mod dictionary_block;
+mod encoding;
 mod engine;
 mod error;
+mod expire;
+mod flush;
+mod gather;
+mod grouping;
+mod head;
+mod head_block;
 mod key;
+mod label_index;
 mod matcher;
 mod partition;
+mod plan;
+mod read;
+mod roll_up;
 mod select;
 mod series;
+mod settle;
 mod space;
 mod split;
+mod state;
 mod strip;
 mod tree;
+mod vocabulary;
+mod windows;
 
 pub use engine::Engine;
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
+pub use space::Extent;
 
-/// Where and how large.
+/// Where, how large, and how exact.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Of this shard alone; made if it is not there.
@@ -43,6 +64,45 @@ pub struct Config {
     pub dictionary_bytes_max: usize,
     /// Bytes of RocksDB's block cache.
     pub cache_bytes: usize,
+    /// How exact times are kept.
+    pub time_resolution: TimeResolution,
+    /// Labels that windows of hours have not, and those that windows of days have not beside them: those of instances, whose
+    /// churn would make years of them large.
+    pub dropped_labels: [Vec<String>; 2],
+}
+
+impl Config {
+    pub(crate) fn dropped_labels(&self, tier: Tier) -> &[String] {
+        match tier {
+            Tier::Raw | Tier::Minute => &[],
+            Tier::Hour => &self.dropped_labels[0],
+            Tier::Day => &self.dropped_labels[1],
+        }
+    }
+}
+
+/// How exact times are kept: those of raw samples are most of their bytes. A time becomes the end of what it lies in, so no sum over
+/// whole minutes changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TimeResolution {
+    /// As they came.
+    #[default]
+    Nanoseconds,
+    /// To the millisecond.
+    Milliseconds,
+    /// To the minute, the finest window there is.
+    Window,
+}
+
+impl TimeResolution {
+    fn round(self, time_ns: i64) -> i64 {
+        let unit_ns = match self {
+            Self::Nanoseconds => return time_ns,
+            Self::Milliseconds => 1_000_000,
+            Self::Window => Tier::Minute.window_ns(),
+        };
+        time_ns.saturating_sub(1).div_euclid(unit_ns).saturating_add(1).saturating_mul(unit_ns)
+    }
 }
 
 /// A place in the log. `index` orders; the rest is the log's own.
@@ -52,6 +112,15 @@ pub struct Position {
     pub index: u64,
     /// Whatever the log needs to name the entry again.
     pub log_id: Bytes,
+}
+
+/// What is durable.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flushed {
+    /// Up to where; the log may be cut at or below it.
+    pub position: Option<Position>,
+    /// As of that position.
+    pub membership: Option<Bytes>,
 }
 
 /// What became of an entry.

@@ -43,6 +43,14 @@ impl ReadyMatcher {
         Ok(Self { name: matcher.name.clone(), test })
     }
 
+    /// The one value that it accepts, if it says so itself.
+    pub(crate) fn only_value(&self) -> Option<&str> {
+        match &self.test {
+            Test::Equal(wanted) => Some(wanted),
+            _ => None,
+        }
+    }
+
     pub(crate) fn accepts(&self, value: &str) -> bool {
         match &self.test {
             Test::Equal(wanted) => value == wanted,

@@ -1,138 +1,99 @@
 //! Selection: sums of samples by group, bucket and stack.
 //!
-//! Three steps: gather (under the state's lock: which series, a copy of their heads, a snapshot of the database), sum
-//! (without locks: decode chunks, add up by dense ids of the partition), and name (under the partition's lock, whose ids only
-//! grow: from ids to labels and to one tree of locations). So a long selection never holds up `apply`.
+//! Three steps: gather (see there), sum (without locks: add up by dense numbers of each partition), and name (under the
+//! vocabulary's lock: from numbers to one tree of locations).
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::{HashMap, HashSet};
 use indexmap::IndexSet;
-use parking_lot::RwLock;
-use proto::{Answer, Dictionary, Fold, Label, LabelSet, Samples, Selection, StackDetail, Window, limits};
-use rocksdb::ReadOptions;
+use proto::selection::Cell;
+use proto::{Answer, Fold, LabelSet, Samples, Selection, StackDetail, limits};
 
-use crate::chunk;
-use crate::engine::Snapshot;
-use crate::error::{Corruption, CorruptionCheck, SelectError};
-use crate::key::{PartitionKey, WINDOW_NS, window_of};
-use crate::matcher::{ReadyMatcher, attribute, on_series};
-use crate::partition::Partition;
-use crate::tree::{PartitionNames, StackTree};
+use crate::dense::Dense;
+use crate::engine::Engine;
+use crate::error::SelectError;
+use crate::gather::{PartView, Question, SeriesView, View};
+use crate::grouping::{Grouping, Groups};
+use crate::matcher::ReadyMatcher;
+use crate::plan::Tiers;
+use crate::read::{ReadSums, Visitor, read_series};
+use crate::tree::StackTree;
 
-/// What was gathered of one partition.
-pub(crate) struct Gathered {
-    pub(crate) partition: Arc<RwLock<Partition>>,
-    pub(crate) key: PartitionKey,
-    pub(crate) series: Vec<GatheredSeries>,
-    /// How many ids there are: what was sealed by then refers to no others.
-    known: Known,
-}
+/// Stacks that are named under one hold of the vocabulary's lock: about a millisecond of the deepest ones.
+const NAMED_AT_ONCE: usize = 1024;
 
-/// Lengths of a partition's tables.
-#[derive(Clone, Copy)]
-struct Known {
-    pairs: usize,
-    attribute_sets: usize,
-}
-
-/// A series that matches, and a copy of its head.
-pub(crate) struct GatheredSeries {
-    id: u32,
-    pub(crate) labels: LabelSet,
-    head: Samples,
-}
-
-/// Copies what matches of a partition; the caller holds the state's lock.
-pub(crate) fn gather(partition: &Arc<RwLock<Partition>>, matchers: &[ReadyMatcher], window: Window) -> Gathered {
-    let inner = partition.read();
-    let matching = inner.series.values().enumerate().filter(|(_, labels)| on_series(matchers, labels).is_some());
-    let series = matching
-        .map(|(id, labels)| {
-            let id = u32::try_from(id).unwrap_or(u32::MAX);
-            let head = inner.head.get(&id).map_or_else(Samples::default, |samples| inside(samples, window));
-            GatheredSeries { id, labels: labels.clone(), head }
+impl Engine {
+    /// Sums of samples; consistent: all of an entry or nothing of it.
+    ///
+    /// # Errors
+    /// [`SelectError`]: the question is wrong, its answer too large or not kept any more, or the state cannot be read.
+    pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
+        let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
+        let window = selection.fold.window();
+        let ends = [window.start_ns, window.end_ns];
+        let (edges, tiers) = match &selection.fold {
+            Fold::Sum(edges) => (edges.as_slice(), Tiers::ALL),
+            Fold::Points(_) | Fold::Last(_) => (ends.as_slice(), Tiers::RAW),
+        };
+        let question = Question {
+            tenant: &selection.tenant,
+            matchers: &matchers,
+            edges,
+            group_by: &selection.group_by,
+            by_series: selection.group_by_series,
+            adds: true,
+            tiers,
+        };
+        self.read(&question, |view| {
+            let mut accumulator = Accumulator::new(selection, &matchers);
+            // The newest first: the last point of a series that ended there is not looked for in older ones.
+            for (number, part) in view.parts.iter().enumerate().rev() {
+                accumulator.add(view, number, part)?;
+            }
+            accumulator.finish(view)
         })
-        .collect();
-    let known = Known { pairs: inner.dictionary.pairs.len(), attribute_sets: inner.dictionary.attribute_sets.len() };
-    Gathered { partition: Arc::clone(partition), key: inner.key, series, known }
+    }
 }
 
-/// The samples in `(start, end]`.
-fn inside(samples: &Samples, window: Window) -> Samples {
-    let mut out = Samples::default();
-    for i in 0..samples.len() {
-        if window.start_ns < samples.times_ns[i] && samples.times_ns[i] <= window.end_ns {
-            out.push(samples.times_ns[i], samples.pairs[i], samples.values[i], samples.attribute_sets[i]);
-        }
-    }
-    out
+/// A sum, before its stack is named.
+struct PartSum {
+    part: usize,
+    group: u32,
+    /// Of the buckets, or a time.
+    bucket: i64,
+    pair: u32,
+    sum: i128,
 }
 
-/// All samples of a series in the window, sealed or not, one piece after another, until `visit` has seen enough.
-pub(crate) fn pieces(
-    snapshot: &Snapshot<'_>,
-    gathered: &Gathered,
-    series: &GatheredSeries,
-    window: Window,
-    mut visit: impl FnMut(&Samples) -> Result<ControlFlow<()>, SelectError>,
-) -> Result<(), SelectError> {
-    if !series.head.is_empty() && visit(&series.head)?.is_break() {
-        return Ok(());
-    }
-    let Gathered { key, known, .. } = gathered;
-    let mut options = ReadOptions::default();
-    options.set_iterate_upper_bound(key.chunks_from(series.id, window_of(window.end_ns).saturating_add(WINDOW_NS)));
-    let mut cursor = snapshot.raw_iterator_opt(options);
-    cursor.seek(key.chunks_from(series.id, window_of(window.start_ns)));
-    while let Some((at, value)) = cursor.item() {
-        let samples = chunk::decode(at, value)?;
-        let dangles = samples.pairs.iter().any(|&pair| pair as usize >= known.pairs)
-            || samples.attribute_sets.iter().any(|&set| set as usize >= known.attribute_sets);
-        if dangles {
-            return Err(Corruption { key: at.to_vec(), check: CorruptionCheck::Content }.into());
-        }
-        let samples = inside(&samples, window);
-        if !samples.is_empty() && visit(&samples)?.is_break() {
-            return Ok(());
-        }
-        cursor.next();
-    }
-    Ok(cursor.status()?)
-}
+/// (group, bucket or time, pair) to sum.
+type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
 
 /// Sums of one selection over all partitions.
-pub(crate) struct Accumulator<'a> {
+struct Accumulator<'a> {
     selection: &'a Selection,
     matchers: &'a [ReadyMatcher],
-    groups: IndexSet<LabelSet, FixedState>,
-    tree: StackTree,
-    /// (group, bucket edge or time, node) to sum.
-    sums: HashMap<(u32, i64, u32), i128, FixedState>,
+    groups: Groups,
+    dense: Dense,
+    sums: Vec<PartSum>,
     samples: u64,
     /// Series that had any of the samples.
-    series: HashSet<LabelSet, FixedState>,
+    series: HashSet<Arc<LabelSet>, FixedState>,
     /// `Fold::Last`: series whose last time was in a newer partition.
-    ended: HashSet<LabelSet, FixedState>,
+    ended: HashSet<Arc<LabelSet>, FixedState>,
 }
 
-/// Stacks that are named under one hold of the partition's lock: some milliseconds of the deepest ones.
-const NAMED_AT_ONCE: usize = 256;
-
-/// Sums of one partition: (group, bucket edge or time, pair) to sum.
-type PartitionSums = HashMap<(u32, i64, u32), i128, FixedState>;
-
 impl<'a> Accumulator<'a> {
-    pub(crate) fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher]) -> Self {
+    fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher]) -> Self {
         Self {
             selection,
             matchers,
             groups: IndexSet::default(),
-            tree: StackTree::new(selection.stacks),
-            sums: HashMap::default(),
+            dense: Dense::default(),
+            sums: Vec::new(),
             samples: 0,
             series: HashSet::default(),
             ended: HashSet::default(),
@@ -140,93 +101,144 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Adds a partition's samples; newer partitions come first.
-    pub(crate) fn add(&mut self, snapshot: &Snapshot<'_>, gathered: &Gathered) -> Result<(), SelectError> {
-        let mut sums = PartitionSums::default();
-        for series in &gathered.series {
-            self.add_series(snapshot, gathered, series, &mut sums)?;
-        }
-        let mut names = PartitionNames::default();
-        let mut sums = sums.into_iter();
-        while sums.len() > 0 {
-            // The lock is let go in between: `apply` waits for it.
-            let partition = gathered.partition.read();
-            let mut naming = names.resume(&partition.dictionary);
-            for ((group, bucket, pair), sum) in sums.by_ref().take(NAMED_AT_ONCE) {
-                let node = naming.node(&mut self.tree, pair)?;
-                *self.sums.entry((group, bucket, node)).or_default() += sum;
+    fn add(&mut self, view: &View<'_>, number: usize, part: &PartView) -> Result<(), SelectError> {
+        let slots = self.slots(part);
+        let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
+        for series in &part.series {
+            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
+            if !grouping.settle(|name| part.partition.read().is_attribute(name)) {
+                continue;
             }
-            names = naming.stop();
+            match slots {
+                Some(_) if !grouping.reads_attributes() => {
+                    if let Some(group) = grouping.group(&mut self.groups, None, 0) {
+                        whole.push((group, series));
+                    }
+                }
+                _ => by_attributes.push((grouping, series)),
+            }
         }
+        // One group after another in the same slots.
+        whole.sort_by_key(|(group, _)| *group);
+        if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
+            self.dense.resize(slots.count());
+            for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
+                for (_, series) in of_group {
+                    self.add_whole(view, part, series, slots)?;
+                }
+                let group = of_group.first().map_or(0, |first| first.0);
+                let sums = &mut self.sums;
+                self.dense.drain(|slot, sum| {
+                    let (bucket, pair) = match slots {
+                        Slots::Pairs(_) => (0, slot),
+                        Slots::Buckets(_) => (i64::from(slot), 0),
+                    };
+                    sums.push(PartSum { part: number, group, bucket, pair, sum });
+                });
+                check_size(self.sums.len())?;
+            }
+        }
+        let mut sparse = Sparse::default();
+        for (mut grouping, series) in by_attributes {
+            self.add_by_attributes(view, part, series, &mut grouping, &mut sparse)?;
+        }
+        let sums =
+            sparse.into_iter().map(|((group, bucket, pair), sum)| PartSum { part: number, group, bucket, pair, sum });
+        self.sums.extend(sums);
         check_size(self.sums.len())
     }
 
-    fn add_series(
+    /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
+    fn slots(&self, part: &PartView) -> Option<Slots> {
+        match (&self.selection.fold, self.selection.stacks) {
+            (Fold::Sum(edges), StackDetail::None) => Some(Slots::Buckets(edges.len().saturating_sub(1))),
+            (Fold::Sum(edges), _) if edges.len() == 2 => Some(Slots::Pairs(part.known.pairs)),
+            _ => None,
+        }
+    }
+
+    fn add_whole(
         &mut self,
-        snapshot: &Snapshot<'_>,
-        gathered: &Gathered,
-        series: &GatheredSeries,
-        sums: &mut PartitionSums,
+        view: &View<'_>,
+        part: &PartView,
+        series: &SeriesView,
+        slots: Slots,
     ) -> Result<(), SelectError> {
-        let window = self.selection.fold.window();
-        let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
-        let keeps_stacks = self.selection.stacks != StackDetail::None;
-        let last = match self.selection.fold {
-            Fold::Last(_) if self.ended.contains(&series.labels) => return Ok(()),
-            Fold::Last(_) => last_time(snapshot, gathered, series, window)?,
-            Fold::Sum(_) | Fold::Points(_) => None,
-        };
-        if last.is_some() {
-            self.ended.insert(series.labels.clone());
-        }
-        let mut any = false;
-        pieces(snapshot, gathered, series, window, |samples| {
-            let partition = grouping.reads_attributes().then(|| gathered.partition.read());
-            let dictionary = partition.as_ref().map(|partition| &partition.dictionary);
-            for i in 0..samples.len() {
-                let time = samples.times_ns[i];
-                if last.is_some_and(|last| last != time) {
-                    continue;
-                }
-                let Some(group) = grouping.group(&mut self.groups, dictionary, samples.attribute_sets[i]) else {
-                    continue;
-                };
-                let bucket = match &self.selection.fold {
-                    Fold::Sum(edges) => bucket_of(edges, time),
-                    Fold::Points(_) | Fold::Last(_) => time,
-                };
-                let pair = if keeps_stacks { samples.pairs[i] } else { 0 };
-                *sums.entry((group, bucket, pair)).or_default() += i128::from(samples.values[i]);
-                self.samples += 1;
-                any = true;
-            }
-            check_size(sums.len())?;
-            Ok(ControlFlow::Continue(()))
-        })?;
-        if any {
-            self.series.insert(series.labels.clone());
-        }
+        let mut adder = WholeAdder { dense: &mut self.dense, slots, samples: 0 };
+        read_series(&view.snapshot, part, series, &mut adder)?;
+        let samples = adder.samples;
+        self.count(samples, series);
         Ok(())
     }
 
+    fn add_by_attributes(
+        &mut self,
+        view: &View<'_>,
+        part: &PartView,
+        series: &SeriesView,
+        grouping: &mut Grouping<'_>,
+        sparse: &mut Sparse,
+    ) -> Result<(), SelectError> {
+        let last_ns = match self.selection.fold {
+            Fold::Last(_) if self.ended.contains(&series.labels) => return Ok(()),
+            Fold::Last(_) => {
+                let mut last = LastTime(None);
+                read_series(&view.snapshot, part, series, &mut last)?;
+                if last.0.is_some() {
+                    self.ended.insert(Arc::clone(&series.labels));
+                }
+                last.0
+            }
+            Fold::Sum(_) | Fold::Points(_) => None,
+        };
+        let mut adder = AttributeAdder {
+            view,
+            part,
+            grouping,
+            groups: &mut self.groups,
+            sparse,
+            by_time: !matches!(self.selection.fold, Fold::Sum(_)),
+            keeps_stacks: self.selection.stacks != StackDetail::None,
+            last_ns,
+            samples: 0,
+        };
+        read_series(&view.snapshot, part, series, &mut adder)?;
+        let samples = adder.samples;
+        self.count(samples, series);
+        Ok(())
+    }
+
+    fn count(&mut self, samples: u64, series: &SeriesView) {
+        self.samples += samples;
+        if samples > 0 && !self.series.contains(&series.labels) {
+            self.series.insert(Arc::clone(&series.labels));
+        }
+    }
+
     /// The answer, in an order that depends on nothing but its content.
-    pub(crate) fn finish(self) -> Answer {
-        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
+    fn finish(self, view: &View<'_>) -> Result<Answer, SelectError> {
         let by_time = !matches!(self.selection.fold, Fold::Sum(_));
+        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
         if by_time {
-            times.extend(self.sums.keys().map(|&(_, time, _)| (time, 0)));
+            times.extend(self.sums.iter().map(|sum| (sum.bucket, 0)));
             times.values_mut().zip(0..).for_each(|(bucket, i)| *bucket = i);
         }
-        let mut cells: Vec<_> = self
-            .sums
-            .into_iter()
-            .map(|((group, bucket, node), sum)| {
-                let bucket = if by_time { times[&bucket] } else { u32::try_from(bucket).unwrap_or(u32::MAX) };
-                proto::selection::Cell { group, bucket, node, sum }
-            })
-            .collect();
+        let (tree, ends) = self.name(view)?;
+        let mut cells: Vec<Cell> = Vec::with_capacity(self.sums.len());
+        for (sum, &node) in self.sums.iter().zip(&ends) {
+            let bucket = if by_time { times[&sum.bucket] } else { u32::try_from(sum.bucket).unwrap_or(u32::MAX) };
+            cells.push(Cell { group: sum.group, bucket, node, sum: sum.sum });
+        }
         cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, cell.node));
-        let (nodes, dictionary) = self.tree.into_parts();
-        Answer {
+        cells.dedup_by(|later, first| {
+            let same = (later.group, later.bucket, later.node) == (first.group, first.bucket, first.node);
+            if same {
+                first.sum += later.sum;
+            }
+            same
+        });
+        let (nodes, dictionary) = tree.into_parts();
+        Ok(Answer {
             dictionary,
             groups: self.groups.into_iter().collect(),
             nodes,
@@ -234,6 +246,33 @@ impl<'a> Accumulator<'a> {
             bucket_times_ns: times.into_keys().collect(),
             samples: self.samples,
             series: self.series.len() as u64,
+            windows_read: view.plan.windows_read,
+            missing: view.plan.missing.clone(),
+        })
+    }
+
+    /// The tree of all stacks, and the node of each sum.
+    fn name(&self, view: &View<'_>) -> Result<(StackTree, Vec<u32>), SelectError> {
+        let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
+            return Ok((StackTree::new(self.selection.stacks), vec![0; self.sums.len()]));
+        };
+        'again: loop {
+            let mut tree = StackTree::new(self.selection.stacks);
+            let mut ends = Vec::with_capacity(self.sums.len());
+            for of_part in self.sums.chunk_by(|a, b| a.part == b.part) {
+                let Some(part) = of_part.first().and_then(|first| view.parts.get(first.part)) else { continue };
+                for sums in of_part.chunks(NAMED_AT_ONCE) {
+                    // The locks are let go in between: `apply` waits for them.
+                    let vocabulary = vocabulary.read();
+                    let partition = part.partition.read();
+                    let Some(mut naming) = tree.resume(&vocabulary) else { continue 'again };
+                    for sum in sums {
+                        ends.push(naming.node(partition.pairs[sum.pair as usize])?);
+                    }
+                    naming.stop();
+                }
+            }
+            return Ok((tree, ends));
         }
     }
 }
@@ -243,71 +282,126 @@ fn check_size(cells: usize) -> Result<(), SelectError> {
     if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
 }
 
-/// The index of the bucket `(edges[i], edges[i + 1]]` that a time of the window is in.
-fn bucket_of(edges: &[i64], time: i64) -> i64 {
-    let behind = edges.partition_point(|&edge| edge < time);
-    i64::try_from(behind).unwrap_or(i64::MAX) - 1
+/// What the slots of a dense table are, and how many.
+#[derive(Clone, Copy, Debug)]
+enum Slots {
+    Pairs(usize),
+    Buckets(usize),
 }
 
-/// The last time in the window at which a series has a sample in this partition.
-fn last_time(
-    snapshot: &Snapshot<'_>,
-    gathered: &Gathered,
-    series: &GatheredSeries,
-    window: Window,
-) -> Result<Option<i64>, SelectError> {
-    let mut last = None;
-    pieces(snapshot, gathered, series, window, |samples| {
-        last = last.max(samples.times_ns.iter().copied().max());
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(last)
+impl Slots {
+    fn count(self) -> usize {
+        let (Self::Pairs(count) | Self::Buckets(count)) = self;
+        count
+    }
 }
 
-/// To which group the samples of one series go, decided once per attribute set.
-struct Grouping<'a> {
-    on_samples: Vec<&'a ReadyMatcher>,
-    from_samples: Vec<&'a str>,
-    from_series: Vec<Label>,
-    known: HashMap<u32, Option<u32>, FixedState>,
+/// Adds all samples of a series, whatever their attributes.
+struct WholeAdder<'a> {
+    dense: &'a mut Dense,
+    slots: Slots,
+    samples: u64,
 }
 
-impl<'a> Grouping<'a> {
-    fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Self {
-        let has = |name: &str| !labels.get(name).is_empty();
-        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
-        Self {
-            on_samples: on_series(matchers, labels).unwrap_or_default(),
-            from_samples: selection.group_by.iter().map(String::as_str).filter(|name| !has(name)).collect(),
-            from_series: labels.iter().filter(in_group).cloned().collect(),
-            known: HashMap::default(),
-        }
+impl Visitor for WholeAdder<'_> {
+    fn takes_sums(&self) -> bool {
+        true
     }
 
-    fn reads_attributes(&self) -> bool {
-        !self.on_samples.is_empty() || !self.from_samples.is_empty()
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.samples += read.samples;
+        Ok(match self.slots {
+            Slots::Pairs(_) => read.sums.add_to(self.dense, read.total),
+            Slots::Buckets(_) => self.dense.add(bucket, read.total),
+        })
     }
 
-    /// The group of samples with these attributes; `None` if they do not match.
-    fn group(
-        &mut self,
-        groups: &mut IndexSet<LabelSet, FixedState>,
-        dictionary: Option<&Dictionary>,
-        attribute_set: u32,
-    ) -> Option<u32> {
-        // Where nothing depends on attributes, all sets are one.
-        let attribute_set = if self.reads_attributes() { attribute_set } else { 0 };
-        if let Some(&known) = self.known.get(&attribute_set) {
-            return known;
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.samples += rows.len() as u64;
+        if let Slots::Buckets(_) = self.slots {
+            let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
+            return Ok(self.dense.add(bucket, total));
         }
-        let value = |name: &str| dictionary.map_or_else(String::new, |d| attribute(d, attribute_set, name));
-        let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));
-        let group = matches.then(|| {
-            let from_samples = self.from_samples.iter().map(|&name| Label::new(name, &value(name)));
-            let labels = LabelSet::new(self.from_series.iter().cloned().chain(from_samples).collect());
-            u32::try_from(groups.insert_full(labels).0).unwrap_or(u32::MAX)
+        for row in rows {
+            if self.dense.add(samples.pairs[row], i128::from(samples.values[row])).is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    }
+}
+
+/// Adds samples by their attributes or their times.
+struct AttributeAdder<'a, 'q> {
+    view: &'a View<'a>,
+    part: &'a PartView,
+    grouping: &'a mut Grouping<'q>,
+    groups: &'a mut Groups,
+    sparse: &'a mut Sparse,
+    by_time: bool,
+    keeps_stacks: bool,
+    last_ns: Option<i64>,
+    samples: u64,
+}
+
+impl AttributeAdder<'_, '_> {
+    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) {
+        let pair = if self.keeps_stacks { pair } else { 0 };
+        *self.sparse.entry((group, bucket, pair)).or_default() += sum;
+    }
+}
+
+impl Visitor for AttributeAdder<'_, '_> {
+    fn takes_sums(&self) -> bool {
+        !self.by_time && !self.grouping.reads_attributes()
+    }
+
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
+        self.samples += read.samples;
+        let read = read.sums.for_each(|pair, sum| {
+            let known = (pair as usize) < self.part.known.pairs;
+            known.then(|| self.add(group, bucket.into(), pair, sum))
         });
-        self.known.insert(attribute_set, group);
-        group
+        check_size(self.sparse.len())?;
+        Ok(read)
+    }
+
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        for row in rows {
+            let (time_ns, set, pair) = (samples.times_ns[row], samples.attribute_sets[row], samples.pairs[row]);
+            if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
+                return Ok(None);
+            }
+            if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
+                continue;
+            }
+            let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
+            let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
+            let bucket = if self.by_time { time_ns } else { bucket.into() };
+            self.add(group, bucket, pair, samples.values[row].into());
+            self.samples += 1;
+        }
+        check_size(self.sparse.len())?;
+        Ok(Some(()))
+    }
+}
+
+/// The last time at which a series has a sample.
+struct LastTime(Option<i64>);
+
+impl Visitor for LastTime {
+    fn takes_sums(&self) -> bool {
+        false
+    }
+
+    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(read.last_ns);
+        Ok(Some(()))
+    }
+
+    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(rows.last().map(|row| samples.times_ns[row]));
+        Ok(Some(()))
     }
 }

@@ -3,14 +3,18 @@
 //! Where the matchers say the same of all samples of a series, one sample in the window is enough and nothing more is read.
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
+use std::ops::Range;
+use std::sync::Arc;
 
-use proto::{Dictionary, Fold, LabelSet, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
+use proto::{Fold, LabelSet, Matcher, Samples, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
-use crate::engine::{Engine, Snapshot};
+use crate::engine::Engine;
 use crate::error::SelectError;
+use crate::gather::{Question, View};
 use crate::matcher::{ReadyMatcher, on_series};
-use crate::select::{Gathered, GatheredSeries, pieces};
+use crate::partition::LeftOut;
+use crate::plan::Tiers;
+use crate::read::{ReadSums, Visitor, read_series};
 
 impl Engine {
     /// Series that have samples in the window.
@@ -19,20 +23,28 @@ impl Engine {
     /// As [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
         let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        self.read(tenant, &ready, window, |gathered, snapshot| {
-            let mut attribute_names = BTreeSet::new();
-            for gathered in gathered {
-                attribute_names.extend(attribute_names_of(&gathered.partition.read().dictionary));
-            }
+        let edges = [window.start_ns, window.end_ns];
+        let question = Question {
+            tenant,
+            matchers: &ready,
+            edges: &edges,
+            group_by: &[],
+            by_series: false,
+            adds: false,
+            tiers: Tiers::ALL,
+        };
+        self.read(&question, |view| {
+            let attribute_names = attribute_names(view);
             // A matcher on a name that no attribute has says the same of every sample.
-            let by_attributes = |series: &GatheredSeries| {
-                let on_samples = on_series(&ready, &series.labels).unwrap_or_default();
-                on_samples.iter().any(|matcher| !matcher.accepts("") || attribute_names.contains(&matcher.name))
+            let by_attributes = |labels: &LabelSet| {
+                let on_samples = on_series(&ready, labels).unwrap_or_default();
+                on_samples.iter().any(|matcher| attribute_names.contains(&matcher.name))
             };
-            let series = if gathered.iter().flat_map(|gathered| &gathered.series).any(by_attributes) {
+            let all = || view.parts.iter().flat_map(|part| &part.series);
+            let series = if all().any(|series| by_attributes(&series.labels)) {
                 self.series_by_samples(tenant, matchers, window)?
             } else {
-                with_samples(gathered, snapshot, window)?
+                with_samples(view)?
             };
             Ok(SeriesAnswer {
                 series: series.into_iter().collect(),
@@ -60,31 +72,56 @@ impl Engine {
     }
 }
 
-fn attribute_names_of(dictionary: &Dictionary) -> BTreeSet<String> {
-    let keys: BTreeSet<u32> = dictionary.attribute_sets.iter().flatten().map(|attribute| attribute.key).collect();
-    keys.into_iter().map(|key| proto::label::sanitize_label_name(dictionary.strings.get(key))).collect()
+/// Of all samples in the partitions, those included that tiers have left out.
+fn attribute_names(view: &View<'_>) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for part in &view.parts {
+        let partition = part.partition.read();
+        names.extend(partition.attribute_names().iter().cloned());
+        names.extend(partition.left_out().filter_map(|left_out| match left_out {
+            LeftOut::Attribute(name) => Some(name.clone()),
+            LeftOut::Label(_) => None,
+        }));
+    }
+    names
 }
 
 /// The series that have any sample in the window.
-fn with_samples(
-    gathered: &[Gathered],
-    snapshot: &Snapshot<'_>,
-    window: Window,
-) -> Result<BTreeSet<LabelSet>, SelectError> {
-    let mut found = BTreeSet::new();
-    for partition in gathered {
-        for series in partition.series.iter() {
-            let mut any = found.contains(&series.labels);
-            if !any {
-                pieces(snapshot, partition, series, window, |_samples| {
-                    any = true;
-                    Ok(ControlFlow::Break(()))
-                })?;
-            }
-            if any {
-                found.insert(series.labels.clone());
+fn with_samples(view: &View<'_>) -> Result<BTreeSet<LabelSet>, SelectError> {
+    let mut found: BTreeSet<Arc<LabelSet>> = BTreeSet::new();
+    for part in view.parts.iter().rev() {
+        for series in &part.series {
+            if !found.contains(&series.labels) {
+                let mut any = AnySample(false);
+                read_series(&view.snapshot, part, series, &mut any)?;
+                if any.0 {
+                    found.insert(Arc::clone(&series.labels));
+                }
             }
         }
     }
-    Ok(found)
+    Ok(found.into_iter().map(|labels| LabelSet::clone(&labels)).collect())
+}
+
+/// Whether there is a sample.
+struct AnySample(bool);
+
+impl Visitor for AnySample {
+    fn takes_sums(&self) -> bool {
+        true
+    }
+
+    fn is_done(&self) -> bool {
+        self.0
+    }
+
+    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.0 = true;
+        Ok(Some(()))
+    }
+
+    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.0 = true;
+        Ok(Some(()))
+    }
 }

@@ -1,5 +1,8 @@
 //! Disk space: what partitions take, and getting it back from those that were dropped.
 
+use std::collections::BTreeMap;
+
+use proto::Tier;
 use rocksdb::{CompactOptions, Range};
 
 use crate::database::read_partition_keys;
@@ -7,32 +10,43 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::key::{self, PartitionKey};
 
+/// What the partitions of one tier, class and time take, of all tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Of the partitions.
+    pub tier: Tier,
+    /// Of the partitions.
+    pub retention_class: u8,
+    /// Nanoseconds since 1970.
+    pub end_ns: i64,
+    /// On disk, about; what is only in memory counts nothing.
+    pub disk_bytes: u64,
+}
+
 impl Engine {
-    /// Ends of partitions, ascending, and about how many bytes on disk those take that end there. What is only in memory counts
-    /// nothing.
+    /// What is on disk, by the end of its time, the oldest first, and of the same end the finest first.
     ///
     /// # Errors
     /// [`EngineError`] where the disk cannot be read.
-    pub fn disk_bytes_by_end(&self) -> Result<Vec<(i64, u64)>, EngineError> {
+    pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
         let keys = read_partition_keys(&self.database)?;
         let bounds: Vec<_> = keys.iter().map(|key| (key.prefix(), key.end())).collect();
         let ranges: Vec<_> = bounds.iter().map(|(from, to)| Range::new(from, to)).collect();
-        let mut by_end: Vec<(i64, u64)> = Vec::new();
+        let mut extents: BTreeMap<(i64, Tier, u8), u64> = BTreeMap::new();
         for (key, bytes) in keys.iter().zip(self.database.get_approximate_sizes(&ranges)) {
-            match by_end.last_mut() {
-                Some((end_ns, sum)) if *end_ns == key.end_ns() => *sum += bytes,
-                _ => by_end.push((key.end_ns(), bytes)),
-            }
+            *extents.entry((key.end_ns(), key.tier, key.class)).or_default() += bytes;
         }
-        Ok(by_end)
+        let extent =
+            |((end_ns, tier, retention_class), disk_bytes)| Extent { tier, retention_class, end_ns, disk_bytes };
+        Ok(extents.into_iter().map(extent).collect())
     }
 
-    /// Gives back the space of partitions that ended before a time and were dropped: what was not a file of its own lies among
-    /// other keys until it is compacted. Takes long; what was dropped must be flushed.
-    pub fn reclaim(&self, before_ns: i64) {
+    /// Gives back the space of partitions of a tier that ended before a time and were dropped: what was not a file of its own lies
+    /// among other keys until it is compacted. Takes long; what was dropped must be flushed.
+    pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
-        let to = PartitionKey::of(0, before_ns).prefix();
-        self.database.compact_range_opt(Some(key::partitions()), Some(to), &options);
+        let to = PartitionKey::of(tier, retention_class, 0, before_ns).prefix();
+        self.database.compact_range_opt(Some(key::partitions_of(tier)), Some(to), &options);
     }
 }

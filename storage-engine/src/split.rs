@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use proto::{Batch, SeriesSamples};
+use proto::{Batch, SeriesSamples, Tier};
 
 use crate::key::PartitionKey;
 
@@ -23,20 +23,22 @@ impl Part<'_> {
     }
 }
 
-/// The parts of a batch of this tenant by partition; series without samples are left out.
+/// The parts of a batch of this tenant by partition, that of minutes, whose head gets the samples; series without samples are
+/// left out.
 pub(crate) fn parts(tenant: u32, batch: &Batch) -> BTreeMap<PartitionKey, Vec<Part<'_>>> {
+    let key = |time_ns| PartitionKey::of(Tier::Minute, batch.retention_class, tenant, time_ns);
     let mut out: BTreeMap<PartitionKey, Vec<Part<'_>>> = BTreeMap::new();
     for series in &batch.series {
         let times = &series.samples.times_ns;
         let Some(&first) = times.first() else { continue };
-        let first = PartitionKey::of(tenant, first);
-        if times.iter().all(|time| (first.start_ns()..first.end_ns()).contains(time)) {
+        let first = key(first);
+        if times.iter().all(|&time| first.start_ns() < time && time <= first.end_ns()) {
             out.entry(first).or_default().push(Part { series, rows: None });
             continue;
         }
         let mut rows: BTreeMap<PartitionKey, Vec<usize>> = BTreeMap::new();
         for (row, &time) in times.iter().enumerate() {
-            rows.entry(PartitionKey::of(tenant, time)).or_default().push(row);
+            rows.entry(key(time)).or_default().push(row);
         }
         for (key, rows) in rows {
             out.entry(key).or_default().push(Part { series, rows: Some(rows) });

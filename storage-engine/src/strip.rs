@@ -6,16 +6,18 @@ use parking_lot::RwLock;
 use proto::{Batch, Dictionary, Importer, Samples, SeriesSamples};
 
 use crate::partition::Partition;
+use crate::vocabulary::Vocabulary;
 
 /// The batch without what all of these partitions, which its samples go to, know.
-pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>]) -> Batch {
+pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>], vocabulary: &Vocabulary) -> Batch {
+    let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
     // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
-    let mut unknown_stacks = vec![false; batch.dictionary.stacks.len()];
+    let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
     let mut unknown_series = vec![false; batch.series.len()];
     for partition in partitions {
         let partition = partition.read();
-        for (unknown, hash) in unknown_stacks.iter_mut().zip(batch.dictionary.stacks.keys()) {
-            *unknown |= !partition.dictionary.stacks.contains_key(hash);
+        for (unknown, node) in unknown_stacks.iter_mut().zip(&nodes) {
+            *unknown |= node.is_some_and(|node| !partition.knows_stack(node));
         }
         for (unknown, series) in unknown_series.iter_mut().zip(&batch.series) {
             *unknown |= !partition.series.contains_key(&series.fingerprint);
@@ -38,12 +40,13 @@ pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>]) -> Bat
         SeriesSamples { fingerprint: series.fingerprint, labels, samples }
     };
     let series = batch.series.iter().zip(&unknown_series).map(strip_series).collect();
-    Batch { tenant: batch.tenant.clone(), id: batch.id, dictionary, series }
+    let Batch { tenant, id, retention_class, .. } = batch;
+    Batch { tenant: tenant.clone(), id: *id, retention_class: *retention_class, dictionary, series }
 }
 
-/// Whether a stripped batch defines nothing that one of these partitions lacks.
-pub(crate) fn defines_nothing(stripped: &Batch, partitions: &[Arc<RwLock<Partition>>]) -> bool {
+/// Whether a stripped batch defines nothing that is not in memory already.
+pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &Vocabulary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.locations.is_empty()
-        && partitions.iter().all(|partition| partition.read().dictionary.has_attributes_of(&stripped.dictionary))
+        && vocabulary.dictionary.has_attributes_of(&stripped.dictionary)
 }

@@ -6,27 +6,29 @@ use proto::selection::Node;
 use proto::{Copied, Dictionary, Importer, StackDetail, limits};
 
 use crate::error::SelectError;
+use crate::partition::Pair;
+use crate::vocabulary::{self, Vocabulary};
 
 /// See the module. Its dictionary holds the locations of the tree and nothing else.
 pub(crate) struct StackTree {
     detail: StackDetail,
     dictionary: Dictionary,
     nodes: Vec<Node>,
+    /// Of kernel parts and of leaves alone, by parent and location.
     children: HashMap<(u32, u32), u32, FixedState>,
-}
-
-/// From the ids of one partition to nodes of the tree, each worked out once.
-#[derive(Default)]
-pub(crate) struct PartitionNames {
+    /// By node of the vocabulary, the node of its user part here; 0: none yet.
+    users: Vec<u32>,
     copied: Copied,
-    users: HashMap<u32, u32, FixedState>,
+    /// Of the vocabulary.
+    generation: u64,
 }
 
-/// [`PartitionNames`] while the partition's dictionary is at hand.
+/// [`StackTree`] while the vocabulary is at hand.
 pub(crate) struct Naming<'a> {
-    from: &'a Dictionary,
+    from: &'a Vocabulary,
     importer: Importer<'a>,
-    users: HashMap<u32, u32, FixedState>,
+    tree: &'a mut StackTree,
+    path: Vec<u32>,
 }
 
 const ROOT: u32 = 0;
@@ -38,19 +40,37 @@ impl StackTree {
             dictionary: Dictionary::default(),
             nodes: vec![Node { parent: ROOT, location: 0 }],
             children: HashMap::default(),
+            users: Vec::new(),
+            copied: Copied::default(),
+            generation: 0,
         }
+    }
+
+    /// Goes on with the vocabulary, which may have grown; `None` if it is another than before: then the tree is begun again.
+    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Option<Naming<'a>> {
+        if self.generation != from.generation() && self.generation != 0 {
+            return None;
+        }
+        self.generation = from.generation();
+        self.users.resize(from.nodes(), 0);
+        let importer = Importer::resume(&from.dictionary, std::mem::take(&mut self.copied));
+        Some(Naming { from, importer, tree: self, path: Vec::new() })
+    }
+
+    fn add(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
+        let nodes_max = limits::QUERY_NODES_MAX;
+        if self.nodes.len() >= nodes_max {
+            return Err(SelectError::TooManyNodes { nodes_max });
+        }
+        self.nodes.push(Node { parent, location });
+        Ok(u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX))
     }
 
     fn child(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
         if let Some(&node) = self.children.get(&(parent, location)) {
             return Ok(node);
         }
-        let nodes_max = limits::QUERY_NODES_MAX;
-        let node = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        if self.nodes.len() >= nodes_max {
-            return Err(SelectError::TooManyNodes { nodes_max });
-        }
-        self.nodes.push(Node { parent, location });
+        let node = self.add(parent, location)?;
         self.children.insert((parent, location), node);
         Ok(node)
     }
@@ -60,48 +80,60 @@ impl StackTree {
     }
 }
 
-impl PartitionNames {
-    /// Goes on with the partition's dictionary, which may have grown.
-    pub(crate) fn resume(self, from: &Dictionary) -> Naming<'_> {
-        Naming { from, importer: Importer::resume(from, self.copied), users: self.users }
-    }
-}
-
 impl Naming<'_> {
-    pub(crate) fn stop(self) -> PartitionNames {
-        PartitionNames { copied: self.importer.stop(), users: self.users }
+    pub(crate) fn stop(self) {
+        self.tree.copied = self.importer.stop();
     }
 
     /// The node at which a pair's stack ends.
-    pub(crate) fn node(&mut self, tree: &mut StackTree, pair: u32) -> Result<u32, SelectError> {
-        let pair = self.from.pairs[pair as usize];
-        match tree.detail {
+    pub(crate) fn node(&mut self, pair: Pair) -> Result<u32, SelectError> {
+        match self.tree.detail {
             StackDetail::None => Ok(ROOT),
             StackDetail::Leaf => {
-                let leaf = self.from.stack(pair.kernel).first().or_else(|| self.from.stack(pair.user).first());
-                leaf.map_or(Ok(ROOT), |&leaf| self.child(tree, ROOT, leaf))
+                let leaf = if pair.kernel == vocabulary::ROOT { pair.user } else { pair.kernel };
+                if leaf == vocabulary::ROOT {
+                    return Ok(ROOT);
+                }
+                let location = self.location(leaf);
+                self.tree.child(ROOT, location)
             }
             StackDetail::Full => {
-                let user = match self.users.get(&pair.user) {
-                    Some(&node) => node,
-                    None => {
-                        let node = self.descend(tree, ROOT, pair.user)?;
-                        self.users.insert(pair.user, node);
-                        node
-                    }
-                };
-                self.descend(tree, user, pair.kernel)
+                let user = self.user(pair.user)?;
+                self.kernel(user, pair.kernel)
             }
         }
     }
 
-    fn descend(&mut self, tree: &mut StackTree, from: u32, stack: u32) -> Result<u32, SelectError> {
-        let locations = self.from.stack(stack);
-        locations.iter().rev().try_fold(from, |node, &location| self.child(tree, node, location))
+    fn location(&mut self, node: u32) -> u32 {
+        self.importer.location(&mut self.tree.dictionary, self.from.node(node).location)
     }
 
-    fn child(&mut self, tree: &mut StackTree, parent: u32, location: u32) -> Result<u32, SelectError> {
-        let location = self.importer.location(&mut tree.dictionary, location);
-        tree.child(parent, location)
+    fn user(&mut self, end: u32) -> Result<u32, SelectError> {
+        let mut node = end;
+        while node != vocabulary::ROOT && self.tree.users[node as usize] == ROOT {
+            self.path.push(node);
+            node = self.from.node(node).parent;
+        }
+        let mut parent = if node == vocabulary::ROOT { ROOT } else { self.tree.users[node as usize] };
+        while let Some(node) = self.path.pop() {
+            let location = self.location(node);
+            parent = self.tree.add(parent, location)?;
+            self.tree.users[node as usize] = parent;
+        }
+        Ok(parent)
+    }
+
+    fn kernel(&mut self, below: u32, end: u32) -> Result<u32, SelectError> {
+        let mut node = end;
+        while node != vocabulary::ROOT {
+            self.path.push(node);
+            node = self.from.node(node).parent;
+        }
+        let mut parent = below;
+        while let Some(node) = self.path.pop() {
+            let location = self.location(node);
+            parent = self.tree.child(parent, location)?;
+        }
+        Ok(parent)
     }
 }

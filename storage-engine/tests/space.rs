@@ -9,9 +9,9 @@ use bytes::Bytes;
 use proto::dictionary::stack_hash;
 use proto::{
     Batch, Command, Dictionary, Entry, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair,
-    TenantId,
+    TenantId, Tier,
 };
-use storage_engine::{Config, Engine, Position};
+use storage_engine::{Config, Engine, Extent, Position, TimeResolution};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
@@ -37,7 +37,7 @@ fn batch(time_ns: i64) -> Batch {
     samples.push(time_ns, pair, 1, set);
     let fingerprint = labels.fingerprint(&tenant);
     let series = vec![SeriesSamples { fingerprint, labels: Some(labels), samples }];
-    Batch { tenant, id: None, dictionary, series }
+    Batch { tenant, id: None, retention_class: 0, dictionary, series }
 }
 
 fn apply(engine: &Engine, index: u64, command: Command) {
@@ -57,6 +57,8 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
         head_bytes_max: 1 << 20,
         dictionary_bytes_max: 1 << 30,
         cache_bytes: 1 << 20,
+        time_resolution: TimeResolution::Nanoseconds,
+        dropped_labels: Default::default(),
     };
     let engine = Engine::open(config).unwrap();
     let mut index = 0;
@@ -66,27 +68,34 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
     };
     for partition in 1..4 {
         for i in 0..8 * partition {
-            apply(&engine, next(), Command::Append(Arc::new(batch(partition * PARTITION_NS + i))));
+            apply(&engine, next(), Command::Append(Arc::new(batch(partition * PARTITION_NS + 1 + i))));
         }
     }
     engine.flush().unwrap();
-    let sizes = engine.disk_bytes_by_end().unwrap();
-    assert_eq!(sizes.iter().map(|&(end_ns, _)| end_ns / PARTITION_NS).collect::<Vec<_>>(), [2, 3, 4]);
-    for (partition, (_, bytes)) in (1..).zip(&sizes) {
+    let of_minutes = || -> Vec<Extent> {
+        engine.extents().unwrap().into_iter().filter(|extent| extent.tier == Tier::Minute).collect()
+    };
+    let sizes = of_minutes();
+    assert_eq!(sizes.iter().map(|extent| extent.end_ns / PARTITION_NS).collect::<Vec<_>>(), [2, 3, 4]);
+    for (partition, extent) in (1..).zip(&sizes) {
         // Of 64 characters, 6 bits each.
+        let bytes = extent.disk_bytes;
         assert!((5 << 20..9 << 20).contains(&(bytes / partition)), "partition {partition}: {bytes} bytes");
     }
     let before = used_bytes(folder.path());
     let before_ns = 3 * PARTITION_NS;
-    apply(&engine, next(), Command::Expire { before_ns });
+    apply(&engine, next(), Command::Expire { tier: Tier::Minute, retention_class: 0, before_ns });
     engine.flush().unwrap();
     // All of them are in one file, which is not dropped as a whole.
     let expired = used_bytes(folder.path());
-    engine.reclaim(before_ns);
+    engine.reclaim(Tier::Minute, 0, before_ns + 1);
     let after = used_bytes(folder.path());
+    // Hours were summed up before, and keep the names.
+    let hours: u64 =
+        engine.extents().unwrap().iter().filter(|extent| extent.tier == Tier::Hour).map(|e| e.disk_bytes).sum();
     assert!(
-        after + (sizes[0].1 + sizes[1].1) * 9 / 10 < before,
-        "{before} bytes, {expired} expired, {after} reclaimed"
+        after + (sizes[0].disk_bytes + sizes[1].disk_bytes) * 9 / 10 < before + hours,
+        "{before} bytes, {expired} expired, {after} reclaimed, {hours} of hours"
     );
-    assert_eq!(engine.disk_bytes_by_end().unwrap().len(), 1);
+    assert_eq!(of_minutes().len(), 1);
 }

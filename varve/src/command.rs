@@ -70,9 +70,18 @@ pub(crate) struct DataOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StorageOptions {
-    /// How long profiles are kept
+    /// How long every sample is kept with its own time and attributes; older pushes are refused
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "AGE")]
     pub(crate) retention: Duration,
+    /// How long sums of minutes are kept, at least as long as samples
+    #[arg(long = "retention-1m", env = "VARVE_RETENTION_1M", default_value = "90d", value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) retention_1m: Duration,
+    /// How long sums of hours are kept
+    #[arg(long = "retention-1h", env = "VARVE_RETENTION_1H", default_value = "1y", value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) retention_1h: Duration,
+    /// How long sums of days are kept
+    #[arg(long = "retention-1d", env = "VARVE_RETENTION_1D", default_value = "5y", value_parser = humantime::parse_duration, value_name = "AGE")]
+    pub(crate) retention_1d: Duration,
     /// Most disk space that profiles take; near it the oldest are dropped
     #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
     pub(crate) disk_max: ByteSize,

@@ -39,7 +39,9 @@ pub async fn open(data_dir: &Path) -> Opened {
 
 /// So that samples of 2026 stay.
 pub fn config(data_dir: &Path) -> Config {
-    Config::new(data_dir.to_owned(), std::time::Duration::from_secs(100 * 365 * 24 * 3600), 100 << 30)
+    let century = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
+    let retention = node::Retention { raw: century, minutes: century, hours: century, days: century };
+    Config::new(data_dir.to_owned(), retention, 100 << 30)
 }
 
 impl Opened {
@@ -134,7 +136,7 @@ pub fn batch_of(
     }
     let fingerprint = labels.fingerprint(&tenant);
     let series = vec![SeriesSamples { fingerprint, labels: Some(labels), samples }];
-    Batch { tenant, id: id.map(BatchId), dictionary, series }
+    Batch { tenant, id: id.map(BatchId), retention_class: 0, dictionary, series }
 }
 
 /// 50 kB, another for each serial, and hardly compressible.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::node::{Config, Node};
+use ::node::{Config, Node, Retention};
 use anyhow::Context as _;
 
 use super::{Servers, StopSignals};
@@ -37,8 +37,14 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
 
 /// The node's configuration from the options.
 pub(super) fn config(data: &DataOptions, storage: &StorageOptions) -> Config {
+    let retention = Retention {
+        raw: storage.retention,
+        minutes: storage.retention_1m,
+        hours: storage.retention_1h,
+        days: storage.retention_1d,
+    };
     Config {
         advertise_address: storage.node_listen.to_string(),
-        ..Config::new(data.data_dir.clone(), storage.retention, storage.disk_max.as_u64())
+        ..Config::new(data.data_dir.clone(), retention, storage.disk_max.as_u64())
     }
 }

@@ -137,6 +137,7 @@ impl NaiveNode {
             bucket_times_ns,
             samples,
             series: series.len() as u64,
+            ..Answer::default()
         }
     }
 }

@@ -1,0 +1,265 @@
+//! Applying batches: definitions into vocabulary and partitions, samples into heads.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use proto::{Batch, Command, Entry, Importer, Samples, StackPair, Tier, limits};
+
+use crate::batch_ids;
+use crate::engine::Engine;
+use crate::error::{EngineError, StripError};
+use crate::key::PartitionKey;
+use crate::partition::{Pair, Partition};
+use crate::split::{self, Part};
+use crate::strip::{defines_nothing, strip};
+use crate::vocabulary::Vocabulary;
+use crate::{Outcome, Position, TimeResolution};
+
+impl Engine {
+    /// The batch without the definitions that the shard knows already: what is proposed holds only new ones.
+    ///
+    /// # Errors
+    /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read.
+    pub fn strip(&self, batch: &Batch) -> Result<Batch, StripError> {
+        let tenant = self.state.read().tenants.get(&batch.tenant).copied();
+        let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
+        let (partitions, partitions_max) = (keys.len(), limits::BATCH_PARTITIONS_MAX);
+        if partitions > partitions_max {
+            return Err(StripError::TooManyPartitions { partitions, partitions_max });
+        }
+        let known = keys.iter().map(|&key| self.partition(key)).collect::<Result<Option<Vec<_>>, _>>()?;
+        let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
+        let stripped = if known.is_empty() {
+            batch.clone()
+        } else {
+            strip(batch, &known, &self.vocabulary(tenant.unwrap_or_default()).read())
+        };
+        let new_series = stripped.series.iter().filter(|series| series.labels.is_some()).count();
+        if new_series > 0 {
+            for partition in &known {
+                check_series(&partition.read(), new_series)?;
+            }
+        }
+        let (bytes, bytes_max) = (self.dictionary_bytes(), self.config.dictionary_bytes_max);
+        if bytes > bytes_max {
+            let vocabulary = self.vocabulary(tenant.unwrap_or_default());
+            if known.is_empty() || !defines_nothing(&stripped, &vocabulary.read()) {
+                return Err(StripError::DictionaryFull { bytes, bytes_max });
+            }
+        }
+        Ok(stripped)
+    }
+
+    /// Applies the entry at the next position.
+    ///
+    /// # Errors
+    /// [`EngineError`]: the state is unchanged or not to be trusted; the replica must stop.
+    pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
+        self.check_order(&position)?;
+        match &entry.command {
+            Command::Append(batch) => self.append(position, entry.proposed_at_ns, batch),
+            &Command::Expire { tier, retention_class, before_ns } => {
+                self.expire(position, entry.proposed_at_ns, (tier, retention_class), before_ns)
+            }
+            Command::Delete(deletion) => self.delete(position, entry.proposed_at_ns, deletion),
+        }
+    }
+
+    /// Passes an entry that holds no command; a new membership, if any, is kept for the log.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfOrder`].
+    pub fn skip(&self, position: Position, membership: Option<bytes::Bytes>) -> Result<(), EngineError> {
+        self.check_order(&position)?;
+        let mut state = self.state.write();
+        state.applied = Some(position);
+        if membership.is_some() {
+            state.membership = membership;
+        }
+        Ok(())
+    }
+
+    fn check_order(&self, position: &Position) -> Result<(), EngineError> {
+        let applied = self.state.read().applied.as_ref().map_or(0, |applied| applied.index);
+        // A log begins at 0 or 1; behind that there are no gaps.
+        if applied > 0 && position.index != applied + 1 {
+            return Err(EngineError::OutOfOrder { index: position.index, applied });
+        }
+        Ok(())
+    }
+
+    fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
+        let (now_ns, is_unwritten, known_tenant, next_tenant) = {
+            let state = self.state.read();
+            let is_unwritten = batch.id.is_some_and(|id| state.batch_ids.is_unwritten(id));
+            let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
+            (state.clock_ns.max(now_ns), is_unwritten, state.tenants.get(&batch.tenant).copied(), next_tenant)
+        };
+        let pass = |outcome| {
+            let mut state = self.state.write();
+            state.applied = Some(position.clone());
+            state.clock_ns = now_ns;
+            Ok(outcome)
+        };
+        // The disk is asked without the lock: an id that a flush writes meanwhile is in both for a moment, never in none.
+        if let Some(id) = batch.id
+            && (is_unwritten || batch_ids::is_written(&self.database, id, now_ns)?)
+        {
+            return pass(Outcome::Duplicate);
+        }
+        let tenant = known_tenant.unwrap_or(next_tenant);
+        let parts = split::parts(tenant, batch);
+        let mut partitions = Vec::new();
+        for (key, parts) in parts {
+            partitions.push((key, self.partition(key)?, parts));
+        }
+        let vocabulary = self.vocabulary(tenant);
+        if !self.knows_what_is_stripped(batch, &partitions, &vocabulary) {
+            return pass(Outcome::Dangling);
+        }
+        // Definitions first, which nothing refers to yet, so that the state is held for the samples alone.
+        let partitions: Vec<_> = partitions
+            .into_iter()
+            .map(|(key, partition, parts)| (self.existing_or_new(key, partition, &vocabulary), parts))
+            .collect();
+        let mut imported = Vec::new();
+        for (partition, parts) in partitions {
+            let mut vocabulary = vocabulary.write();
+            let mut inner = partition.write();
+            let mut import = Import::new(batch, self.config.time_resolution);
+            let samples: Vec<_> = parts.iter().map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
+            drop(inner);
+            imported.push((partition, samples));
+        }
+        let mut state = self.state.write();
+        if known_tenant.is_none() {
+            state.tenants.insert(batch.tenant.clone(), tenant);
+            state.unwritten_tenants.insert(tenant, batch.tenant.clone());
+        }
+        for (partition, samples) in imported {
+            let mut inner = partition.write();
+            for (series, samples) in samples {
+                state.head_samples += samples.len();
+                inner.head.add(series, samples, now_ns);
+            }
+        }
+        if let Some(id) = batch.id {
+            state.batch_ids.insert(id, now_ns);
+        }
+        state.applied = Some(position);
+        state.clock_ns = now_ns;
+        Ok(Outcome::Applied)
+    }
+
+    fn knows_what_is_stripped(
+        &self,
+        batch: &Batch,
+        partitions: &[(PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'_>>)],
+        vocabulary: &RwLock<Vocabulary>,
+    ) -> bool {
+        let vocabulary = vocabulary.read();
+        partitions.iter().all(|(key, partition, _)| match partition {
+            Some(partition) => partition.read().knows_what_is_stripped(batch, &vocabulary),
+            None => Partition::new(*key, 0).knows_what_is_stripped(batch, &vocabulary),
+        })
+    }
+
+    /// The partition, in the state from now on, so that whoever renews the vocabulary knows of it.
+    fn existing_or_new(
+        &self,
+        key: PartitionKey,
+        partition: Option<Arc<RwLock<Partition>>>,
+        vocabulary: &RwLock<Vocabulary>,
+    ) -> Arc<RwLock<Partition>> {
+        let mut state = self.state.write();
+        state.existing.insert(key.in_tier(Tier::Raw));
+        if let Some(partition) = partition {
+            return partition;
+        }
+        state.existing.insert(key);
+        let generation = vocabulary.read().generation();
+        let new = || Arc::new(RwLock::new(Partition::new(key, generation)));
+        Arc::clone(state.loaded.entry(key).or_insert_with(new))
+    }
+}
+
+/// Series of one partition are bounded: each costs memory in every query.
+fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
+    let (series, series_max) = (partition.series.len() + new, limits::PARTITION_SERIES_MAX);
+    if series <= series_max {
+        return Ok(());
+    }
+    let (label, values) = partition.index.widest().unwrap_or_default();
+    Err(StripError::TooManySeries { series, series_max, label: label.to_owned(), values })
+}
+
+/// What of a batch has a number in one partition, worked out once.
+struct Import<'a> {
+    batch: &'a Batch,
+    resolution: TimeResolution,
+    importer: Importer<'a>,
+    stacks: Vec<u32>,
+    pairs: Vec<u32>,
+    attribute_sets: Vec<u32>,
+}
+
+/// Nothing has this number.
+const UNKNOWN: u32 = u32::MAX;
+
+impl<'a> Import<'a> {
+    fn new(batch: &'a Batch, resolution: TimeResolution) -> Self {
+        let dictionary = &batch.dictionary;
+        Self {
+            batch,
+            resolution,
+            importer: Importer::new(dictionary),
+            stacks: vec![UNKNOWN; dictionary.stacks.len()],
+            pairs: vec![UNKNOWN; dictionary.pairs.len()],
+            attribute_sets: vec![UNKNOWN; dictionary.attribute_sets.len()],
+        }
+    }
+
+    /// Adds the definitions of a part to the partition; returns the series' number and the samples by the partition's numbers.
+    /// What the part refers to must be in the batch or in the partition.
+    fn part(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, part: &Part<'_>) -> (u32, Samples) {
+        let series = part.series;
+        let labels = || series.labels.clone().unwrap_or_default();
+        let number = match to.series.get_index_of(&series.fingerprint) {
+            Some(number) => crate::partition::dense(number),
+            None => to.add_series(series.fingerprint, labels(), vocabulary),
+        };
+        let from = &series.samples;
+        let mut samples = Samples::default();
+        part.for_each(|i| {
+            let pair = self.pair(to, vocabulary, from.pairs[i]);
+            let set = self.attribute_set(to, vocabulary, from.attribute_sets[i]);
+            samples.push(self.resolution.round(from.times_ns[i]), pair, from.values[i], set);
+        });
+        (number, samples)
+    }
+
+    fn pair(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+        if self.pairs[id as usize] == UNKNOWN {
+            let StackPair { user, kernel } = self.batch.dictionary.pairs[id as usize];
+            let pair = Pair { user: self.stack(vocabulary, user), kernel: self.stack(vocabulary, kernel) };
+            self.pairs[id as usize] = to.add_pair(pair).0;
+        }
+        self.pairs[id as usize]
+    }
+
+    fn stack(&mut self, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+        if self.stacks[id as usize] == UNKNOWN {
+            let node = vocabulary.import_stack(&mut self.importer, &self.batch.dictionary, id);
+            self.stacks[id as usize] = node.unwrap_or_default();
+        }
+        self.stacks[id as usize]
+    }
+
+    fn attribute_set(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+        if self.attribute_sets[id as usize] == UNKNOWN {
+            let set = self.importer.attributes(&mut vocabulary.dictionary, id);
+            self.attribute_sets[id as usize] = to.add_attribute_set(set, vocabulary).0;
+        }
+        self.attribute_sets[id as usize]
+    }
+}

@@ -1,0 +1,414 @@
+//! Events: every sample of one series in one window of ten minutes, with its own time.
+//!
+//! Sorted by minute, then by attribute set (so by thread, whose ticks are regular), then by time. Each minute can be read without
+//! the others. Stacks are places in the list of stacks that the chunk's sums have.
+//!
+//! ```text
+//! | form u8 | unit varint | minutes varint | column heads, form 1 | minute ... |
+//! minute: | minute u8 | samples varint | body, behind its length |
+//! body:   | sets varint | ( attribute set varint | samples varint ) ... | times | stacks | values |
+//! form 0: times: for each set the first since the minute's start, zigzag, and differences; all columns varints, values zigzag
+//! form 1: a column head is pco's chunk, a column of a body pco's page, each behind its length; times in differences
+//! ```
+//!
+//! Values are divided by the unit; where all are the same, pco makes nothing of them.
+
+use pco::wrapped::{ChunkCompressor, ChunkDecompressor, FileCompressor, FileDecompressor};
+use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec};
+use proto::{Samples, Tier};
+
+use super::sums::unit_of;
+use super::varint::{put, put_bytes, take, take_bytes, take_length, take_u32, unzigzag, zigzag};
+
+const PLAIN: u8 = 0;
+const COLUMNS: u8 = 1;
+/// Fewer samples than this are smaller without the heads of pco's columns.
+const COLUMNS_SAMPLES_MIN: usize = 256;
+/// pco takes no more at once.
+const COLUMNS_SAMPLES_MAX: usize = 1 << 24;
+/// Minutes of a window.
+const MINUTES: u8 = 10;
+
+/// Appends the samples of one window; `place` is the place of a stack in the chunk's list, by stack.
+///
+/// # Errors
+/// Where pco refuses, which it has no reason to.
+pub(crate) fn put_events(
+    out: &mut Vec<u8>,
+    samples: &Samples,
+    window: u32,
+    place: &[u32],
+) -> Result<(), pco::errors::PcoError> {
+    let unit = unit_of(samples.values.iter().map(|&value| i128::from(value)));
+    // All are i64::MIN or 0: its size is no i64.
+    let unit = i64::try_from(unit).unwrap_or(1);
+    let sorted = Sorted::new(samples, window, unit, place);
+    let is_plain = !(COLUMNS_SAMPLES_MIN..=COLUMNS_SAMPLES_MAX).contains(&samples.len());
+    out.push(if is_plain { PLAIN } else { COLUMNS });
+    put(out, unit.cast_unsigned());
+    put(out, sorted.minutes.len() as u64);
+    let mut columns = if is_plain { None } else { Some(sorted.columns(out)?) };
+    let mut body = Vec::new();
+    for (page, minute) in sorted.minutes.iter().enumerate() {
+        body.clear();
+        put(&mut body, minute.sets.len() as u64);
+        for &(set, count) in &minute.sets {
+            put(&mut body, u64::from(set));
+            put(&mut body, count as u64);
+        }
+        match &mut columns {
+            None => sorted.put_plain(&mut body, minute),
+            Some(columns) => {
+                for column in columns {
+                    let mut bytes = Vec::new();
+                    column.write_page(page, &mut bytes)?;
+                    put_bytes(&mut body, &bytes);
+                }
+            }
+        }
+        out.push(minute.minute);
+        put(out, minute.length as u64);
+        put_bytes(out, &body);
+    }
+    Ok(())
+}
+
+struct Sorted {
+    times: Vec<i64>,
+    places: Vec<u32>,
+    values: Vec<i64>,
+    minutes: Vec<MinuteSamples>,
+}
+
+struct MinuteSamples {
+    minute: u8,
+    start: usize,
+    length: usize,
+    /// (attribute set, samples), ascending.
+    sets: Vec<(u32, usize)>,
+}
+
+impl Sorted {
+    fn new(samples: &Samples, window: u32, unit: i64, place: &[u32]) -> Self {
+        let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
+        let minute_of = |time| (Tier::Minute.window_of(time).saturating_sub(first_minute) as u8).min(MINUTES - 1);
+        let mut order: Vec<(u64, i64, u32, u32)> = (0..)
+            .zip(&samples.times_ns)
+            .map(|(i, &time)| {
+                let row = i as usize;
+                let set = samples.attribute_sets[row];
+                (u64::from(minute_of(time)) << 32 | u64::from(set), time, samples.pairs[row], i)
+            })
+            .collect();
+        order.sort_unstable();
+        let mut minutes: Vec<MinuteSamples> = Vec::new();
+        let mut times = Vec::with_capacity(order.len());
+        for (start, &(group, time, ..)) in order.iter().enumerate() {
+            let (minute, set) = ((group >> 32) as u8, group as u32);
+            if minutes.last().is_none_or(|last| last.minute != minute) {
+                minutes.push(MinuteSamples { minute, start, length: 0, sets: Vec::new() });
+            }
+            if let Some(last) = minutes.last_mut() {
+                last.length += 1;
+                match last.sets.last_mut() {
+                    Some((of, count)) if *of == set => *count += 1,
+                    _ => last.sets.push((set, 1)),
+                }
+            }
+            times.push(time - minute_start_ns(window, minute));
+        }
+        let row = |&(.., i): &(u64, i64, u32, u32)| i as usize;
+        let places = order.iter().map(|at| place[samples.pairs[row(at)] as usize]).collect();
+        let values = order.iter().map(|at| samples.values[row(at)] / unit).collect();
+        Self { times, places, values, minutes }
+    }
+
+    /// Appends the heads of the three columns, one page for each minute.
+    fn columns(&self, out: &mut Vec<u8>) -> Result<[ChunkCompressor; 3], pco::errors::PcoError> {
+        let pages: Vec<usize> = self.minutes.iter().map(|minute| minute.length).collect();
+        let config = |delta| {
+            ChunkConfig::default()
+                .with_mode_spec(ModeSpec::Classic)
+                .with_delta_spec(delta)
+                .with_paging_spec(PagingSpec::Exact(pages.clone()))
+        };
+        let file = FileCompressor::default();
+        let columns = [
+            file.chunk_compressor(&self.times, &config(DeltaSpec::TryConsecutive(1)))?,
+            file.chunk_compressor(&self.places, &config(DeltaSpec::NoOp))?,
+            file.chunk_compressor(&self.values, &config(DeltaSpec::NoOp))?,
+        ];
+        let mut head = Vec::new();
+        file.write_header(&mut head)?;
+        put_bytes(out, &head);
+        for column in &columns {
+            let mut head = Vec::new();
+            column.write_meta(&mut head)?;
+            put_bytes(out, &head);
+        }
+        Ok(columns)
+    }
+
+    fn put_plain(&self, body: &mut Vec<u8>, minute: &MinuteSamples) {
+        let rows = minute.start..minute.start + minute.length;
+        let mut at = minute.start;
+        for &(_, count) in &minute.sets {
+            let times = &self.times[at..at + count];
+            put(body, zigzag(times[0]));
+            times.windows(2).for_each(|pair| put(body, pair[1].wrapping_sub(pair[0]).cast_unsigned()));
+            at += count;
+        }
+        self.places[rows.clone()].iter().for_each(|&place| put(body, u64::from(place)));
+        self.values[rows].iter().for_each(|&value| put(body, zigzag(value)));
+    }
+}
+
+fn minute_start_ns(window: u32, minute: u8) -> i64 {
+    Tier::Raw.window_start_ns(window) + i64::from(minute) * Tier::Minute.window_ns()
+}
+
+/// Events as they are stored, and what of them was read so far.
+pub(crate) struct Events<'a> {
+    window: u32,
+    unit: i64,
+    columns: Option<Columns>,
+    minutes: Vec<MinuteBody<'a>>,
+    places: Vec<u32>,
+}
+
+struct Columns {
+    times: ChunkDecompressor<i64>,
+    places: ChunkDecompressor<u32>,
+    values: ChunkDecompressor<i64>,
+}
+
+struct MinuteBody<'a> {
+    minute: u8,
+    length: usize,
+    body: &'a [u8],
+}
+
+/// Samples of one minute: sorted by time inside each attribute set.
+#[derive(Debug, Default)]
+pub(crate) struct MinuteColumns {
+    /// Their pairs are the chunk's.
+    pub(crate) samples: Samples,
+    /// Where each attribute set's samples end.
+    pub(crate) set_ends: Vec<usize>,
+}
+
+impl<'a> Events<'a> {
+    /// What [`put_events`] appended for this window, and nothing behind it.
+    pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
+        let (&form, rest) = bytes.split_first()?;
+        bytes = rest;
+        let unit = i64::try_from(take(&mut bytes)?).ok()?;
+        let count = take_length(&mut bytes).filter(|&count| count <= usize::from(MINUTES))?;
+        let columns = match form {
+            PLAIN => None,
+            COLUMNS => Some(Columns::read(&mut bytes)?),
+            _ => return None,
+        };
+        let mut minutes: Vec<MinuteBody<'_>> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (&minute, rest) = bytes.split_first()?;
+            bytes = rest;
+            let length = take_length(&mut bytes)?;
+            let body = take_bytes(&mut bytes)?;
+            let ascends = minutes.last().is_none_or(|last| last.minute < minute) && minute < MINUTES;
+            let length_max = if columns.is_some() { COLUMNS_SAMPLES_MAX } else { body.len() };
+            let is_possible = 0 < length && length <= length_max;
+            if !ascends || !is_possible {
+                return None;
+            }
+            minutes.push(MinuteBody { minute, length, body });
+        }
+        bytes.is_empty().then_some(Self { window, unit, columns, minutes, places: Vec::new() })
+    }
+
+    /// Calls back with each minute that has any of `(start, end]`; `stacks` are those of the chunk's sums.
+    pub(crate) fn for_each_minute(
+        &mut self,
+        stacks: &[u32],
+        mut is_wanted: impl FnMut(i64, i64) -> bool,
+        mut visit: impl FnMut(&MinuteColumns),
+    ) -> Option<()> {
+        let mut to = MinuteColumns::default();
+        for i in 0..self.minutes.len() {
+            let start_ns = minute_start_ns(self.window, self.minutes[i].minute);
+            if is_wanted(start_ns, start_ns + Tier::Minute.window_ns()) {
+                self.read_minute(i, stacks, &mut to)?;
+                visit(&to);
+            }
+        }
+        Some(())
+    }
+
+    fn read_minute(&mut self, i: usize, stacks: &[u32], to: &mut MinuteColumns) -> Option<()> {
+        let MinuteBody { minute, length, body } = self.minutes[i];
+        let mut body = body;
+        let sets = take_length(&mut body).filter(|&sets| sets <= body.len())?;
+        let samples = &mut to.samples;
+        samples.attribute_sets.clear();
+        to.set_ends.clear();
+        for _ in 0..sets {
+            let set = take_u32(&mut body)?;
+            let end = samples.attribute_sets.len().checked_add(take_length(&mut body)?)?;
+            if end > length {
+                return None;
+            }
+            samples.attribute_sets.resize(end, set);
+            to.set_ends.push(end);
+        }
+        if samples.attribute_sets.len() != length {
+            return None;
+        }
+        samples.times_ns.clear();
+        samples.times_ns.resize(length, 0);
+        samples.values.clear();
+        samples.values.resize(length, 0);
+        self.places.clear();
+        self.places.resize(length, 0);
+        match &mut self.columns {
+            None => read_plain(&mut body, &to.set_ends, samples, &mut self.places)?,
+            Some(columns) => columns.read_pages(&mut body, samples, &mut self.places)?,
+        }
+        let start_ns = minute_start_ns(self.window, minute);
+        samples.times_ns.iter_mut().for_each(|time| *time = time.wrapping_add(start_ns));
+        samples.values.iter_mut().for_each(|value| *value = value.wrapping_mul(self.unit));
+        samples.pairs.clear();
+        for &place in &self.places {
+            samples.pairs.push(*stacks.get(place as usize)?);
+        }
+        body.is_empty().then_some(())
+    }
+}
+
+fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, places: &mut [u32]) -> Option<()> {
+    let mut start = 0;
+    for &end in set_ends {
+        let times = samples.times_ns.get_mut(start..end)?;
+        let mut time = 0;
+        for (i, to) in times.iter_mut().enumerate() {
+            let number = take(body)?;
+            time = if i == 0 { unzigzag(number) } else { time.checked_add_unsigned(number)? };
+            *to = time;
+        }
+        start = end;
+    }
+    for place in places {
+        *place = take_u32(body)?;
+    }
+    for value in &mut samples.values {
+        *value = unzigzag(take(body)?);
+    }
+    Some(())
+}
+
+impl Columns {
+    fn read(bytes: &mut &[u8]) -> Option<Self> {
+        let (file, rest) = FileDecompressor::new(take_bytes(bytes)?).ok()?;
+        if !rest.is_empty() {
+            return None;
+        }
+        let times = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
+        let places = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
+        let values = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
+        Some(Self { times, places, values })
+    }
+
+    fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, places: &mut [u32]) -> Option<()> {
+        let length = places.len();
+        let mut page = self.times.page_decompressor(take_bytes(body)?, length).ok()?;
+        page.read(&mut samples.times_ns).ok().filter(|read| read.finished)?;
+        let mut page = self.places.page_decompressor(take_bytes(body)?, length).ok()?;
+        page.read(places).ok().filter(|read| read.finished)?;
+        let mut page = self.values.page_decompressor(take_bytes(body)?, length).ok()?;
+        page.read(&mut samples.values).ok().filter(|read| read.finished).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW: u32 = 2_983_333;
+
+    fn rows(samples: &Samples) -> Vec<(i64, u32, i64, u32)> {
+        let row = |i: usize| (samples.times_ns[i], samples.pairs[i], samples.values[i], samples.attribute_sets[i]);
+        let mut rows: Vec<_> = (0..samples.len()).map(row).collect();
+        rows.sort_unstable();
+        rows
+    }
+
+    fn read_all(bytes: &[u8], stacks: &[u32]) -> Option<Samples> {
+        let mut all = Samples::default();
+        Events::read(bytes, WINDOW)?.for_each_minute(
+            stacks,
+            |_, _| true,
+            |minute| all.append(minute.samples.clone()),
+        )?;
+        Some(all)
+    }
+
+    fn samples(rows: &[(i64, u32, i64, u32)], unit: i64) -> Samples {
+        let mut samples = Samples::default();
+        for &(time, pair, value, set) in rows {
+            samples.push(Tier::Raw.window_start_ns(WINDOW) + 1 + time, pair, value.saturating_mul(unit), set);
+        }
+        samples
+    }
+
+    fn row() -> impl Strategy<Value = (i64, u32, i64, u32)> {
+        let value = prop_oneof![6 => 1..4_i64, 1 => -4..4_i64, 1 => any::<i64>()];
+        (0..600_000_000_000_i64, 0..50_u32, value, 0..5_u32)
+    }
+
+    proptest! {
+        #[test]
+        fn samples_come_back(rows_in in prop::collection::vec(row(), 1..700), unit in prop_oneof![Just(1), Just(52_631_578)]) {
+            let samples = samples(&rows_in, unit);
+            // Stacks 0 to 49 at places 49 to 0.
+            let place: Vec<u32> = (0..50).rev().collect();
+            let mut bytes = Vec::new();
+            put_events(&mut bytes, &samples, WINDOW, &place).unwrap();
+            prop_assert_eq!(rows(&read_all(&bytes, &place).unwrap()), rows(&samples));
+            let first = samples.times_ns[0];
+            let mut seen = 0;
+            let mut events = Events::read(&bytes, WINDOW).unwrap();
+            let wanted = |start: i64, end: i64| start < first && first <= end;
+            events.for_each_minute(&place, wanted, |minute| {
+                assert!(minute.samples.times_ns.contains(&first));
+                let starts = std::iter::once(0).chain(minute.set_ends.iter().copied());
+                for (start, &end) in starts.zip(&minute.set_ends) {
+                    assert!(minute.samples.times_ns[start..end].is_sorted());
+                }
+                seen += 1;
+            }).unwrap();
+            prop_assert_eq!(seen, 1);
+        }
+
+        #[test]
+        fn any_bytes_are_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _read_or_not = read_all(&bytes, &[1, 2, 3]);
+        }
+    }
+
+    #[test]
+    fn damaged_events_are_read_or_refused_and_nothing_else() {
+        let rows_in: Vec<_> =
+            (0..2000).map(|i: i64| (i * 52_631_578 * 5, (i % 37) as u32, 1, (i % 3) as u32)).collect();
+        let place: Vec<u32> = (0..50).collect();
+        let mut bytes = Vec::new();
+        put_events(&mut bytes, &samples(&rows_in, 1), WINDOW, &place).unwrap();
+        for at in 0..bytes.len() {
+            for flip in [1, 0x80, 0xff] {
+                let mut bad = bytes.clone();
+                bad[at] ^= flip;
+                let _read_or_not = read_all(&bad, &place);
+            }
+        }
+    }
+}

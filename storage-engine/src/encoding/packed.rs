@@ -1,0 +1,161 @@
+//! Blocks of up to 128 numbers of 32 bits, each packed to as few bits as most of them need; the few that need more are patched
+//! ("PFOR": Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU cache compression", ICDE 2006).
+//!
+//! ```text
+//! | width u8, bit 7: has patches | patches u8 if so | packed | position u8 ... | high bits varint ... |
+//! ```
+//!
+//! 128 numbers are packed as the crate `bitpacking` does it with four lanes, so that they unpack by SIMD; fewer are packed one
+//! behind the other, lowest bits first. How many there are is known to who reads.
+
+use bitpacking::{BitPacker as _, BitPacker4x};
+
+use super::varint::{put, take};
+
+/// Numbers of a whole block.
+pub(crate) const BLOCK: usize = BitPacker4x::BLOCK_LEN;
+
+/// One block, unpacked.
+pub(crate) type Block = [u32; BLOCK];
+
+const HAS_PATCHES: u8 = 0x80;
+
+/// Appends up to 128 numbers.
+pub(crate) fn put_block(out: &mut Vec<u8>, numbers: &[u32]) {
+    let width = best_width(numbers);
+    let patched = |number: u32| 32 - number.leading_zeros() > u32::from(width);
+    let patches = numbers.iter().filter(|&&number| patched(number)).count();
+    out.push(width | if patches > 0 { HAS_PATCHES } else { 0 });
+    if patches > 0 {
+        out.push(patches as u8);
+    }
+    let mask = u32::MAX.checked_shr(32 - u32::from(width)).unwrap_or_default();
+    if numbers.len() == BLOCK {
+        let mut low = [0; BLOCK];
+        low.iter_mut().zip(numbers).for_each(|(low, number)| *low = number & mask);
+        let mut packed = [0; BLOCK * 4];
+        let length = BitPacker4x::new().compress(&low, &mut packed, width);
+        out.extend_from_slice(&packed[..length]);
+    } else {
+        pack_tail(out, numbers, mask, width);
+    }
+    let at = || numbers.iter().enumerate().filter(|(_, number)| patched(**number));
+    out.extend(at().map(|(position, _)| position as u8));
+    at().for_each(|(_, &number)| put(out, u64::from(number) >> width));
+}
+
+/// The width at which a block takes the fewest bytes.
+fn best_width(numbers: &[u32]) -> u8 {
+    let mut lengths = [0_usize; 33];
+    for number in numbers {
+        lengths[(32 - number.leading_zeros()) as usize] += 1;
+    }
+    let cost = |width: usize| {
+        let patches =
+            (width + 1..=32).map(|length| lengths[length] * (1 + (length - width).div_ceil(7))).sum::<usize>();
+        let count = usize::from(patches > 0);
+        (numbers.len() * width).div_ceil(8) + patches + count
+    };
+    let longest = lengths.iter().rposition(|&count| count > 0).unwrap_or(0);
+    (0..=longest).min_by_key(|&width| cost(width)).unwrap_or(0) as u8
+}
+
+fn pack_tail(out: &mut Vec<u8>, numbers: &[u32], mask: u32, width: u8) {
+    let (mut waiting, mut bits) = (0_u64, 0_u32);
+    for number in numbers {
+        waiting |= u64::from(number & mask) << bits;
+        bits += u32::from(width);
+        while bits >= 8 {
+            out.push(waiting as u8);
+            waiting >>= 8;
+            bits -= 8;
+        }
+    }
+    if bits > 0 {
+        out.push(waiting as u8);
+    }
+}
+
+/// Takes a block of `count` numbers, at most 128, from the front; what is behind them in `to` means nothing.
+pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Option<()> {
+    let (&head, rest) = bytes.split_first()?;
+    let width = head & !HAS_PATCHES;
+    if width > 32 || count > BLOCK {
+        return None;
+    }
+    let (patches, rest) = if head & HAS_PATCHES == 0 {
+        (0, rest)
+    } else {
+        let (&patches, rest) = rest.split_first()?;
+        (usize::from(patches), rest)
+    };
+    let (packed, mut rest) = rest.split_at_checked((count * usize::from(width)).div_ceil(8))?;
+    if count == BLOCK {
+        BitPacker4x::new().decompress(packed, to, width);
+    } else {
+        unpack_tail(packed, to.get_mut(..count)?, width);
+    }
+    if patches > 0 {
+        let (positions, behind) = rest.split_at_checked(patches)?;
+        rest = behind;
+        for &position in positions {
+            let high = take(&mut rest)?;
+            let number = to.get_mut(..count)?.get_mut(usize::from(position))?;
+            *number |= u32::try_from(high.checked_shl(u32::from(width))?).ok()?;
+        }
+    }
+    *bytes = rest;
+    Some(())
+}
+
+fn unpack_tail(packed: &[u8], to: &mut [u32], width: u8) {
+    let mask = u64::from(u32::MAX.checked_shr(32 - u32::from(width)).unwrap_or_default());
+    let (mut waiting, mut bits) = (0_u64, 0_u32);
+    let mut bytes = packed.iter();
+    for number in to {
+        while bits < u32::from(width) {
+            waiting |= u64::from(bytes.next().copied().unwrap_or_default()) << bits;
+            bits += 8;
+        }
+        *number = (waiting & mask) as u32;
+        waiting >>= width;
+        bits -= u32::from(width);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn every_block_comes_back(numbers in prop::collection::vec(prop_oneof![8 => 0..20_u32, 2 => 0..5000_u32, 1 => any::<u32>()], 0..=128)) {
+            let mut bytes = vec![7];
+            put_block(&mut bytes, &numbers);
+            bytes.push(9);
+            let (mut rest, mut block) = (&bytes[1..], [1; BLOCK]);
+            prop_assert_eq!(take_block(&mut rest, numbers.len(), &mut block), Some(()));
+            prop_assert_eq!(&block[..numbers.len()], numbers.as_slice());
+            prop_assert_eq!(rest, [9].as_slice());
+        }
+
+        #[test]
+        fn any_bytes_are_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0..200_usize) {
+            let mut rest = bytes.as_slice();
+            if take_block(&mut rest, count, &mut [0; BLOCK]).is_some() {
+                prop_assert!(count <= BLOCK);
+            }
+        }
+    }
+
+    #[test]
+    fn a_few_large_numbers_do_not_widen_the_rest() {
+        let mut numbers = [1; BLOCK];
+        numbers[5] = u32::MAX;
+        let mut bytes = Vec::new();
+        put_block(&mut bytes, &numbers);
+        assert!(bytes.len() <= 2 + 16 + 1 + 5, "{}", bytes.len());
+    }
+}

@@ -1,0 +1,230 @@
+//! The head of a partition: samples that are in no chunk yet, by window and series.
+//!
+//! Samples come in runs, each sorted by time. A run that is closed never changes, so a query or a flush holds it without a copy;
+//! only the last run of a window and series may still grow. What `written` says is on disk too, for a restart, and stays here:
+//! no query reads it from there.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use proto::{Samples, Tier};
+
+/// A run with fewer samples grows.
+const RUN_SAMPLES: usize = 256;
+
+/// Bytes of one sample.
+pub(crate) const SAMPLE_BYTES: usize = 8 + 4 + 8 + 4;
+
+/// Samples of one series in one window of chunks.
+#[derive(Debug, Default)]
+pub(crate) struct HeadChunk {
+    runs: Vec<Arc<Samples>>,
+    is_open: bool,
+    /// The first so many runs are on disk...
+    written: usize,
+    /// ...written when the log was there.
+    written_at: Vec<u64>,
+    /// The state's clock when the first sample came.
+    since_ns: i64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    chunks: BTreeMap<(u32, u32), HeadChunk>,
+    samples: usize,
+}
+
+/// What of a head chunk there was at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) window: u32,
+    pub(crate) series: u32,
+    pub(crate) runs: Vec<Arc<Samples>>,
+    /// The first so many runs are on disk...
+    pub(crate) written: usize,
+    /// ...written when the log was there.
+    pub(crate) written_at: Vec<u64>,
+    pub(crate) since_ns: i64,
+}
+
+impl Head {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// How many samples there are.
+    pub(crate) fn samples(&self) -> usize {
+        self.samples
+    }
+
+    /// Adds samples of one series, of any windows.
+    pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
+        self.samples += samples.len();
+        sort_by_time(&mut samples);
+        while let Some(&first) = samples.times_ns.first() {
+            let window = Tier::Raw.window_of(first);
+            let end = samples.times_ns.partition_point(|&time| Tier::Raw.window_of(time) == window);
+            let behind = split_off(&mut samples, end);
+            let chunk = self.chunks.entry((window, series)).or_default();
+            if chunk.runs.is_empty() {
+                chunk.since_ns = now_ns;
+            }
+            chunk.add(samples);
+            samples = behind;
+        }
+    }
+
+    /// Adds what is on disk, written when the log was there.
+    pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, mut samples: Samples, now_ns: i64) {
+        self.samples += samples.len();
+        sort_by_time(&mut samples);
+        let chunk = self
+            .chunks
+            .entry((window, series))
+            .or_insert_with(|| HeadChunk { since_ns: now_ns, ..HeadChunk::default() });
+        chunk.runs.push(Arc::new(samples));
+        chunk.written = chunk.runs.len();
+        chunk.written_at.push(log_index);
+    }
+
+    /// Closes all runs and returns them.
+    pub(crate) fn freeze(&mut self) -> Vec<Frozen> {
+        let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
+            chunk.is_open = false;
+            let HeadChunk { runs, written, written_at, since_ns, .. } = &*chunk;
+            let (written, written_at) = (*written, written_at.clone());
+            Frozen { window, series, runs: runs.clone(), written, written_at, since_ns: *since_ns }
+        };
+        self.chunks.iter_mut().map(freeze).collect()
+    }
+
+    /// What was frozen is in a chunk now.
+    pub(crate) fn remove(&mut self, frozen: &Frozen) {
+        let Some(chunk) = self.chunks.get_mut(&(frozen.window, frozen.series)) else { return };
+        let gone: usize = chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len())).map(|run| run.len()).sum();
+        self.samples -= gone;
+        chunk.written = 0;
+        chunk.written_at.clear();
+        if chunk.runs.is_empty() {
+            self.chunks.remove(&(frozen.window, frozen.series));
+        }
+    }
+
+    /// What was frozen is on disk now, the rest of it written when the log was there, and stays here.
+    pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(frozen.window, frozen.series))
+            && frozen.runs.len() > frozen.written
+        {
+            chunk.written = frozen.runs.len();
+            chunk.written_at.push(log_index);
+        }
+    }
+
+    /// The windows that have samples here, ascending, each at least once.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
+        self.chunks.keys().map(|&(window, _)| window)
+    }
+
+    /// Window and first arrival of each chunk.
+    pub(crate) fn arrivals(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
+        self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
+    }
+
+    /// Window, series and runs of everything in these windows.
+    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Samples>])> {
+        let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
+        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
+    }
+}
+
+impl HeadChunk {
+    fn add(&mut self, samples: Samples) {
+        if self.is_open
+            && let Some(run) = self.runs.last_mut().filter(|run| run.len() < RUN_SAMPLES)
+            && let Some(run) = Arc::get_mut(run)
+        {
+            let in_order = run.times_ns.last() <= samples.times_ns.first();
+            run.append(samples);
+            if !in_order {
+                sort_by_time(run);
+            }
+            return;
+        }
+        self.runs.push(Arc::new(samples));
+        self.is_open = true;
+    }
+}
+
+/// All but the first `at` samples, which stay.
+fn split_off(samples: &mut Samples, at: usize) -> Samples {
+    Samples {
+        times_ns: samples.times_ns.split_off(at),
+        pairs: samples.pairs.split_off(at),
+        values: samples.values.split_off(at),
+        attribute_sets: samples.attribute_sets.split_off(at),
+    }
+}
+
+/// Puts all columns into the order of time.
+pub(crate) fn sort_by_time(samples: &mut Samples) {
+    if samples.times_ns.is_sorted() {
+        return;
+    }
+    let mut order: Vec<(i64, u32)> = samples.times_ns.iter().copied().zip(0..).collect();
+    order.sort_unstable();
+    let from = std::mem::take(samples);
+    *samples = Samples {
+        times_ns: order.iter().map(|&(time, _)| time).collect(),
+        pairs: order.iter().map(|&(_, i)| from.pairs[i as usize]).collect(),
+        values: order.iter().map(|&(_, i)| from.values[i as usize]).collect(),
+        attribute_sets: order.iter().map(|&(_, i)| from.attribute_sets[i as usize]).collect(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn samples_stay_in_runs_sorted_by_time_and_none_is_lost(
+            parts in prop::collection::vec((prop::collection::vec(0..2_000_000_000_000_i64, 1..90), any::<bool>()), 1..20),
+        ) {
+            let mut head = Head::default();
+            let (mut wanted, mut frozen) = (Vec::new(), Vec::new());
+            for (times, is_frozen) in parts {
+                let mut samples = Samples::default();
+                for time in times {
+                    samples.push(time + 1, 1, 1, 1);
+                    wanted.push(time + 1);
+                }
+                head.add(3, samples, 5);
+                if is_frozen {
+                    frozen = head.freeze();
+                }
+            }
+            let before: Vec<usize> = frozen.iter().map(|chunk| chunk.runs.iter().map(|run| run.len()).sum()).collect();
+            let mut got = Vec::new();
+            for (window, series, runs) in head.in_windows(0..=u32::MAX) {
+                prop_assert_eq!(series, 3);
+                for run in runs {
+                    prop_assert!(run.times_ns.is_sorted());
+                    prop_assert!(run.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == window));
+                    got.extend(run.times_ns.iter().copied());
+                }
+            }
+            prop_assert_eq!(head.samples(), wanted.len());
+            got.sort_unstable();
+            wanted.sort_unstable();
+            prop_assert_eq!(got, wanted);
+            // What was frozen did not change since, and goes alone.
+            let left = head.samples() - before.iter().sum::<usize>();
+            frozen.iter().for_each(|chunk| head.remove(chunk));
+            prop_assert_eq!(head.samples(), left);
+        }
+    }
+}

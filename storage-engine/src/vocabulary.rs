@@ -1,0 +1,166 @@
+//! What all partitions of a tenant that are in memory refer to, each thing once: names, locations, attributes, label sets, and
+//! stacks as a tree.
+//!
+//! A partition's dictionary on disk is its own, so that it can be dropped; in memory most of them say the same, so they are
+//! numbers of this. Node 0 of the tree is the root; a stacktrace is the node at which it ends, its frames are on the way up.
+//! Parents stand before their children. The vocabulary only grows; when partitions were let go, it is made anew.
+
+use std::hash::BuildHasher as _;
+use std::ops::DerefMut;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, HashSet, HashTable};
+use proto::{Dictionary, Importer, LabelSet, StackHash};
+use roaring::RoaringBitmap;
+
+use crate::partition::Partition;
+
+/// The node of the empty stacktrace.
+pub(crate) const ROOT: u32 = 0;
+
+/// A frame under its caller's node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Node {
+    pub(crate) parent: u32,
+    pub(crate) location: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Vocabulary {
+    /// Its stacks and pairs are not used.
+    pub(crate) dictionary: Dictionary,
+    nodes: Vec<Node>,
+    /// Nodes by parent and location.
+    children: HashTable<u32>,
+    stacks: HashMap<StackHash, u32, FixedState>,
+    labels: HashSet<Arc<LabelSet>, FixedState>,
+    label_bytes: usize,
+    /// Which vocabulary this is: numbers mean something only in the same.
+    generation: u64,
+    hashes: FixedState,
+}
+
+impl Vocabulary {
+    pub(crate) fn new(generation: u64) -> Self {
+        let mut stacks = HashMap::default();
+        stacks.insert(StackHash::default(), ROOT);
+        Self {
+            dictionary: Dictionary::default(),
+            nodes: vec![Node { parent: ROOT, location: 0 }],
+            children: HashTable::new(),
+            stacks,
+            labels: HashSet::default(),
+            label_bytes: 0,
+            generation,
+            hashes: FixedState::default(),
+        }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(crate) fn node(&self, node: u32) -> Node {
+        self.nodes[node as usize]
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The node at which a stacktrace ends, if any partition in memory has it.
+    pub(crate) fn find_stack(&self, hash: StackHash) -> Option<u32> {
+        self.stacks.get(&hash).copied()
+    }
+
+    fn child(&mut self, parent: u32, location: u32) -> u32 {
+        let Self { nodes, children, hashes, .. } = self;
+        let wanted = Node { parent, location };
+        let found = children.entry(
+            hashes.hash_one(wanted),
+            |&node| nodes[node as usize] == wanted,
+            |&node| hashes.hash_one(nodes[node as usize]),
+        );
+        let new = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+        let node = *found.or_insert(new).get();
+        if node == new {
+            nodes.push(wanted);
+        }
+        node
+    }
+
+    /// The node of a stacktrace whose locations, leaf first, are numbers of this vocabulary.
+    pub(crate) fn add_stack(&mut self, hash: StackHash, leaf_first: &[u32]) -> u32 {
+        let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location));
+        self.stacks.insert(hash, node);
+        node
+    }
+
+    /// The node of a batch's stacktrace; `None` if the batch leaves it out and it is not known here.
+    pub(crate) fn import_stack(&mut self, importer: &mut Importer<'_>, from: &Dictionary, id: u32) -> Option<u32> {
+        let (hash, stack) = from.stacks.get_index(id as usize)?;
+        if let Some(node) = self.find_stack(*hash) {
+            return Some(node);
+        }
+        let locations = stack.as_deref()?;
+        let own: Vec<u32> =
+            locations.iter().map(|&location| importer.location(&mut self.dictionary, location)).collect();
+        Some(self.add_stack(*hash, &own))
+    }
+
+    /// The locations of a stacktrace, leaf first.
+    pub(crate) fn stack(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        let up = |&node: &u32| Some(self.node(node).parent);
+        std::iter::successors(Some(node), up).take_while(|&node| node != ROOT).map(|node| self.node(node).location)
+    }
+
+    /// The hash of a stacktrace, from those of its locations.
+    #[cfg(test)]
+    pub(crate) fn hash_of(&self, node: u32, location_hashes: &[u128]) -> StackHash {
+        let hashes: Vec<u128> = self.stack(node).map(|location| location_hashes[location as usize]).collect();
+        proto::dictionary::stack_hash(&hashes)
+    }
+
+    /// The label set, shared with all that are equal.
+    pub(crate) fn share_labels(&mut self, labels: LabelSet) -> Arc<LabelSet> {
+        if let Some(known) = self.labels.get(&labels) {
+            return Arc::clone(known);
+        }
+        self.label_bytes += 64 + labels.memory_bytes();
+        let labels = Arc::new(labels);
+        self.labels.insert(Arc::clone(&labels));
+        labels
+    }
+
+    /// A vocabulary of what these partitions need and nothing else, to whose numbers theirs are changed.
+    pub(crate) fn renewed(&self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) -> Self {
+        let mut new = Self::new(generation);
+        let mut importer = Importer::new(&self.dictionary);
+        let mut nodes: HashMap<u32, u32, FixedState> = HashMap::default();
+        nodes.insert(ROOT, ROOT);
+        let needed = partitions.iter().fold(RoaringBitmap::new(), |all, partition| all | partition.stacks());
+        for (&hash, &node) in self.stacks.iter().filter(|(_, node)| needed.contains(**node)) {
+            let locations: Vec<u32> =
+                self.stack(node).map(|location| importer.location(&mut new.dictionary, location)).collect();
+            nodes.insert(node, new.add_stack(hash, &locations));
+        }
+        for partition in partitions {
+            let sets: Vec<u32> =
+                partition.attribute_sets.iter().map(|&set| importer.attributes(&mut new.dictionary, set)).collect();
+            partition.move_to(&mut new, |node| nodes.get(&node).copied().unwrap_or(ROOT), sets);
+        }
+        new
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        // A slot of a table beside what it holds: one byte and the load.
+        self.dictionary.memory_bytes()
+            + self.nodes.capacity() * size_of::<Node>()
+            + self.children.capacity() * 6
+            + self.stacks.capacity() * (size_of::<(StackHash, u32)>() + 2)
+            + self.label_bytes
+    }
+}

@@ -1,0 +1,152 @@
+//! Sums of one series in windows of a minute, an hour or a day: one value for one window, or for the ten minutes of one chunk.
+//!
+//! ```text
+//! | kind u8: 0 sums, 1 a gauge's last points | unit varint | windows varint | window ... |
+//! window: | place u8 | samples varint | total | last time zigzag, of a gauge, since the value's start | sums behind their length |
+//! ```
+//!
+//! Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time.
+
+use proto::{Samples, Tier};
+
+use crate::chunk::Scratch;
+use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
+use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_length, take_sum, unzigzag, zigzag};
+
+const SUMS: u8 = 0;
+const LAST_POINTS: u8 = 1;
+
+/// What is stored of one window.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WindowRows {
+    /// Which of the value's windows.
+    pub(crate) place: u8,
+    pub(crate) samples: u64,
+    /// Of a gauge, the time of its point.
+    pub(crate) last_ns: i64,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// The value of some windows, ascending; `start_ns` is the value's start.
+pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> Vec<u8> {
+    let unit = unit_of(windows.iter().flat_map(|window| &window.rows).map(|row| row.1));
+    let mut out = vec![if is_gauge { LAST_POINTS } else { SUMS }];
+    put(&mut out, unit);
+    put(&mut out, windows.len() as u64);
+    let mut rows = Vec::new();
+    for window in windows {
+        out.push(window.place);
+        put(&mut out, window.samples);
+        put_sum(&mut out, window.rows.iter().map(|row| row.1).sum());
+        if is_gauge {
+            put(&mut out, zigzag(window.last_ns.wrapping_sub(start_ns)));
+        }
+        rows.clear();
+        put_rows(&mut rows, &window.rows, unit);
+        put_bytes(&mut out, &rows);
+    }
+    out
+}
+
+/// The minutes of samples of one chunk's window, sorted by time.
+pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch: &mut Scratch) -> Vec<WindowRows> {
+    let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
+    let mut minutes = Vec::new();
+    let mut start = 0;
+    while start < samples.len() {
+        let minute = Tier::Minute.window_of(samples.times_ns[start]);
+        let end = start + samples.times_ns[start..].partition_point(|&time| Tier::Minute.window_of(time) == minute);
+        let last_ns = samples.times_ns[end - 1];
+        let from =
+            if is_gauge { start + samples.times_ns[start..end].partition_point(|&time| time < last_ns) } else { start };
+        let place = minute.saturating_sub(first_minute) as u8;
+        let rows = scratch.sums(samples, from..end);
+        minutes.push(WindowRows { place, samples: (end - from) as u64, last_ns, rows });
+        start = end;
+    }
+    minutes
+}
+
+/// One window as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoredWindow<'a> {
+    pub(crate) place: u8,
+    pub(crate) samples: u64,
+    pub(crate) total: i128,
+    /// Of a gauge, the time of its point.
+    pub(crate) last_ns: Option<i64>,
+    pub(crate) sums: Sums<'a>,
+}
+
+/// The windows of a value, ascending.
+pub(crate) fn decode(mut bytes: &[u8], start_ns: i64) -> Option<Vec<StoredWindow<'_>>> {
+    let (&kind, rest) = bytes.split_first().filter(|(kind, _)| **kind <= LAST_POINTS)?;
+    bytes = rest;
+    let unit = take(&mut bytes)?;
+    let count = take_length(&mut bytes).filter(|&count| count <= bytes.len())?;
+    let mut windows: Vec<StoredWindow<'_>> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let (&place, rest) = bytes.split_first()?;
+        bytes = rest;
+        let samples = take(&mut bytes)?;
+        let total = take_sum(&mut bytes)?;
+        let last_ns = if kind == LAST_POINTS { Some(start_ns.wrapping_add(unzigzag(take(&mut bytes)?))) } else { None };
+        let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
+        if windows.last().is_some_and(|last| last.place >= place) {
+            return None;
+        }
+        windows.push(StoredWindow { place, samples, total, last_ns, sums });
+    }
+    bytes.is_empty().then_some(windows)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn windows_come_back(
+            rows in prop::collection::btree_map(0..10_u8, (0..1000_u64, any::<i32>(), prop::collection::btree_map(0..500_u32, -5..1000_i128, 1..60)), 0..10),
+            is_gauge: bool,
+        ) {
+            let start_ns = 1_790_000_400_000_000_000;
+            let windows: Vec<WindowRows> = rows
+                .into_iter()
+                .map(|(place, (samples, last, rows))| WindowRows { place, samples, last_ns: start_ns + i64::from(last), rows: rows.into_iter().collect() })
+                .collect();
+            let bytes = encode(&windows, is_gauge, start_ns);
+            let read = decode(&bytes, start_ns).unwrap();
+            prop_assert_eq!(read.len(), windows.len());
+            for (got, wanted) in read.iter().zip(&windows) {
+                let mut rows = Vec::new();
+                got.sums.for_each(|stack, sum| { rows.push((stack, sum)); Some(()) }).unwrap();
+                prop_assert_eq!((got.place, got.samples, &rows), (wanted.place, wanted.samples, &wanted.rows));
+                prop_assert_eq!(got.total, wanted.rows.iter().map(|row| row.1).sum::<i128>());
+                prop_assert_eq!(got.last_ns, is_gauge.then_some(wanted.last_ns));
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_windows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _read_or_not = decode(&bytes, 0);
+        }
+    }
+
+    #[test]
+    fn a_minute_of_a_gauge_is_its_last_point() {
+        let window = 2_983_333;
+        let start_ns = Tier::Raw.window_start_ns(window);
+        let mut samples = Samples::default();
+        for (second, pair, value) in [(1, 1, 5), (59, 1, 7), (59, 2, 8), (60, 2, 9), (61, 1, 1)] {
+            samples.push(start_ns + second * 1_000_000_000, pair, value, 0);
+        }
+        let minutes = minutes_of(&samples, window, true, &mut Scratch::default());
+        let got: Vec<_> = minutes.iter().map(|m| (m.place, m.samples, m.rows.clone())).collect();
+        assert_eq!(got, [(0, 1, vec![(2, 9)]), (1, 1, vec![(1, 1)])]);
+        let minutes = minutes_of(&samples, window, false, &mut Scratch::default());
+        assert_eq!(minutes[0].rows, [(1, 12), (2, 17)]);
+    }
+}

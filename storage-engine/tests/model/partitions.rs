@@ -1,0 +1,118 @@
+//! Partitions: what is dropped, refused and kept.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::{Command, Entry, Fold, Samples, Selection, StackDetail, TenantId, Tier, Window};
+use storage_engine::{Config, Engine, Outcome, Position};
+
+use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use super::world::{Step, World, config, listing};
+
+#[test]
+fn what_was_stripped_for_a_partition_that_is_gone_dangles_and_changes_nothing() {
+    let mut world = World::new();
+    let samples = [Drawn::simple(0, 0, 1, 5)];
+    world.step(&Step::Append(samples.to_vec(), None));
+    let stripped = world.engine().strip(&batch_of(&samples, None)).unwrap();
+    assert!(stripped.series[0].labels.is_none());
+    assert!(stripped.dictionary.locations.is_empty(), "everything was known");
+    world.expire(Tier::Minute, T0 + DAY);
+    assert_eq!(world.propose(Command::Append(Arc::new(stripped))), Outcome::Dangling);
+    assert_eq!(world.propose(Command::Append(Arc::new(batch_of(&samples, None)))), Outcome::Applied);
+}
+
+#[test]
+fn an_entry_out_of_order_is_refused() {
+    let mut world = World::new();
+    world.step(&Step::Append(vec![Drawn::simple(0, 0, 1, 5)], None));
+    let position = Position { index: 3, log_id: Bytes::new() };
+    assert!(world.engine().apply(position, &world.log[0]).is_err());
+}
+
+// Found by review: files went before the state that no longer needs them was on disk.
+#[test]
+fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
+    let mut world = World::new();
+    let mut random = 1_u64;
+    let mut next = || {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random.cast_signed()
+    };
+    let old = T0 - 20 * DAY;
+    let mut total = 0_i128;
+    // More than two files of 64 MiB below level 0, from where whole files are deleted.
+    for _ in 0..4 {
+        let mut batch = batch_of(&[Drawn::simple(0, 0, 1, 1)], None);
+        let samples = &mut batch.series[0].samples;
+        *samples = Samples::default();
+        for _ in 0..2_000_000 {
+            let value = next() >> 8;
+            total += i128::from(value);
+            samples.push(old + next().rem_euclid(3600 * SECOND), 1, value, 1);
+        }
+        let position = Position { index: world.log.len() as u64 + 1, log_id: Bytes::new() };
+        let entry = Entry { proposed_at_ns: T0, command: Command::Append(Arc::new(batch)) };
+        world.engine().apply(position, &entry).unwrap();
+        world.log.push(entry);
+        world.step(&Step::Flush);
+    }
+    let is_compacting = |world: &World| {
+        let before = listing(world.directory.path());
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        listing(world.directory.path()) != before
+    };
+    while is_compacting(&world) {}
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![old - DAY, old + DAY]),
+        group_by: Vec::new(),
+        group_by_series: true,
+        stacks: StackDetail::None,
+    };
+    world.expire(Tier::Raw, T0 - 10 * DAY);
+    world.expire(Tier::Minute, T0 - 10 * DAY);
+    world.lose_memory();
+    world.engine = Some(Engine::open(config(world.directory.path())).unwrap());
+    let answer = world.engine().select(&selection).unwrap();
+    assert_eq!((answer.samples, answer.cells[0].sum), (8_000_000, total));
+    // The log is replayed, and now it goes for good.
+    world.apply(4);
+    world.apply(5);
+    world.step(&Step::Flush);
+    world.step(&Step::Crash);
+    assert_eq!(world.engine().select(&selection).unwrap().samples, 0);
+    let left: u64 = listing(world.directory.path()).iter().map(|(_, length)| length).sum();
+    assert!(left < 100 << 20, "{left} bytes are still there");
+}
+
+#[test]
+fn a_batch_of_too_many_partitions_is_refused_and_one_of_many_is_taken_in_one_pass() {
+    let mut world = World::new();
+    let spread = |partitions: i64| -> Vec<_> { (0..partitions).map(|i| Drawn::simple(0, i * 21_600, 1, 1)).collect() };
+    let refused = world.engine().strip(&batch_of(&spread(200), None)).unwrap_err();
+    assert!(refused.to_string().contains("200 spans"), "{refused}");
+    world.step(&Step::Append(spread(100), None));
+    world.step(&Step::Append(spread(100), None));
+    let window = Window { start_ns: T0 - DAY, end_ns: T0 + 100 * DAY };
+    assert_eq!(world.engine().series(&TenantId::default_tenant(), &[], window).unwrap().series.len(), 1);
+}
+
+#[test]
+fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
+    let mut world = World::new();
+    world.engine = None;
+    let config = Config { dictionary_bytes_max: 1, ..config(world.directory.path()) };
+    world.engine = Some(Engine::open(config).unwrap());
+    let known = [Drawn::simple(0, 0, 1, 1)];
+    let new_thread = [Drawn { thread: 2, ..Drawn::simple(0, 0, 1, 1) }];
+    let new_stack = [Drawn::simple(0, 0, 2, 1)];
+    world.propose(Command::Append(Arc::new(batch_of(&known, None))));
+    assert!(world.engine().dictionary_bytes() > 100);
+    world.step(&Step::Append(known.to_vec(), None));
+    for new in [new_thread, new_stack] {
+        let refused = world.engine().strip(&batch_of(&new, None)).unwrap_err();
+        assert!(matches!(refused, storage_engine::StripError::DictionaryFull { .. }), "{refused}");
+    }
+}

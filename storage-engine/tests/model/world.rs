@@ -1,0 +1,265 @@
+//! An engine, its log, and the plain list of samples that it should answer from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proto::entry::Deletion;
+use proto::selection::Operation;
+use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window};
+use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
+
+use super::samples::{DAY, Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
+
+/// One sample as the model knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) time_ns: i64,
+    /// Function names, root first; kernel part behind the user part.
+    pub(crate) stack: Vec<String>,
+    pub(crate) value: i64,
+    pub(crate) thread: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Samples, and the batch id.
+    Append(Vec<Drawn>, Option<u8>),
+    Flush,
+    /// Seals everything that can be.
+    Settle,
+    /// Ends cleanly.
+    Restart,
+    /// Ends as by a power cut: what is not flushed is lost.
+    Crash,
+    /// A tier, and seconds since [`T0`].
+    Expire(Tier, i64),
+    /// A service, and seconds since [`T0`].
+    Delete(u8, i64, i64),
+    /// Time passes without entries, seconds.
+    Wait(i64),
+}
+
+pub(crate) fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8)).prop_map(|(samples, id)| Step::Append(samples, id)),
+        3 => Just(Step::Flush),
+        1 => Just(Step::Settle),
+        1 => Just(Step::Restart),
+        2 => Just(Step::Crash),
+        2 => (0..40_000_i64).prop_map(Step::Wait),
+        1 => (0..4_u8, -200_000..-20_000_i64).prop_map(|(tier, second)| Step::Expire(Tier::from_number(tier).unwrap(), second)),
+        1 => (0..4_u8, -200_000..60_000_i64, 1..100_000_i64).prop_map(|(service, second, length)| Step::Delete(service, second, second + length)),
+    ]
+}
+
+/// Labels that hours and days leave out.
+pub(crate) type Dropped = [&'static [&'static str]; 2];
+
+pub(crate) struct World {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) engine: Option<Engine>,
+    pub(crate) log: Vec<Entry>,
+    pub(crate) rows: Vec<Row>,
+    now_ns: i64,
+    /// When each id was counted.
+    ids: BTreeMap<u8, i64>,
+    /// Up to where each tier was dropped.
+    pub(crate) horizons_ns: BTreeMap<Tier, i64>,
+    /// Whether the head is so small that it is evicted all the time.
+    small_head: bool,
+    dropped: Dropped,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::with(false, [&[], &[]])
+    }
+
+    pub(crate) fn with(small_head: bool, dropped: Dropped) -> Self {
+        let directory = directory();
+        let mut world = Self {
+            directory,
+            engine: None,
+            log: Vec::new(),
+            rows: Vec::new(),
+            now_ns: T0,
+            ids: BTreeMap::new(),
+            horizons_ns: BTreeMap::new(),
+            small_head,
+            dropped,
+        };
+        world.open();
+        world
+    }
+
+    fn open(&mut self) {
+        let mut config = config(self.directory.path());
+        if self.small_head {
+            config.head_bytes_max = 200;
+        }
+        config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+        self.engine = Some(Engine::open(config).unwrap());
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
+    }
+
+    pub(crate) fn horizon_ns(&self, tier: Tier) -> i64 {
+        self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
+    }
+
+    /// Entry `i` of the log has index `i + 1`.
+    pub(crate) fn apply(&self, i: usize) -> Outcome {
+        let position = Position { index: i as u64 + 1, log_id: Bytes::from(format!("id {i}")) };
+        self.engine().apply(position, &self.log[i]).unwrap()
+    }
+
+    pub(crate) fn propose(&mut self, command: Command) -> Outcome {
+        // As a node does: what is logged went over the wire form.
+        self.now_ns += 1;
+        let entry = Entry { proposed_at_ns: self.now_ns, command };
+        self.log.push(Entry::from_wire(entry.to_wire()).unwrap());
+        self.apply(self.log.len() - 1)
+    }
+
+    pub(crate) fn append_whole(&mut self, batch: Batch) -> Outcome {
+        self.propose(Command::Append(Arc::new(batch)))
+    }
+
+    /// From now on the directory is what a power cut would have left of it.
+    pub(crate) fn lose_memory(&mut self) {
+        // As of one moment: copied again if RocksDB changed anything meanwhile.
+        let left = loop {
+            let (before, left) = (listing(self.directory.path()), directory());
+            let copy = |(name, _): &(OsString, u64)| {
+                std::fs::copy(self.directory.path().join(name), left.path().join(name)).is_ok()
+            };
+            if before.iter().all(copy) && listing(self.directory.path()) == before {
+                break left;
+            }
+        };
+        self.engine = None;
+        self.directory = left;
+    }
+
+    pub(crate) fn step(&mut self, step: &Step) {
+        match step {
+            Step::Append(samples, id) => self.append(samples, *id),
+            Step::Wait(seconds) => self.now_ns += seconds * SECOND,
+            Step::Flush => {
+                let flushed = self.engine().flush().unwrap();
+                assert_eq!(flushed.position.map_or(0, |position| position.index), self.log.len() as u64);
+            }
+            Step::Settle => {
+                self.engine().settle().unwrap();
+                assert_eq!(self.engine().head_bytes(), 0);
+            }
+            Step::Restart | Step::Crash => {
+                if matches!(step, Step::Crash) {
+                    self.lose_memory();
+                }
+                self.engine = None;
+                self.open();
+                let applied = self.engine().applied().map_or(0, |position| position.index);
+                assert_eq!(self.engine().flushed().map_or(0, |position| position.index), applied);
+                (applied as usize..self.log.len()).for_each(|i| {
+                    self.apply(i);
+                });
+            }
+            Step::Expire(tier, second) => self.expire(*tier, T0 + second * SECOND),
+            Step::Delete(service, start, end) => {
+                let window = Window { start_ns: T0 + start * SECOND, end_ns: T0 + end * SECOND };
+                self.delete(*service, window);
+            }
+        }
+    }
+
+    fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
+        // As a node does: what is older than what is kept is refused.
+        let horizon_ns = self.horizons_ns.values().copied().max().unwrap_or(i64::MIN);
+        let samples: Vec<Drawn> = samples.iter().filter(|drawn| drawn.time_ns() > horizon_ns).cloned().collect();
+        let batch = self.engine().strip(&batch_of(&samples, id)).unwrap();
+        let outcome = self.append_whole(batch);
+        let age_ns = id.and_then(|id| self.ids.get(&id)).map(|at| self.now_ns - at);
+        match age_ns {
+            Some(age_ns) if age_ns < DAY => assert_eq!(outcome, Outcome::Duplicate, "{age_ns} ns later"),
+            // A little longer is allowed: forgetting is by periods.
+            Some(age_ns) if age_ns < DAY * 3 / 2 => assert_ne!(outcome, Outcome::Dangling),
+            _ => assert_eq!(outcome, Outcome::Applied, "{age_ns:?} ns later"),
+        }
+        if outcome == Outcome::Applied {
+            self.rows.extend(samples.iter().map(row_of));
+            self.ids.extend(id.map(|id| (id, self.now_ns)));
+        }
+    }
+
+    pub(crate) fn expire(&mut self, tier: Tier, before_ns: i64) {
+        self.propose(Command::Expire { tier, retention_class: 0, before_ns });
+        let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
+        for &tier in tiers {
+            let horizon_ns = before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns();
+            let known = self.horizons_ns.entry(tier).or_insert(i64::MIN);
+            *known = horizon_ns.max(*known);
+        }
+        // What no tier holds is gone.
+        let gone = Tier::ALL.map(|tier| self.horizon_ns(tier)).into_iter().min().unwrap();
+        self.rows.retain(|row| row.time_ns > gone);
+    }
+
+    fn delete(&mut self, service: u8, window: Window) {
+        let value = format!("s{service}");
+        let matchers =
+            vec![Matcher { name: "service_name".to_owned(), operation: Operation::Equal, value: value.clone() }];
+        self.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window }));
+        let horizons = Tier::ALL.map(|tier| self.horizon_ns(tier));
+        self.rows.retain(|row| {
+            // Where finer tiers are gone, the whole window goes.
+            let time = row.time_ns;
+            let finest = (0..4).find(|&tier| time > horizons[tier]).map_or(Tier::Day, |tier| Tier::ALL[tier]);
+            let (start_ns, end_ns) = match finest {
+                Tier::Raw => (time - 1, time),
+                tier => (tier.window_start_ns(tier.window_of(time)), tier.window_end_ns(tier.window_of(time))),
+            };
+            let hit = start_ns < window.end_ns && window.start_ns < end_ns;
+            row.labels["service_name"] != value || !hit
+        });
+    }
+}
+
+/// In memory where that is possible: no case tests the disk.
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
+}
+
+pub(crate) fn row_of(drawn: &Drawn) -> Row {
+    Row {
+        labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
+        time_ns: drawn.time_ns(),
+        stack: functions_of(drawn.user, drawn.kernel),
+        value: drawn.value,
+        thread: (drawn.thread > 0).then(|| format!("t{}", drawn.thread)),
+    }
+}
+
+/// Name and length of each file.
+pub(crate) fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
+    let file = |file: std::fs::DirEntry| (file.file_name(), file.metadata().map_or(0, |metadata| metadata.len()));
+    std::fs::read_dir(directory).unwrap().map(|entry| file(entry.unwrap())).collect()
+}
+
+pub(crate) fn config(directory: &Path) -> Config {
+    Config {
+        directory: directory.to_owned(),
+        head_bytes_max: 1 << 20,
+        dictionary_bytes_max: 1 << 30,
+        cache_bytes: 1 << 20,
+        time_resolution: TimeResolution::Nanoseconds,
+        dropped_labels: Default::default(),
+    }
+}
