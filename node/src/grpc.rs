@@ -48,6 +48,16 @@ impl wire::node_server::Node for Node {
         let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
         Ok(Response::new(wire::SeriesResponse { series, attribute_names }))
     }
+
+    async fn administer(
+        &self,
+        request: Request<wire::AdministerRequest>,
+    ) -> Result<Response<wire::AdministerResponse>, Status> {
+        let request = request.into_inner();
+        let task = proto::AdministrationTask::try_from(request.task).map_err(|error| invalid(&error))?;
+        let report = proto::Shards::administer(self, request.shard, task).await?;
+        Ok(Response::new(wire::AdministerResponse { report }))
+    }
 }
 
 fn invalid(error: &dyn std::fmt::Display) -> Status {

@@ -162,6 +162,24 @@ impl Replica {
     pub(crate) async fn flush(&self) -> Result<(), Arc<ReplicaError>> {
         let shard = Arc::clone(&self.shard);
         self.blocking(move || shard.flush()).await?;
+        self.cut().await
+    }
+
+    /// Seals, rolls up and compacts everything, then has the log cut behind it.
+    pub(crate) async fn settle(&self) -> Result<(), Arc<ReplicaError>> {
+        let shard = Arc::clone(&self.shard);
+        self.blocking(move || shard.settle()).await?;
+        self.cut().await
+    }
+
+    /// The last entry that was cut off the log.
+    pub(crate) async fn cut_off(&self) -> Result<Option<u64>, Arc<ReplicaError>> {
+        let (log, shard) = (Arc::clone(&self.log), self.shard.id());
+        let asked = spawn_blocking(move || log.cut_off(shard)).await.map_err(panicked).and_then(|asked| asked);
+        asked.map(|log_id| log_id.map(|log_id| log_id.index)).map_err(|error| self.failure.report(error))
+    }
+
+    async fn cut(&self) -> Result<(), Arc<ReplicaError>> {
         // Openraft cuts what is in a "snapshot": ours says up to where the engine has flushed. Fails only when stopped.
         self.raft
             .trigger()
@@ -170,11 +188,13 @@ impl Replica {
             .map_err(|fatal| self.failure.report(ReplicaError::Consensus(fatal.to_string().into())))
     }
 
-    /// Gives the space of what was cut from the log back.
+    /// Whether space of the log could be given back.
+    pub(crate) fn is_reclaimable(&self) -> bool {
+        self.log.is_reclaimable()
+    }
+
+    /// Gives the space of what was cut from the log back; returns when that is done, whoever began it.
     pub(crate) async fn reclaim(&self) -> Result<(), Arc<ReplicaError>> {
-        if !self.log.is_reclaimable() {
-            return Ok(());
-        }
         let log = Arc::clone(&self.log);
         self.blocking(move || log.reclaim()).await
     }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use proto::placement::FIRST_DATA_SHARD;
-use proto::{Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, TenantId, Window};
+use proto::{AdministrationTask, Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, TenantId, Window};
 use storage_engine::{Outcome, SelectError, StripError};
 use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
+use crate::administration;
 use crate::clock::now_ns;
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
@@ -50,6 +51,14 @@ impl Shards for Node {
     ) -> Result<SeriesAnswer, Status> {
         check_shard(shard)?;
         self.shared.read(move |replica| replica.shard().engine().series(&tenant, &matchers, window)).await
+    }
+
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+        check_shard(shard)?;
+        // A task of its own: a caller who goes away does not leave half of it done.
+        let shared = Arc::clone(&self.shared);
+        let administer = tokio::spawn(async move { administration::run(&shared, task).await });
+        administer.await.map_err(|panic| Status::internal(panic.to_string()))?
     }
 }
 

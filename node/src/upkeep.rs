@@ -142,7 +142,9 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
             flushed_at = Instant::now();
         }
         // Openraft cuts a moment after the flush; there is nothing to do most of the time.
-        if let Err(error) = replica.reclaim().await {
+        if replica.is_reclaimable()
+            && let Err(error) = replica.reclaim().await
+        {
             return error;
         }
     }

@@ -38,7 +38,7 @@ pub use label::{Fingerprint, Label, LabelSet};
 pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash};
 pub use profile_type::{ProfileType, ValueType};
 pub use selection::{Answer, Fold, Matcher, Selection, StackDetail, Window};
-pub use shards::{Appended, SeriesAnswer, Shards};
+pub use shards::{AdministrationTask, Appended, SeriesAnswer, Shards};
 pub use tenant::TenantId;
 pub use tier::Tier;
 pub use tokens::Tokens;

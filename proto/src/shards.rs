@@ -9,6 +9,7 @@ use crate::batch::Batch;
 use crate::label::LabelSet;
 use crate::selection::{Answer, Matcher, Selection, Window};
 use crate::tenant::TenantId;
+pub use crate::wire::AdministrationTask;
 
 /// See the module. Errors are what the gRPC service answers.
 #[tonic::async_trait]
@@ -27,6 +28,9 @@ pub trait Shards: Send + Sync {
         matchers: Vec<Matcher>,
         window: Window,
     ) -> Result<SeriesAnswer, Status>;
+
+    /// What whoever runs the shard asks of it: a report, a JSON object. Takes as long as it takes.
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status>;
 }
 
 /// What became of a batch.

@@ -1,5 +1,6 @@
 //! The HTTP API: see `docs/api.md`.
 
+mod administration;
 pub mod agent;
 pub(crate) mod debuginfo;
 pub(crate) mod error;
@@ -21,12 +22,15 @@ use tower_http::compression::CompressionLayer;
 use self::agent::AgentStatusSource;
 use self::error::ApiError;
 use crate::auth::{Auth, authenticate};
+use crate::nodes::Nodes;
 use crate::push::Pusher;
 use crate::query::Reader;
 
 /// What the API is made of.
 #[derive(Clone, Debug)]
 pub struct Parts {
+    /// Where the shards are.
+    pub nodes: Nodes,
     /// Takes pushes.
     pub pusher: Pusher,
     /// Answers queries.
@@ -46,6 +50,7 @@ pub fn routes(parts: Parts) -> Router {
         .merge(read::routes(parts.reader))
         .merge(debuginfo::routes(parts.symbols))
         .merge(agent::routes(parts.agent))
+        .merge(administration::routes(parts.nodes))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
@@ -93,7 +98,6 @@ mod tests {
     use tower::Service as _;
 
     use super::*;
-    use crate::nodes::Nodes;
 
     #[tokio::test]
     async fn a_method_that_a_path_does_not_take_is_an_error_like_all_others() {

@@ -9,7 +9,7 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -247,6 +247,28 @@ impl Nodes {
         all.attribute_names.sort_unstable();
         all.attribute_names.dedup();
         Ok(all)
+    }
+}
+
+impl Nodes {
+    /// What each shard reports of a task, in the order of their numbers: JSON objects.
+    ///
+    /// # Errors
+    /// The first shard's that failed; the others may have done it.
+    pub async fn administer(&self, task: AdministrationTask) -> Result<Vec<(u32, String)>, NodesError> {
+        let mut reports = Vec::new();
+        for shard in self.placement.shards() {
+            let report = match &self.link {
+                Link::Local(node) => node.administer(shard, task).await,
+                // Takes as long as it takes: only signs of life are waited for.
+                Link::Remote(node) => {
+                    let request = wire::AdministerRequest { shard, task: task.into() };
+                    node.client().administer(request).await.map(|answer| answer.into_inner().report)
+                }
+            };
+            reports.push((shard, report.map_err(|status| self.refused(shard, status))?));
+        }
+        Ok(reports)
     }
 }
 

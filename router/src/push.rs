@@ -288,6 +288,10 @@ mod tests {
 
     #[tonic::async_trait]
     impl Shards for Forgetful {
+        async fn administer(&self, _shard: u32, _task: proto::AdministrationTask) -> Result<String, Status> {
+            Err(Status::unimplemented("not asked for here"))
+        }
+
         async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
             let Self { samples_too_old } = *self;
             Ok(Appended { duplicate: false, samples_too_old, retention: Duration::from_secs(864_000) })

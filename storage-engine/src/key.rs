@@ -59,6 +59,19 @@ impl Section {
     pub(crate) const ALL: [Self; 7] =
         [Self::Chunks, Self::Events, Self::Head, Self::Series, Self::Dictionary, Self::LeftOut, Self::Windows];
 
+    /// As people read it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chunks => "sums and totals",
+            Self::Events => "events",
+            Self::Head => "head",
+            Self::Series => "series",
+            Self::Dictionary => "dictionary",
+            Self::LeftOut => "left out",
+            Self::Windows => "windows",
+        }
+    }
+
     fn tag(self) -> u8 {
         match self {
             Self::Chunks => b'c',
@@ -228,6 +241,16 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
 /// Where stale windows begin.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
+}
+
+/// What a key is of that is no partition's.
+pub(crate) fn kind_name(key: &[u8]) -> &'static str {
+    match key.first() {
+        Some(&BATCH_IDS) => "batch ids",
+        Some(&TENANTS) => "tenants",
+        Some(&STALE) => "stale windows",
+        _ => "shard",
+    }
 }
 
 /// Where the partitions begin.

@@ -8,7 +8,8 @@
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
 //! `vocabulary`, `partition`, `head` (memory) → `engine`, `append`, `flush`, `roll_up`, `expire`, `delete` (from samples to
-//! windows of all tiers) → `plan`, `gather`, `read`, `select`, `series` (from windows to answers) → `space`.
+//! windows of all tiers) → `plan`, `gather`, `read`, `select`, `series` (from windows to answers) →
+//! `space`, `settle`, `statistics`, `verify`, `snapshot`.
 
 use std::path::PathBuf;
 
@@ -41,17 +42,22 @@ mod roll_up;
 mod select;
 mod series;
 mod settle;
+mod snapshot;
 mod space;
 mod split;
 mod state;
+mod statistics;
 mod strip;
 mod tree;
+mod verify;
 mod vocabulary;
 mod windows;
 
 pub use engine::Engine;
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 pub use space::Extent;
+pub use statistics::{SectionBytes, Statistics};
+pub use verify::Verified;
 
 /// Where, how large, and how exact.
 #[derive(Clone, Debug)]

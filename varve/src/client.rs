@@ -1,5 +1,6 @@
 //! The terminal's side: asks a running varve over HTTP.
 
+pub(crate) mod admin;
 pub(crate) mod flamegraph;
 mod printable;
 pub(crate) mod query;
@@ -52,7 +53,18 @@ impl Server {
 
     /// The body of a successful answer.
     pub(crate) fn get(&self, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
-        let mut request = self.agent.get(format!("{}{path}", self.endpoint));
+        self.get_within(path, parameters, PATIENCE)
+    }
+
+    /// The body of a successful answer that may take longer.
+    pub(crate) fn get_within(
+        &self,
+        path: &str,
+        parameters: &[(&str, String)],
+        patience: Duration,
+    ) -> anyhow::Result<String> {
+        let request = self.agent.get(format!("{}{path}", self.endpoint));
+        let mut request = request.config().timeout_recv_response(Some(patience)).build();
         for (name, value) in parameters {
             request = request.query(name, value);
         }

@@ -43,8 +43,34 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Sends debug files (programs, libraries, .debug files), so that frames of their build IDs get names.
     Upload(UploadOptions),
+    /// Looks after the data of a running varve: settle, stats, verify.
+    #[command(subcommand)]
+    Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file that --config reads.
     Config(UpOptions),
+}
+
+/// Subcommands of `varve admin`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum AdminCommands {
+    /// Seals all samples, builds every rollup whose time is over, compacts, and cuts the Raft log. Returns when that is done: what
+    /// `du -sb DATA-DIR` says then is what the samples cost.
+    Settle(AdminOptions),
+    /// Prints what each part of the data takes, to the byte: sections, tiers, dictionaries, bytes per sample.
+    Stats(AdminOptions),
+    /// Reads everything on disk again and checks it: checksums, references, sums against samples, rollups against what they were
+    /// made of. Fails if anything is wrong, and says which key.
+    Verify(AdminOptions),
+}
+
+/// Options of `varve admin`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AdminOptions {
+    /// table or json
+    #[arg(long, default_value = "table", value_parser = ["table", "json"])]
+    pub(crate) format: String,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
 }
 
 /// What is to be done.
@@ -57,6 +83,7 @@ pub(crate) enum Command {
     Query(QueryOptions),
     Flamegraph(FlamegraphOptions),
     Upload(UploadOptions),
+    Admin(AdminCommands),
     /// The text to print.
     Config(String),
 }
@@ -257,6 +284,7 @@ pub(crate) fn parse() -> anyhow::Result<Command> {
         Commands::Query(options) => Command::Query(options),
         Commands::Flamegraph(options) => Command::Flamegraph(options),
         Commands::Upload(options) => Command::Upload(options),
+        Commands::Admin(command) => Command::Admin(command),
         Commands::Config(_) => {
             let matches = matches.subcommand().map(|(_, matches)| matches).context("subcommand")?;
             Command::Config(config_file::effective(&CommandLine::command(), matches))

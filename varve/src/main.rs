@@ -44,6 +44,7 @@ fn run() -> anyhow::Result<()> {
         Command::Query(options) => client::query::run(&options),
         Command::Flamegraph(options) => client::flamegraph::run(&options),
         Command::Upload(options) => client::upload::run(&options),
+        Command::Admin(command) => client::admin::run(&command),
         Command::Config(effective) => client::print(&effective),
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct LogDatabase {
     metrics: Metrics,
     /// What was cut off and still takes space: from the first key on, up to and without the second.
     cut: Mutex<Option<(EntryKey, EntryKey)>>,
+    /// Held while space is given back.
+    reclaiming: Mutex<()>,
     /// Dropped last: while anybody can upgrade it, files may be open.
     open: Arc<()>,
 }
@@ -55,7 +57,8 @@ impl LogDatabase {
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
-        let log = Self { database, sync_thread, failure, metrics, cut: Mutex::new(None), open: Arc::default() };
+        let (cut, reclaiming, open) = (Mutex::new(None), Mutex::new(()), Arc::default());
+        let log = Self { database, sync_thread, failure, metrics, cut, reclaiming, open };
         log.check_node(node_id)?;
         Ok(log)
     }
@@ -202,6 +205,7 @@ impl LogDatabase {
 
     /// Gives the space of what was cut off back to the file system. Takes long: not for an async task.
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
+        let _reclaiming = self.reclaiming.lock();
         let Some((from, to)) = self.cut.lock().take() else { return Ok(()) };
         let (log, meta) = (self.family(LOG)?, self.family(META)?);
         // Both, so that no old WAL file is needed any more.

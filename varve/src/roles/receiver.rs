@@ -66,11 +66,11 @@ impl Receiver {
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
         let Backing { nodes, symbols, agent, auth } = backing;
         let reader = Reader::new(nodes.clone(), symbols.clone());
-        let pusher = Pusher::new(nodes, &mut registry);
+        let pusher = Pusher::new(nodes.clone(), &mut registry);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());
         let operations = operations::health(readiness).merge(operations::metrics(registry, auth.clone()));
-        let http = api::routes(Parts { pusher, reader, symbols, agent, auth });
+        let http = api::routes(Parts { nodes, pusher, reader, symbols, agent, auth });
         servers.http(self.http, operations.merge(http));
         servers.http(self.otlp_http, otlp);
         let stop = servers.stop.clone().cancelled_owned();

@@ -1,0 +1,89 @@
+//! What whoever runs a shard asks of it: settle, statistics, verify. Answers are JSON objects, the same for people and tools.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::{AdministrationTask, Tier};
+use serde_json::{Map, Value, json};
+use storage_engine::{EngineError, Statistics, Verified};
+use tokio::task::spawn_blocking;
+use tonic::Status;
+
+use crate::node::{Shared, State};
+use crate::replica::Replica;
+
+/// How often it is looked whether the log has been cut.
+const CUT_INTERVAL: Duration = Duration::from_millis(20);
+/// How long that may take: openraft does it a moment after it was asked.
+const CUT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Does it, and says what came of it.
+pub(crate) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
+    let State::Serving(replica) = shared.state() else {
+        return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
+    };
+    let report = match task {
+        AdministrationTask::Settle => settle(&replica).await?,
+        AdministrationTask::Statistics => {
+            let statistics = read(&replica, |replica| replica.shard().engine().statistics()).await?;
+            statistics_report(&statistics)
+        }
+        AdministrationTask::Verify => {
+            let Verified { values, samples, faults, described } =
+                read(&replica, |replica| replica.shard().engine().verify()).await?;
+            json!({"values": values, "raw_samples": samples, "faults": faults, "described": described})
+        }
+    };
+    Ok(report.to_string())
+}
+
+async fn read<T: Send + 'static>(
+    replica: &Arc<Replica>,
+    work: impl FnOnce(&Replica) -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, Status> {
+    let replica = Arc::clone(replica);
+    let done = spawn_blocking(move || work(&replica)).await.map_err(|panic| Status::internal(panic.to_string()))?;
+    done.map_err(|error| Status::data_loss(error.to_string()))
+}
+
+async fn settle(replica: &Arc<Replica>) -> Result<Value, Status> {
+    let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
+    replica.settle().await.map_err(|error| failed(&error))?;
+    let flushed = replica.shard().flushed().0.map(|log_id| log_id.index);
+    let cut = async {
+        while replica.cut_off().await.map_err(|error| failed(&error))? < flushed {
+            tokio::time::sleep(CUT_INTERVAL).await;
+        }
+        replica.reclaim().await.map_err(|error| failed(&error))
+    };
+    let late = |_elapsed| Status::unavailable(format!("the Raft log was not cut within {CUT_PATIENCE:?}: try again"));
+    tokio::time::timeout(CUT_PATIENCE, cut).await.map_err(late)??;
+    Ok(json!({"settled_to": flushed}))
+}
+
+fn statistics_report(statistics: &Statistics) -> Value {
+    let tier_name = |tier: Option<Tier>| tier.map_or("", Tier::name);
+    let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &storage_engine::SectionBytes)| {
+        let samples = tier.and_then(|tier| statistics.samples.get(&tier)).copied().unwrap_or_default();
+        let per_sample = (bytes.key_bytes + bytes.value_bytes) as f64 / samples as f64;
+        json!({
+            "tier": tier_name(tier),
+            "section": name,
+            "keys": bytes.keys,
+            "key_bytes": bytes.key_bytes,
+            "value_bytes": bytes.value_bytes,
+            "bytes_per_sample": if samples > 0 { json!((per_sample * 1e4).round() / 1e4) } else { Value::Null },
+        })
+    };
+    let samples: Map<String, Value> =
+        statistics.samples.iter().map(|(tier, samples)| (tier.name().to_owned(), json!(samples))).collect();
+    json!({
+        "sections": statistics.sections.iter().map(section).collect::<Vec<_>>(),
+        "samples": samples,
+        "file_bytes": statistics.file_bytes,
+        "head_samples": statistics.head_samples,
+        "dictionary_bytes_in_memory": statistics.dictionary_bytes,
+        "series_in_memory": statistics.series,
+        "label_values": statistics.label_values,
+    })
+}

@@ -1,0 +1,32 @@
+//! What whoever runs a varve asks of its shards: `/api/v1/admin/...`.
+
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use proto::AdministrationTask;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use crate::nodes::Nodes;
+use crate::query::QueryError;
+
+/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`.
+pub(crate) fn routes(nodes: Nodes) -> Router {
+    let task = |task| move |State(nodes): State<Nodes>| administer(nodes, task);
+    Router::new()
+        .route("/api/v1/admin/settle", post(task(AdministrationTask::Settle)))
+        .route("/api/v1/admin/stats", get(task(AdministrationTask::Statistics)))
+        .route("/api/v1/admin/verify", post(task(AdministrationTask::Verify)))
+        .with_state(nodes)
+}
+
+async fn administer(nodes: Nodes, task: AdministrationTask) -> Result<Json<Value>, ApiError> {
+    let reports = nodes.administer(task).await.map_err(QueryError::from)?;
+    let shard = |(shard, report): (u32, String)| {
+        // A report that is no JSON is shown as the text it is.
+        let report = serde_json::from_str(&report).unwrap_or(Value::String(report));
+        json!({"shard": shard, "report": report})
+    };
+    let shards: Vec<Value> = reports.into_iter().map(shard).collect();
+    Ok(Json(json!({"status": "success", "data": shards})))
+}
