@@ -11,9 +11,9 @@ use proto::{Fold, Matcher, ProfileType, Selection, TenantId, Window};
 use crate::query::error::QueryError;
 use crate::query::expr::Group;
 use crate::query::fold::Folding;
-use crate::query::frame::Namer;
 use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
+use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
 use crate::query::reader::{Reader, detail};
 use crate::query::resolve::is_named;
@@ -134,11 +134,12 @@ impl Reader {
         };
         let answers = run.shards(self.nodes.select(&selection)).await?;
         let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
-        let values = run.blocking("fold", move |cancelled| {
+        let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Vec::new()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
             let folding = Folding { group: &group, stacks, attributes: Vec::new() };
-            let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
+            let namer = &mut Namer::new(&symbols, deadline);
+            let folded = timings.measure("fold", || folding.fold(&answers, &selection.fold, namer, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
             Ok(values.collect())
@@ -157,7 +158,8 @@ async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<M
         return Err(QueryError::TooComplex { what: "selectors", max: QUERY_SELECTORS_MAX });
     }
     let texts = request.selectors.clone();
-    run.blocking("parse", move |_| texts.iter().map(|text| parse_selector(text).map(with_names)).collect()).await
+    let parse = move || texts.iter().map(|text| parse_selector(text).map(with_names)).collect();
+    run.blocking(move |_, timings| timings.measure("parse", parse)).await
 }
 
 fn with_names(selector: Selector) -> Option<Matched> {
