@@ -74,6 +74,9 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
     told.into_iter().rev().map(|(frame, ..)| frame).collect()
 }
 
+/// What is left of a tree: (depth, key or `(other)`, own, total).
+type Pruned<K> = Vec<(usize, Option<K>, i128, i128)>;
+
 /// Sums by the way from the root; ways that nothing passes are not there.
 struct Weights<K> {
     own: BTreeMap<Vec<K>, i128>,
@@ -136,8 +139,8 @@ impl<K: Ord + Clone> Weights<K> {
         stay
     }
 
-    /// (depth, key or `(other)`, own, total) of what is left, and how many nodes and what weight are not.
-    fn pruned(&self, nodes_max: usize) -> (Vec<(usize, Option<K>, i128, i128)>, usize, i128) {
+    /// What is left, and how many nodes and what weight are not.
+    fn pruned(&self, nodes_max: usize) -> (Pruned<K>, usize, i128) {
         let total = self.total[&Vec::new()];
         if nodes_max == 1 && self.weighing() > 0 {
             return (vec![(0, None, total, total)], self.weighing(), total);
@@ -150,7 +153,7 @@ impl<K: Ord + Clone> Weights<K> {
         (out, left_out, other)
     }
 
-    fn write(&self, way: &[K], stay: &BTreeSet<Vec<K>>, to: &mut Vec<(usize, Option<K>, i128, i128)>) {
+    fn write(&self, way: &[K], stay: &BTreeSet<Vec<K>>, to: &mut Pruned<K>) {
         let own = self.own.get(way).copied().unwrap_or(0);
         to.push((way.len(), way.last().cloned(), own, self.total[way]));
         let (kept, left): (Vec<_>, Vec<_>) = self.children(way).into_iter().partition(|child| stay.contains(child));
