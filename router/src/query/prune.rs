@@ -51,7 +51,8 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
         let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total };
         return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
     }
-    let mut pruning = Pruning { tree, order, stayed: Vec::new(), children: Vec::new() };
+    let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
+    let mut pruning = Pruning { tree, order, stayed, children };
     pruning.stay(ROOT);
     let all_stay = tree.weighing() < nodes_max;
     if all_stay {
@@ -141,18 +142,24 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
             // The last of its siblings makes the `(other)` beside it needless.
             let frees = usize::from(self.stayed[parent as usize].left == 1);
             let needs = 1 + usize::from(self.has_children(child));
-            let stays = count + needs <= nodes_max + frees;
-            if child + 1 < self.stayed[parent as usize].end {
-                *heaviest = self.candidate(parent, child + 1);
-                drop(heaviest);
-            } else {
-                PeekMut::pop(heaviest);
-            }
-            if stays {
+            let (mut below, end) = (None, self.stayed[parent as usize].end);
+            if count + needs <= nodes_max + frees {
                 count = count + needs - frees;
                 let place = dense(self.stayed.len());
                 self.child_stays(parent, child);
-                candidates.extend(self.first_child(place));
+                below = self.first_child(place);
+            }
+            let beside = (child + 1 < end).then(|| self.candidate(parent, child + 1));
+            // One takes its place: often it is nearly as heavy, so that nothing else moves.
+            match below.or(beside) {
+                Some(next) => {
+                    *heaviest = next;
+                    drop(heaviest);
+                }
+                None => drop(PeekMut::pop(heaviest)),
+            }
+            if let (Some(_), Some(beside)) = (below, beside) {
+                candidates.push(beside);
             }
         }
         // There is only place for what takes none: a last sibling without children, in place of the `(other)`.
