@@ -109,9 +109,12 @@ impl SymbolStore {
             Ok(table) => table,
             Err(reason) => return vec![Err(reason); addresses.len()],
         };
-        let mut known = self.shared.named.lock().of(&table, addresses);
-        let told = table.symbolize(addresses, &mut known);
-        self.shared.named.lock().keep(&table, addresses, known);
+        let known = self.shared.named.lock().of(&table, addresses);
+        let mut found = Vec::new();
+        let told = table.symbolize(addresses, known, &mut found);
+        if !found.is_empty() {
+            self.shared.named.lock().keep(&table, found);
+        }
         told
     }
 

@@ -174,12 +174,13 @@ impl Table {
         SymCache::parse(bytes).map_err(|_unreadable| TableError::Damaged { check: "symcache" })
     }
 
-    /// The frames of each address, innermost first, or why it has none. `known`: what was found before, all of it, by the
-    /// place of the address; what is found now is put there.
+    /// The frames of each address, innermost first, or why it has none. `known`: all that was found of each before, if it was;
+    /// what is found now is added to `found`.
     pub(crate) fn symbolize(
         &self,
         addresses: &[Address],
-        known: &mut [Option<Arc<[Frame]>>],
+        known: Vec<Option<Arc<[Frame]>>>,
+        found: &mut Vec<(Address, Arc<[Frame]>)>,
     ) -> Vec<Result<Arc<[Frame]>, Reason>> {
         let Ok(symcache) = self.symcache() else {
             return vec![Err(Reason::StoreUnavailable); addresses.len()];
@@ -187,7 +188,7 @@ impl Table {
         let frames_left = addresses.len().saturating_mul(limits::FRAMES_PER_ADDRESS_MAX).max(limits::FRAMES_MIN);
         let (functions, files) = (HashMap::new(), HashMap::new());
         let mut lookup = Lookup { table: self, symcache, functions, files, frames_left };
-        addresses.iter().zip(known).map(|(address, known)| lookup.told(*address, known)).collect()
+        addresses.iter().zip(known).map(|(address, known)| lookup.told(*address, known, found)).collect()
     }
 
     /// The address relative to the base.
@@ -236,15 +237,24 @@ struct FunctionNames {
 
 impl Lookup<'_> {
     /// What is told of an address.
-    fn told(&mut self, address: Address, known: &mut Option<Arc<[Frame]>>) -> Result<Arc<[Frame]>, Reason> {
+    fn told(
+        &mut self,
+        address: Address,
+        known: Option<Arc<[Frame]>>,
+        found: &mut Vec<(Address, Arc<[Frame]>)>,
+    ) -> Result<Arc<[Frame]>, Reason> {
+        let is_new = known.is_none();
         let frames = match known {
-            Some(frames) => Arc::clone(frames),
+            Some(frames) => frames,
             None => self.frames(address)?,
         };
         let told = match frames.last() {
             // Not kept either: what is kept of one call is bounded as what it answers.
             Some(outermost) if frames.len() > self.frames_left => Arc::from([outermost.clone()]),
-            _ => Arc::clone(known.insert(frames)),
+            _ => {
+                found.extend(is_new.then(|| (address, Arc::clone(&frames))));
+                frames
+            }
         };
         self.frames_left = self.frames_left.saturating_sub(told.len());
         Ok(told)

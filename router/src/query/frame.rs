@@ -104,8 +104,11 @@ impl FrameTable {
 
     /// The order of two frames by their texts.
     pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
-        let texts = |frame: u32| self.frames.get(frame as usize).map(|frame| self.texts(frame.key));
-        texts(a).cmp(&texts(b))
+        let (Some(a), Some(b)) = (self.frames.get(a as usize), self.frames.get(b as usize)) else {
+            return a.cmp(&b);
+        };
+        // Nearly always their names differ.
+        self.text(a.key.name).cmp(self.text(b.key.name)).then_with(|| self.texts(a.key).cmp(&self.texts(b.key)))
     }
 
     /// The index of a frame, new or old. Of several first lines the smallest known one stays, of several reasons the first.

@@ -2,10 +2,12 @@
 //!
 //! What the dictionary has once is looked at once: a text, a mapping and, of each mapping, the reason why it has no names.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use proto::{Address, BuildId, Dictionary, Line, Location, MappingIdentity};
 use symbol_store::{Frame as Found, ObjectKey, Reason, SymbolStore};
 
@@ -47,10 +49,11 @@ impl<'a> Namer<'a> {
                         named.push([]);
                         continue;
                     };
-                    match object.symbolized.next().unwrap_or(Err(Reason::NoBuildId)) {
+                    let symbolized = object.symbolized.get(object.next).cloned();
+                    object.next += 1;
+                    match symbolized.unwrap_or(Err(Reason::NoBuildId)) {
                         Ok(frames) => {
-                            let binary = naming.binary(object);
-                            named.push(frames.iter().map(|frame| naming.found_line(frame, binary, frame_type)));
+                            named.push(frames.iter().map(|frame| naming.found_line(object, frame, frame_type)));
                         }
                         Err(reason) => named.push([naming.unnamed_line(object, *address, frame_type, reason)]),
                     }
@@ -82,7 +85,7 @@ impl<'a> Namer<'a> {
         }
         for (object, addresses) in objects.iter_mut().zip(&addresses).filter(|(_, addresses)| !addresses.is_empty()) {
             let wait = self.deadline.saturating_duration_since(Instant::now());
-            object.symbolized = self.symbols.symbolize(&object.key(), addresses, wait).into_iter();
+            object.symbolized = self.symbols.symbolize(&object.key(), addresses, wait);
         }
         objects
     }
@@ -93,7 +96,12 @@ struct Object<'a> {
     build_id: Option<&'a BuildId>,
     file: &'a str,
     /// Of its addresses, in the order of the locations.
-    symbolized: std::vec::IntoIter<Symbolized>,
+    symbolized: Vec<Symbolized>,
+    /// The first that was not looked at yet.
+    next: usize,
+    /// Lines by the function, the file and the frame type, the first two by where their texts are: what is symbolized stays
+    /// there, and shares them.
+    found: HashMap<(*const u8, *const u8, u32), NamedLine, RandomState>,
     /// Id of the file's name in the table.
     binary: Option<u32>,
     /// The last reason of an address, and its index.
@@ -102,8 +110,8 @@ struct Object<'a> {
 
 impl<'a> Object<'a> {
     fn new((identity, file): (&'a MappingIdentity, &'a str)) -> Self {
-        let (symbolized, binary, unnamed) = (Vec::new().into_iter(), None, None);
-        Self { build_id: build_id(identity), file, symbolized, binary, unnamed }
+        let (symbolized, found, binary, unnamed) = (Vec::new(), HashMap::default(), None, None);
+        Self { build_id: build_id(identity), file, symbolized, next: 0, found, binary, unnamed }
     }
 
     fn key(&self) -> ObjectKey<'a> {
@@ -171,13 +179,20 @@ impl<'a> Naming<'a> {
     }
 
     /// A frame that the symbol store found.
-    fn found_line(&mut self, found: &Found, binary: u32, frame_type: u32) -> NamedLine {
+    fn found_line(&mut self, object: &mut Object<'_>, found: &Found, frame_type: u32) -> NamedLine {
+        let place = (found.function.as_ptr(), found.file.as_ptr(), frame_type);
+        if let Some(known) = object.found.get(&place) {
+            return NamedLine { line: i64::from(found.line), ..*known };
+        }
+        let binary = self.binary(object);
         let strings = &mut self.table.strings;
-        let key =
-            FrameKey { name: strings.intern(&found.function), file: strings.intern(&found.file), binary, frame_type };
-        let system_name = strings.intern(&found.system_name);
+        let [name, file, system_name] =
+            [&found.function, &found.file, &found.system_name].map(|text| strings.intern(text));
+        let key = FrameKey { name, file, binary, frame_type };
         let frame = self.table.intern(key, i64::from(found.start_line), None);
-        NamedLine { frame, line: i64::from(found.line), column: 0, system_name }
+        let line = NamedLine { frame, line: i64::from(found.line), column: 0, system_name };
+        object.found.insert(place, line);
+        line
     }
 
     /// An address without a name keeps its weight under `binary+0xaddress`.

@@ -52,7 +52,7 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
         return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
     }
     let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
-    let mut pruning = Pruning { tree, order, stayed, children };
+    let mut pruning = Pruning { tree, order, nodes_max, stayed, children };
     pruning.stay(ROOT);
     let all_stay = tree.weighing() < nodes_max;
     if all_stay {
@@ -80,6 +80,8 @@ struct Stayed {
     /// Its children, by their places.
     first: u32,
     end: u32,
+    /// Up to where they are in order.
+    sorted: u32,
     /// How many of them did not stay, so far.
     left: u32,
 }
@@ -96,6 +98,7 @@ struct Candidate {
 struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: F,
+    nodes_max: usize,
     stayed: Vec<Stayed>,
     /// Of all that stayed, one node's behind another's, the heaviest first.
     children: Vec<Child>,
@@ -107,12 +110,24 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
         let (tree, place, first) = (self.tree, dense(self.stayed.len()), self.children.len());
         let child = |node| Child { total: tree.total(node), node, place: None };
         self.children.extend(tree.children(node).map(child));
-        let order =
-            |a: &Child, b: &Child| b.total.cmp(&a.total).then_with(|| (self.order)(tree.key(a.node), tree.key(b.node)));
-        self.children[first..].sort_unstable_by(order);
         let (first, end) = (dense(first), dense(self.children.len()));
-        self.stayed.push(Stayed { node, first, end, left: end - first });
+        self.stayed.push(Stayed { node, first, end, sorted: first, left: end - first });
+        self.sort(place, self.nodes_max);
         place
+    }
+
+    /// Puts so many more children of what stayed at a place in order, the heaviest first. A node may have very many of the same
+    /// weight, most of which nobody will see.
+    fn sort(&mut self, place: u32, count: usize) {
+        let (tree, order, stayed) = (self.tree, &self.order, &mut self.stayed[place as usize]);
+        let order =
+            |a: &Child, b: &Child| b.total.cmp(&a.total).then_with(|| order(tree.key(a.node), tree.key(b.node)));
+        let mut children = &mut self.children[stayed.sorted as usize..stayed.end as usize];
+        if count < children.len() {
+            children = children.select_nth_unstable_by(count, order).0;
+        }
+        children.sort_unstable_by(order);
+        stayed.sorted += dense(children.len());
     }
 
     fn child_stays(&mut self, parent: u32, child: u32) {
@@ -148,6 +163,9 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
                 let place = dense(self.stayed.len());
                 self.child_stays(parent, child);
                 below = self.first_child(place);
+            }
+            if child + 1 == self.stayed[parent as usize].sorted {
+                self.sort(parent, usize::MAX);
             }
             let beside = (child + 1 < end).then(|| self.candidate(parent, child + 1));
             // One takes its place: often it is nearly as heavy, so that nothing else moves.
@@ -199,7 +217,7 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
                     continue;
                 }
             };
-            let Stayed { node, first, end, left } = self.stayed[place as usize];
+            let Stayed { node, first, end, left, .. } = self.stayed[place as usize];
             let kind = if node == ROOT { NodeKind::Root } else { NodeKind::Key(self.tree.key(node)) };
             let children = &self.children[first as usize..end as usize];
             let total = self.tree.total(node);

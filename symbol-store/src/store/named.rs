@@ -29,22 +29,18 @@ impl Named {
         }
     }
 
-    /// Remembers what was found of each of the addresses.
-    pub(crate) fn keep(&mut self, table: &Table, addresses: &[Address], found: Vec<Option<Arc<[Frame]>>>) {
-        for (&address, frames) in addresses.iter().zip(found) {
-            let Some(frames) = frames else { continue };
-            let known = self.tables.entry(table.number()).or_default();
-            if known.contains_key(&address) {
-                continue;
-            }
+    /// Remembers what was found.
+    pub(crate) fn keep(&mut self, table: &Table, found: Vec<(Address, Arc<[Frame]>)>) {
+        for (address, frames) in found {
             let bytes = memory_bytes(&frames);
             if self.bytes + bytes > NAMED_BYTES_MAX {
                 // Slower, never wrong.
                 *self = Self::default();
-                return;
             }
-            self.bytes += bytes;
-            known.insert(address, frames);
+            // The same address may have been asked for twice, or by two at the same time.
+            if self.tables.entry(table.number()).or_default().insert(address, frames).is_none() {
+                self.bytes += bytes;
+            }
         }
     }
 }
