@@ -9,6 +9,7 @@ pub mod api;
 pub mod auth;
 mod body;
 mod ingest;
+mod json;
 pub mod nodes;
 pub mod otlp_grpc;
 pub mod push;

@@ -45,6 +45,10 @@ impl Limits {
     };
 }
 
+/// Frames that are remembered of addresses that were asked for, in bytes: 100,000 addresses, more than a hundred services
+/// have. Over it all are forgotten and looked up again.
+pub const NAMED_BYTES_MAX: usize = 48 << 20;
+
 /// Most conversions at one time: each may use a CPU and gigabytes of memory beside the work it is for.
 pub const CONVERSIONS_MAX: usize = 2;
 

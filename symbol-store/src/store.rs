@@ -21,12 +21,14 @@ mod cache;
 mod directory;
 mod jobs;
 mod make;
+mod named;
 mod staging;
 mod upload;
 
 use cache::{Failures, Mapped};
 use directory::{Directory, Origin};
 use jobs::{Begun, Job, Jobs};
+use named::Named;
 use staging::Staging;
 
 pub use upload::{AddError, Added, Upload};
@@ -63,6 +65,7 @@ struct Shared {
     /// Held from when it is decided that an uploaded table fits until it is there, to be counted by the next.
     publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
+    named: Mutex<Named>,
     failures: Mutex<Failures>,
 }
 
@@ -83,6 +86,7 @@ impl SymbolStore {
             staging: Arc::default(),
             publishing: Mutex::default(),
             mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
+            named: Mutex::default(),
             failures: Mutex::new(Failures::new(limits.failure_remembered)),
         };
         shared.directory.shrink(limits.disk_bytes_max)?;
@@ -92,7 +96,7 @@ impl SymbolStore {
     /// The frames of each address of one object, innermost first and never none, or why it has no name. The answer
     /// has the order and length of `addresses`.
     ///
-    /// Blocks: reads the disk, and waits up to `wait` for a table that must be made first; after that it is made in
+    /// What was asked before is remembered. Blocks: reads the disk, and waits up to `wait` for a table that must be made first; after that it is made in
     /// the background, and the reason is [`Reason::Converting`].
     #[must_use]
     pub fn symbolize(
@@ -100,11 +104,18 @@ impl SymbolStore {
         object: &ObjectKey<'_>,
         addresses: &[Address],
         wait: Duration,
-    ) -> Vec<Result<Vec<Frame>, Reason>> {
-        match self.table(object, Instant::now() + wait) {
-            Ok(table) => table.symbolize(addresses),
-            Err(reason) => vec![Err(reason); addresses.len()],
+    ) -> Vec<Result<Arc<[Frame]>, Reason>> {
+        let table = match self.table(object, Instant::now() + wait) {
+            Ok(table) => table,
+            Err(reason) => return vec![Err(reason); addresses.len()],
+        };
+        let known = self.shared.named.lock().of(&table, addresses);
+        let mut found = Vec::new();
+        let told = table.symbolize(addresses, known, &mut found);
+        if !found.is_empty() {
+            self.shared.named.lock().keep(&table, found);
         }
+        told
     }
 
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {

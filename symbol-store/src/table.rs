@@ -17,6 +17,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use symbolic_common::ByteView;
 use symbolic_symcache::SymCache;
@@ -95,9 +96,14 @@ pub(crate) enum TableError {
     },
 }
 
+/// Tables that this process opened.
+static TABLES_OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// A mapped symbol table.
 #[derive(Debug)]
 pub(crate) struct Table {
+    /// No other table of this process, earlier or later, has it.
+    number: u64,
     header: Header,
     bytes: ByteView<'static>,
     symcache_at: usize,
@@ -108,7 +114,8 @@ impl Table {
     pub(crate) fn open(path: &Path) -> Result<Self, TableError> {
         let file = File::open(path)?;
         let (header, symcache_at) = Header::read(&file)?;
-        let table = Self { header, bytes: ByteView::map_file(file)?, symcache_at };
+        let number = TABLES_OPENED.fetch_add(1, Ordering::Relaxed);
+        let table = Self { number, header, bytes: ByteView::map_file(file)?, symcache_at };
         let symcache = table.bytes.get(symcache_at..).unwrap_or_default();
         if symcache.len() as u64 != table.header.symcache_bytes || xxh3_64(symcache) != table.header.symcache_hash {
             return Err(TableError::Damaged { check: "symcache hash" });
@@ -141,6 +148,11 @@ impl Table {
         to.sync_all()
     }
 
+    /// What tells it from every other table, those included that are made for the same build ID.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     pub(crate) fn header(&self) -> &Header {
         &self.header
     }
@@ -162,15 +174,21 @@ impl Table {
         SymCache::parse(bytes).map_err(|_unreadable| TableError::Damaged { check: "symcache" })
     }
 
-    /// The frames of each address, innermost first, or why it has none.
-    pub(crate) fn symbolize(&self, addresses: &[Address]) -> Vec<Result<Vec<Frame>, Reason>> {
+    /// The frames of each address, innermost first, or why it has none. `known`: all that was found of each before, if it was;
+    /// what is found now is added to `found`.
+    pub(crate) fn symbolize(
+        &self,
+        addresses: &[Address],
+        known: Vec<Option<Arc<[Frame]>>>,
+        found: &mut Vec<(Address, Arc<[Frame]>)>,
+    ) -> Vec<Result<Arc<[Frame]>, Reason>> {
         let Ok(symcache) = self.symcache() else {
             return vec![Err(Reason::StoreUnavailable); addresses.len()];
         };
         let frames_left = addresses.len().saturating_mul(limits::FRAMES_PER_ADDRESS_MAX).max(limits::FRAMES_MIN);
         let (functions, files) = (HashMap::new(), HashMap::new());
         let mut lookup = Lookup { table: self, symcache, functions, files, frames_left };
-        addresses.iter().map(|address| lookup.frames(*address)).collect()
+        addresses.iter().zip(known).map(|(address, known)| lookup.told(*address, known, found)).collect()
     }
 
     /// The address relative to the base.
@@ -218,16 +236,36 @@ struct FunctionNames {
 }
 
 impl Lookup<'_> {
-    fn frames(&mut self, address: Address) -> Result<Vec<Frame>, Reason> {
+    /// What is told of an address.
+    fn told(
+        &mut self,
+        address: Address,
+        known: Option<Arc<[Frame]>>,
+        found: &mut Vec<(Address, Arc<[Frame]>)>,
+    ) -> Result<Arc<[Frame]>, Reason> {
+        let is_new = known.is_none();
+        let frames = match known {
+            Some(frames) => frames,
+            None => self.frames(address)?,
+        };
+        let told = match frames.last() {
+            // Not kept either: what is kept of one call is bounded as what it answers.
+            Some(outermost) if frames.len() > self.frames_left => Arc::from([outermost.clone()]),
+            _ => {
+                found.extend(is_new.then(|| (address, Arc::clone(&frames))));
+                frames
+            }
+        };
+        self.frames_left = self.frames_left.saturating_sub(told.len());
+        Ok(told)
+    }
+
+    /// All that the table says of an address.
+    fn frames(&mut self, address: Address) -> Result<Arc<[Frame]>, Reason> {
         let relative = self.table.relative(address)?;
         let symcache = self.symcache.clone();
         let locations = symcache.lookup(relative).take(limits::INLINE_DEPTH_MAX);
-        let mut frames: Vec<Frame> = locations.filter_map(|location| self.frame(&location)).collect();
-        if frames.len() > self.frames_left {
-            frames.drain(..frames.len() - 1);
-            frames.shrink_to_fit();
-        }
-        self.frames_left = self.frames_left.saturating_sub(frames.len());
+        let frames: Arc<[Frame]> = locations.filter_map(|location| self.frame(&location)).collect();
         if frames.is_empty() {
             return Err(Reason::NoSymbolAtAddress { source_kind: self.table.header.source });
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::serve::ListenerExt as _;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -64,6 +65,12 @@ struct Servers {
 impl Servers {
     fn http(&self, listener: TcpListener, routes: Router) {
         let stop = self.stop.clone().cancelled_owned();
+        // The end of an answer must not wait until its beginning is acknowledged.
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "a connection's answers may be held back by the system");
+            }
+        });
         self.spawn(async move { axum::serve(listener, routes).with_graceful_shutdown(stop).await.context("HTTP") });
     }
 

@@ -12,7 +12,8 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
-use super::prometheus_json::{cut, instant, join, metric, range, success};
+use super::prometheus_json::{cut, instant, range, success};
+use crate::json::JsonText;
 use crate::query::catalog::CatalogRequest;
 use crate::query::run::Timings;
 use crate::query::window::Steps;
@@ -39,9 +40,9 @@ async fn query(
     let text = parameters.required("query")?;
     let time = parameters.time("time")?.unwrap_or_else(now_ns);
     let limit = parameters.limit()?;
-    let evaluated = reader.query(&tenant, text, Steps(vec![time])).await?;
-    let timings = evaluated.timings.clone();
-    Ok(answer(instant(evaluated, limit), &timings))
+    let write = move |evaluated| instant(evaluated, limit);
+    let (body, timings) = reader.query(&tenant, text, Steps(vec![time]), write).await?;
+    Ok(answer(body, &timings))
 }
 
 async fn query_range(
@@ -53,9 +54,9 @@ async fn query_range(
     let (start, end) = (parameters.required_time("start")?, parameters.required_time("end")?);
     let step = parameters.required_duration("step")?;
     let limit = parameters.limit()?;
-    let evaluated = reader.query(&tenant, text, steps(start, end, step)?).await?;
-    let timings = evaluated.timings.clone();
-    Ok(answer(range(evaluated, limit), &timings))
+    let write = move |evaluated| range(evaluated, limit);
+    let (body, timings) = reader.query(&tenant, text, steps(start, end, step)?, write).await?;
+    Ok(answer(body, &timings))
 }
 
 /// The times from `start` to at most `end`.
@@ -82,8 +83,12 @@ async fn series(
     let limit = parameters.limit()?;
     let (found, timings) = reader.series(catalog(tenant, &parameters)?).await?;
     let (found, truncated) = cut(found, limit);
-    let data = join(found.iter().map(|labels| metric(labels).to_string()));
-    Ok(answer(success(&format!("[{data}]"), truncated), &timings))
+    let list = |data: &mut JsonText| {
+        data.list(&found, |data, labels| {
+            data.object(labels.iter());
+        });
+    };
+    Ok(answer(success(list, truncated), &timings))
 }
 
 async fn labels(
@@ -94,7 +99,7 @@ async fn labels(
     let limit = parameters.limit()?;
     let (found, timings) = reader.label_names(catalog(tenant, &parameters)?).await?;
     let (found, truncated) = cut(found, limit);
-    Ok(answer(success(&json!(found).to_string(), truncated), &timings))
+    Ok(answer(success(|data| texts(data, &found), truncated), &timings))
 }
 
 async fn label_values(
@@ -109,7 +114,7 @@ async fn label_values(
     let limit = parameters.limit()?;
     let (found, timings) = reader.label_values(&name, catalog(tenant, &parameters)?).await?;
     let (found, truncated) = cut(found, limit);
-    Ok(answer(success(&json!(found).to_string(), truncated), &timings))
+    Ok(answer(success(|data| texts(data, &found), truncated), &timings))
 }
 
 /// What a call about series asks for; all time where it does not say which.
@@ -132,7 +137,7 @@ async fn metadata(
     let (types, timings) = reader.profile_types(tenant, window, parameters.get("metric")).await?;
     let (types, truncated) = cut(types.into_iter().collect(), limit);
     let data: Map<String, Json> = types.into_iter().map(|(id, kind)| (id, json!([described(&kind)]))).collect();
-    Ok(answer(success(&Json::Object(data).to_string(), truncated), &timings))
+    Ok(answer(success(|out| write_value(out, &Json::Object(data)), truncated), &timings))
 }
 
 /// A profile type as a metric's metadata.
@@ -152,11 +157,22 @@ async fn buildinfo() -> Response {
         "application": "varve", "version": env!("CARGO_PKG_VERSION"),
         "revision": "", "branch": "", "buildUser": "", "buildDate": "", "goVersion": "",
     });
-    answer(success(&data.to_string(), false), &Timings::default())
+    answer(success(|out| write_value(out, &data), false), &Timings::default())
+}
+
+fn texts(to: &mut JsonText, texts: &[String]) {
+    to.list(texts, |to, text| {
+        to.text(text);
+    });
+}
+
+/// What is short.
+fn write_value(to: &mut JsonText, value: &Json) {
+    to.raw(&value.to_string());
 }
 
 /// A JSON body, and how long its parts took.
-fn answer(body: String, timings: &Timings) -> Response {
+fn answer(body: Vec<u8>, timings: &Timings) -> Response {
     ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
         .into_response()
 }

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value as Json, json};
-
 use super::time::format_time;
+use crate::json::JsonText;
 use crate::query::aggregate::best_first;
 use crate::query::evaluate::Value;
 use crate::query::labels::Labels;
@@ -14,10 +13,19 @@ use crate::query::window::Series;
 /// What an answer says where it was cut to `limit`.
 const TRUNCATED: &str = "results truncated due to limit";
 
-/// A successful answer: `data` is JSON.
-pub(crate) fn success(data: &str, truncated: bool) -> String {
-    let warnings = if truncated { format!(",\"warnings\":[{}]", json!(TRUNCATED)) } else { String::new() };
-    format!("{{\"status\":\"success\",\"data\":{data}{warnings}}}")
+/// Of one point: a time with fractions, and a value of all its digits.
+const POINT_BYTES: usize = 48;
+
+/// A successful answer.
+pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
+    let mut out = JsonText::default();
+    out.raw("{\"status\":\"success\",\"data\":");
+    data(&mut out);
+    if truncated {
+        out.raw(",\"warnings\":[").text(TRUNCATED).raw("]");
+    }
+    out.raw("}");
+    out.into_bytes()
 }
 
 /// A list, cut to `limit`, and whether it was.
@@ -28,12 +36,18 @@ pub(crate) fn cut<T>(mut list: Vec<T>, limit: Option<usize>) -> (Vec<T>, bool) {
 }
 
 /// The answer of an instant query.
-pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> String {
+pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let time = format_time(evaluated.steps.0.first().copied().unwrap_or(0));
+    let mut text = String::new();
     let vector = match evaluated.value {
         Value::Scalar(values) => {
-            let value = format_value(values.first().copied().unwrap_or(f64::NAN));
-            return success(&format!("{{\"resultType\":\"scalar\",\"result\":[{time},\"{value}\"]}}"), false);
+            let value = values.first().copied().unwrap_or(f64::NAN);
+            let scalar = |out: &mut JsonText| {
+                out.raw("{\"resultType\":\"scalar\",\"result\":");
+                point(out, &time, value, &mut text);
+                out.raw("}");
+            };
+            return success(scalar, false);
         }
         Value::Vector(series) => series,
     };
@@ -44,14 +58,19 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> String {
         present.sort_by(|(_, a), (_, b)| best_first(operator, *a, *b));
     }
     let (present, truncated) = cut(present, limit);
-    let results = present.iter().map(|(labels, value)| {
-        format!("{{\"metric\":{},\"value\":[{time},\"{}\"]}}", metric(labels), format_value(*value))
-    });
-    success(&format!("{{\"resultType\":\"vector\",\"result\":[{}]}}", join(results)), truncated)
+    let vector = |out: &mut JsonText| {
+        out.raw("{\"resultType\":\"vector\",\"result\":").list(&present, |out, (labels, value)| {
+            out.raw("{\"metric\":").object(labels.iter()).raw(",\"value\":");
+            point(out, &time, *value, &mut text);
+            out.raw("}");
+        });
+        out.raw("}");
+    };
+    success(vector, truncated)
 }
 
 /// The answer of a range query.
-pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> String {
+pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let times: Vec<String> = evaluated.steps.0.iter().map(|&time| format_time(time)).collect();
     let series = match evaluated.value {
         Value::Scalar(values) => {
@@ -61,49 +80,44 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> String {
     };
     let present: Vec<Series> = series.into_iter().filter(|one| one.values.iter().any(Option::is_some)).collect();
     let (present, truncated) = cut(present, limit);
-    let results = present.iter().map(|one| {
-        let points = one.values.iter().zip(&times).filter_map(|(value, time)| Some((*value.as_ref()?, time)));
-        let points = points.map(|(value, time)| format!("[{time},\"{}\"]", format_value(value)));
-        format!("{{\"metric\":{},\"values\":[{}]}}", metric(&one.labels), join(points))
-    });
-    success(&format!("{{\"resultType\":\"matrix\",\"result\":[{}]}}", join(results)), truncated)
+    let mut text = String::new();
+    let matrix = |out: &mut JsonText| {
+        let points: usize = present.iter().map(|one| one.values.iter().flatten().count()).sum();
+        out.reserve(points * POINT_BYTES);
+        out.raw("{\"resultType\":\"matrix\",\"result\":").list(&present, |out, one| {
+            let points = one.values.iter().zip(&times).filter_map(|(value, time)| Some(((*value)?, time)));
+            out.raw("{\"metric\":").object(one.labels.iter()).raw(",\"values\":");
+            out.list(points, |out, (value, time)| point(out, time, value, &mut text)).raw("}");
+        });
+        out.raw("}");
+    };
+    success(matrix, truncated)
 }
 
-/// Labels as an object.
-pub(crate) fn metric(labels: &Labels) -> Json {
-    Json::Object(labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect::<Map<_, _>>())
+/// A time and the value then. `text`: a place to write the value in.
+fn point(out: &mut JsonText, time: &str, value: f64, text: &mut String) {
+    text.clear();
+    write_value(text, value);
+    out.raw("[").raw(time).raw(",\"").raw(text).raw("\"]");
 }
 
-/// Texts with commas between them.
-pub(crate) fn join(texts: impl Iterator<Item = String>) -> String {
-    let mut out = String::new();
-    for text in texts {
-        if !out.is_empty() {
-            out.push(',');
-        }
-        out.push_str(&text);
-    }
-    out
-}
-
-/// A value as Go's shortest form, which Prometheus writes: an exponent of at least two digits below 1e-6 and from 1e21 on.
-pub(crate) fn format_value(value: f64) -> String {
+/// Writes a value in Go's shortest form, as Prometheus does: an exponent of at least two digits below 1e-6 and from 1e21 on.
+fn write_value(out: &mut String, value: f64) {
     if value.is_nan() {
-        return "NaN".to_owned();
+        out.push_str("NaN");
+    } else if value.is_infinite() {
+        out.push_str(if value > 0.0 { "+Inf" } else { "-Inf" });
+    } else if value == 0.0 || (1e-6..1e21).contains(&value.abs()) {
+        // Writing to a String cannot fail.
+        let _infallible = write!(out, "{value}");
+    } else {
+        let start = out.len();
+        let _infallible = write!(out, "{value:e}");
+        let Some(e) = out.get(start..).and_then(|text| text.find('e')) else { return };
+        let exponent = out.split_off(start + e + 1);
+        let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent.as_str()), |digits| ('-', digits));
+        let _infallible = write!(out, "{sign}{digits:0>2}");
     }
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
-    }
-    if value == 0.0 || (1e-6..1e21).contains(&value.abs()) {
-        return value.to_string();
-    }
-    let text = format!("{value:e}");
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-    let mut out = mantissa.to_owned();
-    // Writing to a String cannot fail.
-    let _infallible = write!(out, "e{sign}{digits:0>2}");
-    out
 }
 
 #[cfg(test)]
@@ -127,7 +141,9 @@ mod tests {
             (f64::NEG_INFINITY, "-Inf"),
             (f64::NAN, "NaN"),
         ] {
-            assert_eq!(format_value(value), want);
+            let mut text = "before ".to_owned();
+            write_value(&mut text, value);
+            assert_eq!(text, format!("before {want}"));
         }
     }
 }

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Fold, Matcher, ProfileType, Selection, TenantId, Window};
+use proto::{Fold, LabelSet, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::expr::Group;
 use crate::query::fold::Folding;
-use crate::query::frame::Namer;
 use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
+use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
 use crate::query::reader::{Reader, detail};
 use crate::query::resolve::is_named;
@@ -41,16 +41,26 @@ impl Reader {
     /// The labels of all series that have samples, sorted, metric names included.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Vec<Labels>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let (series, _) = self.found(&request, &mut run).await?;
-        Ok((series.into_iter().collect(), run.timings()))
+        let mut series: Vec<Labels> = Vec::new();
+        for found in self.found(&request, &mut run).await? {
+            series.extend(found.series.iter().map(named));
+        }
+        series.sort_unstable();
+        series.dedup();
+        Ok((series, run.timings()))
     }
 
     /// The names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Vec<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let (series, mut names) = self.found(&request, &mut run).await?;
-        names.extend(series.iter().flat_map(Labels::iter).map(|(name, _)| name.to_owned()));
-        Ok((names.into_iter().collect(), run.timings()))
+        let found = self.found(&request, &mut run).await?;
+        let mut names: BTreeSet<&str> = BTreeSet::new();
+        for found in &found {
+            names.extend(found.attribute_names.iter().map(String::as_str));
+            names.extend(found.series.iter().flat_map(LabelSet::iter).map(|label| label.name.as_str()));
+            names.extend((!found.series.is_empty()).then_some(NAME_LABEL));
+        }
+        Ok((names.into_iter().map(str::to_owned).collect(), run.timings()))
     }
 
     /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
@@ -67,8 +77,9 @@ impl Reader {
             if !looks_into_stacks {
                 let found = self.nodes.series(&request.tenant, &matchers, request.window);
                 let found = run.shards(found).await?;
-                let labels = found.series.iter().map(named);
-                values.extend(labels.map(|labels| labels.get(name).to_owned()).filter(|value| !value.is_empty()));
+                let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
+                let found_values: BTreeSet<&str> = found.series.iter().map(|labels| labels.get(label)).collect();
+                values.extend(found_values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned));
                 if !found.attribute_names.iter().any(|attribute| attribute == name) {
                     continue;
                 }
@@ -92,23 +103,17 @@ impl Reader {
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
 
-    /// The series that any of the selectors covers, and the names of sample attributes.
-    async fn found(
-        &self,
-        request: &CatalogRequest,
-        run: &mut Run,
-    ) -> Result<(BTreeSet<Labels>, BTreeSet<String>), QueryError> {
-        let (mut series, mut attributes) = (BTreeSet::new(), BTreeSet::new());
+    /// The series that each of the selectors covers, and the names of sample attributes.
+    async fn found(&self, request: &CatalogRequest, run: &mut Run) -> Result<Vec<SeriesAnswer>, QueryError> {
+        let mut all = Vec::new();
         for matched in matched(request, run).await?.into_iter().flatten() {
             if let Some(matcher) = matched.selector.stack_matchers.first() {
                 return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
             }
             let found = self.nodes.series(&request.tenant, &matched.matchers, request.window);
-            let found = run.shards(found).await?;
-            series.extend(found.series.iter().map(named));
-            attributes.extend(found.attribute_names);
+            all.push(run.shards(found).await?);
         }
-        Ok((series, attributes))
+        Ok(all)
     }
 
     /// The values that samples and their stacks have, asked for as groups of a sum.
@@ -134,11 +139,12 @@ impl Reader {
         };
         let answers = run.shards(self.nodes.select(&selection)).await?;
         let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
-        let values = run.blocking("fold", move |cancelled| {
+        let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Vec::new()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
             let folding = Folding { group: &group, stacks, attributes: Vec::new() };
-            let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
+            let namer = &mut Namer::new(&symbols, deadline);
+            let folded = timings.measure("fold", || folding.fold(&answers, &selection.fold, namer, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
             Ok(values.collect())
@@ -157,7 +163,8 @@ async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<M
         return Err(QueryError::TooComplex { what: "selectors", max: QUERY_SELECTORS_MAX });
     }
     let texts = request.selectors.clone();
-    run.blocking("parse", move |_| texts.iter().map(|text| parse_selector(text).map(with_names)).collect()).await
+    let parse = move || texts.iter().map(|text| parse_selector(text).map(with_names)).collect();
+    run.blocking(move |_, timings| timings.measure("parse", parse)).await
 }
 
 fn with_names(selector: Selector) -> Option<Matched> {

@@ -7,15 +7,16 @@ use proto::selection::Operation;
 use proto::{Answer, Fold, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
 
 use crate::query::error::QueryError;
-use crate::query::frame::{NamedLocations, Namer};
+use crate::query::frame::{FrameTable, NamedLocations};
+use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
-use crate::query::prune::{PrunedTree, prune};
+use crate::query::prune::prune;
 use crate::query::reader::Reader;
 use crate::query::resolve::{Want, resolve};
 use crate::query::run::{Cancelled, Run, Timings};
 use crate::query::selector::Selector;
 use crate::query::stack_tree::{LocationKeys, StackTree, StackTreeBuilder};
-use crate::query::stack_values::{Combinations, StackGrouping};
+use crate::query::stack_values::StackGrouping;
 use crate::query::symbolization::Symbolization;
 use crate::query::{flamegraph_json, folded, pprof};
 
@@ -59,7 +60,7 @@ impl Reader {
     ) -> Result<(Vec<u8>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
         let text = request.query.clone();
-        let selector = run.blocking("parse", move |_| parse_selector(&text)).await?;
+        let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let (window, mut matchers) = (request.window, selector.matchers.clone());
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
         let types = resolved.and_then(|resolved| resolved.types).unwrap_or_default();
@@ -88,59 +89,83 @@ impl Reader {
             _ => return Err(QueryError::SeveralTypes { types }),
         }
         let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
-        let written = run.blocking("merge", move |cancelled| {
-            write(&answers, &summary, &selector, &request, Namer::new(&symbols, deadline), cancelled)
+        let written = run.blocking(move |cancelled, timings| {
+            let namer = Namer::new(&symbols, deadline);
+            Writing { answers, summary, selector, request }.write(namer, cancelled, timings)
         });
         Ok((written.await?, run.timings()))
     }
 }
 
-/// Names, merges, prunes and writes.
-fn write(
-    answers: &[Answer],
-    summary: &Summary,
-    selector: &Selector,
-    request: &FlamegraphRequest,
-    mut namer: Namer<'_>,
-    cancelled: &Cancelled,
-) -> Result<Vec<u8>, QueryError> {
-    let mut named = Vec::with_capacity(answers.len());
-    for answer in answers {
-        cancelled.check()?;
-        named.push((answer, namer.name(&answer.dictionary)));
+/// A flame graph that is only to be written.
+#[derive(Debug)]
+pub(crate) struct Writing {
+    pub(crate) answers: Vec<Answer>,
+    pub(crate) summary: Summary,
+    pub(crate) selector: Selector,
+    pub(crate) request: FlamegraphRequest,
+}
+
+impl Writing {
+    /// Names, merges, prunes and writes.
+    pub(crate) fn write(
+        &self,
+        mut namer: Namer<'_>,
+        cancelled: &Cancelled,
+        timings: &mut Timings,
+    ) -> Result<Vec<u8>, QueryError> {
+        let mut named = Vec::with_capacity(self.answers.len());
+        for answer in &self.answers {
+            cancelled.check()?;
+            named.push((answer, timings.measure("name", || namer.name(&answer.dictionary))));
+        }
+        let Self { summary, request, .. } = self;
+        let table = &namer.table;
+        // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
+        // stacks were left out.
+        let nodes_max = request.nodes_max.max(2);
+        match request.format {
+            Format::Json => {
+                let keys = |_: &Answer, named: &NamedLocations| frame_keys(named);
+                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
+                let symbolization = timings.measure("count", || Symbolization::of(&tree, table));
+                let order = |a, b| table.order(a, b);
+                let pruned = timings.measure("prune", || prune(&tree, request.nodes_max, order));
+                Ok(timings.measure("write", || flamegraph_json::write(&pruned, table, summary, &symbolization)))
+            }
+            Format::Folded => {
+                let mut names = folded::Names::default();
+                let keys = |_: &Answer, named: &NamedLocations| names.keys(named, table);
+                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
+                let pruned = timings.measure("prune", || prune(&tree, nodes_max, |a, b| names.order(a, b)));
+                timings.measure("write", || folded::write(&pruned, &names))
+            }
+            Format::Pprof => {
+                let mut locations = pprof::Locations::default();
+                let keys = |answer: &Answer, named: &NamedLocations| locations.keys(answer, named, table);
+                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
+                let order = |a, b| locations.order(a, b, table);
+                let pruned = timings.measure("prune", || prune(&tree, nodes_max, order));
+                timings.measure("write", || pprof::write(&pruned, &locations, table, summary))
+            }
+        }
     }
-    let stacks = StackGrouping::new(&selector.stack_matchers, &[]);
-    let table = &namer.table;
-    let tree = |keys: &mut dyn FnMut(&Answer, &NamedLocations) -> LocationKeys| {
+
+    /// The stacks of all answers that pass.
+    fn tree(
+        &self,
+        named: &[(&Answer, NamedLocations)],
+        table: &FrameTable,
+        mut keys: impl FnMut(&Answer, &NamedLocations) -> LocationKeys,
+        cancelled: &Cancelled,
+    ) -> Result<StackTree, QueryError> {
+        let stacks = StackGrouping::new(&self.selector.stack_matchers, &[]);
         let mut builder = StackTreeBuilder::new();
-        for (answer, named) in &named {
-            let values =
-                stacks.values_of(answer, named, table, &mut Combinations::default(), &mut Combinations::default());
-            builder.add(answer, &keys(answer, named), &values.passes, cancelled)?;
+        for (answer, named) in named {
+            let passes = stacks.passes(answer, named, table);
+            builder.add(answer, &keys(answer, named), passes.as_deref(), cancelled)?;
         }
-        Ok::<StackTree, QueryError>(builder.finish())
-    };
-    // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
-    // stacks were left out.
-    let nodes_max = request.nodes_max.max(2);
-    match request.format {
-        Format::Json => {
-            let tree = tree(&mut |_, named| frame_keys(named))?;
-            let pruned = prune(&tree, request.nodes_max, &table.ranks());
-            Ok(flamegraph_json::write(&pruned, table, summary, &Symbolization::of(&tree, table)))
-        }
-        Format::Folded => {
-            let mut names = folded::Names::default();
-            let tree = tree(&mut |_, named| names.keys(named, table))?;
-            let pruned: PrunedTree = prune(&tree, nodes_max, &names.ranks());
-            folded::write(&pruned, &names)
-        }
-        Format::Pprof => {
-            let mut locations = pprof::Locations::default();
-            let tree = tree(&mut |answer, named| locations.keys(answer, named, table))?;
-            let pruned = prune(&tree, nodes_max, &locations.ranks(table));
-            pprof::write(&pruned, &locations, table, summary)
-        }
+        Ok(builder.finish())
     }
 }
 

@@ -1,9 +1,8 @@
 //! The JSON form of a flame graph: flat, `names` and `nodes`, described in `docs/api.md`.
+//!
+//! Written by hand: an answer is mostly numbers, and those of serde_json end at 64 bits, which sums do not.
 
-use std::collections::HashMap;
-
-use serde_json::{Map, Value, json};
-
+use crate::json::JsonText;
 use crate::query::flamegraph::Summary;
 use crate::query::frame::FrameTable;
 use crate::query::prune::{NodeKind, PrunedTree};
@@ -16,89 +15,106 @@ pub(crate) fn write(
     summary: &Summary,
     symbolization: &Symbolization,
 ) -> Vec<u8> {
-    let (names, frames, nodes) = columns(tree, table);
+    let columns = Columns::of(tree, table);
     let profile_type = summary.profile_type.as_ref();
     let total = tree.nodes.first().map_or(0, |root| root.total);
-    // Written by hand around the values: serde_json's own numbers end at 64 bits, sums do not.
-    let mut out = String::with_capacity(nodes.len() + 1024);
-    out.push_str("{\"profile_type\":");
-    out.push_str(&json!(profile_type.map(ToString::to_string).unwrap_or_default()).to_string());
-    out.push_str(",\"unit\":");
-    out.push_str(&json!(profile_type.map_or("", |kind| kind.sample().unit.as_str())).to_string());
     let gauge = profile_type.is_some_and(proto::ProfileType::is_gauge);
-    out.push_str(&format!(",\"gauge\":{gauge},\"total\":{total}"));
-    out.push_str(&format!(",\"samples\":{},\"series\":{}", summary.samples, summary.series));
-    out.push_str(&format!(",\"names\":{},\"frames\":{}", Value::Array(names), Value::Array(frames)));
-    out.push_str(&format!(",\"nodes\":[{nodes}],\"symbolization\":{}", share(symbolization)));
-    out.push_str(&format!(",\"shards\":{{\"asked\":{0},\"answered\":{0}}}", summary.shards));
-    out.push_str(&format!(",\"pruned\":{{\"nodes\":{},\"value\":{}}}}}", tree.left_out_nodes, tree.left_out_value));
+    let bytes = columns.names.len() + columns.frames.len() + columns.nodes.len() + 1024;
+    let mut out = JsonText::with_capacity(bytes + 512 * symbolization.unnamed.len());
+    out.raw("{\"profile_type\":").text(&profile_type.map(ToString::to_string).unwrap_or_default());
+    out.raw(",\"unit\":").text(profile_type.map_or("", |kind| kind.sample().unit.as_str()));
+    out.raw(",\"gauge\":").raw(if gauge { "true" } else { "false" }).raw(",\"total\":").sum(total);
+    out.raw(",\"samples\":").number(summary.samples).raw(",\"series\":").number(summary.series);
+    out.raw(",\"names\":[").append(&columns.names).raw("],\"frames\":[").append(&columns.frames);
+    out.raw("],\"nodes\":[").append(&columns.nodes).raw("],\"symbolization\":");
+    share(&mut out, symbolization);
+    out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
+    out.raw("},\"pruned\":{\"nodes\":").number(tree.left_out_nodes);
+    out.raw(",\"value\":").sum(tree.left_out_value).raw("}}");
     out.into_bytes()
 }
 
-/// Names and frames in the order in which nodes use them, and the nodes.
-fn columns(tree: &PrunedTree, table: &FrameTable) -> (Vec<Value>, Vec<Value>, String) {
-    let (mut names, mut frames) = (vec![json!("total")], vec![json!({})]);
-    let mut known: HashMap<Option<u32>, usize> = HashMap::new();
-    let mut nodes = String::with_capacity(tree.nodes.len() * 24);
-    for (i, node) in tree.nodes.iter().enumerate() {
-        let key = match node.kind {
-            NodeKind::Root => None,
-            NodeKind::Other => Some(None),
-            NodeKind::Key(frame) => Some(Some(frame)),
-        };
-        let name = key.map_or(0, |key| {
-            *known.entry(key).or_insert_with(|| {
-                let (name, frame) = key.map_or_else(|| (json!("(other)"), json!({})), |frame| described(frame, table));
-                names.push(name);
-                frames.push(frame);
-                names.len() - 1
-            })
-        });
-        let parent = if i == 0 { -1 } else { i64::from(node.parent) };
-        let comma = if i == 0 { "" } else { "," };
-        nodes.push_str(&format!("{comma}[{parent},{name},{},{}]", node.own, node.total));
-    }
-    (names, frames, nodes)
+/// The long lists, without their brackets.
+struct Columns {
+    names: JsonText,
+    frames: JsonText,
+    nodes: JsonText,
 }
 
-/// A frame's name, and what else is known of it.
-fn described(frame: u32, table: &FrameTable) -> (Value, Value) {
-    let Some(frame) = table.frames.get(frame as usize) else { return (json!(""), json!({})) };
-    let mut members = Map::new();
-    let mut text = |name: &str, id: u32| {
-        if id != 0 {
-            members.insert(name.to_owned(), json!(table.text(id)));
+/// In place of the number of a name that no node had yet: the first name is the root's.
+const NO_NAME: u32 = 0;
+
+impl Columns {
+    /// Names and frames in the order in which nodes use them, and the nodes.
+    fn of(tree: &PrunedTree, table: &FrameTable) -> Self {
+        let nodes = JsonText::with_capacity(tree.nodes.len() * 40);
+        let mut out = Self { names: JsonText::default(), frames: JsonText::default(), nodes };
+        out.names.text("total");
+        out.frames.raw("{}");
+        let mut count = 1;
+        let mut number_of_frame = vec![NO_NAME; table.frames.len()];
+        let mut number_of_other = NO_NAME;
+        for (i, node) in tree.nodes.iter().enumerate() {
+            let number = match node.kind {
+                NodeKind::Root => None,
+                NodeKind::Other => Some(&mut number_of_other),
+                NodeKind::Key(frame) => number_of_frame.get_mut(frame as usize),
+            };
+            let number = number.map_or(0, |number| {
+                if *number == NO_NAME {
+                    *number = count;
+                    count += 1;
+                    out.name(node.kind, table);
+                }
+                *number
+            });
+            let parent = if i == 0 { -1 } else { i64::from(node.parent) };
+            out.nodes.raw(if i == 0 { "[" } else { ",[" }).number(parent).raw(",").number(number);
+            out.nodes.raw(",").sum(node.own).raw(",").sum(node.total).raw("]");
         }
-    };
-    text("file", frame.key.file);
-    text("binary", frame.key.binary);
-    text("type", frame.key.frame_type);
-    if frame.start_line > 0 {
-        members.insert("line".to_owned(), json!(frame.start_line));
+        out
     }
-    if let Some(unnamed) = frame.unnamed.and_then(|why| table.unnamed.get(why as usize)) {
-        members.insert("reason".to_owned(), json!(unnamed.code));
+
+    /// A name, and what else is known of its frame.
+    fn name(&mut self, kind: NodeKind, table: &FrameTable) {
+        let (names, frames) = (self.names.raw(","), self.frames.raw(","));
+        let frame = match kind {
+            NodeKind::Key(frame) => table.frames.get(frame as usize),
+            NodeKind::Root | NodeKind::Other => None,
+        };
+        let Some(frame) = frame else {
+            names.text("(other)");
+            frames.raw("{}");
+            return;
+        };
+        names.text(table.text(frame.key.name));
+        // In alphabetical order.
+        let reason = frame.unnamed.and_then(|why| table.unnamed.get(why as usize)).map_or("", |why| why.code);
+        let [binary, file, kind] = [frame.key.binary, frame.key.file, frame.key.frame_type].map(|id| table.text(id));
+        let line = if frame.start_line > 0 { frame.start_line } else { 0 };
+        let mut before = "{";
+        for (name, text) in [("binary", binary), ("file", file), ("line", ""), ("reason", reason), ("type", kind)] {
+            if text.is_empty() && (name, line > 0) != ("line", true) {
+                continue;
+            }
+            frames.raw(std::mem::replace(&mut before, ",")).text(name).raw(":");
+            if name == "line" {
+                frames.number(line)
+            } else {
+                frames.text(text)
+            };
+        }
+        frames.raw(if before == "{" { "{}" } else { "}" });
     }
-    (json!(table.text(frame.key.name)), Value::Object(members))
 }
 
-fn share(symbolization: &Symbolization) -> String {
-    let unnamed: Vec<String> = symbolization
-        .unnamed
-        .iter()
-        .map(|share| {
-            let why = &share.why;
-            format!(
-                "{{\"reason\":{},\"text\":{},\"binary\":{},\"build_id\":{},\"frames\":{},\"value\":{}}}",
-                json!(why.code),
-                json!(why.text),
-                json!(why.binary),
-                json!(why.build_id),
-                share.frames,
-                share.value
-            )
-        })
-        .collect();
-    let (frames, named) = (symbolization.frames, symbolization.named);
-    format!("{{\"frames\":{frames},\"named\":{named},\"unnamed\":[{}]}}", unnamed.join(","))
+fn share(out: &mut JsonText, symbolization: &Symbolization) {
+    out.raw("{\"frames\":").number(symbolization.frames).raw(",\"named\":").number(symbolization.named);
+    out.raw(",\"unnamed\":").list(&symbolization.unnamed, |out, share| {
+        let why = &share.why;
+        out.raw("{\"reason\":").text(why.code).raw(",\"text\":").text(&why.text);
+        out.raw(",\"binary\":").text(&why.binary).raw(",\"build_id\":").text(&why.build_id);
+        out.raw(",\"frames\":").number(share.frames).raw(",\"value\":").sum(share.value).raw("}");
+    });
+    out.raw("}");
 }

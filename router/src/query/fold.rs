@@ -4,14 +4,16 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Cell;
 use proto::{Answer, Fold, ProfileType};
 
 use crate::query::error::QueryError;
 use crate::query::expr::Group;
-use crate::query::frame::{NamedLocations, Namer};
+use crate::query::frame::{FrameTable, NamedLocations};
 use crate::query::labels::{Labels, NAME_LABEL};
+use crate::query::namer::Namer;
 use crate::query::run::Cancelled;
 use crate::query::stack_label::StackLabel;
 use crate::query::stack_values::{Combinations, NodeValues, StackGrouping};
@@ -86,12 +88,9 @@ impl<'a> Folding<'a> {
         for answer in answers {
             let named = if self.stacks.is_empty() { NamedLocations::default() } else { namer.name(&answer.dictionary) };
             let values = self.stacks.values_of(answer, &named, &namer.table, &mut leaf, &mut any);
-            self.add(answer, fold, &values, any.values.len(), &mut series, cancelled)?;
+            self.add(answer, fold, &values, any.len(), &mut series, cancelled)?;
         }
-        let names = |labels: &[StackLabel]| labels.iter().map(|label| label.name().to_owned()).collect::<Vec<_>>();
-        let named_leaf = (names(&self.stacks.leaf_labels), &leaf);
-        let named_any = (names(&self.stacks.any_labels), &any);
-        Ok(series.finish(&[named_leaf, named_any]))
+        Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], &namer.table))
     }
 
     /// Adds one answer: cells in the order of (group, bucket, leaf values), so that the sums of one series and bucket are
@@ -121,7 +120,7 @@ impl<'a> Folding<'a> {
             let Some(grouped) = groups.get(first.group as usize).copied().flatten() else { continue };
             let Some(time) = time_of(answer, fold, first.bucket) else { continue };
             series.saw(grouped.times, time);
-            let passing = run.iter().filter(|cell| values.passes.get(cell.node as usize).copied().unwrap_or(false));
+            let passing = run.iter().filter(|cell| values.passes(cell.node));
             if self.stacks.any_labels.is_empty() {
                 let mut sums = passing.map(|cell| cell.sum).peekable();
                 if sums.peek().is_some() {
@@ -244,6 +243,9 @@ fn into_order<T>(interned: Interned<T>) -> Vec<T> {
     things.into_iter().map(|(thing, _)| thing).collect()
 }
 
+/// (group, leaf values, `stack_*` values).
+type Key = (Grouped, [u32; 2]);
+
 /// Series while answers are added.
 #[derive(Default)]
 struct SeriesBuilder {
@@ -251,8 +253,11 @@ struct SeriesBuilder {
     types: Interned<ProfileType>,
     stored: Interned<Labels>,
     times: Vec<Vec<i64>>,
-    /// By (group, leaf values, `stack_*` values).
-    sums: HashMap<(Grouped, [u32; 2]), TimeSums>,
+    /// By (group, leaf values, `stack_*` values): the place of its sums.
+    known: HashMap<Key, usize, RandomState>,
+    sums: Vec<(Key, TimeSums)>,
+    /// What was added to last: cells come in the order of their groups.
+    last: usize,
     entries: usize,
 }
 
@@ -273,20 +278,28 @@ impl SeriesBuilder {
         if self.entries > proto::limits::QUERY_CELLS_MAX {
             return Err(QueryError::too_many_cells());
         }
-        self.sums.entry((grouped, combinations)).or_default().push((time, sum));
+        let key = (grouped, combinations);
+        if self.sums.get(self.last).is_none_or(|(known, _)| *known != key) {
+            self.last = *self.known.entry(key).or_insert_with(|| {
+                self.sums.push((key, Vec::new()));
+                self.sums.len() - 1
+            });
+        }
+        if let Some((_, sums)) = self.sums.get_mut(self.last) {
+            sums.push((time, sum));
+        }
         Ok(())
     }
 
     /// The series, each once, in the order of their labels.
-    fn finish(mut self, named: &[(Vec<String>, &Combinations); 2]) -> Folded {
+    fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
         let labels = into_order(self.labels);
         let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
         for ((grouped, combinations), sums) in self.sums {
             let Some(labels) = labels.get(grouped.labels) else { continue };
             let mut all: Vec<(String, String)> = Vec::new();
-            for ((names, known), combination) in named.iter().zip(combinations) {
-                let values = known.values.get(combination as usize).map(Vec::as_slice).unwrap_or_default();
-                all.extend(names.iter().cloned().zip(values.iter().cloned()));
+            for ((labels, known), combination) in named.iter().zip(combinations) {
+                all.extend(known.texts(combination, labels, table));
             }
             all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
             // Groups that the projection makes equal are one series; what they are points of means nothing then.

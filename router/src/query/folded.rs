@@ -3,6 +3,8 @@
 //! Frames of the same name are one here, so that no line is there twice. What would break the format is replaced in names: `;`
 //! by `:`, line breaks and other control characters by spaces. Stacks without frames are the line `[no stack]`.
 
+use std::cmp::Ordering;
+
 use proto::dictionary::Strings;
 
 use crate::query::error::QueryError;
@@ -47,17 +49,9 @@ impl Names {
         })
     }
 
-    /// The place of every name in alphabetical order.
-    pub(crate) fn ranks(&self) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..self.names.len()).collect();
-        order.sort_by_key(|&name| self.names.get(name));
-        let mut ranks = vec![0; order.len()];
-        for (rank, name) in (0..).zip(order) {
-            if let Some(place) = ranks.get_mut(name as usize) {
-                *place = rank;
-            }
-        }
-        ranks
+    /// The alphabetical order of two names.
+    pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
+        self.names.get(a).cmp(self.names.get(b))
     }
 }
 

@@ -18,7 +18,11 @@ pub(crate) const REGEX_BYTES_MAX: usize = 1 << 20;
 /// Signs and words of one query, outside of quotes, that can nest: the parser's work grows with the square of the depth.
 pub(crate) const QUERY_OPERATORS_MAX: usize = 2_000;
 
-/// Stack of the thread that parses: the parser's tree is as deep as the query has operators, and is dropped recursively.
+/// Of those, how many nest on the stack of any thread: what people write has fewer, and starting a thread for them would take
+/// longer than parsing.
+pub(crate) const ANY_STACK_OPERATORS_MAX: usize = 100;
+
+/// Stack of the thread that parses texts of more: the parser's tree is as deep as the query has operators, and is dropped recursively.
 pub(crate) const PARSER_STACK_BYTES: usize = 16 << 20;
 
 /// Longest range or offset: beyond it, times near the end of what 64 bits of nanoseconds hold overflow.

@@ -2,7 +2,7 @@
 //!
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
-//! `frame`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
+//! `frame`, `namer`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
 //! `vector_matching`, `evaluate` → `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
@@ -18,6 +18,7 @@ mod folded;
 mod frame;
 pub(crate) mod labels;
 mod limits;
+mod namer;
 mod parse;
 mod plan;
 mod pprof;

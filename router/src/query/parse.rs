@@ -1,8 +1,9 @@
 //! From PromQL text to a query that can be evaluated.
 //!
-//! The parser runs on a thread of its own: its tree is as deep as the text has operators and is dropped recursively, and it
-//! panics on some numbers (a range of `1e30`), which ends that thread and nothing else.
+//! The parser's tree is as deep as the text has operators and is dropped recursively, so that texts of very many are parsed on
+//! a thread with a large stack. It panics on some numbers (a range of `1e30`), which ends its work and nothing else.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::Chars;
 use std::time::{Duration, SystemTime};
 
@@ -22,20 +23,20 @@ use crate::query::expr::{
     Operator, Query,
 };
 use crate::query::limits::{
-    DURATION_MAX_NS, PARSER_STACK_BYTES, QUERY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_OPERATORS_MAX, QUERY_REGEXES_MAX,
-    QUERY_SELECTORS_MAX,
+    ANY_STACK_OPERATORS_MAX, DURATION_MAX_NS, PARSER_STACK_BYTES, QUERY_BYTES_MAX, QUERY_DEPTH_MAX,
+    QUERY_OPERATORS_MAX, QUERY_REGEXES_MAX, QUERY_SELECTORS_MAX,
 };
 use crate::query::selector::Selector;
 
 /// How far back an instant selector looks for its last point.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
-/// The query that a text is; blocks while a thread parses it.
+/// The query that a text is; blocks while it is parsed.
 ///
 /// # Errors
 /// [`QueryError`] of any kind that a text alone can cause.
 pub(crate) fn parse(text: &str) -> Result<Query, QueryError> {
-    on_own_thread(text, |parsed| {
+    read(text, |parsed| {
         let mut leaves = Vec::new();
         let root = convert(parsed, &mut leaves, 0)?;
         Ok(Query { root, leaves })
@@ -47,7 +48,7 @@ pub(crate) fn parse(text: &str) -> Result<Query, QueryError> {
 /// # Errors
 /// As [`parse`]; [`QueryError::Syntax`] if it is anything else.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, QueryError> {
-    on_own_thread(text, |parsed| match parsed {
+    read(text, |parsed| match parsed {
         Parsed::VectorSelector(selector) if selector.offset.is_none() && selector.at.is_none() => {
             Selector::new(selector)
         }
@@ -59,7 +60,7 @@ pub(crate) fn parse_selector(text: &str) -> Result<Selector, QueryError> {
     })
 }
 
-fn on_own_thread<T: Send + 'static>(
+fn read<T: Send + 'static>(
     text: &str,
     read: impl FnOnce(&Parsed) -> Result<T, QueryError> + Send + 'static,
 ) -> Result<T, QueryError> {
@@ -69,20 +70,27 @@ fn on_own_thread<T: Send + 'static>(
     if text.matches("=~").count() + text.matches("!~").count() > QUERY_REGEXES_MAX {
         return Err(QueryError::TooComplex { what: "regular expressions", max: QUERY_REGEXES_MAX });
     }
-    if operators(text) > QUERY_OPERATORS_MAX {
+    let operators = operators(text);
+    if operators > QUERY_OPERATORS_MAX {
         return Err(QueryError::TooComplex { what: "operators", max: QUERY_OPERATORS_MAX });
     }
     let text = text.to_owned();
-    let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(PARSER_STACK_BYTES);
-    let parsing = thread.spawn(move || {
+    let parse = move || {
         let parsed = parser::parse(&text).map_err(|problem| QueryError::Syntax { problem })?;
         read(&parsed)
-    });
-    let parsing = parsing.map_err(|error| {
-        tracing::error!(%error, "no thread could be started to parse a query");
-        QueryError::Broken
-    })?;
-    parsing.join().unwrap_or_else(|_panic| {
+    };
+    let parsed = if operators <= ANY_STACK_OPERATORS_MAX {
+        // Nothing of it is seen again after a panic.
+        catch_unwind(AssertUnwindSafe(parse))
+    } else {
+        let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(PARSER_STACK_BYTES);
+        let parsing = thread.spawn(parse).map_err(|error| {
+            tracing::error!(%error, "no thread could be started to parse a query");
+            QueryError::Broken
+        })?;
+        parsing.join()
+    };
+    parsed.unwrap_or_else(|_panic| {
         let problem = "a number or duration in it is out of range".to_owned();
         Err(QueryError::Syntax { problem })
     })

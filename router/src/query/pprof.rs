@@ -4,6 +4,7 @@
 //! so that addresses are those of the file; one that says no end holds virtual addresses, one that says an end holds offsets,
 //! which is how `go tool pprof` tells them apart.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::io::Write as _;
 
@@ -15,7 +16,8 @@ use proto::{Address, Answer, BuildId, Location as Stored, build_id};
 
 use crate::query::error::QueryError;
 use crate::query::flamegraph::Summary;
-use crate::query::frame::{FrameTable, NamedLine, NamedLocations, build_id as build_id_of};
+use crate::query::frame::{FrameTable, NamedLine, NamedLocations};
+use crate::query::namer::build_id as build_id_of;
 use crate::query::pprof_message::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::stack_tree::LocationKeys;
@@ -87,25 +89,18 @@ impl Locations {
         keys
     }
 
-    /// The place of every location in an order of what they say.
-    pub(crate) fn ranks(&self, table: &FrameTable) -> Vec<u32> {
-        let content = |location: &LocationKey| {
-            let line = |line: &NamedLine| {
-                let texts = table.frames.get(line.frame as usize).map(|frame| table.texts(frame.key));
-                (texts, line.line, line.column, table.text(line.system_name))
-            };
-            let lines: Vec<_> = location.lines.iter().map(line).collect();
-            (lines, self.mappings.get_index(location.mapping), location.address)
+    /// The order of two locations by what they say.
+    pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
+        let line = |line: &NamedLine| {
+            let texts = table.frames.get(line.frame as usize).map(|frame| table.texts(frame.key));
+            (texts, line.line, line.column, table.text(line.system_name))
         };
-        let mut order: Vec<_> = self.locations.iter().enumerate().map(|(i, location)| (content(location), i)).collect();
-        order.sort_unstable();
-        let mut ranks = vec![0; order.len()];
-        for (rank, (_, location)) in (0..).zip(order) {
-            if let Some(place) = ranks.get_mut(location) {
-                *place = rank;
-            }
-        }
-        ranks
+        let (Some(a), Some(b)) = (self.locations.get_index(a as usize), self.locations.get_index(b as usize)) else {
+            return a.cmp(&b);
+        };
+        let mapping = |location: &LocationKey| self.mappings.get_index(location.mapping);
+        let lines = a.lines.iter().map(line).cmp(b.lines.iter().map(line));
+        lines.then_with(|| (mapping(a), a.address).cmp(&(mapping(b), b.address)))
     }
 }
 

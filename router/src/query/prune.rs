@@ -1,12 +1,15 @@
 //! Cuts a tree down to a number of nodes without losing weight.
 //!
 //! The heaviest nodes stay. What is left out of a node's children becomes one child `(other)`, so `own` plus the children's
-//! totals is `total` everywhere. The result depends on nothing but the tree's content.
+//! totals is `total` everywhere. The result depends on nothing but the tree's content: of equal weights, children of what
+//! stayed first come first, and children of one node in an order of what their keys stand for.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::num::NonZeroU32;
 
-use crate::query::stack_tree::{Children, StackTree};
+use crate::query::stack_tree::{ROOT, StackTree};
 
 /// What is left of a tree, each node's subtree behind it, children in order of falling total.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,150 +42,228 @@ pub(crate) enum NodeKind {
     Other,
 }
 
-/// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included. `ranks`: a place for each key that depends on what
-/// it stands for alone, to decide between equal weights.
-pub(crate) fn prune(tree: &StackTree, nodes_max: usize, ranks: &[u32]) -> PrunedTree {
-    let children = tree.children();
-    let kept = keep(tree, &children, nodes_max, ranks);
-    let mut out = PrunedTree { nodes: Vec::new(), left_out_nodes: 0, left_out_value: 0 };
-    let kept_count = kept.iter().filter(|&&kept| kept).count();
-    out.left_out_nodes = (children.len() + 1).saturating_sub(kept_count);
-    let root_total = tree.nodes.first().map_or(0, |root| root.total);
+/// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included. `order`: of two keys, by what they stand for
+/// alone; it is asked where siblings weigh the same.
+pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32) -> Ordering) -> PrunedTree {
+    let total = tree.total(ROOT);
     // The root alone: there is no place for an `(other)` beside it.
-    if nodes_max <= 1 && children.len() > 0 {
-        out.left_out_value = root_total;
-        out.nodes.push(PrunedNode { parent: 0, kind: NodeKind::Root, own: root_total, total: root_total });
-        return out;
+    if nodes_max <= 1 && tree.weighing() > 0 {
+        let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total };
+        return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
     }
-    // Nodes still to be written, the next one last: (node or `(other)` with its weight, place of the parent).
-    let mut pending: Vec<(Result<u32, i128>, u32)> = vec![(Ok(0), 0)];
-    while let Some((next, parent)) = pending.pop() {
-        let here = u32::try_from(out.nodes.len()).unwrap_or(u32::MAX);
-        let node = match next {
-            Ok(node) => node,
-            Err(weight) => {
-                out.left_out_value += weight;
-                out.nodes.push(PrunedNode { parent, kind: NodeKind::Other, own: weight, total: weight });
-                continue;
-            }
-        };
-        let Some(content) = tree.nodes.get(node as usize) else { continue };
-        let kind = if node == 0 { NodeKind::Root } else { NodeKind::Key(content.key) };
-        out.nodes.push(PrunedNode { parent, kind, own: content.own, total: content.total });
-        pending.extend(ordered(tree, &children, &kept, ranks, node).into_iter().rev().map(|child| (child, here)));
-    }
-    out
-}
-
-/// The children of a node that stayed, and the weight of those that did not, in order of falling total.
-fn ordered(tree: &StackTree, children: &Children, kept: &[bool], ranks: &[u32], node: u32) -> Vec<Result<u32, i128>> {
-    let is_kept = |child: &u32| kept.get(*child as usize).copied().unwrap_or(false);
-    let (stay, go): (Vec<u32>, Vec<u32>) = children.of(node).iter().partition(|child| is_kept(child));
-    let mut all: Vec<(Reverse<i128>, u64, Result<u32, i128>)> =
-        stay.into_iter().map(|child| (Reverse(total(tree, child)), rank(tree, ranks, child), Ok(child))).collect();
-    if !go.is_empty() {
-        let weight = go.iter().map(|&child| total(tree, child)).sum();
-        all.push((Reverse(weight), u64::MAX, Err(weight)));
-    }
-    all.sort_by_key(|&(total, rank, _)| (total, rank));
-    all.into_iter().map(|(_, _, child)| child).collect()
-}
-
-fn total(tree: &StackTree, node: u32) -> i128 {
-    tree.nodes.get(node as usize).map_or(0, |node| node.total)
-}
-
-fn rank(tree: &StackTree, ranks: &[u32], node: u32) -> u64 {
-    tree.nodes.get(node as usize).and_then(|node| ranks.get(node.key as usize)).map_or(0, |&rank| u64::from(rank))
-}
-
-/// Which nodes stay: from the root on always the heaviest whose parent stays, as long as there is place for it and for the
-/// `(other)` nodes that stand for the rest.
-fn keep(tree: &StackTree, children: &Children, nodes_max: usize, ranks: &[u32]) -> Vec<bool> {
-    let all_stay = children.len() < nodes_max;
-    let mut kept: Vec<bool> = tree.nodes.iter().map(|node| all_stay && node.total != 0).collect();
-    if let Some(root) = kept.first_mut() {
-        *root = true;
-    }
+    let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
+    let mut pruning = Pruning { tree, order, nodes_max, stayed, children };
+    pruning.stay(ROOT);
+    let all_stay = tree.weighing() < nodes_max;
     if all_stay {
-        return kept;
+        pruning.keep_all();
+    } else {
+        pruning.keep_heaviest(nodes_max);
     }
-    let mut left_of: Vec<usize> = (0..).take(tree.nodes.len()).map(|node| children.of(node).len()).collect();
-    let mut candidates = Candidates::default();
-    candidates.add(tree, children, ranks, 0);
-    let mut count = 1 + usize::from(!children.of(0).is_empty());
-    while let Some(node) = candidates.heaviest() {
-        let parent = tree.nodes.get(node as usize).map_or(0, |node| node.parent);
-        // The last of its siblings makes the `(other)` beside it needless.
-        let frees = left_of.get(parent as usize).is_some_and(|&left| left == 1);
-        let needs = 1 + usize::from(!children.of(node).is_empty());
-        if count + needs > nodes_max + usize::from(frees) {
-            continue;
-        }
-        count = count + needs - usize::from(frees);
-        if let (Some(left), Some(kept)) = (left_of.get_mut(parent as usize), kept.get_mut(node as usize)) {
-            *left -= 1;
-            *kept = true;
-        }
-        candidates.add(tree, children, ranks, node);
-    }
-    kept
+    let left_out_nodes = if all_stay { 0 } else { tree.weighing() + 1 - pruning.stayed.len() };
+    pruning.written(left_out_nodes)
 }
 
-/// Nodes whose parents stay. Of equal weights the one that came first is first, and they come in an order of content.
-#[derive(Default)]
-struct Candidates {
-    heap: BinaryHeap<(i128, Reverse<u64>, u32)>,
-    added: u64,
+/// A child of a node that stayed.
+#[derive(Clone, Copy, Debug)]
+struct Child {
+    total: i128,
+    node: u32,
+    /// Its place among what stayed, if it did; the root's is 0.
+    place: Option<NonZeroU32>,
 }
 
-impl Candidates {
-    fn add(&mut self, tree: &StackTree, children: &Children, ranks: &[u32], parent: u32) {
-        let mut new: Vec<u32> = children.of(parent).to_vec();
-        new.sort_by_key(|&child| rank(tree, ranks, child));
-        for child in new {
-            self.heap.push((total(tree, child), Reverse(self.added), child));
-            self.added += 1;
+/// A node that stayed.
+#[derive(Clone, Copy, Debug)]
+struct Stayed {
+    node: u32,
+    /// Its children, by their places.
+    first: u32,
+    end: u32,
+    /// Up to where they are in order.
+    sorted: u32,
+    /// How many of them did not stay, so far.
+    left: u32,
+}
+
+/// The heaviest child of a node that was not looked at yet. Of equal weights, the one whose parent stayed first is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    total: i128,
+    /// Place among what stayed.
+    parent: Reverse<u32>,
+    child: u32,
+}
+
+struct Pruning<'a, F> {
+    tree: &'a StackTree,
+    order: F,
+    nodes_max: usize,
+    stayed: Vec<Stayed>,
+    /// Of all that stayed, one node's behind another's, the heaviest first.
+    children: Vec<Child>,
+}
+
+impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
+    /// A node stays; the place that it gets.
+    fn stay(&mut self, node: u32) -> u32 {
+        let (tree, place, first) = (self.tree, dense(self.stayed.len()), self.children.len());
+        let child = |node| Child { total: tree.total(node), node, place: None };
+        self.children.extend(tree.children(node).map(child));
+        let (first, end) = (dense(first), dense(self.children.len()));
+        self.stayed.push(Stayed { node, first, end, sorted: first, left: end - first });
+        self.sort(place, self.nodes_max);
+        place
+    }
+
+    /// Puts so many more children of what stayed at a place in order, the heaviest first. A node may have very many of the same
+    /// weight, most of which nobody will see.
+    fn sort(&mut self, place: u32, count: usize) {
+        let (tree, order, stayed) = (self.tree, &self.order, &mut self.stayed[place as usize]);
+        let order =
+            |a: &Child, b: &Child| b.total.cmp(&a.total).then_with(|| order(tree.key(a.node), tree.key(b.node)));
+        let mut children = &mut self.children[stayed.sorted as usize..stayed.end as usize];
+        if count < children.len() {
+            children = children.select_nth_unstable_by(count, order).0;
+        }
+        children.sort_unstable_by(order);
+        stayed.sorted += dense(children.len());
+    }
+
+    fn child_stays(&mut self, parent: u32, child: u32) {
+        self.stayed[parent as usize].left -= 1;
+        let place = self.stay(self.children[child as usize].node);
+        self.children[child as usize].place = NonZeroU32::new(place);
+    }
+
+    /// All that weighs anything.
+    fn keep_all(&mut self) {
+        let mut parent = 0;
+        while let Some(&Stayed { first, end, .. }) = self.stayed.get(parent as usize) {
+            (first..end).for_each(|child| self.child_stays(parent, child));
+            parent += 1;
         }
     }
 
-    fn heaviest(&mut self) -> Option<u32> {
-        self.heap.pop().map(|(_, _, node)| node)
+    /// From the root on always the heaviest whose parent stays, as long as there is place for it and for the `(other)` nodes
+    /// that stand for the rest.
+    fn keep_heaviest(&mut self, nodes_max: usize) {
+        let mut candidates = BinaryHeap::new();
+        candidates.extend(self.first_child(0));
+        let mut count = 1 + candidates.len();
+        while count < nodes_max {
+            let Some(mut heaviest) = candidates.peek_mut() else { break };
+            let Candidate { parent: Reverse(parent), child, .. } = *heaviest;
+            // The last of its siblings makes the `(other)` beside it needless.
+            let frees = usize::from(self.stayed[parent as usize].left == 1);
+            let needs = 1 + usize::from(self.has_children(child));
+            let (mut below, end) = (None, self.stayed[parent as usize].end);
+            if count + needs <= nodes_max + frees {
+                count = count + needs - frees;
+                let place = dense(self.stayed.len());
+                self.child_stays(parent, child);
+                below = self.first_child(place);
+            }
+            if child + 1 == self.stayed[parent as usize].sorted {
+                self.sort(parent, usize::MAX);
+            }
+            let beside = (child + 1 < end).then(|| self.candidate(parent, child + 1));
+            // One takes its place: often it is nearly as heavy, so that nothing else moves.
+            match below.or(beside) {
+                Some(next) => {
+                    *heaviest = next;
+                    drop(heaviest);
+                }
+                None => drop(PeekMut::pop(heaviest)),
+            }
+            if let (Some(_), Some(beside)) = (below, beside) {
+                candidates.push(beside);
+            }
+        }
+        // There is only place for what takes none: a last sibling without children, in place of the `(other)`.
+        for Candidate { parent: Reverse(parent), child, .. } in candidates {
+            if self.stayed[parent as usize].left == 1 && !self.has_children(child) {
+                self.child_stays(parent, child);
+            }
+        }
+    }
+
+    fn has_children(&self, child: u32) -> bool {
+        self.tree.children(self.children[child as usize].node).next().is_some()
+    }
+
+    fn candidate(&self, parent: u32, child: u32) -> Candidate {
+        Candidate { total: self.children[child as usize].total, parent: Reverse(parent), child }
+    }
+
+    /// The heaviest child of what stayed at a place.
+    fn first_child(&self, place: u32) -> Option<Candidate> {
+        let Stayed { first, end, .. } = self.stayed[place as usize];
+        (first < end).then(|| self.candidate(place, first))
+    }
+
+    fn written(&self, left_out_nodes: usize) -> PrunedTree {
+        let mut out =
+            PrunedTree { nodes: Vec::with_capacity(2 * self.stayed.len()), left_out_nodes, left_out_value: 0 };
+        // What is still to be written, the next one last: (place or weight of an `(other)`, its parent in what is written).
+        let mut pending: Vec<(Result<u32, i128>, u32)> = vec![(Ok(0), 0)];
+        while let Some((next, parent)) = pending.pop() {
+            let here = dense(out.nodes.len());
+            let place = match next {
+                Ok(place) => place,
+                Err(weight) => {
+                    out.left_out_value += weight;
+                    out.nodes.push(PrunedNode { parent, kind: NodeKind::Other, own: weight, total: weight });
+                    continue;
+                }
+            };
+            let Stayed { node, first, end, left, .. } = self.stayed[place as usize];
+            let kind = if node == ROOT { NodeKind::Root } else { NodeKind::Key(self.tree.key(node)) };
+            let children = &self.children[first as usize..end as usize];
+            let total = self.tree.total(node);
+            let own = total - children.iter().map(|child| child.total).sum::<i128>();
+            out.nodes.push(PrunedNode { parent, kind, own, total });
+            let other: i128 = children.iter().filter(|child| child.place.is_none()).map(|child| child.total).sum();
+            let mut other = (left > 0).then_some(other);
+            // The lightest first. What is as heavy as the `(other)` stands before it.
+            for child in children.iter().rev() {
+                let Some(place) = child.place else { continue };
+                if let Some(weight) = other.take_if(|weight| child.total >= *weight) {
+                    pending.push((Err(weight), here));
+                }
+                pending.push((Ok(place.get()), here));
+            }
+            pending.extend(other.map(|weight| (Err(weight), here)));
+        }
+        out
     }
 }
 
+fn dense(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::query::stack_tree::TreeNode;
+    use crate::query::stack_tree::tests::tree_of;
 
     /// A tree of any shape: the parent of node i is one before it.
     fn any_tree() -> impl Strategy<Value = StackTree> {
         proptest::collection::vec((any::<u32>(), 0_u32..6, 0_i128..50), 0..200).prop_map(|shape| {
-            let mut nodes = vec![TreeNode { parent: 0, key: 0, own: 3, total: 0 }];
-            for (i, (parent, key, own)) in shape.into_iter().enumerate() {
-                nodes.push(TreeNode { parent: parent % (i as u32 + 1), key, own, total: 0 });
-            }
-            for i in (0..nodes.len()).rev() {
-                nodes[i].total += nodes[i].own;
-                let (parent, total) = (nodes[i].parent as usize, nodes[i].total);
-                if i > 0 {
-                    nodes[parent].total += total;
-                }
-            }
-            StackTree { nodes }
+            let parents = (0_u32..).zip(&shape).map(|(i, (parent, _, _))| parent % (i + 1));
+            let nodes: Vec<_> = parents.zip(&shape).map(|(parent, &(_, key, own))| (parent, key, own)).collect();
+            tree_of(&nodes)
         })
     }
 
     proptest! {
         #[test]
         fn pruning_keeps_the_weight_at_every_node(tree in any_tree(), nodes_max in 1_usize..250) {
-            let ranks: Vec<u32> = (0..6).collect();
-            let pruned = prune(&tree, nodes_max, &ranks);
+            let pruned = prune(&tree, nodes_max, |a, b| a.cmp(&b));
             prop_assert!(pruned.nodes.len() <= nodes_max);
-            prop_assert_eq!(pruned.nodes[0].total, tree.nodes[0].total);
+            prop_assert_eq!(pruned.nodes[0].total, tree.total(ROOT));
             let mut below = vec![0; pruned.nodes.len()];
             let mut last = vec![i128::MAX; pruned.nodes.len()];
             for (i, node) in pruned.nodes.iter().enumerate().skip(1) {
@@ -194,7 +275,7 @@ mod tests {
             for (node, below) in pruned.nodes.iter().zip(below) {
                 prop_assert_eq!(node.own + below, node.total);
             }
-            let weighing = tree.nodes.iter().skip(1).filter(|node| node.total != 0).count() + 1;
+            let weighing = tree.weighing() + 1;
             let others = pruned.nodes.iter().filter(|node| node.kind == NodeKind::Other).count();
             prop_assert_eq!(pruned.nodes.len() - others + pruned.left_out_nodes, weighing);
             if weighing <= nodes_max {
@@ -206,33 +287,34 @@ mod tests {
         }
     }
 
+    /// A root with 3 of its own, and these children.
     fn star(weights: &[i128]) -> StackTree {
-        let total: i128 = weights.iter().sum();
-        let root = TreeNode { parent: 0, key: 0, own: 0, total };
-        let children = weights.iter().zip(0..).map(|(&own, key)| TreeNode { parent: 0, key, own, total: own });
-        StackTree { nodes: std::iter::once(root).chain(children).collect() }
+        tree_of(&(0..).zip(weights).map(|(key, &own)| (ROOT, key, own)).collect::<Vec<_>>())
     }
 
     #[test]
     fn the_heaviest_stay_and_the_rest_is_other() {
-        let pruned = prune(&star(&[5, 1, 9, 2, 1]), 4, &[0, 1, 2, 3, 4]);
+        let pruned = prune(&star(&[5, 1, 9, 2, 1]), 4, |a, b| a.cmp(&b));
         let kinds: Vec<_> = pruned.nodes.iter().map(|node| (node.kind, node.total)).collect();
         use NodeKind::{Key, Other, Root};
-        assert_eq!(kinds, [(Root, 18), (Key(2), 9), (Key(0), 5), (Other, 4)]);
+        assert_eq!(kinds, [(Root, 21), (Key(2), 9), (Key(0), 5), (Other, 4)]);
         assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (3, 4));
     }
 
     #[test]
-    fn equal_weights_are_decided_by_rank() {
-        let kept = |ranks| prune(&star(&[1, 1, 1]), 3, ranks).nodes.iter().map(|node| node.kind).collect::<Vec<_>>();
-        assert_eq!(kept(&[2, 0, 1])[1..], [NodeKind::Other, NodeKind::Key(1)]);
-        assert_eq!(kept(&[0, 2, 1])[1..], [NodeKind::Other, NodeKind::Key(0)]);
+    fn equal_weights_are_decided_by_the_order_of_keys() {
+        let kept = |ranks: [u32; 3]| {
+            let order = |a: u32, b: u32| ranks[a as usize].cmp(&ranks[b as usize]);
+            prune(&star(&[1, 1, 1]), 3, order).nodes.iter().map(|node| node.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(kept([2, 0, 1])[1..], [NodeKind::Other, NodeKind::Key(1)]);
+        assert_eq!(kept([0, 2, 1])[1..], [NodeKind::Other, NodeKind::Key(0)]);
     }
 
     #[test]
     fn one_node_is_the_root_with_all_weight() {
-        let pruned = prune(&star(&[5, 1]), 1, &[0, 1]);
-        assert_eq!(pruned.nodes, [PrunedNode { parent: 0, kind: NodeKind::Root, own: 6, total: 6 }]);
-        assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (2, 6));
+        let pruned = prune(&star(&[5, 1]), 1, |a, b| a.cmp(&b));
+        assert_eq!(pruned.nodes, [PrunedNode { parent: 0, kind: NodeKind::Root, own: 9, total: 9 }]);
+        assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (2, 9));
     }
 }

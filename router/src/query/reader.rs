@@ -15,7 +15,7 @@ use crate::query::error::QueryError;
 use crate::query::evaluate::{Evaluation, Value};
 use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::fold::Folding;
-use crate::query::frame::Namer;
+use crate::query::namer::Namer;
 use crate::query::parse::parse;
 use crate::query::plan::plan;
 use crate::query::resolve::{Resolved, Want, resolve};
@@ -39,7 +39,6 @@ pub(crate) struct Evaluated {
     pub(crate) steps: Steps,
     /// The aggregation at the top that gives an order, if there is one.
     pub(crate) order: Option<Aggregation>,
-    pub(crate) timings: Timings,
 }
 
 impl Reader {
@@ -49,12 +48,18 @@ impl Reader {
         Self { nodes, symbols, at_once: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)) }
     }
 
-    /// Evaluates a query at each of the steps.
-    pub(crate) async fn query(&self, tenant: &TenantId, text: &str, steps: Steps) -> Result<Evaluated, QueryError> {
+    /// Evaluates a query at each of the steps, and writes what it is.
+    pub(crate) async fn query(
+        &self,
+        tenant: &TenantId,
+        text: &str,
+        steps: Steps,
+        write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
+    ) -> Result<(Vec<u8>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
         let text = text.to_owned();
-        let query = run.blocking("parse", move |_| {
-            let mut query = parse(&text)?;
+        let query = run.blocking(move |_, timings| {
+            let mut query = timings.measure("parse", || parse(&text))?;
             plan(&mut query);
             Ok(Arc::new(query))
         });
@@ -69,11 +74,12 @@ impl Reader {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
         };
-        let value = run.blocking("evaluate", move |cancelled| {
-            Evaluation { leaves, steps: count, room, cancelled }.of(&query.root)
+        let written = run.blocking(move |cancelled, timings| {
+            let mut evaluation = Evaluation { leaves, steps: count, room, cancelled };
+            let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
+            Ok(timings.measure("write", || write(Evaluated { value, steps, order })))
         });
-        let value = value.await?;
-        Ok(Evaluated { value, steps, order, timings: run.timings() })
+        Ok((written.await?, run.timings()))
     }
 
     /// The values of one leaf, for which room is taken.
@@ -112,13 +118,14 @@ impl Reader {
             let answers = run.shards(self.nodes.select(&selection)).await?;
             let (query, windows, symbols) = (Arc::clone(query), Arc::clone(&windows), self.symbols.clone());
             let (attributes, deadline, room_left) = (attributes.clone(), run.symbols_deadline(), *room);
-            let folded = run.blocking("fold", move |cancelled| {
+            let folded = run.blocking(move |cancelled, timings| {
                 let Some(leaf) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
                 let folding = Folding { group: &leaf.group, stacks, attributes };
                 let answers: Vec<Answer> = answers;
-                let folded = folding.fold(&answers, &selection.fold, &mut Namer::new(&symbols, deadline), cancelled)?;
-                window::evaluate(&folded, leaf, &windows, room_left, cancelled)
+                let namer = &mut Namer::new(&symbols, deadline);
+                let folded = timings.measure("fold", || folding.fold(&answers, &selection.fold, namer, cancelled))?;
+                timings.measure("windows", || window::evaluate(&folded, leaf, &windows, room_left, cancelled))
             });
             let folded = folded.await?;
             room.take(folded.len())?;

@@ -17,6 +17,8 @@ pub(crate) struct Run {
     permit: Arc<OwnedSemaphorePermit>,
     cancelled: Cancelled,
     timings: Timings,
+    /// When it came, and when it had its place.
+    came: Instant,
     began: Instant,
 }
 
@@ -48,6 +50,14 @@ impl Cancelled {
 pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
 
 impl Timings {
+    /// Does a part.
+    pub(crate) fn measure<T>(&mut self, part: &'static str, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        self.add(part, began.elapsed());
+        done
+    }
+
     /// Adds to a part.
     pub(crate) fn add(&mut self, part: &'static str, took: Duration) {
         match self.0.iter_mut().find(|(known, _)| *known == part) {
@@ -60,33 +70,32 @@ impl Timings {
 impl Run {
     /// Waits for a place among the queries that are answered at one time.
     pub(crate) async fn start(at_once: &Arc<Semaphore>) -> Result<Self, QueryError> {
-        let began = Instant::now();
+        let came = Instant::now();
         // Never closed.
         let permit = Arc::clone(at_once).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
-        timings.add("wait", began.elapsed());
-        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, began: Instant::now() })
+        timings.add("wait", came.elapsed());
+        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, came, began: Instant::now() })
     }
 
     /// Does work that uses the CPU or the disk on a thread for that; it keeps the query's place until it ends, even if
-    /// nobody waits for it any more.
+    /// nobody waits for it any more. The work says how long its parts take; what else passes is the way to the thread and back.
     pub(crate) async fn blocking<T: Send + 'static>(
         &mut self,
-        part: &'static str,
-        work: impl FnOnce(&Cancelled) -> Result<T, QueryError> + Send + 'static,
+        work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
     ) -> Result<T, QueryError> {
-        let began = Instant::now();
         let (permit, cancelled) = (Arc::clone(&self.permit), self.cancelled.clone());
         let work = tokio::task::spawn_blocking(move || {
-            let done = work(&cancelled);
+            let mut timings = Timings::default();
+            let done = work(&cancelled, &mut timings);
             drop(permit);
-            done
+            (done, timings)
         });
-        let done = work.await.map_err(|error| {
-            tracing::error!(%error, part, "a query's work did not end");
+        let (done, timings) = work.await.map_err(|error| {
+            tracing::error!(%error, "a query's work did not end");
             QueryError::Broken
         })?;
-        self.timings.add(part, began.elapsed());
+        timings.0.into_iter().for_each(|(part, took)| self.timings.add(part, took));
         done
     }
 
@@ -106,9 +115,11 @@ impl Run {
         self.began + SYMBOLS_WAIT_MAX
     }
 
-    /// What took how long.
+    /// What took how long, from when the query came until now.
     pub(crate) fn timings(&self) -> Timings {
-        self.timings.clone()
+        let mut timings = self.timings.clone();
+        timings.add("total", self.came.elapsed());
+        timings
     }
 }
 
@@ -124,7 +135,7 @@ mod tests {
         let mut run = Run::start(&at_once).await.unwrap();
         let (began, has_begun) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
-        let work = run.blocking("work", move |cancelled| {
+        let work = run.blocking(move |cancelled, _| {
             began.send(()).unwrap();
             // Ends in any case, so that a fault fails this test and does not stop all.
             for _ in 0..10_000 {
@@ -151,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_is_an_error() {
         let mut run = Run::start(&Arc::new(Semaphore::new(1))).await.unwrap();
-        let done: Result<(), _> = run.blocking("work", |_| panic!("as the test wishes")).await;
+        let done: Result<(), _> = run.blocking(|_, _| panic!("as the test wishes")).await;
         assert!(matches!(done, Err(QueryError::Broken)));
     }
 }

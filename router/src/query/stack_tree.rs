@@ -1,55 +1,105 @@
 //! All stacks of a flame graph as one tree, root first.
 //!
-//! Invariant: every node's parent stands before it, and `total` is `own` plus the totals of the children.
+//! Invariant: every node's parent stands before it, and its total is what is its own plus the totals of its children.
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 use proto::Answer;
 
 use crate::query::error::QueryError;
 use crate::query::limits::TREE_NODES_MAX;
 use crate::query::run::Cancelled;
 
+/// The root; it has no key, and no node has it for a child or sibling.
+pub(crate) const ROOT: u32 = 0;
+
+/// No child, or no further sibling.
+const NONE: u32 = ROOT;
+
 /// Nodes between two looks at whether anybody still waits.
 const NODES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// See the module. Node 0 is the root; it has no key.
+/// Siblings that are looked through one by one: nearly all nodes have fewer children. Further ones are found by their hash.
+const NEAR_SIBLINGS_MAX: usize = 8;
+
+/// The largest tree whose memory is kept for the next one: 18 MB.
+const SPARE_NODES_MAX: usize = 1 << 19;
+
+/// Memory of the tree that was let go last, for the next one: getting as many new pages from the system takes about as long as
+/// building a tree. There is one, however many queries there are.
+static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), places: Vec::new() });
+
+/// Empty lists with room.
+#[derive(Debug, Default)]
+struct Spare {
+    nodes: Vec<TreeNode>,
+    totals: Vec<i128>,
+    places: Vec<u32>,
+}
+
+/// See the module.
 #[derive(Debug)]
 pub(crate) struct StackTree {
-    pub(crate) nodes: Vec<TreeNode>,
+    nodes: Vec<TreeNode>,
+    /// Of the stacks that pass a node or end there.
+    totals: Vec<i128>,
+    weighing: usize,
+    /// Empty.
+    places: Vec<u32>,
+}
+
+impl Drop for StackTree {
+    fn drop(&mut self) {
+        use std::mem::take;
+        let (nodes, totals, places) = (take(&mut self.nodes), take(&mut self.totals), take(&mut self.places));
+        let mut spare = Spare { nodes, totals, places };
+        if spare.nodes.capacity().max(spare.places.capacity()) <= SPARE_NODES_MAX {
+            spare.nodes.clear();
+            spare.totals.clear();
+            *SPARE.lock() = spare;
+        }
+    }
 }
 
 /// A node: a frame, or whatever the keys stand for, below its parent's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeNode {
-    /// The root's is 0.
+    /// The root's is the root.
     pub(crate) parent: u32,
     pub(crate) key: u32,
-    /// Of the stacks that end here.
-    pub(crate) own: i128,
-    /// Of the stacks that pass here or end here.
-    pub(crate) total: i128,
+    first_child: u32,
+    next_sibling: u32,
 }
 
 /// The keys of each location of one answer, outermost first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LocationKeys {
-    /// Location i has the keys from `ends[i - 1]` (or 0) to `ends[i]`.
-    ends: Vec<usize>,
+    /// Location i has the keys from `starts[i]` to `starts[i + 1]`.
+    starts: Vec<u32>,
     keys: Vec<u32>,
+}
+
+impl Default for LocationKeys {
+    fn default() -> Self {
+        Self { starts: vec![0], keys: Vec::new() }
+    }
 }
 
 impl LocationKeys {
     /// Adds the next location.
     pub(crate) fn push(&mut self, outermost_first: impl Iterator<Item = u32>) {
         self.keys.extend(outermost_first);
-        self.ends.push(self.keys.len());
+        self.starts.push(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));
     }
 
     fn of(&self, location: u32) -> &[u32] {
         let i = location as usize;
-        let start = i.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
-        self.ends.get(i).and_then(|&end| self.keys.get(start..end)).unwrap_or_default()
+        match self.starts.get(i..i.saturating_add(2)) {
+            Some(&[start, end]) => self.keys.get(start as usize..end as usize).unwrap_or_default(),
+            _ => &[],
+        }
     }
 }
 
@@ -57,17 +107,23 @@ impl LocationKeys {
 #[derive(Debug)]
 pub(crate) struct StackTreeBuilder {
     nodes: Vec<TreeNode>,
-    /// (parent, key) to child.
-    children: HashMap<(u32, u32), u32>,
+    /// Of the stacks that end at a node.
+    own: Vec<i128>,
+    /// Where the nodes of the answer that is being added are here.
+    places: Vec<u32>,
+    /// (parent, key) to child, of the children behind their parent's first [`NEAR_SIBLINGS_MAX`].
+    far: HashMap<(u32, u32), u32, RandomState>,
 }
 
 impl StackTreeBuilder {
     pub(crate) fn new() -> Self {
-        let root = TreeNode { parent: 0, key: 0, own: 0, total: 0 };
-        Self { nodes: vec![root], children: HashMap::new() }
+        let root = TreeNode { parent: ROOT, key: 0, first_child: NONE, next_sibling: NONE };
+        let Spare { mut nodes, totals, places } = std::mem::take(&mut *SPARE.lock());
+        nodes.push(root);
+        Self { nodes, own: totals, places, far: HashMap::default() }
     }
 
-    /// Adds the stacks of an answer whose nodes pass.
+    /// Adds the stacks of an answer whose nodes pass; `None`: all do.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
@@ -75,105 +131,137 @@ impl StackTreeBuilder {
         &mut self,
         answer: &Answer,
         keys: &LocationKeys,
-        passes: &[bool],
+        passes: Option<&[bool]>,
         cancelled: &Cancelled,
     ) -> Result<(), QueryError> {
-        let mut places: Vec<u32> = Vec::with_capacity(answer.nodes.len());
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        places.reserve(answer.nodes.len());
+        // Most locations are one frame, and most nodes are nothing that is there already.
+        self.nodes.reserve(answer.nodes.len());
         for (i, node) in answer.nodes.iter().enumerate() {
             if i % NODES_BETWEEN_CHECKS == 0 {
                 cancelled.check()?;
             }
-            let above = places.get(node.parent as usize).copied().unwrap_or(0);
+            let above = places.get(node.parent as usize).copied().unwrap_or(ROOT);
             let keys = if i == 0 { &[] } else { keys.of(node.location) };
             places.push(keys.iter().try_fold(above, |parent, &key| self.child(parent, key))?);
         }
+        self.own.resize(self.nodes.len(), 0);
         for cell in &answer.cells {
             let node = cell.node as usize;
-            if passes.get(node).copied().unwrap_or(false)
-                && let Some(place) = places.get(node).and_then(|&place| self.nodes.get_mut(place as usize))
+            if passes.is_none_or(|passes| passes.get(node).copied().unwrap_or(false))
+                && let Some(own) = places.get(node).and_then(|&place| self.own.get_mut(place as usize))
             {
-                place.own += cell.sum;
+                *own += cell.sum;
             }
         }
+        self.places = places;
         Ok(())
     }
 
+    /// The child of a node that has this key, new or old.
     fn child(&mut self, parent: u32, key: u32) -> Result<u32, QueryError> {
-        if let Some(&child) = self.children.get(&(parent, key)) {
+        let first = self.nodes[parent as usize].first_child;
+        let (mut at, mut last, mut passed) = (first, NONE, 0);
+        while at != NONE && passed < NEAR_SIBLINGS_MAX {
+            let node = self.nodes[at as usize];
+            if node.key == key {
+                return Ok(at);
+            }
+            (last, at, passed) = (at, node.next_sibling, passed + 1);
+        }
+        let is_far = passed == NEAR_SIBLINGS_MAX;
+        if is_far && let Some(&child) = self.far.get(&(parent, key)) {
             return Ok(child);
         }
         if self.nodes.len() >= TREE_NODES_MAX {
             return Err(QueryError::TooLarge { what: "nodes", max: TREE_NODES_MAX });
         }
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
-        self.nodes.push(TreeNode { parent, key, own: 0, total: 0 });
-        self.children.insert((parent, key), child);
+        let next_sibling = if is_far {
+            // Behind the near ones, so that those stay the near ones.
+            self.far.insert((parent, key), child);
+            std::mem::replace(&mut self.nodes[last as usize].next_sibling, child)
+        } else {
+            std::mem::replace(&mut self.nodes[parent as usize].first_child, child)
+        };
+        self.nodes.push(TreeNode { parent, key, first_child: NONE, next_sibling });
         Ok(child)
     }
 
     /// The tree, totals worked out.
     pub(crate) fn finish(self) -> StackTree {
-        let mut nodes = self.nodes;
-        for i in (0..nodes.len()).rev() {
-            let Some(node) = nodes.get_mut(i) else { continue };
-            node.total += node.own;
-            let (parent, total) = (node.parent as usize, node.total);
-            if i > 0
-                && let Some(parent) = nodes.get_mut(parent)
-            {
-                parent.total += total;
-            }
+        let mut totals = self.own;
+        totals.resize(self.nodes.len(), 0);
+        let mut weighing = 0;
+        for (i, node) in self.nodes.iter().enumerate().skip(1).rev() {
+            let total = totals[i];
+            totals[node.parent as usize] += total;
+            weighing += usize::from(total != 0);
         }
-        StackTree { nodes }
-    }
-}
-
-/// The children of every node, those that weigh nothing left out.
-#[derive(Debug)]
-pub(crate) struct Children {
-    /// Node i has the children from `starts[i]` to `starts[i + 1]`.
-    starts: Vec<usize>,
-    children: Vec<u32>,
-}
-
-impl Children {
-    pub(crate) fn of(&self, node: u32) -> &[u32] {
-        let i = node as usize;
-        let range = self.starts.get(i).zip(self.starts.get(i + 1));
-        range.and_then(|(&start, &end)| self.children.get(start..end)).unwrap_or_default()
-    }
-
-    /// How many there are in all.
-    pub(crate) fn len(&self) -> usize {
-        self.children.len()
+        StackTree { nodes: self.nodes, totals, weighing, places: self.places }
     }
 }
 
 impl StackTree {
-    /// The children of every node.
-    pub(crate) fn children(&self) -> Children {
-        let weighing = || self.nodes.iter().enumerate().skip(1).filter(|(_, node)| node.total != 0);
-        let mut starts = vec![0; self.nodes.len() + 1];
-        for (_, node) in weighing() {
-            if let Some(count) = starts.get_mut(node.parent as usize + 1) {
-                *count += 1;
-            }
+    /// All nodes; node 0 is the root.
+    pub(crate) fn nodes(&self) -> &[TreeNode] {
+        &self.nodes
+    }
+
+    /// How many nodes weigh anything, the root not counted.
+    pub(crate) fn weighing(&self) -> usize {
+        self.weighing
+    }
+
+    /// The key of a node; the root's means nothing.
+    pub(crate) fn key(&self, node: u32) -> u32 {
+        self.nodes[node as usize].key
+    }
+
+    /// What the stacks weigh that pass or end at a node.
+    pub(crate) fn total(&self, node: u32) -> i128 {
+        self.totals[node as usize]
+    }
+
+    /// The children of a node that weigh anything, in no particular order.
+    pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
+        let first = self.nodes[node as usize].first_child;
+        let next = |&child: &u32| Some(self.nodes[child as usize].next_sibling).filter(|&next| next != NONE);
+        let all = std::iter::successors(Some(first).filter(|&first| first != NONE), next);
+        all.filter(|&child| self.total(child) != 0)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A tree of (parent, key, own); of equal (parent, key) the later are further nodes, as no builder makes them.
+    pub(crate) fn tree_of(nodes: &[(u32, u32, i128)]) -> StackTree {
+        let mut builder = StackTreeBuilder::new();
+        builder.own.push(3);
+        for (i, &(parent, key, own)) in (1..).zip(nodes) {
+            let next_sibling = std::mem::replace(&mut builder.nodes[parent as usize].first_child, i);
+            builder.nodes.push(TreeNode { parent, key, first_child: NONE, next_sibling });
+            builder.own.push(own);
         }
-        let mut before = 0;
-        for start in &mut starts {
-            before += *start;
-            *start = before;
-        }
-        let mut next = starts.clone();
-        let mut children = vec![0; before];
-        for (i, node) in weighing() {
-            if let Some(next) = next.get_mut(node.parent as usize)
-                && let Some(place) = children.get_mut(*next)
-            {
-                *place = u32::try_from(i).unwrap_or(u32::MAX);
-                *next += 1;
-            }
-        }
-        Children { starts, children }
+        builder.finish()
+    }
+
+    #[test]
+    fn a_node_has_each_child_once_however_many_there_are() {
+        let mut builder = StackTreeBuilder::new();
+        let first: Vec<u32> = (0..100).map(|key| builder.child(ROOT, key).unwrap()).collect();
+        let again: Vec<u32> = (0..100).map(|key| builder.child(ROOT, key).unwrap()).collect();
+        assert_eq!(first, again);
+        assert_eq!(builder.nodes.len(), 101);
+        builder.own = vec![1; 101];
+        let tree = builder.finish();
+        let mut children: Vec<u32> = tree.children(ROOT).collect();
+        children.sort_unstable();
+        assert_eq!(children, (1..=100).collect::<Vec<_>>());
+        assert_eq!((tree.total(ROOT), tree.weighing()), (101, 100));
     }
 }

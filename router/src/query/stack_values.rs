@@ -1,29 +1,53 @@
 //! What labels that look into stacks say of the nodes of one answer: which nodes pass the matchers, and under which values
 //! of the grouped labels a node's stack counts.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use proto::Answer;
 
 use crate::query::frame::{FrameTable, NamedLine, NamedLocations};
 use crate::query::stack_label::{Part, Place, StackLabel, StackMatcher};
 
+/// What a frame says of one part: the id of a text of the table, or a line's number. 0 is "" in either.
+type PartValue = i64;
+
 /// Distinct combinations of values of some labels, by index.
 #[derive(Debug, Default)]
 pub(crate) struct Combinations {
-    ids: HashMap<Vec<String>, u32>,
-    pub(crate) values: Vec<Vec<String>>,
+    ids: HashMap<Box<[PartValue]>, u32, RandomState>,
+    values: Vec<Box<[PartValue]>>,
 }
 
 impl Combinations {
-    fn intern(&mut self, values: Vec<String>) -> u32 {
-        let next = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
-        if let Some(&id) = self.ids.get(&values) {
+    fn intern(&mut self, values: &[PartValue]) -> u32 {
+        if let Some(&id) = self.ids.get(values) {
             return id;
         }
-        self.values.push(values.clone());
-        self.ids.insert(values, next);
-        next
+        let id = u32::try_from(self.values.len()).unwrap_or(u32::MAX);
+        self.values.push(Box::from(values));
+        self.ids.insert(Box::from(values), id);
+        id
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The values of one, which are those of the labels that it was made of.
+    pub(crate) fn texts(
+        &self,
+        id: u32,
+        labels: &[StackLabel],
+        table: &FrameTable,
+    ) -> impl Iterator<Item = (String, String)> {
+        let values = self.values.get(id as usize).map(AsRef::as_ref).unwrap_or_default();
+        let text = |(label, &value): (&StackLabel, &PartValue)| {
+            (label.name().to_owned(), text_of(label.part, value, table).into_owned())
+        };
+        labels.iter().zip(values).map(text)
     }
 }
 
@@ -38,8 +62,8 @@ pub(crate) struct StackGrouping<'a> {
 /// What the nodes of one answer say.
 #[derive(Debug)]
 pub(crate) struct NodeValues {
-    /// Whether stacks that end at a node pass all matchers.
-    pub(crate) passes: Vec<bool>,
+    /// Whether stacks that end at a node pass all matchers; `None`: all do.
+    passes: Option<Vec<bool>>,
     /// The combination of `leaf_*` values of each node.
     pub(crate) leaf: Vec<u32>,
     /// The combinations of `stack_*` values of each location's frames, each once: location i has those from
@@ -51,6 +75,11 @@ pub(crate) struct NodeValues {
 }
 
 impl NodeValues {
+    /// Whether stacks that end at a node pass all matchers.
+    pub(crate) fn passes(&self, node: u32) -> bool {
+        self.passes.as_ref().is_none_or(|passes| passes.get(node as usize).copied().unwrap_or(false))
+    }
+
     /// The combinations of `stack_*` values that a location's frames have.
     pub(crate) fn any(&self, location: u32) -> &[u32] {
         let i = location as usize;
@@ -86,12 +115,14 @@ impl<'a> StackGrouping<'a> {
         any: &mut Combinations,
     ) -> NodeValues {
         let locations = 0..named.len();
-        let leaf_of = |lines: &[NamedLine]| {
-            self.leaf_labels.iter().map(|label| value(label.part, lines.first(), table)).collect::<Vec<_>>()
+        let mut values = Vec::new();
+        let mut leaf_of = |lines: &[NamedLine]| {
+            values.clear();
+            values.extend(self.leaf_labels.iter().map(|label| value(label.part, lines.first(), table)));
+            leaf.intern(&values)
         };
-        let leaf_of_location: Vec<u32> =
-            locations.clone().map(|location| leaf.intern(leaf_of(named.lines(location)))).collect();
-        let leaf_of_empty = leaf.intern(leaf_of(&[]));
+        let leaf_of_location: Vec<u32> = locations.clone().map(|location| leaf_of(named.lines(location))).collect();
+        let leaf_of_empty = leaf_of(&[]);
         let mut out = NodeValues {
             passes: self.passes(answer, named, table),
             leaf: Vec::with_capacity(answer.nodes.len()),
@@ -124,17 +155,24 @@ impl<'a> StackGrouping<'a> {
         let values: Vec<_> = self.any_labels.iter().map(|label| value(label.part, line, table)).collect();
         let left_out = |matcher: &StackMatcher| {
             let place = self.any_labels.iter().position(|label| *label == matcher.label);
-            place.and_then(|i| values.get(i)).is_some_and(|value| matcher.names(value) == matcher.negated)
+            let value = place.and_then(|i| values.get(i));
+            value.is_some_and(|&value| matcher.names(&text_of(matcher.label.part, value, table)) == matcher.negated)
         };
-        if self.matchers.iter().any(left_out) { None } else { Some(any.intern(values)) }
+        if self.matchers.iter().any(left_out) { None } else { Some(any.intern(&values)) }
     }
 
-    fn passes(&self, answer: &Answer, named: &NamedLocations, table: &FrameTable) -> Vec<bool> {
-        let mut passes = vec![true; answer.nodes.len()];
+    /// Whether stacks that end at each node pass all matchers; `None`: there are no matchers.
+    pub(crate) fn passes(&self, answer: &Answer, named: &NamedLocations, table: &FrameTable) -> Option<Vec<bool>> {
+        let mut passes = (!self.matchers.is_empty()).then(|| vec![true; answer.nodes.len()])?;
         for matcher in self.matchers {
             let part = matcher.label.part;
             let leaf_only = matcher.label.place == Place::Leaf;
-            let names = |line: Option<&NamedLine>| matcher.names(&value(part, line, table));
+            // Many locations have the same value.
+            let mut known: HashMap<PartValue, bool, RandomState> = HashMap::default();
+            let mut names = |line: Option<&NamedLine>| {
+                let value = value(part, line, table);
+                *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
+            };
             let location_named: Vec<bool> = (0..named.len())
                 .map(|location| {
                     let lines = named.lines(location);
@@ -156,20 +194,28 @@ impl<'a> StackGrouping<'a> {
                 }
             }
         }
-        passes
+        Some(passes)
     }
 }
 
-/// What a frame says of one part; "" where there is no frame.
-fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> String {
-    let Some(line) = line else { return String::new() };
-    let Some(frame) = table.frames.get(line.frame as usize) else { return String::new() };
+/// What a frame says of one part; 0 where there is no frame.
+fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> PartValue {
+    let Some(line) = line else { return 0 };
+    let Some(frame) = table.frames.get(line.frame as usize) else { return 0 };
     match part {
-        Part::Function => table.text(frame.key.name).to_owned(),
-        Part::File => table.text(frame.key.file).to_owned(),
-        Part::Binary => table.text(frame.key.binary).to_owned(),
-        Part::FrameType => table.text(frame.key.frame_type).to_owned(),
-        Part::Line if line.line > 0 => line.line.to_string(),
-        Part::Line => String::new(),
+        Part::Function => i64::from(frame.key.name),
+        Part::File => i64::from(frame.key.file),
+        Part::Binary => i64::from(frame.key.binary),
+        Part::FrameType => i64::from(frame.key.frame_type),
+        // What is unknown is 0, and nothing else is meant by what is below.
+        Part::Line => line.line.max(0),
+    }
+}
+
+fn text_of(part: Part, value: PartValue, table: &FrameTable) -> Cow<'_, str> {
+    match part {
+        Part::Line if value == 0 => Cow::Borrowed(""),
+        Part::Line => Cow::Owned(value.to_string()),
+        _ => Cow::Borrowed(u32::try_from(value).map_or("", |id| table.text(id))),
     }
 }

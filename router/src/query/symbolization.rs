@@ -1,6 +1,8 @@
 //! How many of a flame graph's frames have names, and why the others have none.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
 
 use crate::query::frame::{FrameTable, Unnamed};
 use crate::query::stack_tree::StackTree;
@@ -24,55 +26,81 @@ pub(crate) struct UnnamedShare {
     pub(crate) value: i128,
 }
 
-/// What is still to be done on the way through the tree.
-enum Visit {
-    Enter(u32),
-    Leave(u32),
+/// The reasons on the ways from the root, as sets, so that nodes only have a number: each is one before it and one reason more.
+/// The ways of one program have few reasons, so going through a set takes no time.
+struct Ways {
+    /// (set without it, reason).
+    sets: Vec<(u32, u32)>,
+    known: HashMap<(u32, u32), u32, RandomState>,
+}
+
+/// The number of the empty set.
+const NO_REASONS: u32 = 0;
+
+/// In place of a set: nothing that weighs anything passes the node.
+const NO_WAY: u32 = u32::MAX;
+
+impl Ways {
+    fn new() -> Self {
+        Self { sets: vec![(NO_REASONS, u32::MAX)], known: HashMap::default() }
+    }
+
+    fn has(&self, mut set: u32, why: u32) -> bool {
+        while set != NO_REASONS {
+            let (rest, one) = self.sets[set as usize];
+            if one == why {
+                return true;
+            }
+            set = rest;
+        }
+        false
+    }
+
+    fn with(&mut self, set: u32, why: u32) -> u32 {
+        *self.known.entry((set, why)).or_insert_with(|| {
+            self.sets.push((set, why));
+            // There are fewer than nodes.
+            u32::try_from(self.sets.len() - 1).unwrap_or(NO_REASONS)
+        })
+    }
 }
 
 impl Symbolization {
     /// Of a tree whose keys are frames, before it is pruned.
     pub(crate) fn of(tree: &StackTree, table: &FrameTable) -> Self {
-        let children = tree.children();
         let mut seen = vec![false; table.frames.len()];
-        let mut shares: BTreeMap<u32, (usize, i128)> = BTreeMap::new();
-        // How many frames of each reason are above the place in the tree.
-        let mut above = vec![0_usize; table.unnamed.len()];
-        let mut visits: Vec<Visit> = children.of(0).iter().map(|&child| Visit::Enter(child)).collect();
+        let mut shares: Vec<(usize, i128)> = vec![(0, 0); table.unnamed.len()];
+        let mut ways = Ways::new();
+        let mut way_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
+        way_of.push(NO_REASONS);
         let mut out = Self::default();
-        while let Some(visit) = visits.pop() {
-            let node = match visit {
-                Visit::Leave(why) => {
-                    if let Some(above) = above.get_mut(why as usize) {
-                        *above -= 1;
-                    }
-                    continue;
-                }
-                Visit::Enter(node) => node,
-            };
-            let Some(content) = tree.nodes.get(node as usize) else { continue };
-            let Some(frame) = table.frames.get(content.key as usize) else { continue };
-            let is_new = seen.get_mut(content.key as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-            out.frames += usize::from(is_new);
-            match frame.unnamed {
-                None => out.named += usize::from(is_new),
-                Some(why) => {
-                    let (frames, value) = shares.entry(why).or_default();
-                    *frames += usize::from(is_new);
-                    if let Some(above) = above.get_mut(why as usize) {
-                        *value += if *above == 0 { content.total } else { 0 };
-                        *above += 1;
-                    }
-                    visits.push(Visit::Leave(why));
-                }
+        // Parents stand before their children.
+        for (i, node) in (1..).zip(tree.nodes().iter().skip(1)) {
+            let (above, total) = (way_of[node.parent as usize], tree.total(i));
+            if above == NO_WAY || total == 0 {
+                way_of.push(NO_WAY);
+                continue;
             }
-            visits.extend(children.of(node).iter().map(|&child| Visit::Enter(child)));
+            let frame = &table.frames[node.key as usize];
+            let is_new = usize::from(!std::mem::replace(&mut seen[node.key as usize], true));
+            out.frames += is_new;
+            let Some(why) = frame.unnamed else {
+                out.named += is_new;
+                way_of.push(above);
+                continue;
+            };
+            let (frames, value) = &mut shares[why as usize];
+            *frames += is_new;
+            if ways.has(above, why) {
+                way_of.push(above);
+            } else {
+                *value += total;
+                way_of.push(ways.with(above, why));
+            }
         }
-        let share = |(why, (frames, value)): (u32, (usize, i128))| {
-            let why = table.unnamed.get(why as usize)?.clone();
-            Some(UnnamedShare { why, frames, value })
-        };
-        out.unnamed = shares.into_iter().filter_map(share).collect();
+        let shares = table.unnamed.iter().zip(shares).filter(|(_, (frames, _))| *frames > 0);
+        let share = |(why, (frames, value)): (&Unnamed, _)| UnnamedShare { why: why.clone(), frames, value };
+        out.unnamed = shares.map(share).collect();
         out.unnamed.sort_unstable();
         out
     }

@@ -259,10 +259,12 @@ fn deep_inlining_everywhere_does_not_multiply_an_answer() {
 
     let object = ObjectKey { build_id: Some(&id), file: "" };
     let answers = store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO);
+    assert_eq!(store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO), answers);
     let frames: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(frames[0].len(), deepest, "few are as deep as they are");
-    assert!(frames.iter().map(Vec::len).sum::<usize>() <= 20_000 * (FRAMES_PER_ADDRESS_MAX + 1));
+    assert!(frames.iter().map(|frames| frames.len()).sum::<usize>() <= 20_000 * (FRAMES_PER_ADDRESS_MAX + 1));
     assert!(frames.iter().all(|frames| &*frames.last().unwrap().function == "deep"));
+    assert_eq!(depth(address), deepest, "what was told less of is not remembered so");
 }
 
 #[test]

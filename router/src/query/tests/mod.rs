@@ -3,10 +3,13 @@
 mod catalog;
 mod flamegraphs;
 mod naive_node;
+mod oracle;
 mod promql;
 mod properties;
+mod random_answer;
 mod ranges;
 mod refusals;
+mod speed;
 
 use std::sync::Arc;
 use std::time::Duration;

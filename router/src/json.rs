@@ -1,0 +1,108 @@
+//! JSON as it is written, piece by piece: answers are long lists, and a tree of them in memory would cost more than the rest.
+//!
+//! Whoever writes takes care of brackets, commas and colons; texts and numbers are right by themselves.
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct JsonText(Vec<u8>);
+
+impl JsonText {
+    /// With room for so many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self(Vec::with_capacity(bytes))
+    }
+
+    /// Makes room for so many bytes more.
+    pub(crate) fn reserve(&mut self, bytes: usize) {
+        self.0.reserve(bytes);
+    }
+
+    /// What is JSON already.
+    pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
+        self.0.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    /// A text, in quotes.
+    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
+        // Writing to memory cannot fail, and any text can be written.
+        let _infallible = serde_json::to_writer(&mut self.0, text);
+        self
+    }
+
+    /// A whole number.
+    pub(crate) fn number(&mut self, number: impl itoa::Integer) -> &mut Self {
+        self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        self
+    }
+
+    /// A sum; nearly all have 64 bits, and those are written faster.
+    pub(crate) fn sum(&mut self, sum: i128) -> &mut Self {
+        match i64::try_from(sum) {
+            Ok(short) => self.number(short),
+            Err(_long) => self.number(sum),
+        }
+    }
+
+    /// What was written elsewhere.
+    pub(crate) fn append(&mut self, other: &Self) -> &mut Self {
+        self.0.extend_from_slice(&other.0);
+        self
+    }
+
+    /// Each of a list, with commas between them.
+    pub(crate) fn list<T>(
+        &mut self,
+        items: impl IntoIterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T),
+    ) -> &mut Self {
+        self.raw("[");
+        for (i, item) in items.into_iter().enumerate() {
+            if i > 0 {
+                self.raw(",");
+            }
+            write(self, item);
+        }
+        self.raw("]")
+    }
+
+    /// Texts by their names.
+    pub(crate) fn object<'a>(&mut self, members: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
+        self.raw("{");
+        for (i, (name, value)) in members.into_iter().enumerate() {
+            self.raw(if i > 0 { "," } else { "" }).text(name).raw(":").text(value);
+        }
+        self.raw("}")
+    }
+
+    /// How many bytes there are so far.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_was_meant() {
+        let mut json = JsonText::default();
+        json.list([i128::MIN, -1, 0, i128::from(i64::MAX) + 1], |json, sum| {
+            json.sum(sum);
+        });
+        assert_eq!(
+            String::from_utf8(json.into_bytes()).unwrap(),
+            "[-170141183460469231731687303715884105728,-1,0,9223372036854775808]"
+        );
+        let hostile = "\"\\\n\u{0}</script>\u{2028}ü";
+        let mut json = JsonText::default();
+        json.object([(hostile, hostile), ("", "")]);
+        let read: serde_json::Value = serde_json::from_slice(&json.into_bytes()).unwrap();
+        assert_eq!(read, serde_json::json!({hostile: hostile, "": ""}));
+    }
+}
