@@ -141,10 +141,7 @@ impl Server {
 
     /// Largest resident memory so far, in bytes.
     pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib << 10)
+        peak_rss_bytes(&self.pid()?.to_string())
     }
 
     /// The counter whose name ends so.
@@ -174,6 +171,14 @@ impl Drop for Server {
             drop(child.wait());
         }
     }
+}
+
+/// Largest resident memory of a process so far, in bytes; `pid`: or `self`.
+pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
 }
 
 fn allocated_bytes(path: &Path) -> anyhow::Result<u64> {

@@ -1,23 +1,19 @@
 //! All requests of a run, made before the first is sent, so that making them takes no CPU from what is measured.
 
+use std::collections::HashSet;
+
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use super::corpus::Corpus;
-use super::random::{Random, Zipf};
-use super::request::{Drawn, POD_THREADS, PodSamples, build};
-use super::{
-    HOST_PODS, HOST_REQUESTS, INTERVAL_NS, Mix, PERIOD_NS, POD_SAMPLES, REQUEST_SAMPLES, SERVICES, WORKLOAD_NS,
-};
+use super::batch::BatchBuilder;
+use super::fleet::{Days, Fleet, HostSamples, Plan};
+use super::{Corpus, HOST_PODS, HOST_REQUESTS, Mix, REQUEST_SAMPLES, WORKLOAD_NS, request};
 
-/// Every so many samples of a pod, one is the next of the service's stacks in turn: rare ones come up, too, and none is left out.
-const TURN_SAMPLES: usize = 32;
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
 /// What is sent in one ingest, in this order.
 #[derive(Debug)]
 pub(crate) struct Workload {
-    pub(crate) mix: Mix,
     seed: u64,
     /// Encoded, not compressed: as the peers were sent theirs.
     pub(crate) requests: Vec<Vec<u8>>,
@@ -29,49 +25,52 @@ pub(crate) struct Workload {
     /// Different stacks, and pods, that were really drawn.
     unique_stacks: usize,
     pub(crate) pods: usize,
+    /// Name of a service that is in it.
+    pub(crate) service: String,
     encoded_bytes: usize,
+    corpus: Value,
 }
 
 impl Workload {
     /// At least `samples`, in whole requests, over the 15 minutes before `end_ns`.
     ///
     /// Up to 15 minutes of the mix, fewer samples are less time; beyond, more are more hosts.
-    pub(crate) fn new(mix: Mix, seed: u64, samples: u64, end_ns: u64) -> Self {
-        let generator = Generator {
-            mix,
-            corpus: Corpus::new(mix, seed),
-            zipf: Zipf::new(mix.service_stacks(), mix.zipf_exponent()),
-            seed,
-        };
+    ///
+    /// # Errors
+    /// The corpora cannot be read.
+    pub(crate) fn new(mix: Mix, seed: u64, samples: u64, end_ns: u64) -> anyhow::Result<Self> {
+        let corpus = Corpus::load(mix)?;
         let count = samples.div_ceil(REQUEST_SAMPLES as u64) as usize;
         let start_ns = end_ns - WORKLOAD_NS;
-        let mut seen = vec![false; generator.corpus.stacks.len()];
-        let requests: Vec<Vec<u8>> = (0..count)
-            .map(|number| {
-                let (host, interval) = generator.place(number);
-                let pods = generator.pods(host, interval, start_ns);
-                pods.iter().flat_map(|pod| &pod.samples).for_each(|drawn| seen[drawn.stack] = true);
-                build(&generator.corpus, host, start_ns + interval as u64 * INTERVAL_NS, &pods).encode_to_vec()
+        let (mut seen, mut hosts) = (HashSet::new(), HashSet::new());
+        let builder = BatchBuilder::new(&corpus);
+        let requests: Vec<Vec<u8>> = intervals(&corpus, seed, start_ns)
+            .take(count)
+            .map(|host| {
+                hosts.insert(host.host);
+                let drawn = host.pods.iter().flat_map(|pod| pod.samples.iter().map(|drawn| (pod.service, drawn.stack)));
+                seen.extend(drawn);
+                request::build(&builder.build(&host), host.start_ns).encode_to_vec()
             })
             .collect();
-        let hosts = (0..count).map(|number| generator.place(number).0 + 1).max().unwrap_or(0);
-        Self {
-            mix,
+        Ok(Self {
             seed,
             samples: (count * REQUEST_SAMPLES) as u64,
             start_ns,
             end_ns,
-            unique_stacks: seen.iter().filter(|&&seen| seen).count(),
-            pods: hosts * HOST_PODS,
+            unique_stacks: seen.len(),
+            pods: hosts.len() * HOST_PODS,
+            service: corpus.services[0].name.clone(),
             encoded_bytes: requests.iter().map(Vec::len).sum(),
+            corpus: corpus.describe(),
             requests,
-        }
+        })
     }
 
     /// Its parameters.
     pub(crate) fn describe(&self) -> Value {
         json!({
-            "mix": format!("{:?}", self.mix),
+            "corpus": self.corpus,
             "seed": self.seed,
             "requests": self.requests.len(),
             "samples": self.samples,
@@ -84,54 +83,19 @@ impl Workload {
     }
 }
 
+/// In the order of time, hosts of the mix in turn; then further hosts, likewise.
+fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = HostSamples> {
+    let pods = corpus.mix.pods();
+    (0..).flat_map(move |round| {
+        let first_pod = round * pods;
+        Fleet::new(corpus, Plan { seed, first_pod, pods, start_ns, intervals: HOST_REQUESTS as u64, days: Days::Full })
+    })
+}
+
 /// The end of the last hour in UTC: 15 minutes before it lie in one partition, and the time of a run changes no figure.
 pub(crate) fn last_full_hour_ns() -> u64 {
     let now_ns = jiff::Timestamp::now().as_nanosecond().max(0) as u64;
     now_ns - now_ns % HOUR_NS
-}
-
-struct Generator {
-    mix: Mix,
-    corpus: Corpus,
-    zipf: Zipf,
-    seed: u64,
-}
-
-impl Generator {
-    /// Host and interval of a request: in the order of time, hosts of the mix in turn; then further hosts, likewise.
-    fn place(&self, number: usize) -> (usize, usize) {
-        let hosts = self.mix.pods() / HOST_PODS;
-        let (round, within) = (number / (hosts * HOST_REQUESTS), number % (hosts * HOST_REQUESTS));
-        (round * hosts + within % hosts, within / hosts)
-    }
-
-    fn pods(&self, host: usize, interval: usize, start_ns: u64) -> Vec<PodSamples> {
-        let pods = (0..HOST_PODS).map(|on_host| {
-            let pod = host * HOST_PODS + on_host;
-            // Stream 1 of the seed; a pod's interval has a sequence of its own, so requests can be made in any order.
-            let mut random = Random::new(self.seed.wrapping_add(1 << 32), (pod * HOST_REQUESTS + interval) as u64);
-            let interval_ns = start_ns + interval as u64 * INTERVAL_NS;
-            let samples = (0..POD_SAMPLES).map(|i| self.sample(pod, interval, i, interval_ns, &mut random)).collect();
-            PodSamples { pod, service: pod % SERVICES, samples }
-        });
-        pods.collect()
-    }
-
-    fn sample(&self, pod: usize, interval: usize, number: usize, interval_ns: u64, random: &mut Random) -> Drawn {
-        let stacks = &self.corpus.services[pod % SERVICES].stacks;
-        let of_pod = interval * POD_SAMPLES + number;
-        let within = if of_pod.is_multiple_of(TURN_SAMPLES) {
-            let pods_of_service = self.mix.pods().div_ceil(SERVICES);
-            (of_pod / TURN_SAMPLES * pods_of_service + pod / SERVICES) % stacks.len()
-        } else {
-            self.zipf.draw(random)
-        };
-        let thread = random.below(POD_THREADS as usize) as u32;
-        // Two CPUs, each on its own timer; at least 1 ns after the start, because windows leave their start out.
-        let tick_ns = (number / 2) as u64 * PERIOD_NS;
-        let time_ns = interval_ns + tick_ns + 1 + random.below(PERIOD_NS as usize - 1) as u64;
-        Drawn { stack: stacks.start + within, thread, time_ns: time_ns.min(interval_ns + INTERVAL_NS - 1) }
-    }
 }
 
 #[cfg(test)]
