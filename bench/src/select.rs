@@ -1,5 +1,6 @@
 //! Selections over a store, in this process: flame graphs and series over spans as far as the data reaches.
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -33,10 +34,13 @@ const STEPS: i64 = 60;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    store: StoreArguments,
+    own: StoreArguments,
     /// Hours of the fleet that are stored first; selections reach as far
     #[arg(long, default_value_t = 2)]
     hours: u64,
+    /// Takes the store that bench storage --keep left here, in place of one of its own
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "seed"])]
+    store: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +50,12 @@ enum Kind {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let mut report = Report::start(None, &arguments.store.folder, arguments.store.save.as_deref())?;
-    let store = Store::fill(&arguments.store, arguments.hours)?.reopen()?;
+    let own = &arguments.own;
+    let mut report = Report::start(None, arguments.store.as_ref().unwrap_or(&own.folder), own.save.as_deref())?;
+    let store = match &arguments.store {
+        Some(folder) => Store::open(folder)?,
+        None => Store::fill(own, arguments.hours, None)?.reopen()?,
+    };
     report.add("storage", store.figures.clone())?;
     for (name, span_ns) in SPANS {
         // Room for the shifts at the other end.
@@ -121,4 +129,27 @@ fn check_everything(store: &Store) -> anyhow::Result<()> {
     let want = i128::from(store.samples) * i128::from(PERIOD_NS);
     ensure!(sum == want, "the store has {sum} ns of CPU, it was given {want}");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generator::Mix;
+
+    #[test]
+    fn what_is_stored_is_selected_also_after_opening_it_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = StoreArguments { mix: Mix::L, hosts: Some(1), seed: 5, folder: folder.path().to_owned(), save: None };
+        let kept = folder.path().join("kept");
+        let store = Store::fill(&own, 1, Some(&kept)).unwrap();
+        check_everything(&store).unwrap();
+        let store = store.reopen().unwrap();
+        check_everything(&store).unwrap();
+        drop(store);
+        let store = Store::open(&kept).unwrap();
+        check_everything(&store).unwrap();
+        let figures = measure(&store, "5 m", 300 * SECOND_NS, Some("java-service"), Kind::FlameGraph).unwrap();
+        assert!(figures["samples_mean"].as_u64().unwrap() > 0 && figures["cells"].as_u64().unwrap() > 10, "{figures}");
+        assert!(Store::fill(&own, 1, Some(&kept)).is_err(), "a folder that exists is nobody's to write into");
+    }
 }

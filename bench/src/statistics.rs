@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
+use std::time::Instant;
 
 use clap::Args;
 use foldhash::fast::FixedState;
+use proto::Batch;
 use serde_json::{Value, json};
 
-use crate::generator::{Corpus, Days, Drawn, Fleet, HOST_REQUESTS, Mix, Plan};
+use crate::generator::{BatchBuilder, Corpus, Days, Drawn, Fleet, HOST_REQUESTS, HostSamples, Mix, Plan};
 use crate::report::{print, rounded};
 
 /// Prints what a mix is like: stacks, threads, times, entropies.
@@ -19,6 +21,8 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
+/// Whose times are looked at together.
+type Key = fn(&Seen) -> (u64, u32);
 type Set<T> = HashSet<T, FixedState>;
 type Map<K, V> = HashMap<K, V, FixedState>;
 
@@ -42,9 +46,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     print(&json!({"measure": "corpus", "corpus": corpus.describe()}))?;
     let (samples, tree) = play(&corpus, arguments.seed);
     print(&json!({"measure": "stacks", "mix": format!("{:?}", arguments.mix), "figures": tree}))?;
+    print(&json!({"measure": "generator", "figures": speed(&corpus, arguments.seed)}))?;
     print(&json!({"measure": "rows", "figures": rows(&samples)}))?;
     print(&json!({"measure": "jitter_ns", "figures": jitter(&corpus)}))?;
-    let keys: [(&str, fn(&Seen) -> (u64, u32)); 3] = [
+    let keys: [(&str, Key); 3] = [
         ("times of a pod", |seen| (seen.pod, 0)),
         ("times of a CPU of a pod", |seen| (seen.pod, seen.cpu)),
         ("times of a thread of a pod", |seen| (seen.pod, seen.thread)),
@@ -55,22 +60,35 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Samples that one core makes in a second.
+fn speed(corpus: &Corpus, seed: u64) -> Value {
+    let of = |build: &mut dyn FnMut(&HostSamples) -> Batch| {
+        let began = Instant::now();
+        let samples: usize = Fleet::new(corpus, fifteen_minutes(corpus, seed))
+            .flat_map(|host| build(&host).series)
+            .map(|series| series.samples.len())
+            .sum();
+        rounded(samples as f64 / began.elapsed().as_secs_f64())
+    };
+    let mut builder = BatchBuilder::new(corpus);
+    let new = of(&mut |host| builder.build_new(host));
+    let whole = of(&mut |host| builder.build(host));
+    json!({"samples_per_s_whole_batches": whole, "samples_per_s_new_definitions_only": new})
+}
+
+fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
+    let (pods, intervals) = (corpus.mix.pods(), HOST_REQUESTS as u64);
+    Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, days: Days::Full }
+}
+
 /// 15 minutes, by time in each pod, and the figures of their stacks.
 fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
-    let plan = Plan {
-        seed,
-        first_pod: 0,
-        pods: corpus.mix.pods(),
-        start_ns: 0,
-        intervals: HOST_REQUESTS as u64,
-        days: Days::Full,
-    };
     let mut stacks: Map<_, u32> = Map::default();
     let mut threads: Map<(u64, u32), Set<u32>> = Map::default();
     let (mut prefixes, mut locations, mut frames) = (Set::default(), Set::default(), 0);
     let mut samples = Vec::new();
     let mut buffer = Vec::new();
-    for host in Fleet::new(corpus, plan) {
+    for host in Fleet::new(corpus, fifteen_minutes(corpus, seed)) {
         for pod in &host.pods {
             for &Drawn { time_ns, stack, tid, cpu, .. } in &pod.samples {
                 let next = stacks.len() as u32;
@@ -123,9 +141,8 @@ fn rows(samples: &[Seen]) -> Value {
         json!({"rows": stacks.len(), "stacks_mean": mean(stacks.len()), "stacks_and_threads_mean": mean(pairs.len())})
     };
     let span = |seen: &Seen| (seen.pod, seen.time_ns / TEN_MINUTES_NS);
-    let after_same_thread = |threads: &mut Map<(u64, u32), u32>, seen: &Seen| {
-        threads.insert((seen.pod, seen.thread), seen.stack)
-    };
+    let after_same_thread =
+        |threads: &mut Map<(u64, u32), u32>, seen: &Seen| threads.insert((seen.pod, seen.thread), seen.stack);
     let mut threads = Map::default();
     let repeated = samples.iter().filter(|seen| after_same_thread(&mut threads, seen) == Some(seen.stack)).count();
     json!({
@@ -166,7 +183,7 @@ fn jitter(corpus: &Corpus) -> Value {
 }
 
 /// Of the times of each key in their order: entropy of differences, and of differences of differences.
-fn times(samples: &[Seen], key: fn(&Seen) -> (u64, u32)) -> Value {
+fn times(samples: &[Seen], key: Key) -> Value {
     let mut last: Map<(u64, u32), (u64, Option<i64>)> = Map::default();
     let (mut deltas, mut twice) = (Vec::new(), Vec::new());
     for seen in samples {

@@ -12,12 +12,15 @@ use clap::Args;
 use proto::{Batch, Command, Entry};
 use serde_json::{Value, json};
 use storage_engine::{Config, Engine, Outcome, Position};
+use tempfile::TempDir;
 
 use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, Plan, last_full_hour_ns};
 use crate::report::{Report, rounded};
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const HOURS_MAX: u64 = 400 * 24;
+/// Beside a store: what is in it.
+const ABOUT: &str = "bench.json";
 /// Those of `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 256 << 20;
@@ -27,13 +30,13 @@ const CACHE_BYTES: usize = 256 << 20;
 pub(crate) struct StoreArguments {
     /// H: 40 pods of builds and compilers. L: 24 pods of small services
     #[arg(long, value_enum, default_value_t = Mix::H)]
-    mix: Mix,
+    pub(crate) mix: Mix,
     /// Hosts of 8 pods [default: those of the mix]
     #[arg(long)]
-    hosts: Option<usize>,
+    pub(crate) hosts: Option<usize>,
     /// The same seed makes the same samples
     #[arg(long, default_value_t = 1)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// Folder for the store, on the disk to measure; it is removed at the end
     #[arg(long, default_value_os_t = std::env::temp_dir())]
     pub(crate) folder: PathBuf,
@@ -50,6 +53,9 @@ pub(crate) struct Arguments {
     /// Hours of the fleet, ending with the last full hour
     #[arg(long, default_value_t = 24)]
     hours: u64,
+    /// Keeps the store in this new folder, for bench select --store
+    #[arg(long, value_name = "FOLDER")]
+    keep: Option<PathBuf>,
 }
 
 /// A store and what went into it.
@@ -63,7 +69,9 @@ pub(crate) struct Store {
     /// Name of a service that is in it.
     pub(crate) service: String,
     pub(crate) figures: Value,
-    folder: tempfile::TempDir,
+    folder: PathBuf,
+    /// Removes it when it is dropped.
+    _temporary: Option<TempDir>,
 }
 
 /// Time that went where.
@@ -77,17 +85,17 @@ struct Costs {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut report = Report::start(None, &arguments.store.folder, arguments.store.save.as_deref())?;
-    let store = Store::fill(&arguments.store, arguments.hours)?;
+    let store = Store::fill(&arguments.store, arguments.hours, arguments.keep.as_deref())?;
     report.add("storage", store.figures)?;
     report.finish()
 }
 
 impl Store {
-    /// Stores this many hours of the fleet.
+    /// Stores this many hours of the fleet; `keep`: in this folder, which must not exist yet.
     ///
     /// # Errors
     /// The corpora cannot be read, or the engine refuses or fails.
-    pub(crate) fn fill(arguments: &StoreArguments, hours: u64) -> anyhow::Result<Self> {
+    pub(crate) fn fill(arguments: &StoreArguments, hours: u64, keep: Option<&Path>) -> anyhow::Result<Self> {
         ensure!((1..=HOURS_MAX).contains(&hours), "--hours {hours}: it must be from 1 to {HOURS_MAX}");
         let corpus = Corpus::load(arguments.mix)?;
         let pods = arguments.hosts.map_or(arguments.mix.pods(), |hosts| hosts * crate::generator::HOST_PODS);
@@ -96,13 +104,18 @@ impl Store {
         let start_ns = end_ns - hours * HOUR_NS;
         let intervals = hours * HOUR_NS / INTERVAL_NS;
         let plan = Plan { seed: arguments.seed, first_pod: 0, pods, start_ns, intervals, days: Days::Daily };
-        let folder = tempfile::Builder::new()
-            .prefix("varve-bench-")
-            .tempdir_in(&arguments.folder)
-            .with_context(|| format!("--folder {}", arguments.folder.display()))?;
-        let engine = open(folder.path())?;
+        let temporary = match keep {
+            Some(folder) => {
+                fs::create_dir(folder).with_context(|| format!("--keep {}", folder.display()))?;
+                None
+            }
+            None => Some(temporary(&arguments.folder)?),
+        };
+        let folder = keep.or(temporary.as_ref().map(TempDir::path)).context("no folder")?.to_owned();
+        let generator_rss_bytes = crate::server::peak_rss_bytes("self")?;
+        let engine = open(&folder)?;
         let (samples, costs) = ingest(&engine, &corpus, plan)?;
-        let disk_bytes = directory_bytes(folder.path())?;
+        let disk_bytes = directory_bytes(&folder)?;
         let per_s = |time: Duration| rounded(samples as f64 / time.as_secs_f64());
         let flush: Duration = costs.flushes.iter().sum();
         let figures = json!({
@@ -123,10 +136,33 @@ impl Store {
             "flush_ms_max": costs.flushes.iter().max().map(|time| rounded(time.as_secs_f64() * 1e3)),
             "dictionary_bytes_in_memory": engine.dictionary_bytes(),
             "peak_rss_bytes": crate::server::peak_rss_bytes("self")?,
+            "peak_rss_bytes_of_generator": generator_rss_bytes,
         });
         let (start_ns, end_ns) = (start_ns.cast_signed(), end_ns.cast_signed());
         let service = corpus.services[0].name.clone();
-        Ok(Self { engine, start_ns, end_ns, samples, service, figures, folder })
+        let about = json!({"start_ns": start_ns, "end_ns": end_ns, "samples": samples, "service": service});
+        fs::write(folder.join(ABOUT), about.to_string())?;
+        Ok(Self { engine, start_ns, end_ns, samples, service, figures, folder, _temporary: temporary })
+    }
+
+    /// Opens what `bench storage --keep` left.
+    ///
+    /// # Errors
+    /// There is no such store.
+    pub(crate) fn open(folder: &Path) -> anyhow::Result<Self> {
+        let about = fs::read(folder.join(ABOUT)).with_context(|| format!("--store {}", folder.display()))?;
+        let figures: Value = serde_json::from_slice(&about)?;
+        let number = |name: &str| figures[name].as_i64().with_context(|| format!("{ABOUT} has no {name}"));
+        Ok(Self {
+            engine: open(folder)?,
+            start_ns: number("start_ns")?,
+            end_ns: number("end_ns")?,
+            samples: number("samples")?.cast_unsigned(),
+            service: figures["service"].as_str().unwrap_or_default().to_owned(),
+            figures,
+            folder: folder.to_owned(),
+            _temporary: None,
+        })
     }
 
     /// Opens it again, so that nothing of it is in the engine's memory.
@@ -134,8 +170,13 @@ impl Store {
         let Self { engine, folder, .. } = self;
         // Two engines cannot have one directory.
         drop(engine);
-        Ok(Self { engine: open(folder.path())?, folder, ..self })
+        Ok(Self { engine: open(&folder)?, folder, ..self })
     }
+}
+
+fn temporary(folder: &Path) -> anyhow::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("varve-bench-").tempdir_in(folder);
+    made.with_context(|| format!("--folder {}", folder.display()))
 }
 
 fn open(folder: &Path) -> anyhow::Result<Engine> {
@@ -148,12 +189,12 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
 }
 
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
-    let (builder, mut costs, mut samples) = (BatchBuilder::new(corpus), Costs::default(), 0);
+    let (mut builder, mut costs, mut samples) = (BatchBuilder::new(corpus), Costs::default(), 0);
     let mut fleet = Fleet::new(corpus, plan);
     for index in 1.. {
         let began = Instant::now();
         let Some(host) = fleet.next() else { break };
-        let batch = builder.build(&host);
+        let batch = builder.build_new(&host);
         costs.generate += began.elapsed();
         samples += apply(engine, index, host.start_ns + INTERVAL_NS, &batch, &mut costs)?;
         if engine.wants_flush() {

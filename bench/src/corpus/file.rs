@@ -195,8 +195,11 @@ mod tests {
 
     fn recording() -> Recording {
         let mapping = |file: &str, build_id: &str| Mapping { file: file.to_owned(), build_id: build_id.to_owned() };
-        let location = |mapping, address, frame_type: &str, lines| {
-            Location { mapping, address, frame_type: frame_type.to_owned(), lines }
+        let location = |mapping, address, frame_type: &str, lines| Location {
+            mapping,
+            address,
+            frame_type: frame_type.to_owned(),
+            lines,
         };
         Recording {
             program: "p".to_owned(),

@@ -19,7 +19,7 @@ pub(crate) struct Corpus {
     pub(crate) dictionary: Dictionary,
     /// By location.
     pub(crate) hashes: Vec<u128>,
-    pub(crate) is_kernel: Vec<bool>,
+    is_kernel: Vec<bool>,
     pub(crate) services: Vec<Service>,
 }
 
@@ -62,13 +62,7 @@ impl Corpus {
             let donor = fill.map(|fill| fill.donor(payloads)).transpose()?;
             let donor = donor.as_ref().zip(fill).map(|(donor, fill)| (donor, fill.offset, fill.step));
             let pods = (0..mix.pods()).filter(|pod| pod % SERVICES == number).count();
-            services.push(Service::new(
-                &read(program)?,
-                donor,
-                &mut dictionary,
-                pods,
-                mix.service_stacks(),
-            )?);
+            services.push(Service::new(&read(program)?, donor, &mut dictionary, pods, mix.service_stacks())?);
         }
         let hashes = (0..dictionary.locations.len() as u32).map(|id| dictionary.location_hash(id)).collect();
         let is_kernel = |location: &Location| {
@@ -76,7 +70,15 @@ impl Corpus {
             dictionary.strings.get(*frame_type) == "kernel"
         };
         let is_kernel = dictionary.locations.iter().map(is_kernel).collect();
-        Ok(Self { mix, dictionary, hashes, is_kernel, services })
+        let mut corpus = Self { mix, dictionary, hashes, is_kernel, services: Vec::new() };
+        services.iter_mut().for_each(|service| service.hash_stacks(&corpus));
+        corpus.services = services;
+        Ok(corpus)
+    }
+
+    /// How many of the locations of a stack, leaf first, are its kernel part.
+    pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
+        leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }
 
     /// What it is made of.
@@ -91,7 +93,7 @@ impl Corpus {
 
 impl Fill {
     fn donor(&self, payloads: Option<&Path>) -> anyhow::Result<Donor> {
-        let Some(folder) = payloads else { return Ok(Donor::of_recording(&read(self.recording)?)) };
+        let Some(folder) = payloads else { return Ok(Donor::of_recording(&read(self.recording)?, self.program)) };
         let (file, frame_type) = self.payload;
         let path = folder.join(file);
         let donor = match frame_type {

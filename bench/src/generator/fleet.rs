@@ -150,3 +150,53 @@ fn load(time_ns: u64) -> f64 {
     let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;
     (1.0 + LOAD_MIN) / 2.0 + (1.0 - LOAD_MIN) / 2.0 * angle.cos()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::generator::{BatchBuilder, Mix};
+
+    #[test]
+    fn days_have_nights_and_pods_that_come_back_as_others() {
+        let corpus = Corpus::load_with(Mix::L, None).unwrap();
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 17_280, days: Days::Daily };
+        let (mut by_hour, mut pods, mut last_ns) = ([0_usize; 24], HashSet::new(), 0);
+        for host in Fleet::new(&corpus, plan) {
+            assert!(last_ns <= host.start_ns);
+            last_ns = host.start_ns;
+            by_hour[(host.start_ns * 24 / DAY_NS) as usize] +=
+                host.pods.iter().map(|pod| pod.samples.len()).sum::<usize>();
+            pods.extend(host.pods.iter().map(|pod| (pod.pod.place, pod.pod.life, pod.pod.tid)));
+        }
+        let full = 720 * 8 * POD_SAMPLES;
+        let part = |hour: usize| by_hour[hour] as f64 / full as f64;
+        assert!((0.98..=1.0).contains(&part(14)) && (0.39..0.43).contains(&part(2)), "{} {}", part(14), part(2));
+        // 8 pods, and about 2 more of each in a day.
+        assert!((14..40).contains(&pods.len()), "{}", pods.len());
+    }
+
+    #[test]
+    fn only_what_is_new_to_a_partition_is_defined_and_the_hashes_are_the_same() {
+        let corpus = Corpus::load_with(Mix::L, None).unwrap();
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 20, days: Days::Full };
+        let mut builder = BatchBuilder::new(&corpus);
+        let mut defined = HashSet::new();
+        for host in Fleet::new(&corpus, plan) {
+            let (all, new) = (builder.build(&host), builder.build_new(&host));
+            assert_eq!(
+                all.dictionary.stacks.keys().collect::<Vec<_>>(),
+                new.dictionary.stacks.keys().collect::<Vec<_>>()
+            );
+            assert_eq!(all.dictionary.pairs, new.dictionary.pairs);
+            assert!(all.dictionary.stacks.values().all(Option::is_some));
+            let is_first = defined.is_empty();
+            let (with, without): (Vec<_>, Vec<_>) =
+                new.dictionary.stacks.into_iter().partition(|(_, stack)| stack.is_some());
+            assert!(without.iter().all(|(hash, _)| defined.contains(hash)));
+            assert!(is_first || with.len() < without.len());
+            defined.extend(with.into_iter().map(|(hash, _)| hash));
+        }
+    }
+}

@@ -6,6 +6,9 @@
 //! is what makes the mix's number of unique stacks, found by playing 15 minutes. What is extrapolated: b beyond the minutes that
 //! were recorded, that a whole service's stacks grow with time as one program's did with samples, and no deployment.
 //!
+//! The mixes' numbers of unique stacks are those that the peers were measured with. Played as they were recorded, five programs
+//! have more, as [`super::service::Service::describe`] tells: so what is rare is drawn from fewer stacks than were recorded.
+//!
 //! While the pool is smaller than the number of rare recorded stacks, neighbours in order of appearance share one of them; later
 //! each has several variants, which [`super::tree`] makes.
 
@@ -71,9 +74,8 @@ mod tests {
         let growth = Growth { common: 10, rare: 100, pool_15m: 50.0, exponent: 0.5 };
         for (quarters, pool) in [(1, 50), (4, 100), (16, 200), (36, 300)] {
             let variants = growth.variants(quarters * 900_000_000_000);
-            let drawn: HashSet<StackKey> = (0..100_000)
-                .map(|i: u32| growth.draw(10 + i % 100, variants, f64::from(i / 100) / 1000.0))
-                .collect();
+            let drawn: HashSet<StackKey> =
+                (0..100_000).map(|i: u32| growth.draw(10 + i % 100, variants, f64::from(i / 100) / 1000.0)).collect();
             assert_eq!(drawn.len(), pool, "{quarters}");
         }
         assert_eq!(growth.draw(3, 9.0, 0.9), StackKey { rank: 3, variant: 0 });

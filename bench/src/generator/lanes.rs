@@ -120,8 +120,7 @@ mod tests {
         samples.extend((1..40).map(|tick| sample(tick * 1000 + 3 + if tick == 5 { 400 } else { 0 }, 7)));
         let frames = Frames { mappings: vec![], functions: vec![], locations: vec![], nodes: vec![] };
         let thread = Thread { pid: 1, tid: 1, name: "t".to_owned(), executable: "e".to_owned() };
-        let recording =
-            Recording { program: "p".to_owned(), period_ns: 1000, frames, threads: vec![thread], samples };
+        let recording = Recording { program: "p".to_owned(), period_ns: 1000, frames, threads: vec![thread], samples };
         let lanes = Lanes::new(&recording);
         let jitters = |phase: usize| {
             let lane = &lanes.rows[phase * POD_CPUS];

@@ -29,7 +29,7 @@ mod workload;
 
 pub(crate) use batch::{BatchBuilder, PROFILE_TYPE};
 pub(crate) use corpus::Corpus;
-pub(crate) use fleet::{Days, Drawn, Fleet, Plan};
+pub(crate) use fleet::{Days, Drawn, Fleet, HostSamples, Plan};
 pub(crate) use workload::{Workload, last_full_hour_ns};
 
 /// Services of either mix; a pod belongs to one.

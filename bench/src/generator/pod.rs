@@ -30,7 +30,8 @@ impl Pod {
         let mut random = Random::of([seed, place, life]);
         // Pods of one service play different phases while there are enough.
         let phase = ((place / SERVICES as u64 + life) % PHASES) as usize;
-        let ticks_at_ns = [(); POD_CPUS].map(|()| TIMER_SLACK_NS + random.below((PERIOD_NS - 2 * TIMER_SLACK_NS) as usize) as u64);
+        let ticks_at_ns =
+            [(); POD_CPUS].map(|()| TIMER_SLACK_NS + random.below((PERIOD_NS - 2 * TIMER_SLACK_NS) as usize) as u64);
         Self { place, life, seed, phase, start: random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
     }
 

@@ -123,9 +123,8 @@ impl<'a> Tables<'a> {
 
     fn resource_profiles(&mut self, start_ns: u64, series: &SeriesSamples) -> ResourceProfiles {
         let labels = series.labels.iter().flat_map(|labels| labels.iter());
-        let (scope, labels): (Vec<_>, Vec<_>) = labels
-            .filter(|label| label.name != PROFILE_TYPE_LABEL)
-            .partition(|label| label.name == SCOPE_LABEL);
+        let (scope, labels): (Vec<_>, Vec<_>) =
+            labels.filter(|label| label.name != PROFILE_TYPE_LABEL).partition(|label| label.name == SCOPE_LABEL);
         let attributes = labels.into_iter().map(|label| KeyValue {
             key: label.original_name.as_ref().unwrap_or(&label.name).clone(),
             value: Some(AnyValue { value: Some(Value::StringValue(label.value.clone())) }),
@@ -142,10 +141,9 @@ impl<'a> Tables<'a> {
             profile_id: (series.fingerprint.0 ^ u128::from(start_ns)).to_be_bytes().to_vec(),
             ..Profile::default()
         };
-        let scope = scope.first().map(|label| InstrumentationScope {
-            name: label.value.clone(),
-            ..InstrumentationScope::default()
-        });
+        let scope = scope
+            .first()
+            .map(|label| InstrumentationScope { name: label.value.clone(), ..InstrumentationScope::default() });
         let scope_profiles = vec![ScopeProfiles { scope, profiles: vec![profile], ..ScopeProfiles::default() }];
         ResourceProfiles { resource, scope_profiles, ..ResourceProfiles::default() }
     }

@@ -3,9 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::ensure;
-use proto::Dictionary;
+use proto::dictionary::stack_hash;
+use proto::{Dictionary, StackHash};
 use serde_json::{Value, json};
 
+use super::corpus::Corpus;
 use super::definitions::Definer;
 use super::donor::{Donor, by_frequency};
 use super::growth::{Growth, StackKey, exponent};
@@ -29,6 +31,8 @@ pub(crate) struct Service {
     tree: Tree,
     /// Nodes of the tree by rank.
     stacks: Vec<u32>,
+    /// By rank: of the user's and the kernel's part.
+    hashes: Vec<(StackHash, StackHash)>,
     pub(crate) growth: Growth,
     /// Part of the new stacks whose leaf is new, too.
     new_leaf: f64,
@@ -89,6 +93,7 @@ impl Service {
             lanes,
             tree: Tree::new(nodes, dictionary.locations.len()),
             stacks: ranked,
+            hashes: Vec::new(),
             growth,
             new_leaf: new_leaf_part(recording),
             filled_from: donor.map(|(donor, ..)| donor.name.clone()).filter(|_| cut > 0),
@@ -125,6 +130,27 @@ impl Service {
             }
         }
         seen.len()
+    }
+
+    /// Hashes the recorded stacks; `corpus` needs no services for that.
+    pub(crate) fn hash_stacks(&mut self, corpus: &Corpus) {
+        let mut locations = Vec::new();
+        let mut hashes = |&stack: &u32| {
+            locations.clear();
+            self.tree.push_locations(stack, &mut locations);
+            let kernel = corpus.kernel_frames(&locations);
+            let hash = |part: &[u32]| {
+                let hashes: Vec<u128> = part.iter().map(|&location| corpus.hashes[location as usize]).collect();
+                stack_hash(&hashes)
+            };
+            (hash(&locations[kernel..]), hash(&locations[..kernel]))
+        };
+        self.hashes = self.stacks.iter().map(&mut hashes).collect();
+    }
+
+    /// Of the user's and the kernel's part of a recorded stack; of others they have to be made each time.
+    pub(crate) fn hashes(&self, key: StackKey) -> Option<(StackHash, StackHash)> {
+        (key.variant == 0).then(|| self.hashes[key.rank as usize])
     }
 
     /// The locations of a stack, leaf first, and, where its leaf is a new place, how far from the recorded one.

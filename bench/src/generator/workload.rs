@@ -100,98 +100,144 @@ pub(crate) fn last_full_hour_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
+    use proto::{Address, Batch, Location};
 
     use super::*;
 
     const END_NS: u64 = 1_767_225_600_000_000_000;
 
-    /// Reads the requests as a receiver does; returns the number of samples, and stacks by their frames.
-    fn read(workload: &Workload) -> (u64, HashSet<String>) {
-        let (mut samples, mut stacks) = (0, HashSet::new());
-        for request in &workload.requests {
-            let request = ExportProfilesServiceRequest::decode(request.as_slice()).unwrap();
-            let tables = request.dictionary.unwrap();
-            let frame = |&index: &i32| {
-                let location = &tables.location_table[index as usize];
-                let name = location.lines.first().map_or("", |line| {
-                    let function = &tables.function_table[line.function_index as usize];
-                    &tables.string_table[function.name_strindex as usize]
-                });
-                let mapping = &tables.mapping_table[location.mapping_index as usize];
-                let file = &tables.string_table[mapping.filename_strindex as usize];
-                format!("{file} {:x} {name}", location.address)
-            };
-            let texts: Vec<String> = tables
-                .stack_table
-                .iter()
-                .map(|stack| stack.location_indices.iter().map(frame).collect::<Vec<_>>().join(";"))
-                .collect();
-            for resource in &request.resource_profiles {
-                for sample in &resource.scope_profiles[0].profiles[0].samples {
-                    assert_eq!(sample.attribute_indices.len(), 2, "thread name and id");
-                    samples += sample.timestamps_unix_nano.len() as u64;
-                    stacks.insert(texts[sample.stack_index as usize].clone());
-                    for &time in &sample.timestamps_unix_nano {
-                        assert!(time > workload.start_ns && time <= workload.end_ns);
-                    }
-                }
+    /// Time, thread and frames of a sample.
+    type Told = (u64, String, String);
+
+    /// Reads a request as a receiver does.
+    fn told(request: &ExportProfilesServiceRequest) -> Vec<Told> {
+        let tables = request.dictionary.as_ref().unwrap();
+        let frame = |&index: &i32| {
+            let location = &tables.location_table[index as usize];
+            let mapping = &tables.mapping_table[location.mapping_index as usize];
+            let name = location.lines.first().map_or(String::new(), |line| {
+                let function = &tables.function_table[line.function_index as usize];
+                format!("{}:{}", tables.string_table[function.name_strindex as usize], line.line)
+            });
+            format!("{} {:x} {name}", tables.string_table[mapping.filename_strindex as usize], location.address)
+        };
+        let mut told = Vec::new();
+        for resource in &request.resource_profiles {
+            for sample in &resource.scope_profiles[0].profiles[0].samples {
+                let frames: Vec<String> =
+                    tables.stack_table[sample.stack_index as usize].location_indices.iter().map(frame).collect();
+                let thread = sample.attribute_indices.iter().map(|&index| &tables.attribute_table[index as usize]);
+                let thread: Vec<String> = thread
+                    .map(|entry| match entry.value.as_ref().unwrap().value.as_ref().unwrap() {
+                        proto::otlp::common::v1::any_value::Value::StringValue(text) => text.clone(),
+                        proto::otlp::common::v1::any_value::Value::IntValue(number) => number.to_string(),
+                        other => panic!("{other:?}"),
+                    })
+                    .collect();
+                let (thread, frames) = (thread.join(" "), frames.join(";"));
+                told.extend(sample.timestamps_unix_nano.iter().map(|&time| (time, thread.clone(), frames.clone())));
             }
         }
-        (samples, stacks)
+        told.sort();
+        told
+    }
+
+    /// What a batch holds, in the same words.
+    fn held(batch: &Batch) -> Vec<Told> {
+        let dictionary = &batch.dictionary;
+        let text = |id: u32| dictionary.strings.get(id);
+        let frame = |&id: &u32| match &dictionary.locations[id as usize] {
+            Location::Address {
+                mapping, address: Address::Virtual(address) | Address::FileOffset(address), ..
+            } => {
+                format!("{} {address:x} ", dictionary.mapping(*mapping).1)
+            }
+            Location::Lines { mapping_file, lines, .. } => {
+                let name = text(dictionary.functions[lines[0].function as usize].name);
+                format!("{} 0 {name}:{}", text(*mapping_file), lines[0].line)
+            }
+        };
+        let mut held = Vec::new();
+        for series in &batch.series {
+            let samples = &series.samples;
+            for ((&time, &pair), &set) in samples.times_ns.iter().zip(&samples.pairs).zip(&samples.attribute_sets) {
+                let pair = dictionary.pairs[pair as usize];
+                let frames = dictionary.stack(pair.kernel).iter().chain(dictionary.stack(pair.user)).map(frame);
+                // The keys' order is that of the text: id before name.
+                let mut thread: Vec<String> = dictionary.attribute_sets[set as usize]
+                    .iter()
+                    .map(|it| it.value.render(&dictionary.strings))
+                    .collect();
+                assert_eq!(thread.len(), 2, "thread name and id");
+                let thread = format!("{} {}", thread.remove(0), thread.remove(0));
+                held.push((time as u64, thread, frames.collect::<Vec<_>>().join(";")));
+            }
+        }
+        held.sort();
+        held
     }
 
     #[test]
-    fn fifteen_minutes_have_the_promised_samples_and_unique_stacks() {
+    fn fifteen_minutes_have_the_promised_samples_and_unique_stacks_with_payloads_and_without() {
         for (mix, samples, stacks) in [(Mix::H, 1_368_000, 42_000), (Mix::L, 820_800, 1_150)] {
             assert_eq!(mix.samples(), samples);
-            let workload = Workload::new(mix, 7, samples, END_NS);
-            let (read_samples, read_stacks) = read(&workload);
-            assert_eq!((read_samples, read_stacks.len()), (samples, stacks));
-            assert_eq!((workload.samples, workload.unique_stacks), (samples, stacks));
-            assert_eq!(workload.pods, mix.pods());
+            let mut corpora = vec![Corpus::load_with(mix, None).unwrap()];
+            corpora.extend(crate::generator::payload::folder().map(|_| Corpus::load(mix).unwrap()));
+            for corpus in corpora {
+                let (mut count, mut unique, mut pods) = (0, HashSet::new(), HashSet::new());
+                let mut builder = BatchBuilder::new(&corpus);
+                for host in intervals(&corpus, 7, END_NS - WORKLOAD_NS).take(mix.pods() / HOST_PODS * HOST_REQUESTS) {
+                    let batch = builder.build_new(&host);
+                    for series in &batch.series {
+                        pods.insert(series.fingerprint);
+                        count += series.samples.len() as u64;
+                        for (&pair, &time) in series.samples.pairs.iter().zip(&series.samples.times_ns) {
+                            let pair = batch.dictionary.pairs[pair as usize];
+                            let hash = |id: u32| *batch.dictionary.stacks.get_index(id as usize).unwrap().0;
+                            unique.insert((hash(pair.user), hash(pair.kernel)));
+                            let time = time as u64;
+                            assert!(host.start_ns < time && time < host.start_ns + super::super::INTERVAL_NS);
+                        }
+                    }
+                }
+                assert_eq!((count, pods.len()), (samples, mix.pods()));
+                let part = unique.len() as f64 / f64::from(stacks);
+                assert!((0.97..1.03).contains(&part), "{mix:?}: {} unique stacks", unique.len());
+            }
         }
     }
 
     #[test]
-    fn a_pod_has_as_many_different_stacks_in_10_s_as_real_ones_had() {
-        for (mix, rows_real) in [(Mix::H, 750_815), (Mix::L, 262_725)] {
-            let generator = Generator {
-                mix,
-                corpus: Corpus::new(mix, 1),
-                zipf: Zipf::new(mix.service_stacks(), mix.zipf_exponent()),
-                seed: 1,
-            };
-            let mut rows = 0;
-            for (host, interval) in
-                (0..mix.pods() / HOST_PODS).flat_map(|host| (0..HOST_REQUESTS).step_by(2).map(move |i| (host, i)))
-            {
-                let halves = [generator.pods(host, interval, 0), generator.pods(host, interval + 1, 0)];
-                for pod in 0..HOST_PODS {
-                    let drawn = halves.iter().flat_map(|pods| &pods[pod].samples);
-                    rows += drawn.map(|drawn| drawn.stack).collect::<HashSet<_>>().len();
-                }
+    fn a_request_tells_what_its_batch_holds() {
+        for mix in [Mix::H, Mix::L] {
+            let corpus = Corpus::load(mix).unwrap();
+            let builder = BatchBuilder::new(&corpus);
+            // Late enough for stacks that were not recorded.
+            let plan = Plan { seed: 1, first_pod: 0, pods: 8, start_ns: END_NS, intervals: 20_000, days: Days::Daily };
+            for host in Fleet::new(&corpus, plan).step_by(9_999).take(2) {
+                let batch = builder.build(&host);
+                let (told, held) = (told(&request::build(&batch, host.start_ns)), held(&batch));
+                assert!(held.len() > 300, "{}", held.len());
+                assert_eq!(told, held);
             }
-            let part = rows as f64 / f64::from(rows_real);
-            assert!((0.95..1.05).contains(&part), "{mix:?}: {rows} rows");
         }
     }
 
     #[test]
     fn the_same_seed_makes_the_same_bytes_and_another_makes_others() {
-        let requests = |seed| Workload::new(Mix::L, seed, 15_200, END_NS).requests;
-        assert_eq!(requests(1), requests(1));
-        assert_ne!(requests(1), requests(2));
+        let requests = |seed, samples| Workload::new(Mix::L, seed, samples, END_NS).unwrap().requests;
+        let first = requests(1, 15_200);
+        assert_eq!(first, requests(1, 15_200));
+        assert_ne!(first, requests(2, 15_200));
         // A longer run starts as a shorter one does.
-        assert_eq!(requests(1), Workload::new(Mix::L, 1, 30_400, END_NS).requests[..10]);
+        assert_eq!(first, requests(1, 30_400)[..10]);
     }
 
     #[test]
     fn more_samples_than_15_minutes_are_more_hosts() {
-        let workload = Workload::new(Mix::L, 1, Mix::L.samples() + 3 * 1520, END_NS);
-        assert_eq!(workload.pods, 48);
+        let workload = Workload::new(Mix::L, 1, Mix::L.samples() + 3 * 1520, END_NS).unwrap();
+        assert_eq!((workload.pods, workload.samples), (48, Mix::L.samples() + 3 * 1520));
         assert_eq!(workload.requests.iter().collect::<HashSet<_>>().len(), workload.requests.len());
     }
 }

@@ -37,7 +37,11 @@ fn all(workload: &Workload) -> Vec<Query> {
         Query { name, path: "/api/v1/flamegraph", parameters, check }
     };
     vec![
-        flamegraph("flame graph of one service", format!("process_cpu{{service_name={:?}}}", workload.service), check_flamegraph),
+        flamegraph(
+            "flame graph of one service",
+            format!("process_cpu{{service_name={:?}}}", workload.service),
+            check_flamegraph,
+        ),
         flamegraph("flame graph of everything", "process_cpu".to_owned(), check_whole_flamegraph),
         Query {
             name: "series by pod, 15 s steps",
