@@ -81,6 +81,8 @@ struct Costs {
     strip: Duration,
     apply: Duration,
     flushes: Vec<Duration>,
+    /// Batches that the engine wanted whole.
+    dangling: u64,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -131,6 +133,7 @@ impl Store {
             "apply_samples_per_s": per_s(costs.apply),
             "flush_samples_per_s": per_s(flush),
             "strip_apply_flush_samples_per_s": per_s(costs.strip + costs.apply + flush),
+            "dangling_batches": costs.dangling,
             "flushes": costs.flushes.len(),
             "flush_ms_mean": rounded(flush.as_secs_f64() * 1e3 / costs.flushes.len() as f64),
             "flush_ms_max": costs.flushes.iter().max().map(|time| rounded(time.as_secs_f64() * 1e3)),
@@ -188,15 +191,26 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
     })?)
 }
 
+/// Each batch defines what is new to its partition. Where the engine says that it lacks more, it gets the whole batch, as from a
+/// leader whose knowledge was of another time.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
-    let (mut builder, mut costs, mut samples) = (BatchBuilder::new(corpus), Costs::default(), 0);
+    let (mut builder, mut costs, mut samples, mut index) = (BatchBuilder::new(corpus), Costs::default(), 0, 0);
     let mut fleet = Fleet::new(corpus, plan);
-    for index in 1.. {
+    loop {
         let began = Instant::now();
         let Some(host) = fleet.next() else { break };
         let batch = builder.build_new(&host);
         costs.generate += began.elapsed();
-        samples += apply(engine, index, host.start_ns + INTERVAL_NS, &batch, &mut costs)?;
+        let now_ns = host.start_ns + INTERVAL_NS;
+        index += 1;
+        let mut outcome = apply(engine, index, now_ns, &batch, &mut costs)?;
+        if outcome == Outcome::Dangling {
+            costs.dangling += 1;
+            index += 1;
+            outcome = apply(engine, index, now_ns, &builder.build(&host), &mut costs)?;
+        }
+        ensure!(outcome == Outcome::Applied, "entry {index} is {outcome:?}");
+        samples += batch.series.iter().map(|series| series.samples.len() as u64).sum::<u64>();
         if engine.wants_flush() {
             flush(engine, &mut costs)?;
         }
@@ -205,17 +219,15 @@ fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, 
     Ok((samples, costs))
 }
 
-fn apply(engine: &Engine, index: u64, now_ns: u64, batch: &Batch, costs: &mut Costs) -> anyhow::Result<u64> {
+fn apply(engine: &Engine, index: u64, now_ns: u64, batch: &Batch, costs: &mut Costs) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     let stripped = Arc::new(engine.strip(batch)?);
     costs.strip += began.elapsed();
-    let samples: usize = stripped.series.iter().map(|series| series.samples.len()).sum();
     let entry = Entry { proposed_at_ns: now_ns.cast_signed(), command: Command::Append(stripped) };
     let began = Instant::now();
     let outcome = engine.apply(Position { index, log_id: Bytes::new() }, &entry)?;
     costs.apply += began.elapsed();
-    ensure!(outcome == Outcome::Applied, "entry {index} is {outcome:?}");
-    Ok(samples as u64)
+    Ok(outcome)
 }
 
 fn flush(engine: &Engine, costs: &mut Costs) -> anyhow::Result<()> {

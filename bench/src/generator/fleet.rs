@@ -18,6 +18,9 @@ const LOAD_MIN: f64 = 0.4;
 /// Intervals that a pod lives on average: half a day.
 const LIFE_INTERVALS: usize = 8_640;
 
+/// Random numbers of a round, where those of ticks are of a CPU.
+const JITTER: usize = POD_CPUS;
+
 /// How days are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Days {
@@ -108,9 +111,10 @@ impl<'a> Fleet<'a> {
                 if load < 1.0 && load <= random.unit() {
                     continue;
                 }
-                let (row, round) = lanes.row(pod.phase, cpu, pod.start, tick);
+                let (row, round) = lanes.row(pod.start, cpu, tick);
+                let jitter_ns = lanes.jitter_ns(pod.random(round, JITTER + cpu), cpu, tick);
                 let round = if lanes.threads[row.thread as usize].is_passing { round + 1 } else { 0 };
-                let time_ns = (tick_ns + pod.ticks_at_ns[cpu]).saturating_add_signed(row.jitter_ns.into());
+                let time_ns = (tick_ns + pod.ticks_at_ns[cpu]).saturating_add_signed(jitter_ns.into());
                 samples.push(Drawn {
                     // Windows leave their start out.
                     time_ns: time_ns.clamp(start_ns + 1, end_ns - 1),

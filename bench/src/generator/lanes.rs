@@ -1,7 +1,12 @@
-//! A recording as pods play it: for each phase and CPU the samples in their order, and the jitter of the timer at each.
+//! A recording as pods play it: for each CPU all samples in their order, and the jitter of the timer at each.
+//!
+//! Played are the samples of one phase, which are what an agent at the fleet's pace would have seen of the whole run of the
+//! program; then those of the next: nothing comes again before everything was played, so that within a chunk of ten minutes there is
+//! next to nothing that a compressor could find again where a real program would not have repeated itself.
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::random::Random;
 use crate::corpus::{PHASES, Recording};
 
 /// CPUs of a pod.
@@ -30,13 +35,20 @@ pub(crate) struct ThreadKind {
 #[derive(Debug)]
 pub(crate) struct Lanes {
     pub(crate) threads: Vec<ThreadKind>,
-    /// By phase, then CPU; each in the order of time.
-    rows: Vec<Vec<Row>>,
+    cpus: [Lane; POD_CPUS],
+}
+
+/// Those of one CPU: one phase after the other, each in the order of time.
+#[derive(Debug, Default)]
+struct Lane {
+    rows: Vec<Row>,
+    /// Where each phase ends.
+    ends: Vec<usize>,
 }
 
 impl Lanes {
     pub(crate) fn new(recording: &Recording) -> Self {
-        let mut rows = vec![Vec::new(); PHASES as usize * POD_CPUS];
+        let mut phases = [(); POD_CPUS].map(|()| vec![Vec::new(); PHASES as usize]);
         let period = recording.period_ns.cast_signed();
         for (number, cpu) in cpus(recording).into_iter().enumerate() {
             let samples = || recording.samples.iter().filter(|sample| sample.cpu == cpu);
@@ -50,33 +62,61 @@ impl Lanes {
             for sample in samples() {
                 let since_anchor = since_first(sample.time_ns) - anchor;
                 let jitter_ns = centred(since_anchor, period) as i32;
-                let tick = (since_anchor - i64::from(jitter_ns)) / period;
-                let lane = tick.rem_euclid(PHASES as i64) as usize * POD_CPUS + number % POD_CPUS;
-                rows[lane].push(Row { jitter_ns, thread: sample.thread, stack: sample.stack });
+                let phase = ((since_anchor - i64::from(jitter_ns)) / period).rem_euclid(PHASES as i64) as usize;
+                let row = Row { jitter_ns, thread: sample.thread, stack: sample.stack };
+                phases[number % POD_CPUS][phase].push(row);
             }
         }
-        Self { threads: threads(recording), rows }
+        Self { threads: threads(recording), cpus: phases.map(Lane::new) }
     }
 
-    /// The row at a tick of a CPU of a pod that plays this phase, and how often the recording was played before. `start`: from
-    /// where, as a share of the recording, so that both CPUs begin at the same moment of it.
-    pub(crate) fn row(&self, phase: usize, cpu: usize, start: f64, tick: u64) -> (Row, u64) {
-        let lane = &self.rows[phase * POD_CPUS + cpu];
-        let at = (start * lane.len() as f64) as u64 + tick;
-        (lane[(at % lane.len() as u64) as usize], at / lane.len() as u64)
+    /// The row at a tick of a CPU of a pod, and how many phases were played before. `start`: from where; the whole part is the
+    /// phase, the rest where in it, so that both CPUs begin at the same moment of the recording.
+    pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
+        let lane = &self.cpus[cpu];
+        let at = lane.place(start) as u64 + tick;
+        let (lap, within) = (at / lane.rows.len() as u64, (at % lane.rows.len() as u64) as usize);
+        let phase = lane.ends.partition_point(|&end| end <= within) as u64;
+        (lane.rows[within], lap * PHASES + phase)
+    }
+
+    /// The jitter at a tick: the recorded sequence from a place that these random numbers choose, or the same backwards, so that a
+    /// pod that plays the same rows again does not do it at the same times.
+    pub(crate) fn jitter_ns(&self, mut random: Random, cpu: usize, tick: u64) -> i32 {
+        let rows = &self.cpus[cpu].rows;
+        let at = (random.below(rows.len()) + (tick % rows.len() as u64) as usize) % rows.len();
+        let at = if random.below(2) == 0 { at } else { rows.len() - 1 - at };
+        rows[at].jitter_ns
     }
 
     pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().flatten()
+        self.cpus.iter().flat_map(|lane| &lane.rows)
     }
 
     pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
-        self.rows.iter_mut().flatten()
+        self.cpus.iter_mut().flat_map(|lane| &mut lane.rows)
     }
 
-    /// Whether every lane has something to play.
+    /// Whether each CPU has something to play.
     pub(crate) fn is_complete(&self) -> bool {
-        self.rows.iter().all(|lane| !lane.is_empty())
+        self.cpus.iter().all(|lane| !lane.rows.is_empty())
+    }
+}
+
+impl Lane {
+    fn new(phases: Vec<Vec<Row>>) -> Self {
+        let mut lane = Self::default();
+        for phase in phases {
+            lane.rows.extend(phase);
+            lane.ends.push(lane.rows.len());
+        }
+        lane
+    }
+
+    fn place(&self, start: f64) -> usize {
+        let phase = start as usize;
+        let begin = if phase == 0 { 0 } else { self.ends[phase - 1] };
+        begin + (start.fract() * (self.ends[phase] - begin) as f64) as usize
     }
 }
 
@@ -122,12 +162,13 @@ mod tests {
         let thread = Thread { pid: 1, tid: 1, name: "t".to_owned(), executable: "e".to_owned() };
         let recording = Recording { program: "p".to_owned(), period_ns: 1000, frames, threads: vec![thread], samples };
         let lanes = Lanes::new(&recording);
-        let jitters = |phase: usize| {
-            let lane = &lanes.rows[phase * POD_CPUS];
-            lane.iter().map(|row| row.jitter_ns).collect::<Vec<_>>()
-        };
-        assert_eq!((jitters(0), jitters(5), jitters(9)), (vec![-3, 0, 0, 0], vec![400, 0, 0, 0], vec![0; 4]));
-        assert!(!lanes.is_complete());
-        assert_eq!(lanes.row(0, 0, 0.5, 3).1, 1);
+        let jitters = |phase: f64| (0..4).map(|tick| lanes.row(phase, 0, tick).0.jitter_ns).collect::<Vec<_>>();
+        assert_eq!((jitters(0.0), jitters(5.0), jitters(9.0)), (vec![-3, 0, 0, 0], vec![400, 0, 0, 0], vec![0; 4]));
+        // The next phase follows, and the first one the last.
+        assert_eq!((jitters(4.5), lanes.row(4.5, 0, 1).1, lanes.row(4.5, 0, 2).1), (vec![0, 0, 400, 0], 4, 5));
+        assert_eq!(lanes.row(9.5, 0, 2).1, 10);
+        // The other CPU has one sample, again and again.
+        assert!(lanes.is_complete());
+        assert_eq!((lanes.row(0.0, 1, 0).0.jitter_ns, lanes.row(0.0, 1, 7).1), (0, 70));
     }
 }

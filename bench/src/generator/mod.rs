@@ -3,7 +3,7 @@
 //! A host has 8 pods of 2 CPUs that are sampled at 19 Hz; every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
 //! nanoseconds and its thread. A pod belongs to a service, a service is a recorded program: its pods play what was recorded of it,
 //! sample by sample in the recorded order of threads and stacks, each from another place, and again from the beginning at the end.
-//! Every sample is as far from its timer's tick as the recorded one was. New against the recording are: that both CPUs are
+//! Samples are as far from their timer's ticks as recorded ones were. New against the recording are: that both CPUs are
 //! always busy (gaps of the recording are left out), callers of stacks that could not be unwound ([`donor`]), and stacks that
 //! nobody saw yet, which come as fast as recorded ones did ([`growth`], [`tree`]).
 //!

@@ -16,8 +16,7 @@ pub(crate) struct Pod {
     /// Times that it was started again, and with another name.
     pub(crate) life: u64,
     seed: u64,
-    pub(crate) phase: usize,
-    /// Where in the recording it begins, from 0 to 1.
+    /// Where in the recording it begins: phase and part of it.
     pub(crate) start: f64,
     /// When in a period the timers of its CPUs tick.
     pub(crate) ticks_at_ns: [u64; POD_CPUS],
@@ -28,16 +27,16 @@ pub(crate) struct Pod {
 impl Pod {
     pub(crate) fn new(seed: u64, place: u64, life: u64) -> Self {
         let mut random = Random::of([seed, place, life]);
-        // Pods of one service play different phases while there are enough.
-        let phase = ((place / SERVICES as u64 + life) % PHASES) as usize;
+        // Pods of one service begin with different phases while there are enough.
+        let phase = (place / SERVICES as u64 + life) % PHASES;
         let ticks_at_ns =
             [(); POD_CPUS].map(|()| TIMER_SLACK_NS + random.below((PERIOD_NS - 2 * TIMER_SLACK_NS) as usize) as u64);
-        Self { place, life, seed, phase, start: random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
+        Self { place, life, seed, start: phase as f64 + random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
     }
 
-    /// The random numbers of one sample.
+    /// The random numbers of one sample, or of what else has two numbers.
     pub(crate) fn random(&self, tick: u64, cpu: usize) -> Random {
-        Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 1 | cpu as u64])
+        Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 2 | cpu as u64])
     }
 
     /// The id of a thread of the recording, of which `threads` are known; `round`: which of those that follow each other.

@@ -122,7 +122,7 @@ impl Service {
                 let pod = Pod::new(0, (pod * SERVICES) as u64, 0);
                 for tick in interval * INTERVAL_TICKS..(interval + 1) * INTERVAL_TICKS {
                     for cpu in 0..POD_CPUS {
-                        let (row, _) = self.lanes.row(pod.phase, cpu, pod.start, tick);
+                        let (row, _) = self.lanes.row(pod.start, cpu, tick);
                         let unit = pod.random(tick, cpu).unit();
                         seen.insert(self.growth.draw(row.stack, variants, unit));
                     }
