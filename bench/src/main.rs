@@ -5,6 +5,7 @@
 //! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines).
 
 mod client;
+mod core_time;
 mod corpus;
 mod generator;
 mod measure;

@@ -2,13 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::time::Instant;
 
 use clap::Args;
 use foldhash::fast::FixedState;
 use proto::Batch;
 use serde_json::{Value, json};
 
+use crate::core_time::CoreTime;
 use crate::generator::{BatchBuilder, Corpus, Days, Drawn, Fleet, HOST_REQUESTS, HostSamples, Mix, Plan};
 use crate::report::{print, rounded};
 
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     print(&json!({"measure": "corpus", "corpus": corpus.describe()}))?;
     let (samples, tree) = play(&corpus, arguments.seed);
     print(&json!({"measure": "stacks", "mix": format!("{:?}", arguments.mix), "figures": tree}))?;
-    print(&json!({"measure": "generator", "figures": speed(&corpus, arguments.seed)}))?;
+    print(&json!({"measure": "generator", "figures": speed(&corpus, arguments.seed)?}))?;
     print(&json!({"measure": "rows", "figures": rows(&samples)}))?;
     print(&json!({"measure": "jitter_ns", "figures": jitter(&corpus)}))?;
     let keys: [(&str, Key); 3] = [
@@ -61,19 +61,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 /// Samples that one core makes in a second.
-fn speed(corpus: &Corpus, seed: u64) -> Value {
+fn speed(corpus: &Corpus, seed: u64) -> anyhow::Result<Value> {
     let of = |build: &mut dyn FnMut(&HostSamples) -> Batch| {
-        let began = Instant::now();
+        let began = CoreTime::now()?;
         let samples: usize = Fleet::new(corpus, fifteen_minutes(corpus, seed))
             .flat_map(|host| build(&host).series)
             .map(|series| series.samples.len())
             .sum();
-        rounded(samples as f64 / began.elapsed().as_secs_f64())
+        anyhow::Ok(rounded(samples as f64 / began.elapsed()?.as_secs_f64()))
     };
     let mut builder = BatchBuilder::new(corpus);
-    let new = of(&mut |host| builder.build_new(host));
-    let whole = of(&mut |host| builder.build(host));
-    json!({"samples_per_s_whole_batches": whole, "samples_per_s_new_definitions_only": new})
+    let new = of(&mut |host| builder.build_new(host))?;
+    let whole = of(&mut |host| builder.build(host))?;
+    Ok(json!({"samples_per_s_core_whole_batches": whole, "samples_per_s_core_new_definitions_only": new}))
 }
 
 fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
