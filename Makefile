@@ -1,5 +1,5 @@
 # The two commands of a day are `make run` and `make test`.
-.PHONY: run build test check dist bench help
+.PHONY: run build test check dist bench bench-storage bench-select help
 
 help:
 	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
@@ -7,7 +7,7 @@ help:
 	@echo "make build  target/release/varve, with the page in it"
 	@echo "make check  format, lints, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
-	@echo "make bench  ingest and query figures as JSON"
+	@echo "make bench  ingest and query figures as JSON; bench-storage, bench-select: of the storage engine by itself"
 
 run:
 	@scripts/run
@@ -28,4 +28,10 @@ dist:
 	scripts/dist
 
 bench: build
-	$${CARGO_TARGET_DIR:-target}/release/bench
+	$${CARGO_TARGET_DIR:-target}/release/bench up
+
+bench-storage: build
+	$${CARGO_TARGET_DIR:-target}/release/bench storage
+
+bench-select: build
+	$${CARGO_TARGET_DIR:-target}/release/bench select

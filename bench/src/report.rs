@@ -17,18 +17,19 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Says where this runs and what is measured. `save`: the name of the file to be.
-    pub(crate) fn start(binary: &Path, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
+    /// Says where this runs and what is measured: a binary, or this program. `save`: the name of the file to be.
+    pub(crate) fn start(binary: Option<&Path>, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
         let now = jiff::Timestamp::now();
         let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
         let mut report = Self { lines: Vec::new(), save_to };
+        let measured = binary.map_or_else(std::env::current_exe, |binary| Ok(binary.to_owned()))?;
         let run = json!({
             "time": now.to_string(),
             "commit": commit(),
-            "binary": binary,
+            "binary": measured,
             // The commit is the checkout's; a binary that is older than it is of another one.
-            "binary_modified": jiff::Timestamp::try_from(fs::metadata(binary)?.modified()?)?.to_string(),
-            "version": said(Command::new(binary).arg("--version")),
+            "binary_modified": jiff::Timestamp::try_from(fs::metadata(&measured)?.modified()?)?.to_string(),
+            "version": binary.map(|binary| said(Command::new(binary).arg("--version"))),
             "arguments": std::env::args().skip(1).collect::<Vec<_>>(),
             "machine": machine(folder),
         });
@@ -39,8 +40,7 @@ impl Report {
     /// Prints one line.
     pub(crate) fn add(&mut self, measure: &str, mut figures: Value) -> anyhow::Result<()> {
         figures["measure"] = json!(measure);
-        // Not println!: where the reader of the output is gone, this is an error and no panic.
-        writeln!(std::io::stdout(), "{figures}").context("standard output")?;
+        print(&figures)?;
         self.lines.push(figures);
         Ok(())
     }
@@ -52,6 +52,12 @@ impl Report {
         let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text + "\n"));
         written.with_context(|| path.display().to_string())
     }
+}
+
+/// Prints one line.
+pub(crate) fn print(figures: &Value) -> anyhow::Result<()> {
+    // Not println!: where the reader of the output is gone, this is an error and no panic.
+    writeln!(std::io::stdout(), "{figures}").context("standard output")
 }
 
 /// Three significant digits, or whole numbers: more is noise.

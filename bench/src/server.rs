@@ -119,32 +119,18 @@ impl Server {
         Ok((took_s, cpu_s))
     }
 
-    /// What /proc/PID/stat says, from the state on.
-    fn stat(&self) -> anyhow::Result<Vec<String>> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid()?))?;
-        let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;
-        Ok(behind_name.split_whitespace().map(str::to_owned).collect())
-    }
-
     fn state(&self) -> anyhow::Result<String> {
-        self.stat()?.into_iter().next().context("/proc/PID/stat has no state")
+        stat(&self.pid()?.to_string())?.into_iter().next().context("/proc/PID/stat has no state")
     }
 
     /// CPU time so far, user and kernel, its children's included; to 10 ms.
     pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
-        let stat = self.stat()?;
-        // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), and the state is field 3.
-        let ticks = stat.get(11..15).context("/proc/PID/stat is short")?;
-        let ticks: Vec<u64> = ticks.iter().map(|ticks| ticks.parse()).collect::<Result<_, _>>()?;
-        Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_S)
+        cpu_s(&self.pid()?.to_string())
     }
 
     /// Largest resident memory so far, in bytes.
     pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()?))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
-        let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kib << 10)
+        peak_rss_bytes(&self.pid()?.to_string())
     }
 
     /// The counter whose name ends so.
@@ -174,6 +160,30 @@ impl Drop for Server {
             drop(child.wait());
         }
     }
+}
+
+/// What /proc/PID/stat says, from the state on.
+fn stat(pid: &str) -> anyhow::Result<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;
+    Ok(behind_name.split_whitespace().map(str::to_owned).collect())
+}
+
+/// CPU time of a process so far, user and kernel, its children's included, to 10 ms; `pid`: or `self`.
+pub(crate) fn cpu_s(pid: &str) -> anyhow::Result<f64> {
+    let stat = stat(pid)?;
+    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), and the state is field 3.
+    let ticks = stat.get(11..15).context("/proc/PID/stat is short")?;
+    let ticks: Vec<u64> = ticks.iter().map(|ticks| ticks.parse()).collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_S)
+}
+
+/// Largest resident memory of a process so far, in bytes; `pid`: or `self`.
+pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
 }
 
 fn allocated_bytes(path: &Path) -> anyhow::Result<u64> {

@@ -1,43 +1,65 @@
-//! What is sent: OTLP 1.11 export requests shaped like those that the peers were measured with, the same for the same seed.
+//! What is sent: a fleet that plays recorded programs, the same for the same seed.
 //!
-//! A request is what a collector on one host sends every 5 s: 8 pods, each 2 CPUs sampled at 19 Hz, so 8 x 190 = 1,520 samples,
-//! each with its own time in nanoseconds and its thread.
+//! A host has 8 pods of 2 CPUs that are sampled at 19 Hz; every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
+//! nanoseconds and its thread. A pod belongs to a service, a service is a recorded program: its pods play what was recorded of it,
+//! sample by sample in the recorded order of threads and stacks, each from another place, and again from the beginning at the end.
+//! Samples are as far from their timer's ticks as recorded ones were. New against the recording are: that both CPUs are
+//! always busy (gaps of the recording are left out), callers of stacks that could not be unwound ([`donor`]), and stacks that
+//! nobody saw yet, which come as fast as recorded ones did ([`growth`], [`tree`]).
 //!
 //! # Read in this order
-//! [`Mix`] (the sizes) → [`corpus`] (stacks) → [`request`] (samples of them) → [`Workload`] (all requests) → [`random`].
+//! [`Mix`] (the sizes) → [`lanes`] (a recording, ready to be played) → [`service`] → [`corpus`] (all services) → [`pod`],
+//! [`fleet`] (who plays what when; an iterator) → [`batch`] (what a shard gets of it) → [`request`] (what is sent of it) →
+//! [`workload`] (15 minutes of requests).
 
+mod batch;
 mod corpus;
-mod names;
+mod definitions;
+mod donor;
+mod fleet;
+mod growth;
+mod lanes;
+mod payload;
+mod pod;
 mod random;
 mod request;
+mod service;
+mod tree;
 mod workload;
 
+pub(crate) use batch::{BatchBuilder, PROFILE_TYPE};
+pub(crate) use corpus::Corpus;
+pub(crate) use fleet::{Days, Drawn, Fleet, HostSamples, Plan};
 pub(crate) use workload::{Workload, last_full_hour_ns};
 
 /// Services of either mix; a pod belongs to one.
 pub(crate) const SERVICES: usize = 5;
 /// Pods of one host: of one request.
 pub(crate) const HOST_PODS: usize = 8;
-/// Samples of one pod in one request: 5 s of 2 CPUs at 19 Hz.
-pub(crate) const POD_SAMPLES: usize = 190;
+/// Ticks of a CPU's timer in one request: 5 s at 19 Hz.
+pub(crate) const INTERVAL_TICKS: u64 = 95;
+/// Samples of one pod in one request.
+pub(crate) const POD_SAMPLES: usize = INTERVAL_TICKS as usize * lanes::POD_CPUS;
 /// Samples of one request.
 pub(crate) const REQUEST_SAMPLES: usize = HOST_PODS * POD_SAMPLES;
-/// One over 19 Hz.
+/// One over 19 Hz: what a sample stands for.
 pub(crate) const PERIOD_NS: u64 = 1_000_000_000 / 19;
+/// Of a period, this much is left at both ends for the timer's jitter, so that few samples lie outside their interval.
+pub(crate) const TIMER_SLACK_NS: u64 = 1_000_000;
 /// Of one request.
 pub(crate) const INTERVAL_NS: u64 = 5_000_000_000;
-/// Of the whole workload, however many samples it has: more samples are more hosts.
+/// Of a mix, and so of a whole workload, however many samples it has: more samples are more hosts.
 pub(crate) const WORKLOAD_NS: u64 = 900 * 1_000_000_000;
 /// Requests of one host.
 pub(crate) const HOST_REQUESTS: usize = (WORKLOAD_NS / INTERVAL_NS) as usize;
 
-/// Which of the two workloads.
+/// Which of the two mixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 #[value(rename_all = "UPPER")]
 pub(crate) enum Mix {
-    /// High: 40 pods, 42,000 unique stacks.
+    /// High: 40 pods of builds, benchmarks and compilers; 42,000 unique stacks in 15 minutes.
     H,
-    /// Low: 24 pods, 1,150 unique stacks.
+    /// Low: 24 pods of small services; 1,150 unique stacks in 15 minutes.
     L,
 }
 
@@ -55,7 +77,7 @@ impl Mix {
         (self.pods() / HOST_PODS * HOST_REQUESTS * REQUEST_SAMPLES) as u64
     }
 
-    /// Unique stacks of each service.
+    /// Unique stacks that each service has in 15 minutes.
     pub(crate) fn service_stacks(self) -> usize {
         match self {
             Self::H => 8_400,
@@ -63,21 +85,11 @@ impl Mix {
         }
     }
 
-    /// Functions of each service's own code: most of a request's bytes are locations and names, and with these it has 134 and
-    /// 118 bytes a sample, where the real ones had 134 and 116.
-    pub(crate) fn service_functions(self) -> usize {
+    /// The recording of each service.
+    pub(crate) fn programs(self) -> [&'static str; SERVICES] {
         match self {
-            Self::H => 170,
-            Self::L => 200,
-        }
-    }
-
-    /// How uneven stacks are: the n-th has weight n^-exponent. Chosen so that a pod has as many different stacks in 10 s as
-    /// the real workloads had: 750,815 and 262,725 rows in 15 minutes.
-    pub(crate) fn zipf_exponent(self) -> f64 {
-        match self {
-            Self::H => 1.06,
-            Self::L => 0.99,
+            Self::H => ["java-compile", "go-bench", "node-parse", "cxx-build", "rust-build"],
+            Self::L => ["java-service", "go-service", "node-service", "python-service", "perl-service"],
         }
     }
 }

@@ -5,19 +5,18 @@
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed; `stream`: which of its independent ones.
-    pub(crate) fn new(seed: u64, stream: u64) -> Self {
-        let mut outer = Self(seed);
-        let start = outer.next_u64() ^ stream.wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        Self(start)
+    /// The sequence that these numbers name; any other numbers name an independent one.
+    pub(crate) fn of<const N: usize>(names: [u64; N]) -> Self {
+        let mut state = 0;
+        for name in names {
+            state = mixed(state ^ name.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        }
+        Self(state)
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        mixed(self.0)
     }
 
     /// Below `end`, which is above 0.
@@ -32,23 +31,8 @@ impl Random {
     }
 }
 
-/// Indices of which the n-th has weight n^-exponent.
-#[derive(Clone, Debug)]
-pub(crate) struct Zipf {
-    cumulative: Vec<f64>,
-}
-
-impl Zipf {
-    pub(crate) fn new(count: usize, exponent: f64) -> Self {
-        let weights = (1..=count).map(|rank| (rank as f64).powf(-exponent));
-        let mut sum = 0.0;
-        let mut cumulative: Vec<f64> = weights.map(|weight| (sum += weight, sum).1).collect();
-        cumulative.iter_mut().for_each(|value| *value /= sum);
-        Self { cumulative }
-    }
-
-    pub(crate) fn draw(&self, random: &mut Random) -> usize {
-        let point = random.unit();
-        self.cumulative.partition_point(|&end| end <= point).min(self.cumulative.len() - 1)
-    }
+fn mixed(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ (bits >> 31)
 }

@@ -1,7 +1,9 @@
-//! One export request: the samples of one host in 5 s, with a dictionary of just what they refer to.
+//! One export request: a batch as OTLP 1.11 writes it, with a dictionary of just what its samples refer to.
 
 use std::collections::{BTreeMap, HashMap};
 
+use proto::attribute::AttributeValue;
+use proto::label::PROFILE_TYPE_LABEL;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};
 use proto::otlp::profiles::v1development::{
@@ -9,122 +11,170 @@ use proto::otlp::profiles::v1development::{
     ScopeProfiles, Stack, ValueType,
 };
 use proto::otlp::resource::v1::Resource;
+use proto::{Address, Batch, Dictionary, Location as OurLocation, MappingIdentity, SeriesSamples, build_id};
 
-use super::corpus::Corpus;
 use super::{INTERVAL_NS, PERIOD_NS};
 
-/// Threads of one pod.
-pub(crate) const POD_THREADS: u32 = 16;
+const SCOPE_LABEL: &str = "otel_scope_name";
 
-/// One sample, as the generator draws it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drawn {
-    /// Into [`Corpus::stacks`].
-    pub(crate) stack: usize,
-    /// Below [`POD_THREADS`].
-    pub(crate) thread: u32,
-    pub(crate) time_ns: u64,
-}
-
-/// One pod's part of a request.
-#[derive(Debug)]
-pub(crate) struct PodSamples {
-    pub(crate) pod: usize,
-    pub(crate) service: usize,
-    pub(crate) samples: Vec<Drawn>,
-}
-
-/// The request of a host for the interval that starts at `time_ns`.
-pub(crate) fn build(corpus: &Corpus, host: usize, time_ns: u64, pods: &[PodSamples]) -> ExportProfilesServiceRequest {
-    let mut tables = Tables::new(corpus);
-    let resource_profiles = pods.iter().map(|pod| tables.resource_profiles(host, time_ns, pod)).collect();
+/// The request of a batch whose interval starts at `start_ns`.
+pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceRequest {
+    let mut tables = Tables::new(&batch.dictionary);
+    let resource_profiles = batch.series.iter().map(|series| tables.resource_profiles(start_ns, series)).collect();
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The dictionary as it grows; entry 0 of each table is the empty one.
+/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the batch, where
+/// entry 0 is empty, too; functions, mappings and locations stand one place further.
 struct Tables<'a> {
-    corpus: &'a Corpus,
+    from: &'a Dictionary,
     dictionary: ProfilesDictionary,
     strings: HashMap<String, i32>,
-    attributes: HashMap<(&'static str, String), i32>,
-    mappings: HashMap<u32, i32>,
-    functions: HashMap<u32, i32>,
-    /// By id in the corpus; 0: not there yet.
-    locations: Vec<i32>,
-    stacks: HashMap<usize, i32>,
+    attributes: HashMap<(i32, Text), i32>,
+    /// Of locations with lines, which name a file alone.
+    mappings_of_files: HashMap<u32, i32>,
+}
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Text {
+    Text(String),
+    Integer(i64),
 }
 
 impl<'a> Tables<'a> {
-    fn new(corpus: &'a Corpus) -> Self {
+    fn new(from: &'a Dictionary) -> Self {
+        let string_table = (0..from.strings.len()).map(|id| from.strings.get(id).to_owned()).collect::<Vec<_>>();
+        let strings = (0..).zip(&string_table).map(|(id, text)| (text.clone(), id)).collect();
         let dictionary = ProfilesDictionary {
             mapping_table: vec![Mapping::default()],
             location_table: vec![Location::default()],
             function_table: vec![Function::default()],
             link_table: vec![Link::default()],
-            string_table: vec![String::new()],
+            string_table,
             attribute_table: vec![KeyValueAndUnit::default()],
-            stack_table: vec![Stack::default()],
+            stack_table: Vec::new(),
         };
-        Self {
-            corpus,
-            dictionary,
-            strings: HashMap::from([(String::new(), 0)]),
-            attributes: HashMap::new(),
-            mappings: HashMap::new(),
-            functions: HashMap::new(),
-            locations: vec![0; corpus.locations.len()],
-            stacks: HashMap::new(),
+        let mut tables =
+            Self { from, dictionary, strings, attributes: HashMap::new(), mappings_of_files: HashMap::new() };
+        tables.define();
+        tables
+    }
+
+    fn define(&mut self) {
+        let from = self.from;
+        for function in &from.functions {
+            self.dictionary.function_table.push(Function {
+                name_strindex: function.name as i32,
+                system_name_strindex: function.system_name as i32,
+                filename_strindex: function.file as i32,
+                start_line: function.start_line,
+            });
+        }
+        for (identity, &file) in &from.mappings {
+            let build_id = match identity {
+                MappingIdentity::BuildId(proto::BuildId::Gnu(bytes)) => Some(build_id::to_hex(bytes)),
+                MappingIdentity::BuildId(_) | MappingIdentity::File(_) => None,
+            };
+            let build_id = build_id.map(|id| self.attribute("process.executable.build_id.gnu", Text::Text(id)));
+            self.push_mapping(file, build_id.into_iter().collect());
+        }
+        for location in &from.locations {
+            let location = self.location(location);
+            self.dictionary.location_table.push(location);
+        }
+        for pair in &from.pairs {
+            let leaf_first = from.stack(pair.kernel).iter().chain(from.stack(pair.user));
+            let location_indices = leaf_first.map(|&location| location as i32 + 1).collect();
+            self.dictionary.stack_table.push(Stack { location_indices });
         }
     }
 
-    fn resource_profiles(&mut self, host: usize, time_ns: u64, pod: &PodSamples) -> ResourceProfiles {
-        let service = self.corpus.services[pod.service].name;
-        let attributes = vec![
-            label("service.name", service.to_owned()),
-            label("k8s.namespace.name", "shop".to_owned()),
-            label("k8s.pod.name", format!("{service}-7d9f8b6c5-{:05}", pod.pod)),
-            label("host.name", format!("node-{host:04}")),
-            label("container.id", format!("{:064x}", pod.pod as u128 * 0x9E37_79B9_7F4A_7C15)),
-        ];
+    fn push_mapping(&mut self, file: u32, attribute_indices: Vec<i32>) -> i32 {
+        let entry = Mapping { filename_strindex: file as i32, attribute_indices, ..Mapping::default() };
+        self.dictionary.mapping_table.push(entry);
+        self.dictionary.mapping_table.len() as i32 - 1
+    }
+
+    fn location(&mut self, from: &OurLocation) -> Location {
+        let (OurLocation::Address { frame_type, .. } | OurLocation::Lines { frame_type, .. }) = from;
+        let frame_type = Text::Text(self.from.strings.get(*frame_type).to_owned());
+        let attribute_indices = vec![self.attribute("profile.frame.type", frame_type)];
+        match from {
+            OurLocation::Address { mapping, address, .. } => {
+                let (Address::Virtual(address) | Address::FileOffset(address)) = *address;
+                Location { mapping_index: *mapping as i32 + 1, address, lines: Vec::new(), attribute_indices }
+            }
+            OurLocation::Lines { mapping_file, lines, .. } => {
+                let mapping_index = match self.mappings_of_files.get(mapping_file) {
+                    Some(&index) => index,
+                    None => self.push_mapping(*mapping_file, Vec::new()),
+                };
+                self.mappings_of_files.insert(*mapping_file, mapping_index);
+                let line = |line: &proto::Line| Line {
+                    function_index: line.function as i32 + 1,
+                    line: line.line,
+                    column: line.column,
+                };
+                Location { mapping_index, address: 0, lines: lines.iter().map(line).collect(), attribute_indices }
+            }
+        }
+    }
+
+    fn resource_profiles(&mut self, start_ns: u64, series: &SeriesSamples) -> ResourceProfiles {
+        let labels = series.labels.iter().flat_map(|labels| labels.iter());
+        let (scope, labels): (Vec<_>, Vec<_>) =
+            labels.filter(|label| label.name != PROFILE_TYPE_LABEL).partition(|label| label.name == SCOPE_LABEL);
+        let attributes = labels.into_iter().map(|label| KeyValue {
+            key: label.original_name.as_ref().unwrap_or(&label.name).clone(),
+            value: Some(AnyValue { value: Some(Value::StringValue(label.value.clone())) }),
+            key_strindex: 0,
+        });
+        let resource = Some(Resource { attributes: attributes.collect(), ..Resource::default() });
         let profile = Profile {
             sample_type: Some(self.value_type("samples", "count")),
-            samples: self.samples(pod),
-            time_unix_nano: time_ns,
+            samples: self.samples(series),
+            time_unix_nano: start_ns,
             duration_nano: INTERVAL_NS,
             period_type: Some(self.value_type("cpu", "nanoseconds")),
-            period: PERIOD_NS as i64,
-            profile_id: ((pod.pod as u128) << 64 | u128::from(time_ns)).to_be_bytes().to_vec(),
+            period: PERIOD_NS.cast_signed(),
+            profile_id: (series.fingerprint.0 ^ u128::from(start_ns)).to_be_bytes().to_vec(),
             ..Profile::default()
         };
-        let scope = InstrumentationScope { name: "bench".to_owned(), ..InstrumentationScope::default() };
-        ResourceProfiles {
-            resource: Some(Resource { attributes, ..Resource::default() }),
-            scope_profiles: vec![ScopeProfiles {
-                scope: Some(scope),
-                profiles: vec![profile],
-                ..ScopeProfiles::default()
-            }],
-            ..ResourceProfiles::default()
-        }
+        let scope = scope
+            .first()
+            .map(|label| InstrumentationScope { name: label.value.clone(), ..InstrumentationScope::default() });
+        let scope_profiles = vec![ScopeProfiles { scope, profiles: vec![profile], ..ScopeProfiles::default() }];
+        ResourceProfiles { resource, scope_profiles, ..ResourceProfiles::default() }
     }
 
     /// Samples of one stack and thread are one message with several times, as agents send them.
-    fn samples(&mut self, pod: &PodSamples) -> Vec<Sample> {
-        let mut times: BTreeMap<(usize, u32), Vec<u64>> = BTreeMap::new();
-        for drawn in &pod.samples {
-            times.entry((drawn.stack, drawn.thread)).or_default().push(drawn.time_ns);
+    fn samples(&mut self, series: &SeriesSamples) -> Vec<Sample> {
+        let mut times: BTreeMap<(u32, u32), Vec<u64>> = BTreeMap::new();
+        let samples = &series.samples;
+        for ((&time_ns, &pair), &set) in samples.times_ns.iter().zip(&samples.pairs).zip(&samples.attribute_sets) {
+            times.entry((pair, set)).or_default().push(time_ns.cast_unsigned());
         }
-        let sample = |((stack, thread), timestamps_unix_nano): ((usize, u32), Vec<u64>)| Sample {
-            stack_index: self.stack(stack),
-            attribute_indices: vec![
-                self.attribute("thread.name", format!("worker-{thread}")),
-                self.attribute("thread.id", (pod.pod as u32 * 100 + thread).to_string()),
-            ],
+        let sample = |((pair, set), timestamps_unix_nano): ((u32, u32), Vec<u64>)| Sample {
+            stack_index: pair as i32,
+            attribute_indices: self.attribute_set(set),
             link_index: 0,
             values: Vec::new(),
             timestamps_unix_nano,
         };
         times.into_iter().map(sample).collect()
+    }
+
+    fn attribute_set(&mut self, set: u32) -> Vec<i32> {
+        let strings = &self.from.strings;
+        let attributes = self.from.attribute_sets[set as usize].iter().map(|attribute| {
+            let value = match attribute.value {
+                AttributeValue::Integer(number) => Text::Integer(number),
+                value => Text::Text(value.render(strings)),
+            };
+            self.attribute(strings.get(attribute.key), value)
+        });
+        attributes.collect()
     }
 
     fn value_type(&mut self, kind: &str, unit: &str) -> ValueType {
@@ -135,98 +185,25 @@ impl<'a> Tables<'a> {
         if let Some(&index) = self.strings.get(text) {
             return index;
         }
-        let index = push(&mut self.dictionary.string_table, text.to_owned());
+        let index = self.dictionary.string_table.len() as i32;
+        self.dictionary.string_table.push(text.to_owned());
         self.strings.insert(text.to_owned(), index);
         index
     }
 
-    /// `thread.id` is a number, everything else text.
-    fn attribute(&mut self, key: &'static str, text: String) -> i32 {
-        if let Some(&index) = self.attributes.get(&(key, text.clone())) {
+    fn attribute(&mut self, key: &str, value: Text) -> i32 {
+        let key = (self.string(key), value);
+        if let Some(&index) = self.attributes.get(&key) {
             return index;
         }
-        let value = match text.parse() {
-            Ok(number) if key == "thread.id" => Value::IntValue(number),
-            _ => Value::StringValue(text.clone()),
+        let value = match &key.1 {
+            Text::Text(text) => Value::StringValue(text.clone()),
+            Text::Integer(number) => Value::IntValue(*number),
         };
-        let key_strindex = self.string(key);
-        let entry = KeyValueAndUnit { key_strindex, value: Some(AnyValue { value: Some(value) }), unit_strindex: 0 };
-        let index = push(&mut self.dictionary.attribute_table, entry);
-        self.attributes.insert((key, text), index);
+        let value = Some(AnyValue { value: Some(value) });
+        self.dictionary.attribute_table.push(KeyValueAndUnit { key_strindex: key.0, value, unit_strindex: 0 });
+        let index = self.dictionary.attribute_table.len() as i32 - 1;
+        self.attributes.insert(key, index);
         index
     }
-
-    fn stack(&mut self, id: usize) -> i32 {
-        if let Some(&index) = self.stacks.get(&id) {
-            return index;
-        }
-        let corpus = self.corpus;
-        let location_indices = corpus.stacks[id].iter().map(|&location| self.location(location)).collect();
-        let index = push(&mut self.dictionary.stack_table, Stack { location_indices });
-        self.stacks.insert(id, index);
-        index
-    }
-
-    fn location(&mut self, id: u32) -> i32 {
-        let known = self.locations[id as usize];
-        if known != 0 {
-            return known;
-        }
-        let corpus = self.corpus;
-        let location = &corpus.locations[id as usize];
-        let lines =
-            location.line.map(|(function, line)| Line { function_index: self.function(function), line, column: 0 });
-        let entry = Location {
-            mapping_index: self.mapping(location.mapping),
-            address: location.address,
-            lines: lines.into_iter().collect(),
-            attribute_indices: vec![self.attribute("profile.frame.type", location.frame_type.to_owned())],
-        };
-        let index = push(&mut self.dictionary.location_table, entry);
-        self.locations[id as usize] = index;
-        index
-    }
-
-    fn mapping(&mut self, id: u32) -> i32 {
-        if let Some(&index) = self.mappings.get(&id) {
-            return index;
-        }
-        let corpus = self.corpus;
-        let mapping = &corpus.mappings[id as usize];
-        let build_id = mapping.build_id.clone().map(|id| self.attribute("process.executable.build_id.gnu", id));
-        let entry = Mapping {
-            filename_strindex: self.string(&mapping.file),
-            attribute_indices: build_id.into_iter().collect(),
-            ..Mapping::default()
-        };
-        let index = push(&mut self.dictionary.mapping_table, entry);
-        self.mappings.insert(id, index);
-        index
-    }
-
-    fn function(&mut self, id: u32) -> i32 {
-        if let Some(&index) = self.functions.get(&id) {
-            return index;
-        }
-        let corpus = self.corpus;
-        let function = &corpus.functions[id as usize];
-        let entry = Function {
-            name_strindex: self.string(&function.name),
-            system_name_strindex: 0,
-            filename_strindex: self.string(&function.file),
-            start_line: function.start_line,
-        };
-        let index = push(&mut self.dictionary.function_table, entry);
-        self.functions.insert(id, index);
-        index
-    }
-}
-
-fn push<T>(table: &mut Vec<T>, entry: T) -> i32 {
-    table.push(entry);
-    (table.len() - 1) as i32
-}
-
-fn label(key: &str, value: String) -> KeyValue {
-    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(Value::StringValue(value)) }), key_strindex: 0 }
 }

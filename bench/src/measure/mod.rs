@@ -41,7 +41,7 @@ fn seconds(time_ns: u64) -> String {
 }
 
 /// The q-quantile of these: the smallest that at least a share of q are not above.
-fn quantile(sorted: &[f64], q: f64) -> f64 {
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (sorted.len() as f64 * q).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().map_or(f64::NAN, rounded)
 }

@@ -21,28 +21,35 @@ const LABEL: &str = "k8s_pod_name";
 struct Query {
     name: &'static str,
     path: &'static str,
-    parameters: Vec<(&'static str, &'static str)>,
+    parameters: Vec<(&'static str, String)>,
     /// Looks at the answer for the whole 15 minutes.
     check: fn(&Value, &Workload) -> anyhow::Result<()>,
 }
 
 /// Figures of each query.
 pub(crate) fn queries(server: &Server, workload: &Workload) -> anyhow::Result<Vec<Value>> {
-    all().iter().map(|query| query.measure(server, workload).with_context(|| query.name)).collect()
+    all(workload).iter().map(|query| query.measure(server, workload).with_context(|| query.name)).collect()
 }
 
-fn all() -> Vec<Query> {
-    let flamegraph = |name, selector, check| {
-        let parameters = vec![("query", selector), ("max_nodes", FLAMEGRAPH_NODES)];
+fn all(workload: &Workload) -> Vec<Query> {
+    let flamegraph = |name, selector: String, check| {
+        let parameters = vec![("query", selector), ("max_nodes", FLAMEGRAPH_NODES.to_owned())];
         Query { name, path: "/api/v1/flamegraph", parameters, check }
     };
     vec![
-        flamegraph("flame graph of one service", "process_cpu{service_name=\"checkout\"}", check_flamegraph),
-        flamegraph("flame graph of everything", "process_cpu", check_whole_flamegraph),
+        flamegraph(
+            "flame graph of one service",
+            format!("process_cpu{{service_name={:?}}}", workload.service),
+            check_flamegraph,
+        ),
+        flamegraph("flame graph of everything", "process_cpu".to_owned(), check_whole_flamegraph),
         Query {
             name: "series by pod, 15 s steps",
             path: "/api/v1/query_range",
-            parameters: vec![("query", "sum by (k8s_pod_name) (rate(process_cpu[1m]))"), ("step", "15")],
+            parameters: vec![
+                ("query", "sum by (k8s_pod_name) (rate(process_cpu[1m]))".to_owned()),
+                ("step", "15".to_owned()),
+            ],
             check: |answer, workload| check_count(&answer["data"]["result"], workload),
         },
         Query {
@@ -70,7 +77,8 @@ impl Query {
         let ask = |shift_ns: u64| -> anyhow::Result<(f64, Vec<u8>)> {
             let [start, end] = [workload.start_ns, workload.end_ns].map(|time| seconds(time - shift_ns));
             let window = [("start", start.as_str()), ("end", end.as_str())];
-            let parameters: Vec<_> = self.parameters.iter().copied().chain(window).collect();
+            let own = self.parameters.iter().map(|(name, value)| (*name, value.as_str()));
+            let parameters: Vec<_> = own.chain(window).collect();
             let began = Instant::now();
             let answer = client.get(&server.http, self.path, &parameters)?;
             Ok((began.elapsed().as_secs_f64() * 1e3, answer))

@@ -1,0 +1,52 @@
+//! From frames of a recording to those of a [`Dictionary`].
+
+use proto::build_id::from_hex;
+use proto::{Address, BuildId, Dictionary, Function, Line, Location, MappingIdentity};
+
+use crate::corpus::Frames;
+
+const UNKNOWN: u32 = u32::MAX;
+
+/// Defines locations of one recording, each once.
+#[derive(Debug)]
+pub(crate) struct Definer<'a> {
+    pub(crate) frames: &'a Frames,
+    locations: Vec<u32>,
+}
+
+impl<'a> Definer<'a> {
+    pub(crate) fn new(frames: &'a Frames) -> Self {
+        Self { frames, locations: vec![UNKNOWN; frames.locations.len()] }
+    }
+
+    /// The id in `to`, always the same one.
+    pub(crate) fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
+        if self.locations[id as usize] == UNKNOWN {
+            self.locations[id as usize] = define(self.frames, to, id);
+        }
+        self.locations[id as usize]
+    }
+}
+
+fn define(frames: &Frames, to: &mut Dictionary, id: u32) -> u32 {
+    let from = &frames.locations[id as usize];
+    let mapping = &frames.mappings[from.mapping as usize];
+    let file = to.strings.intern(&mapping.file);
+    let frame_type = to.strings.intern(&from.frame_type);
+    let location = if from.lines.is_empty() {
+        let build_id = from_hex(&mapping.build_id).filter(|bytes| !bytes.is_empty()).map(BuildId::Gnu);
+        let identity = build_id.map_or(MappingIdentity::File(file), MappingIdentity::BuildId);
+        let mapping = to.intern_mapping(identity, file);
+        Location::Address { mapping, address: Address::Virtual(from.address), frame_type }
+    } else {
+        let lines = from.lines.iter().map(|&(function, line)| {
+            let function = &frames.functions[function as usize];
+            let (name, file) = (to.strings.intern(&function.name), to.strings.intern(&function.file));
+            let function = Function { name, system_name: 0, file, start_line: function.start_line };
+            Line { function: to.intern_function(function), line, column: 0 }
+        });
+        let lines = lines.collect();
+        Location::Lines { mapping_file: file, frame_type, lines }
+    };
+    to.intern_location(location)
+}

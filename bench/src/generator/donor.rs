@@ -1,0 +1,48 @@
+//! Whole stacks in place of those that the agent could not unwind.
+//!
+//! The agent marks where it gave up, so a recording without frame pointers has leaves, times and threads, but few callers. Each
+//! different cut stack, the most frequent first, gets one whole stack of a donor, again the most frequent first: what is seen
+//! when, how often, and how many different ones there are stays as recorded. Donors are the payloads of `shared/data` where they
+//! are (never committed), else another committed recording that was unwound, under other files and build IDs.
+
+use std::collections::HashMap;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::random::Random;
+use crate::corpus::{Frames, Recording};
+
+/// Stacks to take from.
+#[derive(Debug)]
+pub(crate) struct Donor {
+    pub(crate) name: String,
+    pub(crate) frames: Frames,
+    /// The most frequent first.
+    pub(crate) stacks: Vec<u32>,
+}
+
+impl Donor {
+    /// Of a recording: what was unwound, as if `program` were built of its files, so that the two share no stack.
+    pub(crate) fn of_recording(recording: &Recording, program: &str) -> Self {
+        let stacks = by_frequency(recording.samples.iter().map(|sample| (sample.stack, 1)));
+        let mut frames = recording.frames.clone();
+        let stacks = stacks.into_iter().filter(|&stack| !frames.is_cut(stack)).collect();
+        for mapping in frames.mappings.iter_mut().filter(|mapping| !mapping.build_id.is_empty()) {
+            let mut random = Random::of([xxh3_64(program.as_bytes()), xxh3_64(mapping.build_id.as_bytes())]);
+            mapping.build_id = format!("{:016x}{:016x}", random.next_u64(), random.next_u64());
+            mapping.file = format!("{program}/{}", mapping.file.rsplit('/').next().unwrap_or_default());
+        }
+        Self { name: recording.program.clone(), frames, stacks }
+    }
+}
+
+/// Different ones, by falling sum; equal ones as they came.
+pub(crate) fn by_frequency(samples: impl Iterator<Item = (u32, i64)>) -> Vec<u32> {
+    let mut sums: HashMap<u32, (i64, usize)> = HashMap::new();
+    for (number, (stack, value)) in samples.enumerate() {
+        sums.entry(stack).or_insert((0, number)).0 += value;
+    }
+    let mut stacks: Vec<(u32, (i64, usize))> = sums.into_iter().collect();
+    stacks.sort_by_key(|&(_, (sum, first))| (-sum, first));
+    stacks.into_iter().map(|(stack, _)| stack).collect()
+}

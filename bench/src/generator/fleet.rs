@@ -1,0 +1,206 @@
+//! Who plays what when: an iterator over what each host sends, in the order of time. Nothing of the past is kept but which life
+//! each pod is in, so a year takes no more memory than a minute.
+//!
+//! Place p is on host p / 8 and of service p % 5. With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC
+//! down to 40 % at 2:00: a CPU is idle, and not sampled, at ticks drawn one by one. And pods end, twice a day on average, and
+//! come back at once under another name with other threads. With [`Days::Full`] neither happens: the mixes of 15 minutes have the
+//! same number of samples whoever makes them.
+
+use super::growth::StackKey;
+use super::lanes::POD_CPUS;
+use super::pod::Pod;
+use super::random::Random;
+use super::{Corpus, HOST_PODS, INTERVAL_NS, INTERVAL_TICKS, POD_SAMPLES, SERVICES};
+
+const DAY_NS: u64 = 86_400 * 1_000_000_000;
+const PEAK_NS: u64 = 14 * 3600 * 1_000_000_000;
+const LOAD_MIN: f64 = 0.4;
+/// Intervals that a pod lives on average: half a day.
+const LIFE_INTERVALS: usize = 8_640;
+
+/// Random numbers of a round, where those of ticks are of a CPU.
+const JITTER: usize = POD_CPUS;
+
+/// How days are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Days {
+    /// Always under full load, and nothing ends.
+    Full,
+    /// See the module.
+    Daily,
+}
+
+/// Which part of which fleet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    /// A multiple of the pods of a host.
+    pub(crate) first_pod: usize,
+    /// Likewise.
+    pub(crate) pods: usize,
+    pub(crate) start_ns: u64,
+    /// Of 5 s.
+    pub(crate) intervals: u64,
+    pub(crate) days: Days,
+}
+
+/// One sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drawn {
+    pub(crate) time_ns: u64,
+    pub(crate) stack: StackKey,
+    /// Into the threads of the service's recording.
+    pub(crate) thread: u32,
+    pub(crate) tid: u32,
+    /// Of the pod. Not sent, as the peers were not sent it.
+    pub(crate) cpu: u32,
+}
+
+/// What one pod has in one interval.
+#[derive(Debug)]
+pub(crate) struct PodSamples {
+    pub(crate) pod: Pod,
+    pub(crate) service: usize,
+    pub(crate) samples: Vec<Drawn>,
+}
+
+/// What one host sends at once.
+#[derive(Debug)]
+pub(crate) struct HostSamples {
+    pub(crate) host: usize,
+    pub(crate) start_ns: u64,
+    pub(crate) pods: Vec<PodSamples>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Fleet<'a> {
+    corpus: &'a Corpus,
+    plan: Plan,
+    pods: Vec<Pod>,
+    interval: u64,
+    /// Of those in the plan.
+    host: usize,
+}
+
+impl<'a> Fleet<'a> {
+    pub(crate) fn new(corpus: &'a Corpus, plan: Plan) -> Self {
+        let places = plan.first_pod..plan.first_pod + plan.pods;
+        let pods = places.map(|place| Pod::new(plan.seed, place as u64, 0)).collect();
+        Self { corpus, plan, pods, interval: 0, host: 0 }
+    }
+
+    fn pod_samples(&mut self, number: usize, start_ns: u64) -> PodSamples {
+        let Plan { seed, days, .. } = self.plan;
+        let pod = &mut self.pods[number];
+        let service = pod.place as usize % SERVICES;
+        if days == Days::Daily && Random::of([seed, pod.place, self.interval, 1]).below(LIFE_INTERVALS) == 0 {
+            *pod = Pod::new(seed, pod.place, pod.life + 1);
+        }
+        let load = if days == Days::Daily { load(start_ns) } else { 1.0 };
+        let variants = self.corpus.services[service].growth.variants((self.interval + 1) * INTERVAL_NS);
+        let end_ns = start_ns + INTERVAL_NS;
+        let mut samples = Vec::with_capacity(POD_SAMPLES);
+        let lanes = &self.corpus.services[service].lanes;
+        for tick in 0..INTERVAL_TICKS {
+            let tick_ns = start_ns + tick * INTERVAL_NS / INTERVAL_TICKS;
+            let tick = self.interval * INTERVAL_TICKS + tick;
+            for cpu in 0..POD_CPUS {
+                let mut random = pod.random(tick, cpu);
+                let unit = random.unit();
+                if load < 1.0 && load <= random.unit() {
+                    continue;
+                }
+                let (row, round) = lanes.row(pod.start, cpu, tick);
+                let jitter_ns = lanes.jitter_ns(pod.random(round, JITTER + cpu), cpu, tick);
+                let round = if lanes.threads[row.thread as usize].is_passing { round + 1 } else { 0 };
+                let time_ns = (tick_ns + pod.ticks_at_ns[cpu]).saturating_add_signed(jitter_ns.into());
+                samples.push(Drawn {
+                    // Windows leave their start out.
+                    time_ns: time_ns.clamp(start_ns + 1, end_ns - 1),
+                    stack: self.corpus.services[service].growth.draw(row.stack, variants, unit),
+                    thread: row.thread,
+                    tid: pod.tid(row.thread, lanes.threads.len(), round),
+                    cpu: cpu as u32,
+                });
+            }
+        }
+        PodSamples { pod: pod.clone(), service, samples }
+    }
+}
+
+impl Iterator for Fleet<'_> {
+    type Item = HostSamples;
+
+    fn next(&mut self) -> Option<HostSamples> {
+        if self.interval == self.plan.intervals {
+            return None;
+        }
+        let (interval, host) = (self.interval, self.host);
+        let start_ns = self.plan.start_ns + interval * INTERVAL_NS;
+        let pods = host * HOST_PODS..(host + 1) * HOST_PODS;
+        let pods = pods.map(|number| self.pod_samples(number, start_ns)).collect();
+        self.host += 1;
+        if self.host == self.plan.pods / HOST_PODS {
+            (self.host, self.interval) = (0, interval + 1);
+        }
+        Some(HostSamples { host: self.plan.first_pod / HOST_PODS + host, start_ns, pods })
+    }
+}
+
+/// The part of a CPU that is busy at a time of the day.
+fn load(time_ns: u64) -> f64 {
+    let of_day = (time_ns + DAY_NS - PEAK_NS) % DAY_NS;
+    let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;
+    (1.0 + LOAD_MIN) / 2.0 + (1.0 - LOAD_MIN) / 2.0 * angle.cos()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::generator::{BatchBuilder, Mix};
+
+    #[test]
+    fn days_have_nights_and_pods_that_come_back_as_others() {
+        let corpus = Corpus::load_with(Mix::L, None).unwrap();
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 17_280, days: Days::Daily };
+        let (mut by_hour, mut pods, mut last_ns) = ([0_usize; 24], HashSet::new(), 0);
+        for host in Fleet::new(&corpus, plan) {
+            assert!(last_ns <= host.start_ns);
+            last_ns = host.start_ns;
+            by_hour[(host.start_ns * 24 / DAY_NS) as usize] +=
+                host.pods.iter().map(|pod| pod.samples.len()).sum::<usize>();
+            pods.extend(host.pods.iter().map(|pod| (pod.pod.place, pod.pod.life, pod.pod.tid)));
+        }
+        let full = 720 * 8 * POD_SAMPLES;
+        let part = |hour: usize| by_hour[hour] as f64 / full as f64;
+        assert!((0.98..=1.0).contains(&part(14)) && (0.39..0.43).contains(&part(2)), "{} {}", part(14), part(2));
+        // 8 pods, and about 2 more of each in a day.
+        assert!((14..40).contains(&pods.len()), "{}", pods.len());
+    }
+
+    #[test]
+    fn only_what_is_new_to_a_partition_is_defined_and_the_hashes_are_the_same() {
+        let corpus = Corpus::load_with(Mix::L, None).unwrap();
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 20, days: Days::Full };
+        let mut builder = BatchBuilder::new(&corpus);
+        let mut defined = HashSet::new();
+        for host in Fleet::new(&corpus, plan) {
+            let (all, new) = (builder.build(&host), builder.build_new(&host));
+            assert_eq!(
+                all.dictionary.stacks.keys().collect::<Vec<_>>(),
+                new.dictionary.stacks.keys().collect::<Vec<_>>()
+            );
+            assert_eq!(all.dictionary.pairs, new.dictionary.pairs);
+            assert!(all.dictionary.stacks.values().all(Option::is_some));
+            let is_first = defined.is_empty();
+            let (with, without): (Vec<_>, Vec<_>) =
+                new.dictionary.stacks.into_iter().partition(|(_, stack)| stack.is_some());
+            assert!(without.iter().all(|(hash, _)| defined.contains(hash)));
+            assert!(is_first || with.len() < without.len());
+            defined.extend(with.into_iter().map(|(hash, _)| hash));
+        }
+    }
+}

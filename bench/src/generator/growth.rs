@@ -1,0 +1,90 @@
+//! How the number of different stacks grows.
+//!
+//! A service's stacks are of two kinds. *Common* ones, the most frequent of the recording, are always the same. In place of every
+//! other sample stands a stack of a *pool* that grows as recorded stacks did: by Heaps' law, pool(t) = pool_15m x (t / 15 min)^b,
+//! t since the fleet's start, with b from the recording: over its second half, unique stacks grew by 2^b. The size at 15 minutes
+//! is what makes the mix's number of unique stacks, found by playing 15 minutes. What is extrapolated: b beyond the minutes that
+//! were recorded, that a whole service's stacks grow with time as one program's did with samples, and no deployment.
+//!
+//! The mixes' numbers of unique stacks are those that the peers were measured with. Played as they were recorded, five programs
+//! have more, as [`super::service::Service::describe`] tells: so what is rare is drawn from fewer stacks than were recorded.
+//!
+//! While the pool is smaller than the number of rare recorded stacks, neighbours in order of appearance share one of them; later
+//! each has several variants, which [`super::tree`] makes.
+
+/// Of the mixes: what [`Growth::pool_15m`] refers to.
+pub(crate) const REFERENCE_NS: f64 = 900e9;
+
+/// Which stack of a service: a rank (common ones first, by frequency; then rare ones, by appearance) and a variant of it, 0 being
+/// the recorded stack itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct StackKey {
+    pub(crate) rank: u32,
+    pub(crate) variant: u32,
+}
+
+/// See the module.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) common: u32,
+    pub(crate) rare: u32,
+    /// Size of the pool after 15 minutes.
+    pub(crate) pool_15m: f64,
+    pub(crate) exponent: f64,
+}
+
+impl Growth {
+    /// The pool's size over the number of rare recorded stacks, so long after the fleet's start.
+    pub(crate) fn variants(&self, since_start_ns: u64) -> f64 {
+        let pool = self.pool_15m * (since_start_ns as f64 / REFERENCE_NS).powf(self.exponent);
+        (pool / f64::from(self.rare.max(1))).max(1.0 / f64::from(self.rare.max(1)))
+    }
+
+    /// What a sample of a stack of this rank is of; `unit`: a random number from 0 to 1.
+    pub(crate) fn draw(&self, rank: u32, variants: f64, unit: f64) -> StackKey {
+        if rank < self.common {
+            return StackKey { rank, variant: 0 };
+        }
+        let rare = rank - self.common;
+        if variants < 1.0 {
+            let rare = (f64::from(rare) * variants) as u32;
+            return StackKey { rank: self.common + rare, variant: 0 };
+        }
+        // Some have one more than others, so that the pool grows one by one.
+        let has_more = f64::from(rare.wrapping_mul(0x9E37_79B9)) < variants.fract() * f64::from(u32::MAX);
+        let count = variants.trunc() + f64::from(u8::from(has_more));
+        StackKey { rank, variant: (unit * count) as u32 }
+    }
+}
+
+/// The b of Heaps' law: by which power of 2 the number of different ones grew over the second half.
+pub(crate) fn exponent(sequence: &[u32]) -> f64 {
+    let unique = |part: &[u32]| part.iter().collect::<std::collections::HashSet<_>>().len().max(1) as f64;
+    (unique(sequence) / unique(&sequence[..sequence.len() / 2])).log2().clamp(0.0, 1.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn the_pool_grows_as_the_law_says() {
+        let growth = Growth { common: 10, rare: 100, pool_15m: 50.0, exponent: 0.5 };
+        for (quarters, pool) in [(1, 50), (4, 100), (16, 200), (36, 300)] {
+            let variants = growth.variants(quarters * 900_000_000_000);
+            let drawn: HashSet<StackKey> =
+                (0..100_000).map(|i: u32| growth.draw(10 + i % 100, variants, f64::from(i / 100) / 1000.0)).collect();
+            assert_eq!(drawn.len(), pool, "{quarters}");
+        }
+        assert_eq!(growth.draw(3, 9.0, 0.9), StackKey { rank: 3, variant: 0 });
+    }
+
+    #[test]
+    fn the_exponent_is_1_where_all_differ_and_0_where_nothing_new_comes() {
+        let all: Vec<u32> = (0..1000).collect();
+        assert_eq!(exponent(&all), 1.0);
+        assert_eq!(exponent(&[1, 2, 1, 2]), 0.0);
+    }
+}

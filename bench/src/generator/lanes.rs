@@ -1,0 +1,174 @@
+//! A recording as pods play it: for each CPU all samples in their order, and the jitter of the timer at each.
+//!
+//! Played are the samples of one phase, which are what an agent at the fleet's pace would have seen of the whole run of the
+//! program; then those of the next: nothing comes again before everything was played, so that within a chunk of ten minutes there is
+//! next to nothing that a compressor could find again where a real program would not have repeated itself.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::random::Random;
+use crate::corpus::{PHASES, Recording};
+
+/// CPUs of a pod.
+pub(crate) const POD_CPUS: usize = 2;
+
+/// One sample of a recording.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// How much later than usual after its timer's tick its time is, in nanoseconds.
+    pub(crate) jitter_ns: i32,
+    /// Into [`Lanes::threads`].
+    pub(crate) thread: u32,
+    /// The node of its stack in the recording, until [`super::service`] makes a rank of it.
+    pub(crate) stack: u32,
+}
+
+/// What is known of a thread.
+#[derive(Clone, Debug)]
+pub(crate) struct ThreadKind {
+    pub(crate) name: String,
+    /// It began and ended while the program was recorded: whenever the recording is played again, it is another one.
+    pub(crate) is_passing: bool,
+}
+
+/// All samples of a recording.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    pub(crate) threads: Vec<ThreadKind>,
+    cpus: [Lane; POD_CPUS],
+}
+
+/// Those of one CPU: one phase after the other, each in the order of time.
+#[derive(Debug, Default)]
+struct Lane {
+    rows: Vec<Row>,
+    /// Where each phase ends.
+    ends: Vec<usize>,
+}
+
+impl Lanes {
+    pub(crate) fn new(recording: &Recording) -> Self {
+        let mut phases = [(); POD_CPUS].map(|()| vec![Vec::new(); PHASES as usize]);
+        let period = recording.period_ns.cast_signed();
+        for (number, cpu) in cpus(recording).into_iter().enumerate() {
+            let samples = || recording.samples.iter().filter(|sample| sample.cpu == cpu);
+            let Some(first) = samples().next() else { continue };
+            // The timer ticks at anchor + n x period for as long as the recording lasts: most samples are within microseconds
+            // of that, and the few that came much later do not move a median.
+            let since_first = |time_ns: u64| (time_ns - first.time_ns).cast_signed();
+            let mut offsets: Vec<i64> = samples().map(|sample| centred(since_first(sample.time_ns), period)).collect();
+            offsets.sort_unstable();
+            let anchor = offsets[offsets.len() / 2];
+            for sample in samples() {
+                let since_anchor = since_first(sample.time_ns) - anchor;
+                let jitter_ns = centred(since_anchor, period) as i32;
+                let phase = ((since_anchor - i64::from(jitter_ns)) / period).rem_euclid(PHASES as i64) as usize;
+                let row = Row { jitter_ns, thread: sample.thread, stack: sample.stack };
+                phases[number % POD_CPUS][phase].push(row);
+            }
+        }
+        Self { threads: threads(recording), cpus: phases.map(Lane::new) }
+    }
+
+    /// The row at a tick of a CPU of a pod, and how many phases were played before. `start`: from where; the whole part is the
+    /// phase, the rest where in it, so that both CPUs begin at the same moment of the recording.
+    pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
+        let lane = &self.cpus[cpu];
+        let at = lane.place(start) as u64 + tick;
+        let (lap, within) = (at / lane.rows.len() as u64, (at % lane.rows.len() as u64) as usize);
+        let phase = lane.ends.partition_point(|&end| end <= within) as u64;
+        (lane.rows[within], lap * PHASES + phase)
+    }
+
+    /// The jitter at a tick: the recorded sequence from a place that these random numbers choose, or the same backwards, so that a
+    /// pod that plays the same rows again does not do it at the same times.
+    pub(crate) fn jitter_ns(&self, mut random: Random, cpu: usize, tick: u64) -> i32 {
+        let rows = &self.cpus[cpu].rows;
+        let at = (random.below(rows.len()) + (tick % rows.len() as u64) as usize) % rows.len();
+        let at = if random.below(2) == 0 { at } else { rows.len() - 1 - at };
+        rows[at].jitter_ns
+    }
+
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Row> {
+        self.cpus.iter().flat_map(|lane| &lane.rows)
+    }
+
+    pub(crate) fn rows_mut(&mut self) -> impl Iterator<Item = &mut Row> {
+        self.cpus.iter_mut().flat_map(|lane| &mut lane.rows)
+    }
+
+    /// Whether each CPU has something to play.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.cpus.iter().all(|lane| !lane.rows.is_empty())
+    }
+}
+
+impl Lane {
+    fn new(phases: Vec<Vec<Row>>) -> Self {
+        let mut lane = Self::default();
+        for phase in phases {
+            lane.rows.extend(phase);
+            lane.ends.push(lane.rows.len());
+        }
+        lane
+    }
+
+    fn place(&self, start: f64) -> usize {
+        let phase = start as usize;
+        let begin = if phase == 0 { 0 } else { self.ends[phase - 1] };
+        begin + (start.fract() * (self.ends[phase] - begin) as f64) as usize
+    }
+}
+
+/// What is left of a time without whole periods: from -period / 2 to period / 2.
+fn centred(time_ns: i64, period: i64) -> i64 {
+    (time_ns + period / 2).rem_euclid(period) - period / 2
+}
+
+fn cpus(recording: &Recording) -> BTreeSet<u32> {
+    recording.samples.iter().map(|sample| sample.cpu).collect()
+}
+
+fn threads(recording: &Recording) -> Vec<ThreadKind> {
+    let mut spans: HashMap<u32, (u64, u64)> = HashMap::new();
+    for sample in &recording.samples {
+        let span = spans.entry(sample.thread).or_insert((sample.time_ns, sample.time_ns));
+        span.1 = sample.time_ns;
+    }
+    let end = recording.samples.last().map_or(0, |sample| sample.time_ns);
+    // Seen neither in the first nor in the last tenth.
+    let margin = end / 10;
+    let is_passing =
+        |thread: u32| spans.get(&thread).is_some_and(|&(first, last)| first > margin && last < end - margin);
+    let kind = |(id, thread): (u32, &crate::corpus::Thread)| ThreadKind {
+        name: thread.name.clone(),
+        is_passing: is_passing(id),
+    };
+    (0..).zip(&recording.threads).map(kind).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::corpus::{Frames, Sample, Thread};
+
+    #[test]
+    fn jitter_is_what_is_left_without_the_timers_ticks_and_ticks_lie_in_turn_on_the_lanes() {
+        let sample = |time_ns, cpu| Sample { time_ns, cpu, thread: 0, stack: 0 };
+        let mut samples = vec![sample(0, 7), sample(900, 8)];
+        // On time but for the one at tick 5, which is 400 ns late, and the first one on CPU 7, 3 ns early.
+        samples.extend((1..40).map(|tick| sample(tick * 1000 + 3 + if tick == 5 { 400 } else { 0 }, 7)));
+        let frames = Frames { mappings: vec![], functions: vec![], locations: vec![], nodes: vec![] };
+        let thread = Thread { pid: 1, tid: 1, name: "t".to_owned(), executable: "e".to_owned() };
+        let recording = Recording { program: "p".to_owned(), period_ns: 1000, frames, threads: vec![thread], samples };
+        let lanes = Lanes::new(&recording);
+        let jitters = |phase: f64| (0..4).map(|tick| lanes.row(phase, 0, tick).0.jitter_ns).collect::<Vec<_>>();
+        assert_eq!((jitters(0.0), jitters(5.0), jitters(9.0)), (vec![-3, 0, 0, 0], vec![400, 0, 0, 0], vec![0; 4]));
+        // The next phase follows, and the first one the last.
+        assert_eq!((jitters(4.5), lanes.row(4.5, 0, 1).1, lanes.row(4.5, 0, 2).1), (vec![0, 0, 400, 0], 4, 5));
+        assert_eq!(lanes.row(9.5, 0, 2).1, 10);
+        // The other CPU has one sample, again and again.
+        assert!(lanes.is_complete());
+        assert_eq!((lanes.row(0.0, 1, 0).0.jitter_ns, lanes.row(0.0, 1, 7).1), (0, 70));
+    }
+}

@@ -1,0 +1,115 @@
+//! The tree of a service's stacks, and stacks that nobody saw but that its calls allow.
+//!
+//! A new stack follows a recorded one from its leaf's side up to some frame, and above that goes on as another recorded stack
+//! that passed the same location does: each of its calls was recorded, only their combination is new. Its leaf may be a new place
+//! in the same function's neighbourhood. So new stacks share prefixes and locations with old ones as recorded ones do among
+//! each other.
+
+use super::random::Random;
+use crate::corpus::Node;
+
+/// Tries to find a combination that is not the recorded stack itself.
+const TRIES: usize = 8;
+/// Deeper stacks are not made: combined recursion would have no end.
+const DEPTH_MAX: usize = 200;
+
+/// The tree; a node's location is one of the corpus's.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    pub(crate) nodes: Vec<Node>,
+    /// Nodes by location: those of one stand together, those of location i from `location_starts[i]` on.
+    by_location: Vec<u32>,
+    location_starts: Vec<u32>,
+}
+
+impl Tree {
+    /// `locations`: how many there are in the corpus.
+    pub(crate) fn new(nodes: Vec<Node>, locations: usize) -> Self {
+        let mut location_starts = vec![0_u32; locations + 1];
+        nodes[1..].iter().for_each(|node| location_starts[node.location as usize + 1] += 1);
+        for i in 0..locations {
+            location_starts[i + 1] += location_starts[i];
+        }
+        let mut next = location_starts.clone();
+        let mut by_location = vec![0; nodes.len() - 1];
+        for (id, node) in (0_u32..).zip(&nodes).skip(1) {
+            let place = &mut next[node.location as usize];
+            by_location[*place as usize] = id;
+            *place += 1;
+        }
+        Self { nodes, by_location, location_starts }
+    }
+
+    /// Adds the locations of a recorded stack, leaf first.
+    pub(crate) fn push_locations(&self, stack: u32, out: &mut Vec<u32>) {
+        let mut at = stack;
+        while at != 0 {
+            let node = self.nodes[at as usize];
+            out.push(node.location);
+            at = node.parent;
+        }
+    }
+
+    /// Adds the locations, leaf first, of what the numbers of `random` make of a recorded stack.
+    pub(crate) fn push_variant(&self, stack: u32, random: &mut Random, out: &mut Vec<u32>) {
+        self.push_locations(stack, out);
+        for _ in 0..TRIES {
+            let depth = out.len();
+            // The frame at which it goes another way; the leaf stays.
+            let cut = random.below(depth.max(1));
+            let Some(&location) = out.get(cut) else { return };
+            let places =
+                self.location_starts[location as usize] as usize..self.location_starts[location as usize + 1] as usize;
+            let other = self.by_location[places.start + random.below(places.len())];
+            let rest = out.split_off(cut);
+            self.push_locations(other, out);
+            if out.len() <= DEPTH_MAX && out[cut..] != rest {
+                return;
+            }
+            out.truncate(cut);
+            out.extend_from_slice(&rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn a_new_stack_has_only_recorded_calls() {
+        // main(0) -> a(1) -> c(2) -> leaf(3); main -> b(4) -> c -> leaf(5); b -> a.
+        let node = |parent, location| Node { parent, location };
+        let tree = Tree::new(
+            vec![
+                node(0, 0),
+                node(0, 0),
+                node(1, 1),
+                node(2, 2),
+                node(3, 3),
+                node(1, 4),
+                node(5, 2),
+                node(6, 5),
+                node(5, 1),
+            ],
+            6,
+        );
+        let edges: HashSet<(u32, u32)> =
+            tree.nodes[2..].iter().map(|node| (tree.nodes[node.parent as usize].location, node.location)).collect();
+        let (mut made, mut recorded) = (HashSet::new(), 0);
+        for number in 0..100 {
+            let mut stack = Vec::new();
+            tree.push_variant(4, &mut Random::of([number]), &mut stack);
+            assert!(stack.windows(2).all(|pair| edges.contains(&(pair[1], pair[0]))), "{stack:?}");
+            assert_eq!((stack[0], *stack.last().unwrap()), (3, 0));
+            recorded += u32::from(stack == [3, 2, 1, 0]);
+            made.insert(stack);
+        }
+        // leaf 3 below c below a or b, a below main or b.
+        assert!(made.contains(&vec![3, 2, 4, 0]) && made.contains(&vec![3, 2, 1, 4, 0]), "{made:?}");
+        // Half of its frames can go no other way.
+        assert!(recorded < 20, "{recorded} of 100 are the recorded one");
+    }
+}

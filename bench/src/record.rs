@@ -1,0 +1,147 @@
+//! Records a program with varve's own agent: the agent samples this host and sends to a receiver here, which keeps what comes
+//! from the program.
+//!
+//! The agent samples ten times as often as a fleet's does: every tenth tick of a CPU is what an agent at 19 Hz would have seen,
+//! so that one run of a program is ten recordings of it, each out of step with the others.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use clap::Args;
+use proto::otlp::collector::profiles::v1development::profiles_service_server::{
+    ProfilesService, ProfilesServiceServer,
+};
+use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::codec::CompressionEncoding;
+use tonic::{Request, Response, Status};
+
+use crate::corpus::Builder;
+
+/// [`crate::corpus::PHASES`] times the fleet's 19 Hz.
+const FREQUENCY_HZ: &str = "190";
+/// The agent attaches and meets what runs already.
+const WARM_UP: Duration = Duration::from_secs(3);
+/// Larger than what the agent sends at once.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Records a program into a corpus file.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Name of the program, and of its service
+    #[arg(long)]
+    program: String,
+    #[arg(long)]
+    seconds: u64,
+    /// The file to write
+    #[arg(long)]
+    out: PathBuf,
+    /// The varve whose agent records [default: beside this program]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// What to run; started again whenever it ends
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Receiver(Arc<Mutex<(Builder, Option<anyhow::Error>)>>);
+
+#[tonic::async_trait]
+impl ProfilesService for Receiver {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = inner.0.add(request.get_ref()) {
+            inner.1.get_or_insert(error);
+        }
+        Ok(Response::new(ExportProfilesServiceResponse::default()))
+    }
+}
+
+/// A process and all that it starts; ended when it is dropped.
+struct Group(Child);
+
+impl Group {
+    fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        Ok(Self(command.process_group(0).stdin(Stdio::null()).spawn().context(name)?))
+    }
+
+    fn end(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let group = format!("-{}", self.0.id());
+        let signal = |name: &str| Command::new("kill").args([name, "--", &group]).stderr(Stdio::null()).status();
+        signal("-TERM")?;
+        let began = Instant::now();
+        while self.0.try_wait()?.is_none() && began.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        signal("-KILL")?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It may have ended already: there is nothing to be done about an error.
+        drop(self.end(Duration::ZERO));
+    }
+}
+
+/// Records, and says how much that was.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));
+    let runtime = tokio::runtime::Runtime::new()?;
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+    let endpoint = format!("http://{}", listener.local_addr()?);
+    let service = ProfilesServiceServer::new(receiver.clone())
+        .accept_compressed(CompressionEncoding::Gzip)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let server = tonic::transport::Server::builder().add_service(service);
+    runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    sample(&binary, &endpoint, arguments)?;
+    runtime.shutdown_timeout(Duration::from_secs(1));
+
+    let (builder, error) = Arc::into_inner(receiver.0)
+        .context("the receiver did not end")?
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    error.map_or(Ok(()), Err).context("what the agent sent")?;
+    let recording = builder.finish()?;
+    recording.write(&arguments.out)?;
+    let bytes = std::fs::metadata(&arguments.out)?.len();
+    crate::report::print(&crate::corpus::describe(&recording, bytes))
+}
+
+fn sample(binary: &Path, endpoint: &str, arguments: &Arguments) -> anyhow::Result<()> {
+    let start = || {
+        let mut command = Command::new(&arguments.command[0]);
+        command.args(&arguments.command[1..]).env("OTEL_SERVICE_NAME", &arguments.program).stdout(Stdio::null());
+        Group::start(&mut command)
+    };
+    let mut program = start()?;
+    let mut agent = Command::new(binary);
+    agent.args(["agent", "--endpoint", endpoint, "--frequency-hz", FREQUENCY_HZ, "--http-listen", "127.0.0.1:0"]);
+    let mut agent = Group::start(&mut agent)?;
+    let end = Instant::now() + WARM_UP + Duration::from_secs(arguments.seconds);
+    while Instant::now() < end {
+        ensure!(agent.0.try_wait()?.is_none(), "the agent ended; it needs root or the capabilities of make run");
+        if let Some(status) = program.0.try_wait()? {
+            ensure!(status.success(), "{:?} ended with {status}", arguments.command);
+            program = start()?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // It sends what it has before it ends.
+    agent.end(Duration::from_secs(20))?;
+    program.end(Duration::from_secs(2))
+}
