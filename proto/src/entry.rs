@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::{Batch, BatchError};
+use crate::encoder::Encoder;
 use crate::wire;
 
 /// See the module.
@@ -33,6 +34,16 @@ impl Command {
         match self {
             Self::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
             Self::Expire { before_ns } => wire::entry::Command::Expire(wire::Expire { before_ns: *before_ns }),
+        }
+    }
+}
+
+impl Command {
+    /// Appends the bytes of [`Command::to_wire`], a field of a [`wire::Entry`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
+            Self::Expire { .. } => self.to_wire().encode(out),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Copying from one [`Dictionary`] into another what is needed and nothing else.
 
 use crate::attribute::{Attribute, AttributeValue};
-use crate::dictionary::{Dictionary, Stack, StackPair};
-use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
+use crate::dictionary::{Dictionary, StackPair, dense};
+use crate::location::{Function, Line, Location, MappingIdentity};
 
 /// Copies entries of one dictionary into another, each once.
 #[derive(Debug)]
 pub struct Importer<'a> {
     from: &'a Dictionary,
     copied: Copied,
+    /// Of the stack that is being copied.
+    locations: Vec<u32>,
 }
 
 /// What an [`Importer`] has copied so far: by id of the one dictionary, the id in the other.
@@ -43,7 +45,7 @@ impl<'a> Importer<'a> {
         copied.stacks.resize(from.stacks.len(), UNKNOWN);
         copied.attribute_sets.resize(from.attribute_sets.len(), UNKNOWN);
         copied.pairs.resize(from.pairs.len(), UNKNOWN);
-        Self { from, copied }
+        Self { from, copied, locations: Vec::new() }
     }
 
     /// What it has copied, for [`Importer::resume`].
@@ -117,16 +119,20 @@ impl<'a> Importer<'a> {
     pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
             let from = self.from;
-            let (hash, stack) =
-                from.stacks.get_index(id as usize).map_or_else(Default::default, |(h, s)| (*h, s.as_ref()));
-            let known = to.stacks.get(&hash).is_some_and(Option::is_some);
-            let copy: Stack = match stack {
-                Some(locations) if !known => {
-                    Some(locations.iter().map(|&location| self.location(to, location)).collect())
+            let hash = from.stacks.hash(id);
+            let known = to.stacks.find(&hash);
+            self.copied.stacks[id as usize] = match (known, from.stacks.get(id)) {
+                (Some(known), stack) if stack.is_none() || to.stacks.get(known).is_some() => known,
+                (_, Some(locations)) => {
+                    let mut copies = std::mem::take(&mut self.locations);
+                    copies.clear();
+                    copies.extend(locations.iter().map(|&location| self.location(to, location)));
+                    let copy = to.intern_stack(hash, Some(&copies));
+                    self.locations = copies;
+                    copy
                 }
-                _ => None,
+                (_, None) => to.intern_stack(hash, None),
             };
-            self.copied.stacks[id as usize] = to.intern_stack(hash, copy);
         }
         self.copied.stacks[id as usize]
     }
@@ -134,8 +140,7 @@ impl<'a> Importer<'a> {
     /// The id in `to` of a stack of which only the hash is copied: whoever gets `to` knows the rest.
     pub fn stack_reference(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
-            let hash = self.from.stacks.get_index(id as usize).map_or_else(StackHash::default, |(hash, _)| *hash);
-            self.copied.stacks[id as usize] = to.intern_stack(hash, None);
+            self.copied.stacks[id as usize] = to.intern_stack(self.from.stacks.hash(id), None);
         }
         self.copied.stacks[id as usize]
     }
@@ -169,5 +174,23 @@ impl<'a> Importer<'a> {
             self.copied.pairs[id as usize] = to.intern_pair(copy);
         }
         self.copied.pairs[id as usize]
+    }
+}
+
+impl Dictionary {
+    /// The same with nothing but the hashes of the stacks that are known, and with only what the others need. Stacks,
+    /// attribute sets and pairs keep their ids, so that samples need not be rewritten.
+    #[must_use]
+    pub fn without_known(&self, is_known: impl Fn(usize) -> bool) -> Self {
+        let mut to = Self::default();
+        (to.stacks, to.pairs) = (self.stacks.references(), self.pairs.clone());
+        let mut importer = Importer::new(self);
+        for id in (0..self.stacks.len()).filter(|&id| !is_known(id)) {
+            importer.stack(&mut to, dense(id));
+        }
+        for id in 0..self.attribute_sets.len() {
+            importer.attributes(&mut to, dense(id));
+        }
+        to
     }
 }

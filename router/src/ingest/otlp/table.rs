@@ -50,6 +50,12 @@ impl<'a, T: Copy> Table<'a, T> {
         }
     }
 
+    /// What became of an entry that could be read: the short way, which nearly all references go.
+    #[inline]
+    pub(crate) fn read(&self, index: i64) -> Option<T> {
+        self.read.get(usize::try_from(index).ok()?).copied().flatten()
+    }
+
     /// What became of an entry, if it was read.
     pub(crate) fn known(&self, at: usize) -> Option<Result<T, Rejection>> {
         let read = self.read.get(at).copied().flatten();
