@@ -10,6 +10,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
+pub use crate::locations::Locations;
+pub use crate::pairs::Pairs;
 pub use crate::stacks::Stacks;
 pub use crate::strings::Strings;
 
@@ -25,6 +27,26 @@ pub struct StackPair {
     pub kernel: u32,
 }
 
+/// Memory for hashing that is kept; one location may have thousands of lines.
+const HASHED_BYTES_MAX: usize = 1 << 16;
+
+/// How many entries are about to be added, about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Strings.
+    pub strings: usize,
+    /// Bytes of all strings.
+    pub text_bytes: usize,
+    /// Functions.
+    pub functions: usize,
+    /// Locations.
+    pub locations: usize,
+    /// Stacks, and pairs of them.
+    pub stacks: usize,
+    /// Locations of all stacks.
+    pub stack_locations: usize,
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Dictionary {
@@ -35,17 +57,19 @@ pub struct Dictionary {
     /// Mappings, with the id of the file name that came first.
     pub mappings: Map<MappingIdentity, u32>,
     /// Locations.
-    pub locations: Set<Location>,
+    pub locations: Locations,
     /// Stacktraces.
     pub stacks: Stacks,
     /// Attributes of a sample, sorted, each key once.
     pub attribute_sets: Set<Box<[Attribute]>>,
     /// What a sample's stack is.
-    pub pairs: Set<StackPair>,
+    pub pairs: Pairs,
     /// Attributes of all sets.
     attributes: usize,
     /// Lines that lie outside their locations.
     lines: usize,
+    /// What is being hashed.
+    hashed: Vec<u8>,
 }
 
 impl Default for Dictionary {
@@ -54,16 +78,17 @@ impl Default for Dictionary {
             strings: Strings::default(),
             functions: Set::default(),
             mappings: Map::default(),
-            locations: Set::default(),
+            locations: Locations::default(),
             stacks: Stacks::default(),
             attribute_sets: Set::default(),
-            pairs: Set::default(),
+            pairs: Pairs::default(),
             attributes: 0,
             lines: 0,
+            hashed: Vec::new(),
         };
         dictionary.stacks.intern(StackHash::default(), Some(&[]));
         dictionary.attribute_sets.insert(Box::from([]));
-        dictionary.pairs.insert(StackPair::default());
+        dictionary.pairs.intern(StackPair::default());
         dictionary
     }
 }
@@ -84,15 +109,22 @@ impl Dictionary {
 
     /// The id of a location, new or old.
     pub fn intern_location(&mut self, location: Location) -> u32 {
-        let lines = match &location {
-            Location::Lines { lines, .. } if lines.spilled() => lines.len(),
-            _ => 0,
-        };
-        let (id, is_new) = self.locations.insert_full(location);
-        if is_new {
-            self.lines += lines;
+        let mut hashed = std::mem::take(&mut self.hashed);
+        let hash = self.identity_hash(&location, &mut hashed);
+        if hashed.capacity() <= HASHED_BYTES_MAX {
+            self.hashed = hashed;
         }
-        dense(id)
+        self.locations.find(hash).unwrap_or_else(|| self.add_location(hash, location))
+    }
+
+    /// Adds a location whose hash is not here; returns its id.
+    pub(crate) fn add_location(&mut self, hash: u128, location: Location) -> u32 {
+        if let Location::Lines { lines, .. } = &location
+            && lines.spilled()
+        {
+            self.lines += lines.len();
+        }
+        self.locations.insert(hash, location)
     }
 
     /// The id of a stack, new or old: its locations, leaf first, or nothing but its hash where the holder of the batch knows
@@ -101,13 +133,13 @@ impl Dictionary {
         self.stacks.intern(hash, stack)
     }
 
-    /// Makes room for so many more of each, so that tables need not grow step by step.
-    pub fn reserve(&mut self, strings: usize, functions: usize, locations: usize, stacks: usize) {
-        self.strings.reserve(strings);
-        self.functions.reserve(functions);
-        self.locations.reserve(locations);
-        self.stacks.reserve(stacks);
-        self.pairs.reserve(stacks);
+    /// Makes room, so that tables need not grow step by step.
+    pub fn reserve(&mut self, room: &Room) {
+        self.strings.reserve(room.strings, room.text_bytes);
+        self.functions.reserve(room.functions);
+        self.locations.reserve(room.locations);
+        self.stacks.reserve(room.stacks, room.stack_locations);
+        self.pairs.reserve(room.stacks);
     }
 
     /// The id of an attribute set, new or old. Sorts by the keys' text; of equal keys the first stays.
@@ -124,8 +156,9 @@ impl Dictionary {
     }
 
     /// The id of a pair, new or old.
+    #[inline]
     pub fn intern_pair(&mut self, pair: StackPair) -> u32 {
-        dense(self.pairs.insert_full(pair).0)
+        self.pairs.intern(pair)
     }
 
     /// Whether it has all attribute sets of another.
@@ -155,30 +188,29 @@ impl Dictionary {
         self.strings.memory_bytes()
             + self.functions.len() * (size_of::<Function>() + 16)
             + self.mappings.len() * (size_of::<MappingIdentity>() + 64)
-            + self.locations.len() * (size_of::<Location>() + 16)
+            + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
             + self.stacks.memory_bytes()
             + self.attribute_sets.len() * (16 + 32)
             + self.attributes * size_of::<Attribute>()
-            + self.pairs.len() * (size_of::<StackPair>() + 16)
+            + self.pairs.memory_bytes()
     }
 
     /// The hash of a location's identity; the ids in it do not matter, what they stand for does.
     #[must_use]
+    #[inline]
     pub fn location_hash(&self, id: u32) -> u128 {
-        self.location_hash_with(id, &mut Vec::new())
+        self.locations.hash(id)
     }
 
-    /// [`Dictionary::location_hash`] for who asks often, and keeps the memory that it takes.
-    #[must_use]
-    pub fn location_hash_with(&self, id: u32, bytes: &mut Vec<u8>) -> u128 {
+    fn identity_hash(&self, location: &Location, bytes: &mut Vec<u8>) -> u128 {
         // Hashed in one go: most encodings are shorter than the state of a hash that is fed in parts.
         bytes.clear();
         let text = |bytes: &mut Vec<u8>, text: &str| {
             bytes.extend((text.len() as u64).to_le_bytes());
             bytes.extend(text.as_bytes());
         };
-        match &self.locations[id as usize] {
+        match location {
             Location::Address { mapping, address, frame_type } => {
                 let (identity, _file) = self.mapping(*mapping);
                 match identity {

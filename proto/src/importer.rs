@@ -95,6 +95,11 @@ impl<'a> Importer<'a> {
     pub fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.locations[id as usize] == UNKNOWN {
             let from = self.from;
+            let hash = from.locations.hash(id);
+            if let Some(known) = to.locations.find(hash) {
+                self.copied.locations[id as usize] = known;
+                return known;
+            }
             let copy = match &from.locations[id as usize] {
                 Location::Address { mapping, address, frame_type } => Location::Address {
                     mapping: self.mapping(to, *mapping),
@@ -110,7 +115,7 @@ impl<'a> Importer<'a> {
                         .collect(),
                 },
             };
-            self.copied.locations[id as usize] = to.intern_location(copy);
+            self.copied.locations[id as usize] = to.add_location(hash, copy);
         }
         self.copied.locations[id as usize]
     }

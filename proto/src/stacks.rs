@@ -113,7 +113,8 @@ impl Stacks {
         Self { hashes, spans, locations: Vec::new(), ids: self.ids.clone() }
     }
 
-    pub(crate) fn reserve(&mut self, additional: usize) {
+    pub(crate) fn reserve(&mut self, additional: usize, locations: usize) {
+        self.locations.reserve(locations);
         self.hashes.reserve(additional);
         self.spans.reserve(additional);
         self.ids.reserve(additional);

@@ -73,7 +73,8 @@ impl Strings {
         false
     }
 
-    pub(crate) fn reserve(&mut self, additional: usize) {
+    pub(crate) fn reserve(&mut self, additional: usize, text_bytes: usize) {
+        self.text.reserve(text_bytes);
         self.ends.reserve(additional);
         self.ids.reserve(additional);
     }

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::stack_hash_with;
+use proto::dictionary::{Room, stack_hash_with};
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{
     Dictionary, Function, Label, LabelSet, Line, Location, Profile, ProfileType, Push, Samples, StackPair, limits,
@@ -52,7 +52,7 @@ pub(crate) enum Rejection {
 pub(crate) struct Builder {
     push: Push,
     now_ns: i64,
-    location_hashes: Vec<u128>,
+    /// By location.
     is_kernel: Vec<bool>,
     /// The frame type that was seen last, and whether it is the kernel's.
     last_frame_type: (u32, bool),
@@ -71,7 +71,6 @@ impl Builder {
         Self {
             push: Push { has_own_times: true, ..Push::default() },
             now_ns,
-            location_hashes: Vec::new(),
             is_kernel: Vec::new(),
             last_frame_type: (0, false),
             hashed: Vec::new(),
@@ -86,6 +85,12 @@ impl Builder {
 
     pub(crate) fn dictionary(&mut self) -> &mut Dictionary {
         &mut self.push.dictionary
+    }
+
+    /// Makes room, so that nothing need grow step by step.
+    pub(crate) fn reserve(&mut self, room: &Room) {
+        self.push.dictionary.reserve(room);
+        self.is_kernel.reserve(room.locations);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {
@@ -176,11 +181,10 @@ impl Builder {
             Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
         };
         let id = dictionary.intern_location(location);
-        if id as usize == self.location_hashes.len() {
+        if id as usize == self.is_kernel.len() {
             if self.last_frame_type.0 != frame_type {
                 self.last_frame_type = (frame_type, dictionary.strings.get(frame_type) == KERNEL_FRAME_TYPE);
             }
-            self.location_hashes.push(dictionary.location_hash_with(id, &mut self.hashed));
             self.is_kernel.push(self.last_frame_type.1);
         }
         id
@@ -206,7 +210,7 @@ impl Builder {
     }
 
     fn stack(&mut self, locations: &[u32]) -> u32 {
-        let hashes = locations.iter().map(|&id| self.location_hashes[id as usize]);
+        let hashes = locations.iter().map(|&id| self.push.dictionary.location_hash(id));
         let hash = stack_hash_with(hashes, &mut self.hashed);
         self.push.dictionary.intern_stack(hash, Some(locations))
     }

@@ -125,6 +125,16 @@ impl<'a> Value<'a> {
         Ok(())
     }
 
+    /// How many a repeated fixed64 holds, packed or one at a time.
+    pub(crate) fn fixed64_count(self, number: u32) -> Result<usize, WireError> {
+        match self {
+            Self::Fixed64(_) => Ok(1),
+            Self::Bytes(packed) if packed.len().is_multiple_of(8) => Ok(packed.len() / 8),
+            Self::Bytes(_) => Err(WireError::Truncated),
+            _ => Err(WireError::Type(number)),
+        }
+    }
+
     /// A repeated fixed64, packed or one at a time, into `out`.
     pub(crate) fn fixed64s(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
         match self {

@@ -4,6 +4,7 @@
 
 use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::{from_hex, to_hex};
+use proto::dictionary::Room;
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
 
 use super::FORMAT;
@@ -17,6 +18,9 @@ const ENTRIES_MAX: usize = 4_000_000;
 
 /// Entries of a table for which room is made before any is referred to.
 const ROOM_MAX: usize = 1 << 13;
+
+/// The same of text, and of all stacks.
+const ROOM_BYTES_MAX: usize = 1 << 18;
 
 /// See the module.
 #[derive(Debug)]
@@ -119,9 +123,17 @@ impl<'a> Tables<'a> {
 
     /// Makes room for what is nearly always referred to: everything, of which there may be far too much.
     pub(crate) fn reserve(&self, builder: &mut Builder) {
-        let room = |length: usize| length.min(ROOM_MAX);
-        let (strings, functions) = (room(self.strings.len()), room(self.functions.len()));
-        builder.dictionary().reserve(strings, functions, room(self.locations.len()), room(self.stacks.len()));
+        let of = |length: usize| length.min(ROOM_MAX);
+        // A location takes a byte at least, and, of thousands, nearly always two.
+        let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
+        builder.reserve(&Room {
+            strings: of(self.strings.len()),
+            text_bytes: self.strings.bytes().min(ROOM_BYTES_MAX),
+            functions: of(self.functions.len()),
+            locations: of(self.locations.len()),
+            stacks: of(self.stacks.len()),
+            stack_locations: stack_locations.min(ROOM_BYTES_MAX / size_of::<u32>()),
+        });
     }
 
     /// Entries of the attribute table.
@@ -179,17 +191,20 @@ impl<'a> Tables<'a> {
         }
         locations.reserve(indices.len());
         for &index in &indices {
-            locations.push(self.location(builder, index.cast_signed())?);
+            let index = index.cast_signed();
+            locations.push(match self.locations.read(index) {
+                Some(known) => known,
+                None => self.location(builder, index)?,
+            });
         }
         let pair = builder.pair(&locations);
         (self.scratch.indices, self.scratch.locations) = (indices, locations);
         Ok(pair)
     }
 
+    /// A location that was not read yet, or cannot be.
+    #[inline(never)]
     fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
-        if let Some(known) = self.locations.read(index) {
-            return Ok(known);
-        }
         let (at, entry) = self.locations.get(index)?;
         if let Some(known) = self.locations.known(at) {
             return known;

@@ -33,6 +33,11 @@ impl<'a, T: Copy> Table<'a, T> {
         self.entries.len()
     }
 
+    /// Of all entries as they were sent.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.len()).sum()
+    }
+
     /// Its zero value, if it has any entry.
     pub(crate) fn first(&self) -> Option<&'a [u8]> {
         self.entries.first().copied()
@@ -63,6 +68,7 @@ impl<'a, T: Copy> Table<'a, T> {
     }
 
     /// Remembers what became of an entry.
+    #[inline]
     pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, Rejection>) -> Result<T, Rejection> {
         match &outcome {
             Ok(read) => {
