@@ -199,3 +199,27 @@ impl Dictionary {
         to
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::definitions::tests::filled;
+
+    #[test]
+    fn without_what_is_known_every_id_of_a_sample_stays() {
+        let from = filled(9);
+        let last = from.stacks.len() - 1;
+        let to = from.without_known(|stack| stack > 0 && stack != last);
+        assert!(from.pairs.iter().eq(to.pairs.iter()));
+        assert!(from.stacks.keys().eq(to.stacks.keys()));
+        assert_eq!(from.attribute_sets.len(), to.attribute_sets.len());
+        assert!(to.has_attributes_of(&from));
+        let here: Vec<_> =
+            to.stacks.iter().enumerate().filter(|(_, (_, stack))| stack.is_some()).map(|(i, _)| i).collect();
+        assert_eq!(here, [0, last]);
+        let hashes =
+            |d: &crate::Dictionary| d.stack(last as u32).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
+        assert_eq!(hashes(&from), hashes(&to));
+        // Nothing that only the others need.
+        assert_eq!((to.locations.len(), to.functions.len()), (2, 0));
+    }
+}
