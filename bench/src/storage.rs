@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use clap::Args;
-use proto::{Batch, Command, Entry};
+use proto::{Batch, Command, Entry, Tier};
 use serde_json::{Value, json};
-use storage_engine::{Config, Engine, Outcome, Position};
+use storage_engine::{Config, Engine, Outcome, Position, SectionBytes, Statistics, TimeResolution};
 use tempfile::TempDir;
 
 use crate::core_time::CoreTime;
@@ -119,7 +119,12 @@ impl Store {
         let cpu_before_s = crate::server::cpu_s("self")?;
         let engine = open(&folder)?;
         let (samples, costs) = ingest(&engine, &corpus, plan)?;
+        let unsettled_bytes = directory_bytes(&folder)?;
+        let began = Instant::now();
+        engine.settle()?;
+        let settle = began.elapsed();
         let disk_bytes = directory_bytes(&folder)?;
+        let statistics = engine.statistics()?;
         let per_s = |time: Duration| rounded(samples as f64 / time.as_secs_f64());
         let flush: Duration = costs.flushes.iter().sum();
         let engine_cpu_s = crate::server::cpu_s("self")? - cpu_before_s - costs.generate.as_secs_f64();
@@ -129,8 +134,11 @@ impl Store {
             "hours": hours,
             "pods": pods,
             "samples": samples,
+            "unsettled_disk_bytes": unsettled_bytes,
             "disk_bytes": disk_bytes,
             "bytes_per_sample": rounded(disk_bytes as f64 / samples as f64),
+            "sections_bytes_per_sample": sections(&statistics, samples),
+            "settle_ms": rounded(settle.as_secs_f64() * 1e3),
             "generate_samples_per_s_core": per_s(costs.generate),
             "strip_samples_per_s_core": per_s(costs.strip),
             "apply_samples_per_s_core": per_s(costs.apply),
@@ -180,6 +188,15 @@ impl Store {
     }
 }
 
+/// Bytes of keys and values of each section of each tier, for one sample that was ingested.
+fn sections(statistics: &Statistics, samples: u64) -> Value {
+    let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &SectionBytes)| {
+        let name = format!("{} {name}", tier.map_or("", Tier::name));
+        (name.trim().to_owned(), json!(rounded((bytes.key_bytes + bytes.value_bytes) as f64 / samples as f64)))
+    };
+    statistics.sections.iter().map(section).collect::<serde_json::Map<String, Value>>().into()
+}
+
 fn temporary(folder: &Path) -> anyhow::Result<TempDir> {
     let made = tempfile::Builder::new().prefix("varve-bench-").tempdir_in(folder);
     made.with_context(|| format!("--folder {}", folder.display()))
@@ -191,6 +208,8 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
         head_bytes_max: HEAD_BYTES_MAX,
         dictionary_bytes_max: proto::limits::DICTIONARY_BYTES_MAX,
         cache_bytes: CACHE_BYTES,
+        time_resolution: TimeResolution::Nanoseconds,
+        dropped_labels: Default::default(),
     })?)
 }
 

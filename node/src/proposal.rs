@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::{BufMut as _, BytesMut};
-use prost::Message as _;
 use proto::{Batch, BatchId, Command, Importer, Samples, SeriesSamples, Tier, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -24,7 +22,7 @@ pub(crate) enum ProposalError {
 /// The command of an entry, encoded; what is missing is the time at which it is proposed.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    bytes: BytesMut,
+    bytes: Vec<u8>,
     command: Command,
 }
 
@@ -37,13 +35,11 @@ impl Proposal {
         Self::encode(Command::Expire { tier, retention_class, before_ns })
     }
 
-    fn encode(from: Command) -> Self {
-        let command = from.to_wire();
-        let mut bytes = BytesMut::with_capacity(ENTRY_OVERHEAD_BYTES + command.encoded_len());
-        bytes.put_u8(PROPOSED_AT_TAG);
-        bytes.put_u64_le(0);
+    fn encode(command: Command) -> Self {
+        let mut bytes = vec![PROPOSED_AT_TAG];
+        bytes.extend(0_u64.to_le_bytes());
         command.encode(&mut bytes);
-        Self { bytes, command: from }
+        Self { bytes, command }
     }
 
     /// The entry. The time is set last, when the order in the log is known, so that it never goes backwards there.
@@ -51,8 +47,17 @@ impl Proposal {
         self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
         let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);
         let entry = proto::Entry { proposed_at_ns, command: self.command };
-        Payload::proposed(self.bytes.freeze(), entry)
+        Payload::proposed(self.bytes.into(), entry)
     }
+}
+
+fn fits(bytes: usize) -> bool {
+    bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
+}
+
+/// Whether it is small enough for one entry, as nearly always, told without encoding it. If not, [`parts`] tells.
+pub(crate) fn is_small(batch: &Batch) -> bool {
+    fits(batch.memory_bytes())
 }
 
 /// The batch in parts that fit into one entry each: itself, nearly always.
@@ -60,12 +65,7 @@ impl Proposal {
 /// A part has an id of its own, so that a retry after some of them were acknowledged counts each once. Where the cuts are
 /// depends on the batch alone, and not on what the shard knows at the moment: a retry is cut in the same places.
 pub(crate) fn parts(batch: Batch) -> Result<Vec<Batch>, ProposalError> {
-    let fits = |bytes: usize| bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX;
-    // Nearly always it is small enough without being encoded.
-    if fits(batch.memory_bytes()) {
-        return Ok(vec![batch]);
-    }
-    let bytes = batch.to_wire().encoded_len();
+    let bytes = batch.encoded_len();
     if fits(bytes) {
         return Ok(vec![batch]);
     }
@@ -82,8 +82,8 @@ fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), Propo
     }
     for (side, from, to) in [(0, 0, samples / 2), (1, samples / 2, samples)] {
         let half = slice(&batch, side, from, to);
-        let bytes = half.to_wire().encoded_len();
-        if bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX {
+        let bytes = half.encoded_len();
+        if fits(bytes) {
             parts.push(half);
         } else {
             halve(half, bytes, parts)?;
@@ -150,6 +150,7 @@ fn part_id(whole: BatchId, side: u8) -> BatchId {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message as _;
     use proto::dictionary::stack_hash;
     use proto::{Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId};
 
@@ -171,10 +172,10 @@ mod tests {
         for i in 0..samples {
             let name = dictionary.strings.intern(&format!("{i}{}", "x".repeat(name_bytes)));
             let function = proto::Function { name, system_name: 0, file: 0, start_line: 0 };
-            let lines = Box::from([Line { function: dictionary.intern_function(function), line: 1, column: 0 }]);
+            let lines = [Line { function: dictionary.intern_function(function), line: 1, column: 0 }].into();
             let location = dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
             let hash = stack_hash(&[dictionary.location_hash(location)]);
-            let user = dictionary.intern_stack(hash, Some(Box::from([location])));
+            let user = dictionary.intern_stack(hash, Some(&[location]));
             let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
             let set = dictionary.intern_attributes(Vec::new());
             series[i * 2 / samples].samples.push(i as i64, pair, 1, set);

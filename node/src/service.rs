@@ -14,7 +14,7 @@ use crate::clock::now_ns;
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
-use crate::proposal::{Proposal, ProposalError, parts, without_older};
+use crate::proposal::{Proposal, ProposalError, is_small, parts, without_older};
 use crate::replica::{ConsensusError, Replica};
 use crate::retention::expired_before_ns;
 
@@ -173,7 +173,11 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     }
     let replica = shared.appendable()?;
     let _in_flight = shared.take_in(batch.memory_bytes())?;
-    let cut = spawn_blocking(move || parts(batch)).await.map_err(panicked)?;
+    let cut = if is_small(&batch) {
+        Ok(vec![batch])
+    } else {
+        spawn_blocking(move || parts(batch)).await.map_err(panicked)?
+    };
     // Both errors are for good: a sample that fits into no entry never will.
     let parts = cut.map_err(|error: ProposalError| Refused::invalid(error.to_string()))?;
     let retention = shared.config.retention.raw;

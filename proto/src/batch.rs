@@ -2,6 +2,7 @@
 
 use crate::definitions::{DefinitionsError, read_u128, u128_bytes};
 use crate::dictionary::Dictionary;
+use crate::encoder::Encoder;
 use crate::label::{Fingerprint, Label, LabelSet};
 use crate::tenant::{TenantId, TenantIdError};
 use crate::wire;
@@ -20,7 +21,19 @@ pub struct Samples {
 }
 
 impl Samples {
+    /// None yet, and room for so many.
+    #[must_use]
+    pub fn with_capacity(count: usize) -> Self {
+        Self {
+            times_ns: Vec::with_capacity(count),
+            pairs: Vec::with_capacity(count),
+            values: Vec::with_capacity(count),
+            attribute_sets: Vec::with_capacity(count),
+        }
+    }
+
     /// Adds one sample.
+    #[inline]
     pub fn push(&mut self, time_ns: i64, pair: u32, value: i64, attribute_set: u32) {
         self.times_ns.push(time_ns);
         self.pairs.push(pair);
@@ -128,6 +141,14 @@ impl Batch {
             series: self.series.iter().map(series_to_wire).collect(),
             retention_class: self.retention_class.into(),
         }
+    }
+
+    /// Bytes of its wire form. Writes it out: not to be asked lightly.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let mut out = Vec::new();
+        Encoder::new(&mut out).batch(self);
+        out.len()
     }
 
     /// Bytes that it takes in memory, about, and more than its wire form.

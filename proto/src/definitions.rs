@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::attribute::{Attribute, AttributeValue};
 use crate::build_id::BuildId;
-use crate::dictionary::{Dictionary, StackPair};
+use crate::dictionary::{Dictionary, StackPair, dense};
 use crate::limits;
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
 use crate::wire;
@@ -68,7 +68,9 @@ impl Dictionary {
         let mappings = self.mappings.iter().skip(since.mappings);
         let attribute_sets = self.attribute_sets.iter().skip(since.attribute_sets);
         let mut out = wire::Definitions {
-            strings: (since.strings..self.strings.len() as usize).map(|id| self.strings.at(id).to_owned()).collect(),
+            strings: (since.strings..self.strings.len() as usize)
+                .map(|id| self.strings.get(dense(id)).to_owned())
+                .collect(),
             functions: self.functions.iter().skip(since.functions).map(function_to_wire).collect(),
             mappings: mappings.map(|(identity, file)| mapping_to_wire(identity, *file)).collect(),
             locations: self.locations.iter().skip(since.locations).map(location_to_wire).collect(),
@@ -78,7 +80,7 @@ impl Dictionary {
         let mut hashes = BytesMut::with_capacity((self.stacks.len() - since.stacks) * 16);
         for (hash, stack) in self.stacks.iter().skip(since.stacks) {
             hashes.put_u128(hash.0);
-            let locations = stack.as_deref().unwrap_or_default();
+            let locations = stack.unwrap_or_default();
             out.stack_lengths.push(u32::try_from(locations.len()).unwrap_or(u32::MAX));
             out.stack_locations.extend_from_slice(locations);
         }
@@ -256,7 +258,7 @@ fn read_stacks(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> R
         for &location in locations {
             within("location", location, to.locations.len())?;
         }
-        let stack = (length > 0).then(|| Box::from(locations));
+        let stack = (length > 0).then_some(locations);
         in_place("stack", to.intern_stack(hash, stack), since + i)?;
     }
     if rest.is_empty() {
@@ -312,12 +314,12 @@ pub(crate) fn u128_bytes(number: u128) -> Bytes {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::dictionary::stack_hash;
 
     /// A dictionary with something of every kind, `n` of each.
-    fn filled(n: u32) -> Dictionary {
+    pub(crate) fn filled(n: u32) -> Dictionary {
         let mut d = Dictionary::default();
         for i in 0..n {
             let name = d.strings.intern(&format!("f{i}"));
@@ -325,15 +327,15 @@ mod tests {
             let function = d.intern_function(Function { name, system_name: 0, file, start_line: i64::from(i) });
             let by_id = d.intern_mapping(MappingIdentity::BuildId(BuildId::Gnu(vec![1, 2, i as u8])), file);
             let by_file = d.intern_mapping(MappingIdentity::File(file), file);
-            let lines = Box::from([Line { function, line: -1, column: 2 }]);
+            let lines = [Line { function, line: -1, column: 2 }].into();
             let a = d.intern_location(Location::Lines { mapping_file: file, frame_type: name, lines });
             let address = Address::Virtual(u64::MAX);
             let b = d.intern_location(Location::Address { mapping: by_id, address, frame_type: name });
             let address = Address::FileOffset(7);
             let c = d.intern_location(Location::Address { mapping: by_file, address, frame_type: 0 });
             let hashes: Vec<_> = [a, b, c].iter().map(|&id| d.location_hash(id)).collect();
-            let user = d.intern_stack(stack_hash(&hashes), Some(Box::from([a, b, c])));
-            let kernel = d.intern_stack(stack_hash(&hashes[1..]), Some(Box::from([b, c])));
+            let user = d.intern_stack(stack_hash(&hashes), Some(&[a, b, c]));
+            let kernel = d.intern_stack(stack_hash(&hashes[1..]), Some(&[b, c]));
             d.intern_pair(StackPair { user, kernel });
             let values = [
                 AttributeValue::Text(file),
@@ -373,9 +375,9 @@ mod tests {
             assert_eq!(from.location_hash(id), to.location_hash(copy));
         }
         for id in 0..from.stacks.len() as u32 {
-            let copy = importer.stack(&mut to, id) as usize;
-            assert_eq!(from.stacks.get_index(id as usize).unwrap().0, to.stacks.get_index(copy).unwrap().0);
-            assert_eq!(from.stack(id).len(), to.stack(copy as u32).len());
+            let copy = importer.stack(&mut to, id);
+            assert_eq!(from.stacks.hash(id), to.stacks.hash(copy));
+            assert_eq!(from.stack(id).len(), to.stack(copy).len());
         }
     }
 

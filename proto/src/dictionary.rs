@@ -10,65 +10,13 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
+pub use crate::locations::Locations;
+pub use crate::pairs::Pairs;
+pub use crate::stacks::Stacks;
+pub use crate::strings::Strings;
 
 type Set<T> = IndexSet<T, FixedState>;
 type Map<K, V> = IndexMap<K, V, FixedState>;
-
-/// Interned text; id 0 is "".
-#[derive(Clone, Debug)]
-pub struct Strings {
-    texts: Set<Box<str>>,
-    text_bytes: usize,
-}
-
-impl Default for Strings {
-    fn default() -> Self {
-        let mut set = Set::default();
-        set.insert(Box::from(""));
-        Self { texts: set, text_bytes: 0 }
-    }
-}
-
-impl Strings {
-    /// The id of a text, new or old.
-    pub fn intern(&mut self, text: &str) -> u32 {
-        match self.texts.get_index_of(text) {
-            Some(id) => dense(id),
-            None => {
-                self.text_bytes += text.len();
-                dense(self.texts.insert_full(Box::from(text)).0)
-            }
-        }
-    }
-
-    /// The text of an id of this table.
-    #[must_use]
-    pub fn get(&self, id: u32) -> &str {
-        &self.texts[id as usize]
-    }
-
-    pub(crate) fn at(&self, index: usize) -> &str {
-        &self.texts[index]
-    }
-
-    /// The id of a text that is here.
-    #[must_use]
-    pub fn find(&self, text: &str) -> Option<u32> {
-        self.texts.get_index_of(text).map(dense)
-    }
-
-    /// How many there are, "" included.
-    #[must_use]
-    pub fn len(&self) -> u32 {
-        dense(self.texts.len())
-    }
-
-    /// Never: "" is always there.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        false
-    }
-}
 
 /// The user part and the kernel part of one stack, by id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,8 +27,25 @@ pub struct StackPair {
     pub kernel: u32,
 }
 
-/// A stacktrace: location ids, leaf first, or nothing but its hash where the holder of the batch knows the rest.
-pub type Stack = Option<Box<[u32]>>;
+/// Memory for hashing that is kept; one location may have thousands of lines.
+const HASHED_BYTES_MAX: usize = 1 << 16;
+
+/// How many entries are about to be added, about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Room {
+    /// Strings.
+    pub strings: usize,
+    /// Bytes of all strings.
+    pub text_bytes: usize,
+    /// Functions.
+    pub functions: usize,
+    /// Locations.
+    pub locations: usize,
+    /// Stacks, and pairs of them.
+    pub stacks: usize,
+    /// Locations of all stacks.
+    pub stack_locations: usize,
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -92,19 +57,19 @@ pub struct Dictionary {
     /// Mappings, with the id of the file name that came first.
     pub mappings: Map<MappingIdentity, u32>,
     /// Locations.
-    pub locations: Set<Location>,
+    pub locations: Locations,
     /// Stacktraces.
-    pub stacks: Map<StackHash, Stack>,
+    pub stacks: Stacks,
     /// Attributes of a sample, sorted, each key once.
     pub attribute_sets: Set<Box<[Attribute]>>,
     /// What a sample's stack is.
-    pub pairs: Set<StackPair>,
-    /// Locations of all stacks.
-    frames: usize,
+    pub pairs: Pairs,
     /// Attributes of all sets.
     attributes: usize,
-    /// Lines of all locations.
+    /// Lines that lie outside their locations.
     lines: usize,
+    /// What is being hashed.
+    hashed: Vec<u8>,
 }
 
 impl Default for Dictionary {
@@ -113,17 +78,17 @@ impl Default for Dictionary {
             strings: Strings::default(),
             functions: Set::default(),
             mappings: Map::default(),
-            locations: Set::default(),
-            stacks: Map::default(),
+            locations: Locations::default(),
+            stacks: Stacks::default(),
             attribute_sets: Set::default(),
-            pairs: Set::default(),
-            frames: 0,
+            pairs: Pairs::default(),
             attributes: 0,
             lines: 0,
+            hashed: Vec::new(),
         };
-        dictionary.stacks.insert(StackHash::default(), Some(Box::from([])));
+        dictionary.stacks.intern(StackHash::default(), Some(&[]));
         dictionary.attribute_sets.insert(Box::from([]));
-        dictionary.pairs.insert(StackPair::default());
+        dictionary.pairs.intern(StackPair::default());
         dictionary
     }
 }
@@ -144,24 +109,37 @@ impl Dictionary {
 
     /// The id of a location, new or old.
     pub fn intern_location(&mut self, location: Location) -> u32 {
-        let lines = if let Location::Lines { lines, .. } = &location { lines.len() } else { 0 };
-        let (id, is_new) = self.locations.insert_full(location);
-        if is_new {
-            self.lines += lines;
+        let mut hashed = std::mem::take(&mut self.hashed);
+        let hash = self.identity_hash(&location, &mut hashed);
+        if hashed.capacity() <= HASHED_BYTES_MAX {
+            self.hashed = hashed;
         }
-        dense(id)
+        self.locations.find(hash).unwrap_or_else(|| self.add_location(hash, location))
     }
 
-    /// The id of a stack, new or old. A stack that was known by its hash alone gets its locations here.
-    pub fn intern_stack(&mut self, hash: StackHash, stack: Stack) -> u32 {
-        let entry = self.stacks.entry(hash);
-        let id = entry.index();
-        let known = entry.or_insert(None);
-        if known.is_none() {
-            self.frames += stack.as_deref().unwrap_or_default().len();
-            *known = stack;
+    /// Adds a location whose hash is not here; returns its id.
+    pub(crate) fn add_location(&mut self, hash: u128, location: Location) -> u32 {
+        if let Location::Lines { lines, .. } = &location
+            && lines.spilled()
+        {
+            self.lines += lines.len();
         }
-        dense(id)
+        self.locations.insert(hash, location)
+    }
+
+    /// The id of a stack, new or old: its locations, leaf first, or nothing but its hash where the holder of the batch knows
+    /// the rest. A stack that was known by its hash alone gets its locations here.
+    pub fn intern_stack(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
+        self.stacks.intern(hash, stack)
+    }
+
+    /// Makes room, so that tables need not grow step by step.
+    pub fn reserve(&mut self, room: &Room) {
+        self.strings.reserve(room.strings, room.text_bytes);
+        self.functions.reserve(room.functions);
+        self.locations.reserve(room.locations);
+        self.stacks.reserve(room.stacks, room.stack_locations);
+        self.pairs.reserve(room.stacks);
     }
 
     /// The id of an attribute set, new or old. Sorts by the keys' text; of equal keys the first stays.
@@ -178,8 +156,9 @@ impl Dictionary {
     }
 
     /// The id of a pair, new or old.
+    #[inline]
     pub fn intern_pair(&mut self, pair: StackPair) -> u32 {
-        dense(self.pairs.insert_full(pair).0)
+        self.pairs.intern(pair)
     }
 
     /// Whether it has all attribute sets of another.
@@ -206,42 +185,45 @@ impl Dictionary {
     pub fn memory_bytes(&self) -> usize {
         // An entry of an index map: its hash (8), a slot of the table (4 to 8, by load), the allocator's header where it owns
         // memory (16), and itself.
-        self.strings.text_bytes
-            + self.strings.texts.len() * (16 + 16 + 16)
+        self.strings.memory_bytes()
             + self.functions.len() * (size_of::<Function>() + 16)
             + self.mappings.len() * (size_of::<MappingIdentity>() + 64)
-            + self.locations.len() * (size_of::<Location>() + 16)
+            + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
-            + self.stacks.len() * (size_of::<(StackHash, Stack)>() + 32)
-            + self.frames * size_of::<u32>()
+            + self.stacks.memory_bytes()
             + self.attribute_sets.len() * (16 + 32)
             + self.attributes * size_of::<Attribute>()
-            + self.pairs.len() * (size_of::<StackPair>() + 16)
+            + self.pairs.memory_bytes()
     }
 
     /// The hash of a location's identity; the ids in it do not matter, what they stand for does.
     #[must_use]
+    #[inline]
     pub fn location_hash(&self, id: u32) -> u128 {
+        self.locations.hash(id)
+    }
+
+    fn identity_hash(&self, location: &Location, bytes: &mut Vec<u8>) -> u128 {
         // Hashed in one go: most encodings are shorter than the state of a hash that is fed in parts.
-        let mut bytes = Vec::with_capacity(256);
+        bytes.clear();
         let text = |bytes: &mut Vec<u8>, text: &str| {
             bytes.extend((text.len() as u64).to_le_bytes());
             bytes.extend(text.as_bytes());
         };
-        match &self.locations[id as usize] {
+        match location {
             Location::Address { mapping, address, frame_type } => {
                 let (identity, _file) = self.mapping(*mapping);
                 match identity {
                     MappingIdentity::BuildId(build_id) => {
                         let start = bytes.len();
                         bytes.extend(0_u64.to_le_bytes());
-                        build_id.write_to(&mut bytes);
+                        build_id.write_to(bytes);
                         let length = (bytes.len() - start - 8) as u64;
                         bytes[start..start + 8].copy_from_slice(&length.to_le_bytes());
                     }
-                    MappingIdentity::File(file) => text(&mut bytes, &format!("file:{}", self.strings.get(*file))),
+                    MappingIdentity::File(file) => text(bytes, &format!("file:{}", self.strings.get(*file))),
                 }
-                text(&mut bytes, self.strings.get(*frame_type));
+                text(bytes, self.strings.get(*frame_type));
                 let (kind, address) = match address {
                     Address::Virtual(address) => (0, address),
                     Address::FileOffset(offset) => (1, offset),
@@ -251,12 +233,12 @@ impl Dictionary {
             }
             Location::Lines { mapping_file, frame_type, lines } => {
                 bytes.push(2);
-                text(&mut bytes, self.strings.get(*mapping_file));
-                text(&mut bytes, self.strings.get(*frame_type));
+                text(bytes, self.strings.get(*mapping_file));
+                text(bytes, self.strings.get(*frame_type));
                 for line in lines {
                     let function = &self.functions[line.function as usize];
                     for part in [function.name, function.system_name, function.file] {
-                        text(&mut bytes, self.strings.get(part));
+                        text(bytes, self.strings.get(part));
                     }
                     for number in [function.start_line, line.line, line.column] {
                         bytes.extend(number.to_le_bytes());
@@ -264,11 +246,12 @@ impl Dictionary {
                 }
             }
         }
-        xxh3_128(&bytes)
+        xxh3_128(bytes)
     }
 
     /// A mapping's identity and the name of its file.
     #[must_use]
+    #[inline]
     pub fn mapping(&self, id: u32) -> (&MappingIdentity, &str) {
         let (identity, file) = self.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
         (identity, self.strings.get(*file))
@@ -276,24 +259,32 @@ impl Dictionary {
 
     /// The locations of a stack, leaf first; none if only its hash is here.
     #[must_use]
+    #[inline]
     pub fn stack(&self, id: u32) -> &[u32] {
-        self.stacks[id as usize].as_deref().unwrap_or_default()
+        self.stacks.get(id).unwrap_or_default()
     }
 }
 
 /// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
 #[must_use]
 pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
-    if location_hashes.is_empty() {
+    stack_hash_with(location_hashes.iter().copied(), &mut Vec::new())
+}
+
+/// [`stack_hash`] for who asks often, and keeps the memory that it takes.
+#[must_use]
+pub fn stack_hash_with(location_hashes: impl ExactSizeIterator<Item = u128>, bytes: &mut Vec<u8>) -> StackHash {
+    if location_hashes.len() == 0 {
         return StackHash::default();
     }
     // Every part has the same length, so the encoding is canonical without lengths in between.
-    let mut bytes = Vec::with_capacity(size_of_val(location_hashes));
-    location_hashes.iter().for_each(|hash| bytes.extend_from_slice(&hash.to_le_bytes()));
-    StackHash(xxh3_128(&bytes))
+    bytes.clear();
+    bytes.reserve(location_hashes.len() * size_of::<u128>());
+    location_hashes.for_each(|hash| bytes.extend_from_slice(&hash.to_le_bytes()));
+    StackHash(xxh3_128(bytes))
 }
 
 /// Ids are dense u32: a dictionary is bounded (`limits`) long before it holds 2^32 entries.
-fn dense(index: usize) -> u32 {
+pub(crate) fn dense(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

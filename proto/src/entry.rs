@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::batch::{Batch, BatchError};
+use crate::encoder::Encoder;
 use crate::selection::{Matcher, Window};
 use crate::tenant::TenantId;
 use crate::tier::Tier;
@@ -63,6 +64,16 @@ impl Command {
                 start_ns: deletion.window.start_ns,
                 end_ns: deletion.window.end_ns,
             }),
+        }
+    }
+}
+
+impl Command {
+    /// Appends the bytes of [`Command::to_wire`], a field of a [`wire::Entry`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
+            Self::Expire { .. } | Self::Delete(_) => self.to_wire().encode(out),
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Copying from one [`Dictionary`] into another what is needed and nothing else.
 
 use crate::attribute::{Attribute, AttributeValue};
-use crate::dictionary::{Dictionary, Stack, StackPair};
-use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
+use crate::dictionary::{Dictionary, StackPair, dense};
+use crate::location::{Function, Line, Location, MappingIdentity};
 
 /// Copies entries of one dictionary into another, each once.
 #[derive(Debug)]
 pub struct Importer<'a> {
     from: &'a Dictionary,
     copied: Copied,
+    /// Of the stack that is being copied.
+    locations: Vec<u32>,
 }
 
 /// What an [`Importer`] has copied so far: by id of the one dictionary, the id in the other.
@@ -43,7 +45,7 @@ impl<'a> Importer<'a> {
         copied.stacks.resize(from.stacks.len(), UNKNOWN);
         copied.attribute_sets.resize(from.attribute_sets.len(), UNKNOWN);
         copied.pairs.resize(from.pairs.len(), UNKNOWN);
-        Self { from, copied }
+        Self { from, copied, locations: Vec::new() }
     }
 
     /// What it has copied, for [`Importer::resume`].
@@ -93,6 +95,11 @@ impl<'a> Importer<'a> {
     pub fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.locations[id as usize] == UNKNOWN {
             let from = self.from;
+            let hash = from.locations.hash(id);
+            if let Some(known) = to.locations.find(hash) {
+                self.copied.locations[id as usize] = known;
+                return known;
+            }
             let copy = match &from.locations[id as usize] {
                 Location::Address { mapping, address, frame_type } => Location::Address {
                     mapping: self.mapping(to, *mapping),
@@ -108,7 +115,7 @@ impl<'a> Importer<'a> {
                         .collect(),
                 },
             };
-            self.copied.locations[id as usize] = to.intern_location(copy);
+            self.copied.locations[id as usize] = to.add_location(hash, copy);
         }
         self.copied.locations[id as usize]
     }
@@ -117,16 +124,20 @@ impl<'a> Importer<'a> {
     pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
             let from = self.from;
-            let (hash, stack) =
-                from.stacks.get_index(id as usize).map_or_else(Default::default, |(h, s)| (*h, s.as_ref()));
-            let known = to.stacks.get(&hash).is_some_and(Option::is_some);
-            let copy: Stack = match stack {
-                Some(locations) if !known => {
-                    Some(locations.iter().map(|&location| self.location(to, location)).collect())
+            let hash = from.stacks.hash(id);
+            let known = to.stacks.find(&hash);
+            self.copied.stacks[id as usize] = match (known, from.stacks.get(id)) {
+                (Some(known), stack) if stack.is_none() || to.stacks.get(known).is_some() => known,
+                (_, Some(locations)) => {
+                    let mut copies = std::mem::take(&mut self.locations);
+                    copies.clear();
+                    copies.extend(locations.iter().map(|&location| self.location(to, location)));
+                    let copy = to.intern_stack(hash, Some(&copies));
+                    self.locations = copies;
+                    copy
                 }
-                _ => None,
+                (_, None) => to.intern_stack(hash, None),
             };
-            self.copied.stacks[id as usize] = to.intern_stack(hash, copy);
         }
         self.copied.stacks[id as usize]
     }
@@ -134,8 +145,7 @@ impl<'a> Importer<'a> {
     /// The id in `to` of a stack of which only the hash is copied: whoever gets `to` knows the rest.
     pub fn stack_reference(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
-            let hash = self.from.stacks.get_index(id as usize).map_or_else(StackHash::default, |(hash, _)| *hash);
-            self.copied.stacks[id as usize] = to.intern_stack(hash, None);
+            self.copied.stacks[id as usize] = to.intern_stack(self.from.stacks.hash(id), None);
         }
         self.copied.stacks[id as usize]
     }
@@ -169,5 +179,47 @@ impl<'a> Importer<'a> {
             self.copied.pairs[id as usize] = to.intern_pair(copy);
         }
         self.copied.pairs[id as usize]
+    }
+}
+
+impl Dictionary {
+    /// The same with nothing but the hashes of the stacks that are known, and with only what the others need. Stacks,
+    /// attribute sets and pairs keep their ids, so that samples need not be rewritten.
+    #[must_use]
+    pub fn without_known(&self, is_known: impl Fn(usize) -> bool) -> Self {
+        let mut to = Self::default();
+        (to.stacks, to.pairs) = (self.stacks.references(), self.pairs.clone());
+        let mut importer = Importer::new(self);
+        for id in (0..self.stacks.len()).filter(|&id| !is_known(id)) {
+            importer.stack(&mut to, dense(id));
+        }
+        for id in 0..self.attribute_sets.len() {
+            importer.attributes(&mut to, dense(id));
+        }
+        to
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::definitions::tests::filled;
+
+    #[test]
+    fn without_what_is_known_every_id_of_a_sample_stays() {
+        let from = filled(9);
+        let last = from.stacks.len() - 1;
+        let to = from.without_known(|stack| stack > 0 && stack != last);
+        assert!(from.pairs.iter().eq(to.pairs.iter()));
+        assert!(from.stacks.keys().eq(to.stacks.keys()));
+        assert_eq!(from.attribute_sets.len(), to.attribute_sets.len());
+        assert!(to.has_attributes_of(&from));
+        let here: Vec<_> =
+            to.stacks.iter().enumerate().filter(|(_, (_, stack))| stack.is_some()).map(|(i, _)| i).collect();
+        assert_eq!(here, [0, last]);
+        let hashes =
+            |d: &crate::Dictionary| d.stack(last as u32).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
+        assert_eq!(hashes(&from), hashes(&to));
+        // Nothing that only the others need.
+        assert_eq!((to.locations.len(), to.functions.len()), (2, 0));
     }
 }

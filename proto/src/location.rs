@@ -4,6 +4,8 @@
 //! lines: mapping file, frame type and all lines, no address; without lines: build ID and address, or, where there is no
 //! build ID, file and address. So ASLR, pods and hosts share locations.
 
+use smallvec::SmallVec;
+
 use crate::build_id::BuildId;
 
 /// A function as the source or the runtime names it.
@@ -48,6 +50,9 @@ pub struct Line {
     pub column: i64,
 }
 
+/// The lines of one location; nearly always one, which takes no memory of its own.
+pub type Lines = SmallVec<[Line; 1]>;
+
 /// Where a stack passed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
@@ -67,7 +72,7 @@ pub enum Location {
         /// Id of the frame type's name, or of "".
         frame_type: u32,
         /// Innermost first: every line but the last is inlined into the next.
-        lines: Box<[Line]>,
+        lines: Lines,
     },
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
 use tokio::time::{Instant, timeout_at};
@@ -16,6 +16,9 @@ const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long all of a body may take: the largest one at 1 Mbit/s.
 const BODY_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// What is reserved for the rest of a body that is announced: more is held only when it is here.
+const ROOM_BYTES_MAX: usize = 1 << 18;
 
 /// Why a body is not here.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,10 @@ pub(crate) async fn read(mut body: Body, in_flight: &mut InFlight, bytes_max: us
             return Err(BodyError::TooLarge { bytes_max });
         }
         in_flight.grow(bytes.len())?;
+        if read.is_empty() {
+            let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+            read.reserve(bytes.len().saturating_add(announced.min(ROOM_BYTES_MAX)));
+        }
         read.extend_from_slice(&bytes);
         // A frame that is always ready gives the deadline no chance.
         if Instant::now() >= end {

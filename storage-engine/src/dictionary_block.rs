@@ -225,7 +225,7 @@ mod tests {
     fn location(dictionary: &mut Dictionary, function: u8) -> u32 {
         let name = dictionary.strings.intern(&format!("f{function}"));
         let function = dictionary.intern_function(proto::Function { name, ..Default::default() });
-        let lines = Box::from([Line { function, line: 1, column: 0 }]);
+        let lines = [Line { function, line: 1, column: 0 }].into();
         dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, Dictionary, Importer, Samples, SeriesSamples};
+use proto::{Batch, SeriesSamples};
 
 use crate::partition::Partition;
 use crate::vocabulary::Vocabulary;
@@ -23,21 +23,11 @@ pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>], vocabu
             *unknown |= !partition.series.contains_key(&series.fingerprint);
         }
     }
-    let mut dictionary = Dictionary::default();
-    let mut importer = Importer::new(&batch.dictionary);
-    for (id, _) in (0..).zip(&unknown_stacks).skip(1).filter(|(_, unknown)| !**unknown) {
-        importer.stack_reference(&mut dictionary, id);
-    }
+    // The empty stack is never a reference.
+    let dictionary = batch.dictionary.without_known(|stack| stack > 0 && !unknown_stacks[stack]);
     let strip_series = |(series, is_unknown): (&SeriesSamples, &bool)| {
-        let from = &series.samples;
-        let samples = Samples {
-            times_ns: from.times_ns.clone(),
-            pairs: from.pairs.iter().map(|&pair| importer.pair(&mut dictionary, pair)).collect(),
-            values: from.values.clone(),
-            attribute_sets: from.attribute_sets.iter().map(|&set| importer.attributes(&mut dictionary, set)).collect(),
-        };
         let labels = series.labels.as_ref().filter(|_| *is_unknown).cloned();
-        SeriesSamples { fingerprint: series.fingerprint, labels, samples }
+        SeriesSamples { fingerprint: series.fingerprint, labels, samples: series.samples.clone() }
     };
     let series = batch.series.iter().zip(&unknown_series).map(strip_series).collect();
     let Batch { tenant, id, retention_class, .. } = batch;

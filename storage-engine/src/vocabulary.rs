@@ -100,14 +100,14 @@ impl Vocabulary {
 
     /// The node of a batch's stacktrace; `None` if the batch leaves it out and it is not known here.
     pub(crate) fn import_stack(&mut self, importer: &mut Importer<'_>, from: &Dictionary, id: u32) -> Option<u32> {
-        let (hash, stack) = from.stacks.get_index(id as usize)?;
-        if let Some(node) = self.find_stack(*hash) {
+        let hash = from.stacks.hash(id);
+        if let Some(node) = self.find_stack(hash) {
             return Some(node);
         }
-        let locations = stack.as_deref()?;
+        let locations = from.stacks.get(id)?;
         let own: Vec<u32> =
             locations.iter().map(|&location| importer.location(&mut self.dictionary, location)).collect();
-        Some(self.add_stack(*hash, &own))
+        Some(self.add_stack(hash, &own))
     }
 
     /// The locations of a stacktrace, leaf first.

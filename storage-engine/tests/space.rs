@@ -29,9 +29,9 @@ fn batch(time_ns: i64) -> Batch {
     let set = dictionary.intern_attributes(Vec::new());
     let name = dictionary.strings.intern(&name);
     let function = dictionary.intern_function(Function { name, system_name: 0, file: 0, start_line: 0 });
-    let lines = Box::from([Line { function, line: 1, column: 0 }]);
+    let lines = [Line { function, line: 1, column: 0 }].into();
     let location = dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
-    let user = dictionary.intern_stack(stack_hash(&[dictionary.location_hash(location)]), Some(Box::from([location])));
+    let user = dictionary.intern_stack(stack_hash(&[dictionary.location_hash(location)]), Some(&[location]));
     let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
     let mut samples = Samples::default();
     samples.push(time_ns, pair, 1, set);

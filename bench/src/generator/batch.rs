@@ -63,7 +63,7 @@ impl<'a> BatchBuilder<'a> {
         let series = series.map(|pod| self.series(&mut tables, host.host, pod)).collect();
         let mut id = Random::of([2, host.host as u64, host.start_ns]);
         let id = u128::from(id.next_u64()) << 64 | u128::from(id.next_u64());
-        Batch { tenant: self.tenant.clone(), id: Some(BatchId(id)), dictionary: tables.to, series }
+        Batch { tenant: self.tenant.clone(), id: Some(BatchId(id)), retention_class: 0, dictionary: tables.to, series }
     }
 
     fn series(&self, tables: &mut Tables<'_>, host: usize, pod: &PodSamples) -> SeriesSamples {
@@ -194,10 +194,10 @@ impl<'a> Tables<'a> {
     /// one that is not new.
     fn stack(&mut self, part: std::ops::Range<usize>, leaf: Option<u32>, is_new: bool) -> u32 {
         let hash = stack_hash(&self.hashes[part.clone()]);
-        if let Some((id, _, known)) = self.to.stacks.get_full(&hash)
-            && (known.is_some() || !is_new)
+        if let Some(id) = self.to.stacks.find(&hash)
+            && (self.to.stacks.get(id).is_some() || !is_new)
         {
-            return id as u32;
+            return id;
         }
         if !is_new {
             return self.to.intern_stack(hash, None);
@@ -209,6 +209,6 @@ impl<'a> Tables<'a> {
                 _ => self.importer.location(&mut self.to, *location),
             };
         }
-        self.to.intern_stack(hash, Some(stack))
+        self.to.intern_stack(hash, Some(&stack))
     }
 }

@@ -193,14 +193,14 @@ mod tests {
                 all.dictionary.stacks.keys().collect::<Vec<_>>(),
                 new.dictionary.stacks.keys().collect::<Vec<_>>()
             );
-            assert_eq!(all.dictionary.pairs, new.dictionary.pairs);
-            assert!(all.dictionary.stacks.values().all(Option::is_some));
+            assert!(all.dictionary.pairs.iter().eq(new.dictionary.pairs.iter()));
+            assert!(all.dictionary.stacks.iter().all(|(_, stack)| stack.is_some()));
             let is_first = defined.is_empty();
             let (with, without): (Vec<_>, Vec<_>) =
-                new.dictionary.stacks.into_iter().partition(|(_, stack)| stack.is_some());
-            assert!(without.iter().all(|(hash, _)| defined.contains(hash)));
+                new.dictionary.stacks.iter().partition(|(_, stack)| stack.is_some());
+            assert!(without.iter().all(|(hash, _)| defined.contains(*hash)));
             assert!(is_first || with.len() < without.len());
-            defined.extend(with.into_iter().map(|(hash, _)| hash));
+            defined.extend(with.into_iter().map(|(hash, _)| *hash));
         }
     }
 }

@@ -83,7 +83,7 @@ impl<'a> Tables<'a> {
             let location = self.location(location);
             self.dictionary.location_table.push(location);
         }
-        for pair in &from.pairs {
+        for pair in from.pairs.iter() {
             let leaf_first = from.stack(pair.kernel).iter().chain(from.stack(pair.user));
             let location_indices = leaf_first.map(|&location| location as i32 + 1).collect();
             self.dictionary.stack_table.push(Stack { location_indices });

@@ -194,7 +194,7 @@ mod tests {
                         count += series.samples.len() as u64;
                         for (&pair, &time) in series.samples.pairs.iter().zip(&series.samples.times_ns) {
                             let pair = batch.dictionary.pairs[pair as usize];
-                            let hash = |id: u32| *batch.dictionary.stacks.get_index(id as usize).unwrap().0;
+                            let hash = |id: u32| batch.dictionary.stacks.hash(id);
                             unique.insert((hash(pair.user), hash(pair.kernel)));
                             let time = time as u64;
                             assert!(host.start_ns < time && time < host.start_ns + super::super::INTERVAL_NS);

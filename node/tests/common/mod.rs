@@ -127,10 +127,10 @@ pub fn batch_of(
     for serial in serials {
         let name = dictionary.strings.intern(&function_name(serial));
         let function = dictionary.intern_function(Function { name, system_name: 0, file: 0, start_line: 0 });
-        let lines = Box::from([Line { function, line: 1, column: 0 }]);
+        let lines = [Line { function, line: 1, column: 0 }].into();
         let location = dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         let hash = stack_hash(&[dictionary.location_hash(location)]);
-        let user = dictionary.intern_stack(hash, Some(Box::from([location])));
+        let user = dictionary.intern_stack(hash, Some(&[location]));
         let pair = dictionary.intern_pair(StackPair { user, kernel: 0 });
         samples.push(time_of(serial), pair, 1, set);
     }

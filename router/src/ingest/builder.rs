@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::stack_hash;
+use proto::dictionary::{Room, stack_hash_with};
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{
     Dictionary, Function, Label, LabelSet, Line, Location, Profile, ProfileType, Push, Samples, StackPair, limits,
@@ -52,8 +52,12 @@ pub(crate) enum Rejection {
 pub(crate) struct Builder {
     push: Push,
     now_ns: i64,
-    location_hashes: Vec<u128>,
+    /// By location.
     is_kernel: Vec<bool>,
+    /// The frame type that was seen last, and whether it is the kernel's.
+    last_frame_type: (u32, bool),
+    /// What is being hashed.
+    hashed: Vec<u8>,
     truncated: Option<u32>,
     samples: usize,
     label_bytes: usize,
@@ -67,8 +71,9 @@ impl Builder {
         Self {
             push: Push { has_own_times: true, ..Push::default() },
             now_ns,
-            location_hashes: Vec::new(),
             is_kernel: Vec::new(),
+            last_frame_type: (0, false),
+            hashed: Vec::new(),
             truncated: None,
             samples: 0,
             label_bytes: 0,
@@ -80,6 +85,12 @@ impl Builder {
 
     pub(crate) fn dictionary(&mut self) -> &mut Dictionary {
         &mut self.push.dictionary
+    }
+
+    /// Makes room, so that nothing need grow step by step.
+    pub(crate) fn reserve(&mut self, room: &Room) {
+        self.push.dictionary.reserve(room);
+        self.is_kernel.reserve(room.locations);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {
@@ -169,11 +180,12 @@ impl Builder {
         let frame_type = match &location {
             Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
         };
-        let is_kernel = dictionary.strings.get(frame_type) == KERNEL_FRAME_TYPE;
         let id = dictionary.intern_location(location);
-        if id as usize == self.location_hashes.len() {
-            self.location_hashes.push(dictionary.location_hash(id));
-            self.is_kernel.push(is_kernel);
+        if id as usize == self.is_kernel.len() {
+            if self.last_frame_type.0 != frame_type {
+                self.last_frame_type = (frame_type, dictionary.strings.get(frame_type) == KERNEL_FRAME_TYPE);
+            }
+            self.is_kernel.push(self.last_frame_type.1);
         }
         id
     }
@@ -198,8 +210,9 @@ impl Builder {
     }
 
     fn stack(&mut self, locations: &[u32]) -> u32 {
-        let hashes: Vec<u128> = locations.iter().map(|&id| self.location_hashes[id as usize]).collect();
-        self.push.dictionary.intern_stack(stack_hash(&hashes), Some(Box::from(locations)))
+        let hashes = locations.iter().map(|&id| self.push.dictionary.location_hash(id));
+        let hash = stack_hash_with(hashes, &mut self.hashed);
+        self.push.dictionary.intern_stack(hash, Some(locations))
     }
 
     fn truncated_marker(&mut self) -> u32 {
@@ -208,7 +221,7 @@ impl Builder {
         }
         let name = self.push.dictionary.strings.intern("[truncated stack]");
         let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
-        let lines = Box::from([Line { function, line: 0, column: 0 }]);
+        let lines = [Line { function, line: 0, column: 0 }].into();
         let marker = self.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         self.truncated = Some(marker);
         marker
@@ -329,5 +342,7 @@ pub(crate) fn check_build_id(bytes: usize) -> Result<(), Rejection> {
 
 /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
 pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes))
+    let bytes = bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes);
+    // Nearly always; and checking is faster than looking for what to replace.
+    std::str::from_utf8(bytes).map_or_else(|_replaced| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }

@@ -47,6 +47,7 @@ fn decode_layout(body: &[u8], layout: Option<Layout>, now_ns: i64) -> Result<Pus
     let layout = layout.unwrap_or_else(|| layout::detect(&samples, tables.attribute_count()));
     drop(samples);
     let mut builder = Builder::new(now_ns);
+    tables.reserve(&mut builder);
     for resource_profiles in &request.resource_profiles {
         let resource = Resource::read(&mut builder, &mut tables, resource_profiles.resource);
         for scope_profiles in &resource_profiles.scopes {

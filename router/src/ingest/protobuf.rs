@@ -42,6 +42,7 @@ impl<'a> Fields<'a> {
         Ok(*bytes)
     }
 
+    #[inline(always)]
     fn read(&mut self) -> Result<(u32, Value<'a>), WireError> {
         let tag = varint(&mut self.rest)?;
         let number =
@@ -62,9 +63,11 @@ impl<'a> Fields<'a> {
     }
 }
 
+#[allow(clippy::inline_always, reason = "half of what is read is read here")]
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Value<'a>), WireError>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
@@ -111,6 +114,8 @@ impl<'a> Value<'a> {
         match self {
             Self::Varint(varint) => out.push(varint),
             Self::Bytes(mut packed) => {
+                // A number takes a byte at least.
+                out.reserve(packed.len());
                 while !packed.is_empty() {
                     out.push(varint(&mut packed)?);
                 }
@@ -118,6 +123,16 @@ impl<'a> Value<'a> {
             _ => return Err(WireError::Type(number)),
         }
         Ok(())
+    }
+
+    /// How many a repeated fixed64 holds, packed or one at a time.
+    pub(crate) fn fixed64_count(self, number: u32) -> Result<usize, WireError> {
+        match self {
+            Self::Fixed64(_) => Ok(1),
+            Self::Bytes(packed) if packed.len().is_multiple_of(8) => Ok(packed.len() / 8),
+            Self::Bytes(_) => Err(WireError::Truncated),
+            _ => Err(WireError::Type(number)),
+        }
     }
 
     /// A repeated fixed64, packed or one at a time, into `out`.
@@ -137,7 +152,25 @@ impl<'a> Value<'a> {
     }
 }
 
+/// Most tags, lengths and indices have one byte or two.
+#[inline(always)]
 fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
+    match **bytes {
+        [byte, ref rest @ ..] if byte < 0x80 => {
+            *bytes = rest;
+            Ok(u64::from(byte))
+        }
+        [low, high, ref rest @ ..] if high < 0x80 => {
+            *bytes = rest;
+            Ok(u64::from(low & 0x7f) | u64::from(high) << 7)
+        }
+        _ => long_varint(bytes),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn long_varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     let mut number = 0;
     for shift in (0..70).step_by(7) {
         let (&byte, rest) = bytes.split_first().ok_or(WireError::Truncated)?;

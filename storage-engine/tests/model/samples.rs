@@ -86,12 +86,12 @@ fn intern_stack(dictionary: &mut Dictionary, root_first: &[String]) -> u32 {
         .map(|name| {
             let name = dictionary.strings.intern(name);
             let function = dictionary.intern_function(proto::Function { name, ..Default::default() });
-            let lines = Box::from([Line { function, line: 1, column: 0 }]);
+            let lines = [Line { function, line: 1, column: 0 }].into();
             dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
         })
         .collect();
     let hashes: Vec<u128> = locations.iter().map(|&id| dictionary.location_hash(id)).collect();
-    dictionary.intern_stack(stack_hash(&hashes), Some(locations.into()))
+    dictionary.intern_stack(stack_hash(&hashes), Some(&locations))
 }
 
 pub(crate) fn batch_of(samples: &[Drawn], id: Option<u8>) -> Batch {

@@ -20,6 +20,9 @@ const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Tex
 impl<'a> Tables<'a> {
     /// An attribute of the table.
     pub(crate) fn attribute(&mut self, builder: &mut Builder, index: i64) -> Result<Attribute, Rejection> {
+        if let Some(known) = self.attributes.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.attributes.get(index)?;
         if let Some(known) = self.attributes.known(at) {
             return known;

@@ -4,6 +4,7 @@
 
 use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::{from_hex, to_hex};
+use proto::dictionary::Room;
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
 
 use super::FORMAT;
@@ -14,6 +15,12 @@ use crate::ingest::protobuf::{Fields, Value, WireError};
 
 /// Entries of all tables together: an empty entry has two bytes on the wire and costs us 24.
 const ENTRIES_MAX: usize = 4_000_000;
+
+/// Entries of a table for which room is made before any is referred to.
+const ROOM_MAX: usize = 1 << 13;
+
+/// The same of text, and of all stacks.
+const ROOM_BYTES_MAX: usize = 1 << 18;
 
 /// See the module.
 #[derive(Debug)]
@@ -28,6 +35,20 @@ pub(crate) struct Tables<'a> {
     stacks: Table<'a>,
     /// Of arrays and maps, written out.
     pub(super) json_bytes: usize,
+    /// The attribute that was a location's frame type last, and which it was: neighbours share it.
+    last_frame_type: Option<(u64, u32)>,
+    scratch: Scratch,
+}
+
+/// Memory for what is being read, kept from entry to entry.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// Of a stack.
+    indices: Vec<u64>,
+    locations: Vec<u32>,
+    /// Of a location.
+    lines: Vec<Line>,
+    attributes: Vec<u64>,
 }
 
 /// Ids of a mapping and of the name of its file.
@@ -51,6 +72,8 @@ impl<'a> Tables<'a> {
             attributes: Table::new("attribute_table"),
             stacks: Table::new("stack_table"),
             json_bytes: 0,
+            last_frame_type: None,
+            scratch: Scratch::default(),
         };
         let malformed = |error| IngestError::wire(FORMAT, error);
         let mut entries = 0;
@@ -98,6 +121,21 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
+    /// Makes room for what is nearly always referred to: everything, of which there may be far too much.
+    pub(crate) fn reserve(&self, builder: &mut Builder) {
+        let of = |length: usize| length.min(ROOM_MAX);
+        // A location takes a byte at least, and, of thousands, nearly always two.
+        let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
+        builder.reserve(&Room {
+            strings: of(self.strings.len()),
+            text_bytes: self.strings.bytes().min(ROOM_BYTES_MAX),
+            functions: of(self.functions.len()),
+            locations: of(self.locations.len()),
+            stacks: of(self.stacks.len()),
+            stack_locations: stack_locations.min(ROOM_BYTES_MAX / size_of::<u32>()),
+        });
+    }
+
     /// Entries of the attribute table.
     pub(crate) fn attribute_count(&self) -> usize {
         self.attributes.len()
@@ -105,6 +143,9 @@ impl<'a> Tables<'a> {
 
     /// A string of the table.
     pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+        if let Some(known) = self.strings.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.strings.get(index)?;
         if let Some(known) = self.strings.known(at) {
             return known;
@@ -114,6 +155,9 @@ impl<'a> Tables<'a> {
 
     /// A link of the table.
     pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, Rejection> {
+        if let Some(known) = self.links.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.links.get(index)?;
         if let Some(known) = self.links.known(at) {
             return known;
@@ -124,6 +168,9 @@ impl<'a> Tables<'a> {
 
     /// The pair of a stack of the table.
     pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+        if let Some(known) = self.stacks.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.stacks.get(index)?;
         if let Some(known) = self.stacks.known(at) {
             return known;
@@ -133,20 +180,30 @@ impl<'a> Tables<'a> {
     }
 
     fn read_pair(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        // An index takes a byte at least.
-        let mut indices = Vec::with_capacity(entry.len());
+        let (mut indices, mut locations) =
+            (std::mem::take(&mut self.scratch.indices), std::mem::take(&mut self.scratch.locations));
+        indices.clear();
+        locations.clear();
         for field in Fields::new(entry) {
             if let (1, value) = field? {
                 value.varints(1, &mut indices)?;
             }
         }
-        let mut locations = Vec::with_capacity(indices.len());
-        for index in indices {
-            locations.push(self.location(builder, index.cast_signed())?);
+        locations.reserve(indices.len());
+        for &index in &indices {
+            let index = index.cast_signed();
+            locations.push(match self.locations.read(index) {
+                Some(known) => known,
+                None => self.location(builder, index)?,
+            });
         }
-        Ok(builder.pair(&locations))
+        let pair = builder.pair(&locations);
+        (self.scratch.indices, self.scratch.locations) = (indices, locations);
+        Ok(pair)
     }
 
+    /// A location that was not read yet, or cannot be.
+    #[inline(never)]
     fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
         let (at, entry) = self.locations.get(index)?;
         if let Some(known) = self.locations.known(at) {
@@ -157,7 +214,11 @@ impl<'a> Tables<'a> {
     }
 
     fn read_location(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let (mut mapping, mut address, mut lines, mut attributes) = (0, 0, Vec::new(), Vec::new());
+        let (mut lines, mut attributes) =
+            (std::mem::take(&mut self.scratch.lines), std::mem::take(&mut self.scratch.attributes));
+        lines.clear();
+        attributes.clear();
+        let (mut mapping, mut address) = (0, 0);
         for field in Fields::new(entry) {
             match field? {
                 (1, value) => mapping = value.int64(1)?,
@@ -182,17 +243,24 @@ impl<'a> Tables<'a> {
             Location::Address { mapping: mapping.id, address: Address::Virtual(address), frame_type }
         } else {
             let frame_type = frame_type.unwrap_or_default();
-            Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.into() }
+            Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.as_slice().into() }
         };
+        (self.scratch.lines, self.scratch.attributes) = (lines, attributes);
         builder.location(location)
     }
 
     fn frame_type(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<u32>, Rejection> {
+        if let (&[index], Some((last, frame_type))) = (attributes, self.last_frame_type)
+            && index == last
+        {
+            return Ok(Some(frame_type));
+        }
         for &index in attributes {
             let attribute = self.attribute(builder, index.cast_signed())?;
             if let ("profile.frame.type", AttributeValue::Text(frame_type)) =
                 (builder.dictionary().strings.get(attribute.key), attribute.value)
             {
+                self.last_frame_type = Some((index, frame_type));
                 return Ok(Some(frame_type));
             }
         }
@@ -213,6 +281,9 @@ impl<'a> Tables<'a> {
     }
 
     fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+        if let Some(known) = self.functions.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.functions.get(index)?;
         if let Some(known) = self.functions.known(at) {
             return known;
@@ -236,6 +307,9 @@ impl<'a> Tables<'a> {
     }
 
     fn mapping(&mut self, builder: &mut Builder, index: i64) -> Result<Mapping, Rejection> {
+        if let Some(known) = self.mappings.read(index) {
+            return Ok(known);
+        }
         let (at, entry) = self.mappings.get(index)?;
         if let Some(known) = self.mappings.known(at) {
             return known;

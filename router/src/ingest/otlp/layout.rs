@@ -50,24 +50,26 @@ impl Layout {
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     let (mut old, mut new) = (0_usize, 0_usize);
     let mut can_be = Ambiguous { old: true, new: true };
-    let (mut field_2, mut times) = (Vec::new(), Vec::new());
+    let mut field_2 = Vec::new();
     for sample in samples {
         field_2.clear();
-        times.clear();
-        let mut readable = true;
+        let (mut readable, mut times) = (true, 0);
         for (number, value) in Fields::new(sample).map_while(Result::ok) {
             match (number, value) {
                 (3, Value::Bytes(_)) | (4, Value::Varint(_)) => old += 1,
                 (3, Value::Varint(_)) | (4, Value::Bytes(_)) => new += 1,
                 (2, value) if old + new == 0 => readable &= value.varints(2, &mut field_2).is_ok(),
-                (5, value) if old + new == 0 => readable &= value.fixed64s(5, &mut times).is_ok(),
+                (5, value) if old + new == 0 => match value.fixed64_count(5) {
+                    Ok(count) => times += count,
+                    Err(_unreadable) => readable = false,
+                },
                 _ => {}
             }
         }
         if old + new == 0 && !field_2.is_empty() {
             let is_attribute = |&index: &u64| 0 < index && index < attributes as u64;
-            can_be.new &= readable && !times.is_empty() && field_2.iter().all(is_attribute);
-            can_be.old &= readable && (field_2.len() == times.len() || (field_2.len() == 1 && times.is_empty()));
+            can_be.new &= readable && times > 0 && field_2.iter().all(is_attribute);
+            can_be.old &= readable && (field_2.len() == times || (field_2.len() == 1 && times == 0));
         }
     }
     match old.cmp(&new) {

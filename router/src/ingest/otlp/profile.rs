@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
 use proto::attribute::Attribute;
 use proto::profile_type::Siblings;
 use proto::{ProfileType, Samples, ValueType, limits};
@@ -102,8 +103,8 @@ pub(crate) fn add<'a>(
 ) -> Result<(), Rejection> {
     let (profile_type, scale) = profile.profile_type(builder, tables, siblings)?;
     let attributes = common_attributes(builder, tables, context, profile)?;
-    let mut common = Common { attributes, sets: HashMap::new(), time_unix_nano: profile.time_unix_nano, scale };
-    let mut samples = Samples::default();
+    let mut common = Common { attributes, sets: HashMap::default(), time_unix_nano: profile.time_unix_nano, scale };
+    let mut samples = Samples::with_capacity(profile.samples.len());
     let mut raw = RawSample::default();
     for sample in &profile.samples {
         raw.read(sample, layout)?;
@@ -117,7 +118,7 @@ struct Common {
     /// Of the resource and of the profile, sorted by key.
     attributes: Vec<Attribute>,
     /// Ids of attribute sets, by what a sample says of its own: attribute indices and then the link.
-    sets: HashMap<Box<[u64]>, u32>,
+    sets: HashMap<Box<[u64]>, u32, RandomState>,
     time_unix_nano: u64,
     scale: i64,
 }

@@ -33,6 +33,11 @@ impl<'a, T: Copy> Table<'a, T> {
         self.entries.len()
     }
 
+    /// Of all entries as they were sent.
+    pub(crate) fn bytes(&self) -> usize {
+        self.entries.iter().map(|entry| entry.len()).sum()
+    }
+
     /// Its zero value, if it has any entry.
     pub(crate) fn first(&self) -> Option<&'a [u8]> {
         self.entries.first().copied()
@@ -50,6 +55,12 @@ impl<'a, T: Copy> Table<'a, T> {
         }
     }
 
+    /// What became of an entry that could be read: the short way, which nearly all references go.
+    #[inline]
+    pub(crate) fn read(&self, index: i64) -> Option<T> {
+        self.read.get(usize::try_from(index).ok()?).copied().flatten()
+    }
+
     /// What became of an entry, if it was read.
     pub(crate) fn known(&self, at: usize) -> Option<Result<T, Rejection>> {
         let read = self.read.get(at).copied().flatten();
@@ -57,6 +68,7 @@ impl<'a, T: Copy> Table<'a, T> {
     }
 
     /// Remembers what became of an entry.
+    #[inline]
     pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, Rejection>) -> Result<T, Rejection> {
         match &outcome {
             Ok(read) => {

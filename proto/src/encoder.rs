@@ -1,0 +1,255 @@
+//! A [`Batch`] straight into the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged: the same bytes, without
+//! the message in between.
+
+use crate::attribute::{Attribute, AttributeValue};
+use crate::batch::{Batch, SeriesSamples};
+use crate::dictionary::Dictionary;
+use crate::label::LabelSet;
+use crate::location::{Address, Function, Line, Location, MappingIdentity};
+
+/// The protobuf wire format, field after field; fields that have their default are left out.
+pub(crate) struct Encoder<'a> {
+    out: &'a mut Vec<u8>,
+}
+
+/// Wire types.
+const VARINT: u32 = 0;
+const FIXED64: u32 = 1;
+const LENGTH: u32 = 2;
+
+fn zigzag(number: i64) -> u64 {
+    (number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned()
+}
+
+impl<'a> Encoder<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>) -> Self {
+        Self { out }
+    }
+
+    #[inline]
+    fn varint(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.out.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.out.push(number as u8);
+    }
+
+    fn key(&mut self, number: u32, wire_type: u32) {
+        self.varint(u64::from(number << 3 | wire_type));
+    }
+
+    fn uint64(&mut self, number: u32, value: u64) {
+        if value != 0 {
+            self.key(number, VARINT);
+            self.varint(value);
+        }
+    }
+
+    fn uint32(&mut self, number: u32, value: u32) {
+        self.uint64(number, u64::from(value));
+    }
+
+    fn sint64(&mut self, number: u32, value: i64) {
+        self.uint64(number, zigzag(value));
+    }
+
+    fn bytes(&mut self, number: u32, value: &[u8]) {
+        if !value.is_empty() {
+            self.element(number, value);
+        }
+    }
+
+    /// Of a repeated field: also where it is empty.
+    fn element(&mut self, number: u32, value: &[u8]) {
+        self.key(number, LENGTH);
+        self.varint(value.len() as u64);
+        self.out.extend_from_slice(value);
+    }
+
+    /// Anything that has its length before it: messages and columns.
+    pub(crate) fn message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
+        self.key(number, LENGTH);
+        let start = self.out.len();
+        // Room for the length of most.
+        self.out.push(0);
+        write(self);
+        let end = self.out.len();
+        let length = end - start - 1;
+        if length < 0x80 {
+            self.out[start] = length as u8;
+            return;
+        }
+        self.varint(length as u64);
+        let width = self.out.len() - end;
+        let mut prefix = [0; 10];
+        prefix[..width].copy_from_slice(&self.out[end..]);
+        self.out.copy_within(start + 1..end, start + width);
+        self.out[start..start + width].copy_from_slice(&prefix[..width]);
+        self.out.truncate(start + width + length);
+    }
+
+    fn column(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
+        if values.len() > 0 {
+            self.message(number, |to| values.for_each(|value| to.varint(value)));
+        }
+    }
+
+    pub(crate) fn batch(&mut self, batch: &Batch) {
+        self.bytes(1, batch.tenant.as_str().as_bytes());
+        if let Some(id) = batch.id {
+            self.bytes(2, &id.0.to_be_bytes());
+        }
+        self.message(3, |to| to.dictionary(&batch.dictionary));
+        for series in &batch.series {
+            self.message(4, |to| to.series(series));
+        }
+        self.uint32(5, batch.retention_class.into());
+    }
+
+    fn series(&mut self, series: &SeriesSamples) {
+        let samples = &series.samples;
+        self.bytes(1, &series.fingerprint.0.to_be_bytes());
+        for label in series.labels.iter().flat_map(LabelSet::iter) {
+            self.message(2, |to| {
+                to.bytes(1, label.name.as_bytes());
+                to.bytes(2, label.value.as_bytes());
+                to.bytes(3, label.original_name.as_deref().unwrap_or_default().as_bytes());
+            });
+        }
+        let mut before = 0_i64;
+        let deltas =
+            samples.times_ns.iter().map(|&time| zigzag(time.wrapping_sub(std::mem::replace(&mut before, time))));
+        self.column(3, deltas);
+        self.column(4, samples.pairs.iter().map(|&pair| u64::from(pair)));
+        self.column(5, samples.values.iter().map(|&value| zigzag(value)));
+        self.column(6, samples.attribute_sets.iter().map(|&set| u64::from(set)));
+    }
+
+    /// Every table's entry 0 that is the empty one is not sent.
+    fn dictionary(&mut self, from: &Dictionary) {
+        for id in 1..from.strings.len() {
+            self.element(1, from.strings.get(id).as_bytes());
+        }
+        from.functions.iter().for_each(|function| self.message(2, |to| to.function(function)));
+        for (identity, &file) in &from.mappings {
+            self.message(3, |to| match identity {
+                MappingIdentity::BuildId(build_id) => {
+                    to.uint32(1, file);
+                    to.bytes(2, build_id.to_string().as_bytes());
+                }
+                MappingIdentity::File(file) => to.uint32(1, *file),
+            });
+        }
+        from.locations.iter().for_each(|location| self.message(4, |to| to.location(location)));
+        let stacks = from.stacks.len().saturating_sub(1);
+        if stacks > 0 {
+            self.message(5, |to| {
+                from.stacks.keys().skip(1).for_each(|hash| to.out.extend_from_slice(&hash.0.to_be_bytes()));
+            });
+        }
+        let each = || from.stacks.iter().skip(1).map(|(_, stack)| stack.unwrap_or_default());
+        self.column(6, each().map(|stack| stack.len() as u64));
+        if each().any(|stack| !stack.is_empty()) {
+            self.message(7, |to| each().flatten().for_each(|&location| to.varint(u64::from(location))));
+        }
+        for set in from.attribute_sets.iter().skip(1) {
+            self.message(8, |to| set.iter().for_each(|attribute| to.message(1, |to| to.attribute(attribute))));
+        }
+        self.column(9, from.pairs.iter().skip(1).map(|pair| u64::from(pair.user)));
+        self.column(10, from.pairs.iter().skip(1).map(|pair| u64::from(pair.kernel)));
+    }
+
+    fn function(&mut self, function: &Function) {
+        self.uint32(1, function.name);
+        self.uint32(2, function.system_name);
+        self.uint32(3, function.file);
+        self.sint64(4, function.start_line);
+    }
+
+    fn location(&mut self, location: &Location) {
+        match location {
+            Location::Address { mapping, address, frame_type } => {
+                let (address, is_file_offset) = match *address {
+                    Address::Virtual(address) => (address, 0),
+                    Address::FileOffset(offset) => (offset, 1),
+                };
+                self.uint32(1, *frame_type);
+                self.uint32(2, *mapping);
+                self.uint64(3, address);
+                self.uint32(4, is_file_offset);
+            }
+            Location::Lines { mapping_file, frame_type, lines } => {
+                self.uint32(1, *frame_type);
+                self.uint32(2, *mapping_file);
+                for Line { function, line, column } in lines {
+                    self.message(5, |to| {
+                        to.uint32(1, *function);
+                        to.sint64(2, *line);
+                        to.sint64(3, *column);
+                    });
+                }
+            }
+        }
+    }
+
+    fn attribute(&mut self, attribute: &Attribute) {
+        self.uint32(1, attribute.key);
+        self.uint32(2, attribute.unit);
+        // One of them is always there, whatever it is.
+        let (number, value) = match attribute.value {
+            AttributeValue::Text(id) => (3, u64::from(id)),
+            AttributeValue::Integer(integer) => (4, zigzag(integer)),
+            AttributeValue::Boolean(boolean) => (5, u64::from(boolean)),
+            AttributeValue::Json(id) => (7, u64::from(id)),
+            AttributeValue::Double(bits) => {
+                self.key(6, FIXED64);
+                self.out.extend_from_slice(&bits.to_le_bytes());
+                return;
+            }
+        };
+        self.key(number, VARINT);
+        self.varint(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use prost::Message as _;
+
+    use super::*;
+    use crate::definitions::tests::filled;
+    use crate::{BatchId, Command, Entry, Fingerprint, Label, Samples, TenantId};
+
+    fn batch(n: u32) -> Batch {
+        let dictionary = if n == 0 { Dictionary::default() } else { filled(n).without_known(|stack| stack == 1) };
+        let samples = Samples {
+            times_ns: (0..i64::from(n)).map(|i| [i64::MIN, 0, i64::MAX, i << 33][i as usize % 4]).collect(),
+            pairs: (0..n).collect(),
+            values: (0..i64::from(n)).map(|i| [-1, i64::MAX, 0, i << 20][i as usize % 4]).collect(),
+            attribute_sets: (0..n).collect(),
+        };
+        let labels = LabelSet::new(vec![Label::new("a.b", "1"), Label::new("c", &"x".repeat(200))]);
+        let series = |labels| SeriesSamples { fingerprint: Fingerprint(7), labels, samples: samples.clone() };
+        let id = (n > 0).then_some(BatchId(u128::MAX - 1));
+        let series = vec![series(Some(labels)), series(None)];
+        Batch { tenant: TenantId::default_tenant(), id, retention_class: (n % 256) as u8, dictionary, series }
+    }
+
+    #[test]
+    fn the_bytes_are_those_of_the_message_whatever_their_number() {
+        for n in [0, 1, 4, 40, 400, 4000] {
+            let batch = batch(n);
+            assert_eq!(batch.encoded_len(), batch.to_wire().encoded_len());
+            let command = Command::Append(Arc::new(batch));
+            let mut bytes = Vec::new();
+            command.encode(&mut bytes);
+            assert!(bytes == Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec(), "{n}");
+        }
+        let (command, mut bytes) = (Command::Expire { tier: crate::Tier::Hour, retention_class: 2, before_ns: -5 }, Vec::new());
+        command.encode(&mut bytes);
+        assert_eq!(bytes, Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec());
+    }
+}

@@ -1,0 +1,53 @@
+//! Where the entries of a table are, by hash.
+
+use hashbrown::HashTable;
+
+/// Ids by the hashes of their entries; the entries are elsewhere.
+///
+/// It keeps 32 bits of each hash, so that it grows without asking for any entry, and seldom asks for one that is another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ids {
+    slots: HashTable<Slot>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    hash: u32,
+    id: u32,
+}
+
+impl Slot {
+    /// All bits of a hash of 64, of which tables use both ends.
+    fn spread(hash: u32) -> u64 {
+        // 2^64 divided by the golden ratio, odd.
+        u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    }
+}
+
+/// The half of a hash that is kept.
+pub(crate) fn kept(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+impl Ids {
+    /// The id of the entry with this hash for which `is_it`.
+    pub(crate) fn find(&self, hash: u32, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let found = self.slots.find(Slot::spread(hash), |slot| slot.hash == hash && is_it(slot.id));
+        found.map(|slot| slot.id)
+    }
+
+    /// Adds an entry that is not here yet.
+    pub(crate) fn insert(&mut self, hash: u32, id: u32) {
+        self.slots.insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| Slot::spread(slot.hash));
+    }
+
+    /// Makes room for so many more.
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        self.slots.reserve(additional, |slot| Slot::spread(slot.hash));
+    }
+
+    /// Bytes that it takes in memory.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.slots.allocation_size()
+    }
+}

@@ -1,0 +1,122 @@
+//! Locations by the hash of what they stand for.
+
+use std::ops::Index;
+
+use crate::dictionary::dense;
+use crate::ids::Ids;
+use crate::location::Location;
+
+/// Locations by dense ids, each once. Two are the same if their hashes are: what is copied from one dictionary into another
+/// is found there by its hash, without a look at its names.
+#[derive(Clone, Debug, Default)]
+pub struct Locations {
+    entries: Vec<Location>,
+    hashes: Vec<u128>,
+    ids: Ids,
+}
+
+/// Any 32 bits of what is a hash already.
+fn kept(hash: u128) -> u32 {
+    hash as u32
+}
+
+impl Locations {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// All, by id.
+    pub fn iter(&self) -> std::slice::Iter<'_, Location> {
+        self.entries.iter()
+    }
+
+    /// The hash of an id of this table.
+    #[must_use]
+    #[inline]
+    pub fn hash(&self, id: u32) -> u128 {
+        self.hashes[id as usize]
+    }
+
+    /// The id of a hash that is here.
+    #[inline]
+    pub(crate) fn find(&self, hash: u128) -> Option<u32> {
+        self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
+    }
+
+    /// Adds a location whose hash is not here.
+    pub(crate) fn insert(&mut self, hash: u128, location: Location) -> u32 {
+        let id = dense(self.entries.len());
+        self.entries.push(location);
+        self.hashes.push(hash);
+        self.ids.insert(kept(hash), id);
+        id
+    }
+
+    pub(crate) fn reserve(&mut self, additional: usize) {
+        self.entries.reserve(additional);
+        self.hashes.reserve(additional);
+        self.ids.reserve(additional);
+    }
+
+    /// Bytes that it takes in memory, but for lines that lie outside their locations.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Location>()
+            + self.hashes.capacity() * size_of::<u128>()
+            + self.ids.memory_bytes()
+    }
+}
+
+impl Index<usize> for Locations {
+    type Output = Location;
+
+    #[inline]
+    fn index(&self, id: usize) -> &Location {
+        &self.entries[id]
+    }
+}
+
+impl<'a> IntoIterator for &'a Locations {
+    type Item = &'a Location;
+    type IntoIter = std::slice::Iter<'a, Location>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::definitions::tests::filled;
+    use crate::{Dictionary, Importer};
+
+    fn import_all(from: &Dictionary, to: &mut Dictionary) {
+        let mut importer = Importer::new(from);
+        for id in 0..from.locations.len() as u32 {
+            let copy = importer.location(to, id);
+            assert_eq!(to.location_hash(copy), from.location_hash(id));
+        }
+    }
+
+    #[test]
+    fn a_location_that_is_known_by_other_ids_brings_nothing() {
+        let mut to = Dictionary::default();
+        to.strings.intern("shifts all ids");
+        import_all(&filled(5), &mut to);
+        let before = to.lengths();
+        import_all(&filled(3), &mut to);
+        assert_eq!(to.lengths(), before);
+        // The hash that was copied is the one that its names have here.
+        for id in 0..to.locations.len() as u32 {
+            let again = to.locations[id as usize].clone();
+            assert_eq!(to.intern_location(again), id);
+        }
+    }
+}
