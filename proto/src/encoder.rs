@@ -248,7 +248,8 @@ mod tests {
             command.encode(&mut bytes);
             assert!(bytes == Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec(), "{n}");
         }
-        let (command, mut bytes) = (Command::Expire { tier: crate::Tier::Hour, retention_class: 2, before_ns: -5 }, Vec::new());
+        let (command, mut bytes) =
+            (Command::Expire { tier: crate::Tier::Hour, retention_class: 2, before_ns: -5 }, Vec::new());
         command.encode(&mut bytes);
         assert_eq!(bytes, Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec());
     }

@@ -9,7 +9,8 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens,
+    Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;

@@ -15,6 +15,9 @@ use crate::strip::{defines_nothing, strip};
 use crate::vocabulary::Vocabulary;
 use crate::{Outcome, Position, TimeResolution};
 
+/// A partition, if it exists, and what of a batch goes there.
+type Destination<'a> = (PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'a>>);
+
 impl Engine {
     /// The batch without the definitions that the shard knows already: what is proposed holds only new ones.
     ///
@@ -154,7 +157,7 @@ impl Engine {
     fn knows_what_is_stripped(
         &self,
         batch: &Batch,
-        partitions: &[(PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'_>>)],
+        partitions: &[Destination<'_>],
         vocabulary: &RwLock<Vocabulary>,
     ) -> bool {
         let vocabulary = vocabulary.read();

@@ -42,10 +42,10 @@ impl<'a> Grouping<'a> {
     /// all of them out.
     pub(crate) fn settle(&mut self, is_attribute: impl Fn(&str) -> bool) -> bool {
         let absent = |matcher: &&ReadyMatcher| !is_attribute(&matcher.name);
-        if self.on_samples.iter().any(|matcher| absent(&matcher) && !matcher.accepts("")) {
+        if self.on_samples.iter().any(|matcher| absent(matcher) && !matcher.accepts("")) {
             return false;
         }
-        self.on_samples.retain(|matcher| !absent(&matcher));
+        self.on_samples.retain(|matcher| !absent(matcher));
         self.from_samples.retain(|name| is_attribute(name));
         true
     }

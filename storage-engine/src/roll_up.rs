@@ -169,12 +169,7 @@ impl Engine {
     }
 
     /// The stored windows of a series in a range: key, value and window of each, ascending.
-    fn values(
-        &self,
-        partition: PartitionKey,
-        series: u32,
-        windows: Range<u32>,
-    ) -> Result<Vec<(Box<[u8]>, Box<[u8]>, u32)>, EngineError> {
+    fn values(&self, partition: PartitionKey, series: u32, windows: Range<u32>) -> Result<Vec<Stored>, EngineError> {
         let mut values = Vec::new();
         let mut options = ReadOptions::default();
         options.set_iterate_upper_bound(partition.series_window(Section::Windows, series, windows.end));
@@ -219,6 +214,9 @@ impl Engine {
         Ok(added)
     }
 }
+
+/// Key, value and window.
+type Stored = (Box<[u8]>, Box<[u8]>, u32);
 
 struct Added {
     samples: u64,

@@ -50,12 +50,15 @@ impl Verified {
     }
 }
 
+/// Place, samples and sums.
+type ReadWindow = (u8, u64, Vec<Row>);
+
 /// A partition that is being read.
 struct Reading {
     key: PartitionKey,
     lengths: Lengths,
     /// Minutes, hours or days, as they were read: by series and value's window.
-    sums: BTreeMap<(u32, u32), Vec<(u8, u64, Vec<Row>)>>,
+    sums: BTreeMap<(u32, u32), Vec<ReadWindow>>,
 }
 
 impl Engine {
@@ -78,7 +81,9 @@ impl Engine {
             match PartitionKey::of_key(&key) {
                 Some(partition) if keys.last() == Some(&partition) => {}
                 Some(partition) => keys.push(partition),
-                None => others.push((key.clone(), frame::open(&key, &value).map(drop).map_err(|error| error.to_string()))),
+                None => {
+                    others.push((key.clone(), frame::open(&key, &value).map(drop).map_err(|error| error.to_string())))
+                }
             }
         }
         for (key, result) in others {
@@ -109,8 +114,7 @@ impl Engine {
     /// Definitions and windows of one partition.
     fn verify_partition(&self, key: PartitionKey, verified: &mut Verified) -> Result<Reading, EngineError> {
         let mut vocabulary = Vocabulary::new(0);
-        let mut reading =
-            Reading { key, lengths: Lengths::default(), sums: BTreeMap::new() };
+        let mut reading = Reading { key, lengths: Lengths::default(), sums: BTreeMap::new() };
         match Partition::load(&self.database, key, &mut vocabulary, 0) {
             Ok(partition) => {
                 reading.lengths = partition.lengths();
@@ -139,7 +143,9 @@ impl Engine {
             for item in database::scan(&self.database, &raw.section(section)) {
                 let (at, value) = item?;
                 let result = match section {
-                    Section::Head => head_block::decode(&at, &value).map(|_samples| ()).map_err(|error| error.to_string()),
+                    Section::Head => {
+                        head_block::decode(&at, &value).map(|_samples| ()).map_err(|error| error.to_string())
+                    }
                     Section::Events => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
                     _ => self.verify_chunk((&at, &value), minutes, stale, &mut scratch, verified),
                 };
@@ -162,7 +168,8 @@ impl Engine {
         let payload = frame::open(key, value).map_err(|error| error.to_string())?;
         let chunk = Chunk::read(payload, window).ok_or("the chunk cannot be read")?;
         let own_key = events_key(key);
-        let own = if chunk.has_own_events() { self.database.get(&own_key).map_err(|error| error.to_string())? } else { None };
+        let own =
+            if chunk.has_own_events() { self.database.get(&own_key).map_err(|error| error.to_string())? } else { None };
         let own = match &own {
             Some(own) => Some(frame::open(&own_key, own).map_err(|error| error.to_string())?),
             None => None,
@@ -178,7 +185,8 @@ impl Engine {
             Some(())
         });
         read.ok_or("the sums cannot be read")?;
-        if rows != scratch.sums(&samples, 0..samples.len()) || chunk.total != rows.iter().map(|row| row.1).sum::<i128>() {
+        if rows != scratch.sums(&samples, 0..samples.len()) || chunk.total != rows.iter().map(|row| row.1).sum::<i128>()
+        {
             return Err("the sums are not those of the events".to_owned());
         }
         verified.samples += samples.len() as u64;
@@ -190,7 +198,10 @@ impl Engine {
         let is_gauge = stored.iter().any(|minute| minute.0 & GAUGE != 0);
         let wanted = windows::minutes_of(&samples, window, is_gauge, scratch);
         let same = wanted.len() == stored.len()
-            && wanted.iter().zip(stored).all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
+            && wanted
+                .iter()
+                .zip(stored)
+                .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
         if same { Ok(()) } else { Err("the minutes are not those of the samples".to_owned()) }
     }
 
@@ -203,7 +214,9 @@ impl Engine {
         stale: &BTreeSet<StaleKey>,
         verified: &mut Verified,
     ) {
-        let Some(finer_tier) = Tier::from_number(key.tier.number() - 1).filter(|tier| *tier != Tier::Raw) else { return };
+        let Some(finer_tier) = Tier::from_number(key.tier.number() - 1).filter(|tier| *tier != Tier::Raw) else {
+            return;
+        };
         if !self.config.dropped_labels(key.tier).is_empty() {
             return;
         }
@@ -221,7 +234,8 @@ impl Engine {
             // Minutes are stored by the window of their chunk.
             let values = if finer_tier == Tier::Minute { Tier::Raw } else { finer_tier };
             let count = values.windows_in(key.tier);
-            let wanted: i128 = source.by_window.range(window * count..(window + 1) * count).map(|(_, total)| total).sum();
+            let wanted: i128 =
+                source.by_window.range(window * count..(window + 1) * count).map(|(_, total)| total).sum();
             let same = wanted == total;
             let result = if same { Ok(()) } else { Err(format!("the windows hold {total}, the finer ones {wanted}")) };
             verified.note(&key.series_window(Section::Windows, 0, window), result);

@@ -19,7 +19,7 @@ use world::{Dropped, Step, World, step};
 
 /// Cases in one run, `VARVE_MODEL_CASES` for more.
 fn cases() -> u32 {
-    std::env::var("VARVE_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(500)
+    std::env::var("VARVE_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000)
 }
 
 /// The answer is the model's; or it is refused, and that is right.

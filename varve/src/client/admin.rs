@@ -30,7 +30,9 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             show(options, &shards, verified)?;
             let faults: u64 = shards.iter().filter_map(|shard| shard["report"]["faults"].as_u64()).sum();
             if faults > 0 {
-                bail!("{faults} values are not as they should be: restore the shard from a snapshot or another replica");
+                bail!(
+                    "{faults} values are not as they should be: restore the shard from a snapshot or another replica"
+                );
             }
             Ok(())
         }
@@ -79,7 +81,8 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
     let labels = report["label_values"].as_object().into_iter().flatten();
     let mut labels: Vec<(u64, &String)> = labels.map(|(label, values)| (values.as_u64().unwrap_or(0), label)).collect();
     labels.sort_by(|a, b| b.cmp(a));
-    let labels: Vec<Vec<String>> = labels.iter().map(|(values, label)| vec![(*label).clone(), values.to_string()]).collect();
+    let labels: Vec<Vec<String>> =
+        labels.iter().map(|(values, label)| vec![(*label).clone(), values.to_string()]).collect();
     out.push('\n');
     out.push_str(&table::render(&["label", "values"], &labels));
     let (head, memory) = (&report["head_samples"], &report["dictionary_bytes_in_memory"]);
@@ -90,7 +93,8 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
 fn verified(shard: &Value, report: &Value) -> anyhow::Result<String> {
     let described = report["described"].as_array().context("the report says nothing of faults")?;
     let (values, samples, faults) = (&report["values"], &report["raw_samples"], &report["faults"]);
-    let mut out = format!("shard {shard}: {values} values and {samples} raw samples are right, {faults} values are not\n");
+    let mut out =
+        format!("shard {shard}: {values} values and {samples} raw samples are right, {faults} values are not\n");
     for fault in described.iter().filter_map(Value::as_str) {
         out.push_str(&super::printable::printable(fault));
         out.push('\n');
