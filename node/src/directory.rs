@@ -18,7 +18,7 @@ use proto::placement::FIRST_DATA_SHARD;
 use crate::error::NodeError;
 
 /// Version of the layout.
-const FORMAT_VERSION: u32 = 2;
+const FORMAT_VERSION: u32 = 3;
 
 /// The lock is released by [`DataDirectory::release`], or when the process ends in any way.
 #[derive(Debug)]

@@ -110,6 +110,17 @@ pub struct WindowsRead {
 }
 
 impl WindowsRead {
+    /// Adds what another counted.
+    pub fn extend(&mut self, other: Self) {
+        let Self { raw, minutes, hours, days } = other;
+        *self = Self {
+            raw: self.raw + raw,
+            minutes: self.minutes + minutes,
+            hours: self.hours + hours,
+            days: self.days + days,
+        };
+    }
+
     /// Counts windows of a tier.
     pub fn add(&mut self, tier: Tier, windows: u64) {
         match tier {

@@ -71,7 +71,7 @@ pub(crate) fn seal(samples: &Samples, window: u32, scratch: &mut Scratch) -> Res
     let unit = unit_of(rows.iter().map(|row| row.1));
     put(&mut chunk, unit);
     let mut sums = Vec::new();
-    put_rows(&mut sums, &rows, unit);
+    put_rows(&mut sums, &rows, unit, true);
     put_bytes(&mut chunk, &sums);
     if !has_own_events {
         chunk.extend_from_slice(&events);

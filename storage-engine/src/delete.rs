@@ -163,6 +163,7 @@ impl Engine {
                         Some(())
                     });
                     read.ok_or_else(corrupt)?;
+                    rows.sort_unstable_by_key(|row| row.0);
                     let last_ns = stored.last_ns.unwrap_or_default();
                     left.push(WindowRows { place: stored.place, samples: stored.samples, last_ns, rows });
                 }

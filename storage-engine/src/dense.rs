@@ -62,17 +62,26 @@ impl Dense {
         Some(())
     }
 
-    /// Adds `values[i] * unit`, whose sum was reserved, to the slots `next + steps[0]`, that plus one plus `steps[1]`, and so on;
-    /// returns the slot behind the last. `None` if there is no such slot.
-    pub(crate) fn add_block(&mut self, steps: &[u32], values: &[u32], unit: u64, mut next: usize) -> Option<usize> {
-        for (&step, &value) in steps.iter().zip(values) {
-            let slot = next + step as usize;
+    /// Adds `values[i] * unit`, whose sum was reserved, to `slots[i]`. `None` if there is no such slot.
+    pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
+        for (&slot, &value) in slots.iter().zip(values) {
+            let slot = slot as usize;
             let sum = self.narrow.get_mut(slot)?;
             *sum = sum.wrapping_add(u64::from(value).wrapping_mul(unit).cast_signed());
             *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
-            next = slot + 1;
         }
-        Some(next)
+        Some(())
+    }
+
+    /// Adds the same value, which was reserved, to all these slots. `None` if there is no such slot.
+    pub(crate) fn add_same(&mut self, slots: &[u32], value: u64) -> Option<()> {
+        for &slot in slots {
+            let slot = slot as usize;
+            let sum = self.narrow.get_mut(slot)?;
+            *sum = sum.wrapping_add(value.cast_signed());
+            *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
+        }
+        Some(())
     }
 
     /// Gives every slot that anything was added to, ascending, and empties it.

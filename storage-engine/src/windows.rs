@@ -42,7 +42,7 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
             put(&mut out, zigzag(window.last_ns.wrapping_sub(start_ns)));
         }
         rows.clear();
-        put_rows(&mut rows, &window.rows, unit);
+        put_rows(&mut rows, &window.rows, unit, false);
         put_bytes(&mut out, &rows);
     }
     out
@@ -123,6 +123,7 @@ mod tests {
             for (got, wanted) in read.iter().zip(&windows) {
                 let mut rows = Vec::new();
                 got.sums.for_each(|stack, sum| { rows.push((stack, sum)); Some(()) }).unwrap();
+                rows.sort_unstable();
                 prop_assert_eq!((got.place, got.samples, &rows), (wanted.place, wanted.samples, &wanted.rows));
                 prop_assert_eq!(got.total, wanted.rows.iter().map(|row| row.1).sum::<i128>());
                 prop_assert_eq!(got.last_ns, is_gauge.then_some(wanted.last_ns));

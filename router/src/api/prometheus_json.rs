@@ -2,11 +2,14 @@
 
 use std::fmt::Write as _;
 
+use proto::selection::Missing;
+
 use super::time::format_time;
 use crate::json::JsonText;
 use crate::query::aggregate::best_first;
 use crate::query::evaluate::Value;
 use crate::query::labels::Labels;
+use crate::query::missing;
 use crate::query::reader::Evaluated;
 use crate::query::window::Series;
 
@@ -16,13 +19,22 @@ const TRUNCATED: &str = "results truncated due to limit";
 /// Of one point: a time with fractions, and a value of all its digits.
 const POINT_BYTES: usize = 48;
 
-/// A successful answer.
+/// A successful answer of which nothing is missing but what was cut.
 pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
+    success_without(data, truncated, &[])
+}
+
+/// A successful answer without what is missing.
+fn success_without(data: impl FnOnce(&mut JsonText), truncated: bool, missing: &[Missing]) -> Vec<u8> {
     let mut out = JsonText::default();
     out.raw("{\"status\":\"success\",\"data\":");
     data(&mut out);
-    if truncated {
-        out.raw(",\"warnings\":[").text(TRUNCATED).raw("]");
+    let mut warnings = missing::told(missing);
+    warnings.extend(truncated.then(|| TRUNCATED.to_owned()));
+    if !warnings.is_empty() {
+        out.raw(",\"warnings\":").list(&warnings, |out, warning| {
+            out.text(warning);
+        });
     }
     out.raw("}");
     out.into_bytes()
@@ -47,7 +59,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
                 point(out, &time, value, &mut text);
                 out.raw("}");
             };
-            return success(scalar, false);
+            return success_without(scalar, false, &evaluated.missing);
         }
         Value::Vector(series) => series,
     };
@@ -66,7 +78,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success(vector, truncated)
+    success_without(vector, truncated, &evaluated.missing)
 }
 
 /// The answer of a range query.
@@ -91,7 +103,7 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success(matrix, truncated)
+    success_without(matrix, truncated, &evaluated.missing)
 }
 
 /// A time and the value then. `text`: a place to write the value in.

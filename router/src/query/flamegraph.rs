@@ -3,11 +3,12 @@
 //! The same question gives the same bytes, in every format.
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Operation;
+use proto::selection::{Missing, Operation, WindowsRead};
 use proto::{Answer, Fold, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::frame::{FrameTable, NamedLocations};
+use crate::query::missing;
 use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
 use crate::query::prune::prune;
@@ -49,6 +50,18 @@ pub(crate) struct Summary {
     pub(crate) samples: u64,
     pub(crate) series: u64,
     pub(crate) shards: usize,
+    /// How many windows of each tier were read.
+    pub(crate) windows_read: WindowsRead,
+    /// Times that are no part of it.
+    pub(crate) missing: Vec<Missing>,
+}
+
+impl Summary {
+    /// Of nothing yet.
+    pub(crate) fn of(window: Window) -> Self {
+        let (windows_read, missing) = (WindowsRead::default(), Vec::new());
+        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing }
+    }
 }
 
 impl Reader {
@@ -64,7 +77,7 @@ impl Reader {
         let (window, mut matchers) = (request.window, selector.matchers.clone());
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
         let types = resolved.and_then(|resolved| resolved.types).unwrap_or_default();
-        let mut summary = Summary { profile_type: None, window, samples: 0, series: 0, shards: 0 };
+        let mut summary = Summary::of(window);
         let mut answers = Vec::new();
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),
@@ -85,6 +98,10 @@ impl Reader {
                 summary.samples = answers.iter().map(|answer| answer.samples).sum();
                 summary.series = answers.iter().map(|answer| answer.series).sum();
                 summary.shards = answers.len();
+                summary.missing = missing::of(&answers);
+                for answer in &answers {
+                    summary.windows_read.extend(answer.windows_read);
+                }
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }

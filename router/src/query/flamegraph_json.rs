@@ -5,6 +5,7 @@
 use crate::json::JsonText;
 use crate::query::flamegraph::Summary;
 use crate::query::frame::FrameTable;
+use crate::query::missing;
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::symbolization::Symbolization;
 
@@ -30,7 +31,14 @@ pub(crate) fn write(
     share(&mut out, symbolization);
     out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
     out.raw("},\"pruned\":{\"nodes\":").number(tree.left_out_nodes);
-    out.raw(",\"value\":").sum(tree.left_out_value).raw("}}");
+    out.raw(",\"value\":").sum(tree.left_out_value);
+    let read = summary.windows_read;
+    out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
+    out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"warnings\":");
+    out.list(&missing::told(&summary.missing), |out, warning| {
+        out.text(warning);
+    });
+    out.raw("}");
     out.into_bytes()
 }
 

@@ -3,7 +3,7 @@
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
 //! `frame`, `namer`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
-//! `vector_matching`, `evaluate` → `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
+//! `vector_matching`, `evaluate` → `missing`, `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
 mod binary;
@@ -18,6 +18,7 @@ mod folded;
 mod frame;
 pub(crate) mod labels;
 mod limits;
+pub(crate) mod missing;
 mod namer;
 mod parse;
 mod plan;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Operation;
+use proto::selection::{Missing, Operation};
 use proto::{Answer, Fold, LabelSet, Matcher, ProfileType, Selection, StackDetail, TenantId, Window, limits};
 use symbol_store::SymbolStore;
 use tokio::sync::Semaphore;
@@ -15,6 +15,7 @@ use crate::query::error::QueryError;
 use crate::query::evaluate::{Evaluation, Value};
 use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::fold::Folding;
+use crate::query::missing;
 use crate::query::namer::Namer;
 use crate::query::parse::parse;
 use crate::query::plan::plan;
@@ -39,6 +40,15 @@ pub(crate) struct Evaluated {
     pub(crate) steps: Steps,
     /// The aggregation at the top that gives an order, if there is one.
     pub(crate) order: Option<Aggregation>,
+    /// Times that are no part of it.
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// A leaf's values.
+#[derive(Debug, Default)]
+struct Loaded {
+    series: Vec<Series>,
+    missing: Vec<Missing>,
 }
 
 impl Reader {
@@ -67,9 +77,13 @@ impl Reader {
         let count = steps.0.len();
         let mut room = Room::new(count);
         let mut leaves = Vec::with_capacity(query.leaves.len());
+        let mut missing = Vec::new();
         for i in 0..query.leaves.len() {
-            leaves.push(self.load(tenant, &query, i, &steps, &mut room, &mut run).await?);
+            let loaded = self.load(tenant, &query, i, &steps, &mut room, &mut run).await?;
+            leaves.push(loaded.series);
+            missing.extend(loaded.missing);
         }
+        missing::tidy(&mut missing);
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
@@ -77,7 +91,7 @@ impl Reader {
         let written = run.blocking(move |cancelled, timings| {
             let mut evaluation = Evaluation { leaves, steps: count, room, cancelled };
             let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
-            Ok(timings.measure("write", || write(Evaluated { value, steps, order })))
+            Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing })))
         });
         Ok((written.await?, run.timings()))
     }
@@ -91,8 +105,8 @@ impl Reader {
         steps: &Steps,
         room: &mut Room,
         run: &mut Run,
-    ) -> Result<Vec<Series>, QueryError> {
-        let Some(this) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
+    ) -> Result<Loaded, QueryError> {
+        let Some(this) = query.leaves.get(leaf) else { return Ok(Loaded::default()) };
         let windows = Arc::new(window::windows(this, steps)?);
         let span = window::span(&windows);
         let shard_labels = Folding::shard_labels(&this.group);
@@ -102,9 +116,9 @@ impl Reader {
             (false, _) => Want::Series,
         };
         let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
-        let Some(resolved) = resolved else { return Ok(Vec::new()) };
+        let Some(resolved) = resolved else { return Ok(Loaded::default()) };
         let attributes = attributes(&resolved, &shard_labels);
-        let mut series = Vec::new();
+        let mut loaded = Loaded::default();
         for (fold, matchers) in folds(this, &windows, &resolved)? {
             let stacks = StackGrouping::new(&this.selector.stack_matchers, group_labels(&this.group));
             let selection = Selection {
@@ -116,6 +130,7 @@ impl Reader {
                 stacks: detail(&stacks),
             };
             let answers = run.shards(self.nodes.select(&selection)).await?;
+            loaded.missing.extend(missing::of(&answers));
             let (query, windows, symbols) = (Arc::clone(query), Arc::clone(&windows), self.symbols.clone());
             let (attributes, deadline, room_left) = (attributes.clone(), run.symbols_deadline(), *room);
             let folded = run.blocking(move |cancelled, timings| {
@@ -129,9 +144,9 @@ impl Reader {
             });
             let folded = folded.await?;
             room.take(folded.len())?;
-            series.extend(folded);
+            loaded.series.extend(folded);
         }
-        Ok(series)
+        Ok(loaded)
     }
 }
 

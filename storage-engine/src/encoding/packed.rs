@@ -108,6 +108,24 @@ pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Opt
     Some(())
 }
 
+/// Takes a block of `count` numbers, at most 128, from the front, unread.
+pub(crate) fn skip_block(bytes: &mut &[u8], count: usize) -> Option<()> {
+    let (&head, rest) = bytes.split_first()?;
+    let (patches, rest) = if head & HAS_PATCHES == 0 {
+        (0, rest)
+    } else {
+        let (&patches, rest) = rest.split_first()?;
+        (usize::from(patches), rest)
+    };
+    let packed = (count * usize::from(head & !HAS_PATCHES)).div_ceil(8);
+    let mut rest = rest.get(packed.checked_add(patches)?..)?;
+    for _ in 0..patches {
+        take(&mut rest)?;
+    }
+    *bytes = rest;
+    Some(())
+}
+
 fn unpack_tail(packed: &[u8], to: &mut [u32], width: u8) {
     let mask = u64::from(u32::MAX.checked_shr(32 - u32::from(width)).unwrap_or_default());
     let (mut waiting, mut bits) = (0_u64, 0_u32);
@@ -139,6 +157,9 @@ mod tests {
             prop_assert_eq!(take_block(&mut rest, numbers.len(), &mut block), Some(()));
             prop_assert_eq!(&block[..numbers.len()], numbers.as_slice());
             prop_assert_eq!(rest, [9].as_slice());
+            let mut skipped = &bytes[1..];
+            prop_assert_eq!(skip_block(&mut skipped, numbers.len()), Some(()));
+            prop_assert_eq!(skipped, rest);
         }
 
         #[test]

@@ -11,16 +11,12 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 use proto::{Answer, Fold, Selection, Tier};
 use storage_engine::SelectError;
 
 use answers::{Sums, model_sums, selection, sums_of};
 use world::{Dropped, Step, World, step};
-
-/// Cases in one run, `VARVE_MODEL_CASES` for more.
-fn cases() -> u32 {
-    std::env::var("VARVE_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(2000)
-}
 
 /// The answer is the model's; or it is refused, and that is right.
 fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
@@ -60,30 +56,58 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     Ok(())
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 2000, ..ProptestConfig::default() })]
-    #[test]
-    fn every_answer_is_the_models(
-        steps in prop::collection::vec(step(), 1..25),
-        selections in prop::collection::vec(selection(), 1..6),
-        small_head in prop::bool::weighted(0.3),
-        drops in prop::bool::weighted(0.3),
-    ) {
-        let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
-        let mut world = World::with(small_head, dropped);
-        for step in &steps {
-            world.step(step);
-        }
-        for selection in &selections {
-            check(&world, selection)?;
-            if !drops {
-                check_series(&world, selection)?;
-            }
-        }
-        // Whatever was lost by a power cut now was in the log.
-        world.step(&Step::Crash);
-        for selection in &selections {
-            check(&world, selection)?;
+/// What happens, what is asked then, and whether the head is small and labels are dropped.
+type Case = (Vec<Step>, Vec<Selection>, bool, bool);
+
+fn run(&(ref steps, ref selections, small_head, drops): &Case) -> Result<(), TestCaseError> {
+    let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
+    let mut world = World::with(small_head, dropped);
+    for step in steps {
+        world.step(step);
+    }
+    let verified = world.engine().verify().unwrap();
+    prop_assert_eq!(&verified.described, &Vec::<String>::new());
+    for selection in selections {
+        check(&world, selection)?;
+        if !drops {
+            check_series(&world, selection)?;
         }
     }
+    // Whatever was lost by a power cut now was in the log.
+    world.step(&Step::Crash);
+    for selection in selections {
+        check(&world, selection)?;
+    }
+    Ok(())
+}
+
+/// `VARVE_MODEL_CASES` and `VARVE_MODEL_SEED` make it longer, and repeat it.
+#[test]
+fn every_answer_is_the_models() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let cases = number("VARVE_MODEL_CASES").unwrap_or(2000);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = number("VARVE_MODEL_SEED").unwrap_or(now.as_nanos() as u64);
+    println!("{cases} cases; again with VARVE_MODEL_SEED={seed} VARVE_MODEL_CASES={cases}");
+    let workers = std::thread::available_parallelism().map_or(1, |workers| workers.get() as u64);
+    let work = |worker: u64| {
+        let config = ProptestConfig {
+            cases: cases.div_ceil(workers) as u32,
+            max_shrink_iters: 2000,
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&(seed.wrapping_add(worker)).to_le_bytes());
+        let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+        let steps = prop::collection::vec(step(), 1..25);
+        let selections = prop::collection::vec(selection(), 1..6);
+        let case = (steps, selections, prop::bool::weighted(0.3), prop::bool::weighted(0.3));
+        runner.run(&case, |case| run(&case)).map_err(|error| error.to_string())
+    };
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();
+        threads.into_iter().filter_map(|thread| thread.join().unwrap().err()).collect()
+    });
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

@@ -39,7 +39,8 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         random.cast_signed()
     };
-    let old = T0 - 20 * DAY;
+    // In another partition of days than today.
+    let old = T0 - 200 * DAY;
     let mut total = 0_i128;
     // More than two files of 64 MiB below level 0, from where whole files are deleted.
     for _ in 0..4 {
@@ -71,15 +72,17 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
         group_by_series: true,
         stacks: StackDetail::None,
     };
-    world.expire(Tier::Raw, T0 - 10 * DAY);
-    world.expire(Tier::Minute, T0 - 10 * DAY);
+    for tier in Tier::ALL {
+        world.expire(tier, T0 - 10 * DAY);
+    }
     world.lose_memory();
     world.engine = Some(Engine::open(config(world.directory.path())).unwrap());
     let answer = world.engine().select(&selection).unwrap();
     assert_eq!((answer.samples, answer.cells[0].sum), (8_000_000, total));
     // The log is replayed, and now it goes for good.
-    world.apply(4);
-    world.apply(5);
+    for i in 4..world.log.len() {
+        world.apply(i);
+    }
     world.step(&Step::Flush);
     world.step(&Step::Crash);
     assert_eq!(world.engine().select(&selection).unwrap().samples, 0);

@@ -61,8 +61,9 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
 pub(crate) type Dropped = [&'static [&'static str]; 2];
 
 pub(crate) struct World {
-    pub(crate) directory: tempfile::TempDir,
+    // Before its directory: closing writes.
     pub(crate) engine: Option<Engine>,
+    pub(crate) directory: tempfile::TempDir,
     pub(crate) log: Vec<Entry>,
     pub(crate) rows: Vec<Row>,
     now_ns: i64,

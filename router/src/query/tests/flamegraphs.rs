@@ -61,6 +61,8 @@ fn the_json_form_is_what_the_documentation_says() {
         "symbolization": {"frames": 3, "named": 3, "unnamed": []},
         "shards": {"asked": 1, "answered": 1},
         "pruned": {"nodes": 0, "value": 0},
+        "windows_read": {"raw": 0, "1m": 0, "1h": 0, "1d": 0},
+        "warnings": [],
     });
     assert_eq!(got.json(), want);
 }

@@ -225,7 +225,8 @@ impl Weights<Frame> {
         format!(
             "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
-             \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}}}}"
+             \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
+             \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"warnings\":[]}}"
         )
     }
 }
@@ -270,7 +271,7 @@ proptest! {
         let write = |format| {
             let request = FlamegraphRequest { query: String::new(), window, format, nodes_max };
             let profile_type = proto::ProfileType::parse(CPU);
-            let summary = Summary { profile_type, window, samples: 3, series: 2, shards: 1 };
+            let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
             let selector = parse_selector("process_cpu").unwrap();
             let namer = Namer::new(&symbols, Instant::now() + Duration::from_secs(1));
             let writing = Writing { answers: answers.clone(), summary, selector, request };

@@ -90,7 +90,7 @@ fn answer_of(services: u64) -> Answer {
 fn fastest(answer: &Answer, nodes_max: usize) -> (Duration, Timings) {
     let (_directory, symbols) = symbols();
     let window = Window { start_ns: 0, end_ns: 1 };
-    let summary = Summary { profile_type: None, window, samples: 1, series: 1, shards: 1 };
+    let summary = Summary { samples: 1, series: 1, shards: 1, ..Summary::of(window) };
     let request = FlamegraphRequest { query: String::new(), window, format: Format::Json, nodes_max };
     let (answers, selector) = (vec![answer.clone()], parse_selector("process_cpu").unwrap());
     let writing = Writing { answers, summary, selector, request };

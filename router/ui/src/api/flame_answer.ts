@@ -30,6 +30,7 @@ interface WireFlameAnswer {
   symbolization: { frames: number; named: number; unnamed: UnnamedFrames[] };
   shards: { asked: number; answered: number };
   pruned: { nodes: number; value: WireInteger };
+  warnings: string[];
 }
 
 /** What an answer is the answer to. */
@@ -50,6 +51,8 @@ export interface FlameAnswer {
   readonly shards: WireFlameAnswer["shards"];
   readonly prunedNodes: number;
   readonly prunedValue: number;
+  /** What the answer leaves out, a sentence each. */
+  readonly warnings: readonly string[];
   /** Milliseconds the server took, by its own account where it gives one. */
   readonly took_ms: number;
 }
@@ -85,6 +88,7 @@ export async function askFlame(question: FlameQuestion, signal: AbortSignal): Pr
     shards: wire.shards,
     prunedNodes: wire.pruned.nodes,
     prunedValue: wireNumber(wire.pruned.value),
+    warnings: wire.warnings,
     took_ms,
   };
 }

@@ -38,6 +38,11 @@ export function BottomLine() {
                 {plural(shown().prunedNodes, "small frame")} in (other), {perCent(shown().prunedValue, shown().total)}
               </span>
             </Show>
+            <Show when={shown().warnings.length > 0}>
+              <span class="warning" title={shown().warnings.map(printable).join("\n")}>
+                {plural(shown().warnings.length, "time")} left out
+              </span>
+            </Show>
             <span>{shown().took_ms < 1 ? "< 1" : Math.round(shown().took_ms)} ms</span>
             <span>
               {shown().shards.answered} of {shown().shards.asked} {shown().shards.asked === 1 ? "shard" : "shards"}
