@@ -347,7 +347,8 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(status.message().contains("raise the cap"), "{status}");
     println!("{} MB of today were taken, {} MiB are on disk", today * 10, common::used_bytes(folder.path()) >> 20);
-    assert!(today >= 10, "{today}");
+    // Its names are in each tier until that goes, too.
+    assert!(today >= 5, "{today}");
     let times = opened.times().await;
     assert_eq!(times, times_of((0..today * 200).map(|i| now - 1_000_000 + i)));
     opened.node.shutdown().await;

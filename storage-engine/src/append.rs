@@ -92,11 +92,13 @@ impl Engine {
     }
 
     fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
-        let (now_ns, is_unwritten, known_tenant, next_tenant) = {
+        let (now_ns, is_unwritten, known_tenant, next_tenant, horizon_ns) = {
             let state = self.state.read();
             let is_unwritten = batch.id.is_some_and(|id| state.batch_ids.is_unwritten(id));
             let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
-            (state.clock_ns.max(now_ns), is_unwritten, state.tenants.get(&batch.tenant).copied(), next_tenant)
+            let horizon_ns = state.horizon_ns(Tier::Raw, batch.retention_class);
+            let known_tenant = state.tenants.get(&batch.tenant).copied();
+            (state.clock_ns.max(now_ns), is_unwritten, known_tenant, next_tenant, horizon_ns)
         };
         let pass = |outcome| {
             let mut state = self.state.write();
@@ -113,7 +115,8 @@ impl Engine {
         let tenant = known_tenant.unwrap_or(next_tenant);
         let parts = split::parts(tenant, batch);
         let mut partitions = Vec::new();
-        for (key, parts) in parts {
+        // What was on its way when its time was dropped comes too late: its chunk is gone, and would be made anew without the rest.
+        for (key, parts) in parts.into_iter().filter(|(key, _)| key.end_ns() > horizon_ns) {
             partitions.push((key, self.partition(key)?, parts));
         }
         let vocabulary = self.vocabulary(tenant);

@@ -91,6 +91,18 @@ pub(crate) fn scan<'a>(database: &'a DB, prefix: &[u8]) -> impl Iterator<Item = 
     database.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
 }
 
+/// As [`scan`], of one moment.
+pub(crate) fn scan_at<'a>(
+    snapshot: &'a Snapshot<'_>,
+    prefix: &[u8],
+) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
+    let mut end = prefix.to_vec();
+    end.extend([0xff; 20]);
+    let mut options = ReadOptions::default();
+    options.set_iterate_upper_bound(end);
+    snapshot.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
+}
+
 /// | log index u64 | the log's own id … |
 pub(crate) fn put_position(batch: &mut WriteBatch, position: &Position) {
     let mut value = position.index.to_be_bytes().to_vec();
@@ -149,9 +161,9 @@ pub(crate) fn read_expired(database: &DB) -> Result<Expired, EngineError> {
     Ok(expired)
 }
 
-pub(crate) fn read_stale(database: &DB) -> Result<BTreeSet<StaleKey>, EngineError> {
+pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, EngineError> {
     let mut stale = BTreeSet::new();
-    for item in scan(database, &key::stale()) {
+    for item in scan_at(snapshot, &key::stale()) {
         let (at, value) = item?;
         frame::open(&at, &value)?;
         let read = StaleKey::read(&at);

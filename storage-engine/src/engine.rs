@@ -31,8 +31,6 @@ pub struct Engine {
     pub(crate) writing: Mutex<()>,
     /// Up to where the database is on disk.
     pub(crate) flushed: Mutex<Option<Position>>,
-    /// Partitions that are dropped from the state, whose files go when that is on disk.
-    pub(crate) dropped: Mutex<Vec<PartitionKey>>,
 }
 
 impl fmt::Debug for Engine {
@@ -55,13 +53,12 @@ impl Engine {
             clock_ns: database::read_clock(&database)?,
             tenants: database::read_tenants(&database)?,
             existing: database::read_partition_keys(&database)?,
-            stale: database::read_stale(&database)?,
+            stale: database::read_stale(&database.snapshot())?,
             expired: database::read_expired(&database)?,
             ..State::default()
         };
-        let (state, writing, flushed, dropped) =
-            (RwLock::new(state), Mutex::new(()), Mutex::new(applied), Mutex::default());
-        let engine = Self { config, database, state, writing, flushed, dropped };
+        let (state, writing, flushed) = (RwLock::new(state), Mutex::new(()), Mutex::new(applied));
+        let engine = Self { config, database, state, writing, flushed };
         engine.load_heads()?;
         Ok(engine)
     }
@@ -117,7 +114,7 @@ impl Engine {
             };
             // Read without the state's lock: what is not loaded has no head, so the database holds all of it, unless it was
             // loaded, added to, written and let go meanwhile.
-            let read = Partition::load(&self.database, key, &mut vocabulary.write(), now_ns)?;
+            let read = Partition::load(&self.database.snapshot(), key, &mut vocabulary.write(), now_ns)?;
             let mut state = self.state.write();
             let is_current = vocabulary.read().generation() == read.generation;
             if state.lettings_go == lettings_go && is_current && state.existing.contains(&key) {

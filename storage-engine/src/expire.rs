@@ -1,4 +1,7 @@
 //! Dropping partitions. What coarser tiers are made of is summed up before it goes.
+//!
+//! Their keys go by range, and their space with the next compaction of that range (`space`): files are not deleted at once, since
+//! whoever reads a partition as of one moment needs all of it.
 
 use proto::Tier;
 use rocksdb::WriteBatch;
@@ -56,7 +59,6 @@ impl Engine {
             state.clock_ns = state.clock_ns.max(now_ns);
         }
         self.write_all(batch, Sealing::Due)?;
-        self.dropped.lock().extend(expired);
         Ok(Outcome::Applied)
     }
 }

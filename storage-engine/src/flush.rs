@@ -127,14 +127,6 @@ impl Engine {
         let written = Flushed { position, membership: database::read_membership(&self.database)? };
         self.database.flush()?;
         self.flushed.lock().clone_from(&written.position);
-        // Only now: files go at once and for good, and what was dropped must not be half there after a crash.
-        let mut dropped = std::mem::take(&mut *self.dropped.lock());
-        // Late data may have made it anew: its files are not told apart from the old ones, which go with the next compaction.
-        dropped.retain(|key| !self.state.read().existing.contains(key));
-        for key in dropped {
-            // Frees whole files; the rest goes with the next compaction.
-            self.database.delete_file_in_range(key.prefix(), key.end())?;
-        }
         Ok(written)
     }
 

@@ -64,6 +64,10 @@ impl<'a> Grouping<'a> {
         let value = |name: &str| {
             let Some((vocabulary, partition)) = names else { return String::new() };
             let (vocabulary, partition) = (vocabulary.read(), partition.read());
+            // It was dropped, and the vocabulary renewed without it: whoever asked is answered again.
+            if partition.generation != vocabulary.generation() {
+                return String::new();
+            }
             let set = partition.attribute_sets.get_index(attribute_set as usize).copied().unwrap_or_default();
             attribute(&vocabulary.dictionary, set, name)
         };

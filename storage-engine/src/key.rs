@@ -258,11 +258,6 @@ pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }
 
-/// Where the partitions of a tier begin.
-pub(crate) fn partitions_of(tier: Tier) -> [u8; 2] {
-    [PARTITIONS, tier.number()]
-}
-
 pub(crate) fn tenants() -> [u8; 1] {
     [TENANTS]
 }

@@ -14,9 +14,9 @@ use prost::Message as _;
 use proto::label::{PROFILE_TYPE_LABEL, sanitize_label_name};
 use proto::{Batch, Fingerprint, LabelSet, ProfileType, Tier, wire};
 use roaring::RoaringBitmap;
-use rocksdb::{DB, WriteBatch};
+use rocksdb::WriteBatch;
 
-use crate::database::scan;
+use crate::database::{Snapshot, scan_at};
 use crate::dictionary_block::{self, LEVEL_FINAL, LEVEL_GROWING};
 use crate::encoding::frame;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
@@ -103,15 +103,15 @@ impl Partition {
         partition
     }
 
-    /// Reads a partition, what of the head was written included, from the state database.
+    /// Reads a partition, what of the head was written included, from the state database as of one moment.
     pub(crate) fn load(
-        database: &DB,
+        snapshot: &Snapshot<'_>,
         key: PartitionKey,
         vocabulary: &mut Vocabulary,
         now_ns: i64,
     ) -> Result<Self, EngineError> {
         let mut partition = Self::new(key, vocabulary.generation());
-        for item in scan(database, &key.section(Section::Dictionary)) {
+        for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
             let (at, value) = item?;
             // A block that is missing would give its numbers to the next.
             check_key(&at, &key.dictionary_block(partition.dictionary_blocks))?;
@@ -128,7 +128,7 @@ impl Partition {
             }
             partition.dictionary_blocks += 1;
         }
-        for item in scan(database, &key.section(Section::Series)) {
+        for item in scan_at(snapshot, &key.section(Section::Series)) {
             let (at, value) = item?;
             check_key(&at, &key.series_block(partition.series.len() as u32))?;
             let block = wire::Batch::decode(frame::unpack(&at, &value)?.as_slice());
@@ -142,7 +142,7 @@ impl Partition {
                 }
             }
         }
-        for item in scan(database, &key.section(Section::LeftOut)) {
+        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
             let (at, value) = item?;
             check_key(&at, &key.left_out_block(partition.left_out_blocks))?;
             partition.left_out.extend(dictionary_block::decode_left_out(&at, &value)?);
@@ -150,13 +150,13 @@ impl Partition {
         }
         partition.persisted = partition.lengths();
         if key.tier == Tier::Minute {
-            partition.load_head(database, now_ns)?;
+            partition.load_head(snapshot, now_ns)?;
         }
         Ok(partition)
     }
 
-    fn load_head(&mut self, database: &DB, now_ns: i64) -> Result<(), EngineError> {
-        for item in scan(database, &self.key.in_tier(Tier::Raw).section(Section::Head)) {
+    fn load_head(&mut self, snapshot: &Snapshot<'_>, now_ns: i64) -> Result<(), EngineError> {
+        for item in scan_at(snapshot, &self.key.in_tier(Tier::Raw).section(Section::Head)) {
             let (at, value) = item?;
             let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
             let (window, series, index) = numbers.ok_or_else(|| corrupt(&at))?;

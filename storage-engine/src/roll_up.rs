@@ -86,10 +86,11 @@ impl Engine {
                     stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
                 }
             }
+            let vocabulary = roll_up.vocabulary.read();
             let target = roll_up.target.read();
             let lengths = target.lengths();
-            target.write_definitions(&lengths, &roll_up.vocabulary.read(), &mut batch)?;
-            drop(target);
+            target.write_definitions(&lengths, &vocabulary, &mut batch)?;
+            drop((target, vocabulary));
             written = Some((Arc::clone(&roll_up.target), lengths));
         }
         let done = due.series.iter().map(|&series| StaleKey { tier, class, window, tenant, series });
@@ -150,15 +151,15 @@ impl Engine {
             }
         }
         let &Due { tier, window, .. } = roll_up.due;
+        // Both held, so that numbers are of the same vocabulary; the finer first, as whoever renews it does.
+        let source = roll_up.source.read();
         let mut target = roll_up.target.write();
         let key = target.key.series_window(Section::Windows, series, window);
         if samples == 0 {
             batch.delete(key);
             return Ok(());
         }
-        // Held so that numbers of both partitions are of the same vocabulary.
         let mut rows: Vec<Row> = Vec::new();
-        let source = roll_up.source.read();
         dense.drain(|pair, sum| rows.push((target.add_pair(source.pairs[pair as usize]).0, sum)));
         rows.sort_unstable_by_key(|row| row.0);
         let is_gauge = target.is_gauge(series);

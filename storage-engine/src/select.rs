@@ -229,6 +229,7 @@ impl<'a> Accumulator<'a> {
             let bucket = if by_time { times[&sum.bucket] } else { u32::try_from(sum.bucket).unwrap_or(u32::MAX) };
             cells.push(Cell { group: sum.group, bucket, node, sum: sum.sum });
         }
+        let groups = with_cells(self.groups, &mut cells);
         cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, cell.node));
         cells.dedup_by(|later, first| {
             let same = (later.group, later.bucket, later.node) == (first.group, first.bucket, first.node);
@@ -240,7 +241,7 @@ impl<'a> Accumulator<'a> {
         let (nodes, dictionary) = tree.into_parts();
         Ok(Answer {
             dictionary,
-            groups: self.groups.into_iter().collect(),
+            groups,
             nodes,
             cells,
             bucket_times_ns: times.into_keys().collect(),
@@ -266,6 +267,12 @@ impl<'a> Accumulator<'a> {
                     let vocabulary = vocabulary.read();
                     let partition = part.partition.read();
                     let Some(mut naming) = tree.resume(&vocabulary) else { continue 'again };
+                    // It was dropped, and the vocabulary renewed without it: whoever asked is answered again.
+                    if partition.generation != vocabulary.generation() {
+                        ends.resize(ends.len() + sums.len(), 0);
+                        naming.stop();
+                        continue;
+                    }
                     for sum in sums {
                         ends.push(naming.node(partition.pairs[sum.pair as usize])?);
                     }
@@ -275,6 +282,17 @@ impl<'a> Accumulator<'a> {
             return Ok((tree, ends));
         }
     }
+}
+
+/// The groups that have a cell: one that only its labels made is none.
+fn with_cells(groups: Groups, cells: &mut [Cell]) -> Vec<LabelSet> {
+    let mut numbers = vec![None; groups.len()];
+    cells.iter().for_each(|cell| numbers[cell.group as usize] = Some(0));
+    numbers.iter_mut().flatten().zip(0..).for_each(|(number, next)| *number = next);
+    for cell in cells {
+        cell.group = numbers[cell.group as usize].unwrap_or_default();
+    }
+    groups.into_iter().zip(&numbers).filter(|(_, number)| number.is_some()).map(|(group, _)| group).collect()
 }
 
 fn check_size(cells: usize) -> Result<(), SelectError> {

@@ -8,7 +8,7 @@ use rocksdb::{CompactOptions, Range};
 use crate::database::read_partition_keys;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::key::{self, PartitionKey};
+use crate::key::PartitionKey;
 
 /// What the partitions of one tier, class and time take, of all tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +41,18 @@ impl Engine {
         Ok(extents.into_iter().map(extent).collect())
     }
 
-    /// Gives back the space of partitions of a tier that ended before a time and were dropped: what was not a file of its own lies
-    /// among other keys until it is compacted. Takes long; what was dropped must be flushed.
+    /// Gives back the space of partitions of a tier and class that ended at or before a time and were dropped, of minutes that of the
+    /// raw samples, too: what was not a file of its own lies among other keys until it is compacted. Takes long; what was dropped
+    /// must be flushed.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
-        let to = PartitionKey::of(tier, retention_class, 0, before_ns).prefix();
-        self.database.compact_range_opt(Some(key::partitions_of(tier)), Some(to), &options);
+        let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
+        for &tier in tiers {
+            let from = PartitionKey::of(tier, retention_class, 0, i64::MIN).prefix();
+            // The first partition that does not end by then.
+            let to = PartitionKey::of(tier, retention_class, 0, before_ns.saturating_add(1)).prefix();
+            self.database.compact_range_opt(Some(from), Some(to), &options);
+        }
     }
 }

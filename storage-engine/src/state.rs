@@ -18,7 +18,7 @@ use crate::vocabulary::Vocabulary;
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
-/// Locks are taken in this order: state, vocabulary, partition.
+/// Locks are taken in this order: state, vocabulary, partitions in the order of their keys, so finer tiers first.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) applied: Option<Position>,

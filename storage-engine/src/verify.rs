@@ -7,7 +7,7 @@ use proto::{Samples, Tier};
 use rocksdb::{IteratorMode, ReadOptions};
 
 use crate::chunk::{Chunk, Scratch};
-use crate::database;
+use crate::database::{self, Snapshot};
 use crate::dense::Dense;
 use crate::encoding::frame;
 use crate::encoding::sums::Row;
@@ -68,15 +68,15 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] where the database itself cannot be read; faults of values are part of what is returned.
     pub fn verify(&self) -> Result<Verified, EngineError> {
-        // Nothing is written meanwhile.
-        let _writing = self.writing.lock();
+        // Writing goes on; what is read is of one moment.
+        let snapshot = self.database.snapshot();
         let mut verified = Verified::default();
         let mut options = ReadOptions::default();
         options.fill_cache(false);
         options.set_verify_checksums(true);
         let mut others = Vec::new();
         let mut keys = Vec::new();
-        for item in self.database.iterator_opt(IteratorMode::Start, options) {
+        for item in snapshot.iterator_opt(IteratorMode::Start, options) {
             let (key, value) = item?;
             match PartitionKey::of_key(&key) {
                 Some(partition) if keys.last() == Some(&partition) => {}
@@ -89,14 +89,14 @@ impl Engine {
         for (key, result) in others {
             verified.note(&key, result);
         }
-        let stale = database::read_stale(&self.database)?;
+        let stale = database::read_stale(&snapshot)?;
         // Coarser ones are compared to finer ones, which come first.
         let mut finer: BTreeMap<PartitionKey, Totals> = BTreeMap::new();
         for key in keys.iter().filter(|key| key.tier != Tier::Raw) {
-            let reading = self.verify_partition(*key, &mut verified)?;
+            let reading = self.verify_partition(&snapshot, *key, &mut verified)?;
             let raw = key.in_tier(Tier::Raw);
             if key.tier == Tier::Minute && keys.contains(&raw) {
-                self.verify_raw(raw, &reading, &stale, &mut verified)?;
+                self.verify_raw(&snapshot, raw, &reading, &stale, &mut verified)?;
             }
             let totals = reading.totals();
             self.compare(*key, &totals, &finer, &stale, &mut verified);
@@ -112,10 +112,15 @@ impl Engine {
     }
 
     /// Definitions and windows of one partition.
-    fn verify_partition(&self, key: PartitionKey, verified: &mut Verified) -> Result<Reading, EngineError> {
+    fn verify_partition(
+        &self,
+        snapshot: &Snapshot<'_>,
+        key: PartitionKey,
+        verified: &mut Verified,
+    ) -> Result<Reading, EngineError> {
         let mut vocabulary = Vocabulary::new(0);
         let mut reading = Reading { key, lengths: Lengths::default(), sums: BTreeMap::new() };
-        match Partition::load(&self.database, key, &mut vocabulary, 0) {
+        match Partition::load(snapshot, key, &mut vocabulary, 0) {
             Ok(partition) => {
                 reading.lengths = partition.lengths();
                 verified.values += u64::from(partition.dictionary_blocks());
@@ -123,7 +128,7 @@ impl Engine {
             Err(error) => verified.note(&key.section(Section::Dictionary), Err(error.to_string())),
         }
         let values = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
-        for item in database::scan(&self.database, &key.section(Section::Windows)) {
+        for item in database::scan_at(snapshot, &key.section(Section::Windows)) {
             let (at, value) = item?;
             let result = read_windows(&at, &value, values, &mut reading);
             verified.note(&at, result);
@@ -133,6 +138,7 @@ impl Engine {
 
     fn verify_raw(
         &self,
+        snapshot: &Snapshot<'_>,
         raw: PartitionKey,
         minutes: &Reading,
         stale: &BTreeSet<StaleKey>,
@@ -140,69 +146,19 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut scratch = Scratch::default();
         for section in [Section::Head, Section::Chunks, Section::Events] {
-            for item in database::scan(&self.database, &raw.section(section)) {
+            for item in database::scan_at(snapshot, &raw.section(section)) {
                 let (at, value) = item?;
                 let result = match section {
                     Section::Head => {
                         head_block::decode(&at, &value).map(|_samples| ()).map_err(|error| error.to_string())
                     }
                     Section::Events => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
-                    _ => self.verify_chunk((&at, &value), minutes, stale, &mut scratch, verified),
+                    _ => verify_chunk(snapshot, (&at, &value), minutes, stale, &mut scratch, verified),
                 };
                 verified.note(&at, result);
             }
         }
         Ok(())
-    }
-
-    fn verify_chunk(
-        &self,
-        (key, value): (&[u8], &[u8]),
-        minutes: &Reading,
-        stale: &BTreeSet<StaleKey>,
-        scratch: &mut Scratch,
-        verified: &mut Verified,
-    ) -> Result<(), String> {
-        let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
-        let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
-        let payload = frame::open(key, value).map_err(|error| error.to_string())?;
-        let chunk = Chunk::read(payload, window).ok_or("the chunk cannot be read")?;
-        let own_key = events_key(key);
-        let own =
-            if chunk.has_own_events() { self.database.get(&own_key).map_err(|error| error.to_string())? } else { None };
-        let own = match &own {
-            Some(own) => Some(frame::open(&own_key, own).map_err(|error| error.to_string())?),
-            None => None,
-        };
-        let samples = chunk.samples(own).ok_or("the events cannot be read, or are not as many as the chunk says")?;
-        if series as usize >= minutes.lengths.series {
-            return Err("the series is not defined".to_owned());
-        }
-        check_samples(&samples, window, &minutes.lengths)?;
-        let mut rows = Vec::new();
-        let read = chunk.sums.for_each(|pair, sum| {
-            rows.push((pair, sum));
-            Some(())
-        });
-        read.ok_or("the sums cannot be read")?;
-        if rows != scratch.sums(&samples, 0..samples.len()) || chunk.total != rows.iter().map(|row| row.1).sum::<i128>()
-        {
-            return Err("the sums are not those of the events".to_owned());
-        }
-        verified.samples += samples.len() as u64;
-        let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
-        if stale.contains(&of) {
-            return Ok(());
-        }
-        let stored = minutes.sums.get(&(series, window)).map(Vec::as_slice).unwrap_or_default();
-        let is_gauge = stored.iter().any(|minute| minute.0 & GAUGE != 0);
-        let wanted = windows::minutes_of(&samples, window, is_gauge, scratch);
-        let same = wanted.len() == stored.len()
-            && wanted
-                .iter()
-                .zip(stored)
-                .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
-        if same { Ok(()) } else { Err("the minutes are not those of the samples".to_owned()) }
     }
 
     /// Windows against the finer ones that they are made of, where those are still there, all of them, and no label was dropped.
@@ -241,6 +197,54 @@ impl Engine {
             verified.note(&key.series_window(Section::Windows, 0, window), result);
         }
     }
+}
+
+fn verify_chunk(
+    snapshot: &Snapshot<'_>,
+    (key, value): (&[u8], &[u8]),
+    minutes: &Reading,
+    stale: &BTreeSet<StaleKey>,
+    scratch: &mut Scratch,
+    verified: &mut Verified,
+) -> Result<(), String> {
+    let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
+    let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
+    let payload = frame::open(key, value).map_err(|error| error.to_string())?;
+    let chunk = Chunk::read(payload, window).ok_or("the chunk cannot be read")?;
+    let own_key = events_key(key);
+    let own = if chunk.has_own_events() { snapshot.get(&own_key).map_err(|error| error.to_string())? } else { None };
+    let own = match &own {
+        Some(own) => Some(frame::open(&own_key, own).map_err(|error| error.to_string())?),
+        None => None,
+    };
+    let samples = chunk.samples(own).ok_or("the events cannot be read, or are not as many as the chunk says")?;
+    if series as usize >= minutes.lengths.series {
+        return Err("the series is not defined".to_owned());
+    }
+    check_samples(&samples, window, &minutes.lengths)?;
+    let mut rows = Vec::new();
+    let read = chunk.sums.for_each(|pair, sum| {
+        rows.push((pair, sum));
+        Some(())
+    });
+    read.ok_or("the sums cannot be read")?;
+    if rows != scratch.sums(&samples, 0..samples.len()) || chunk.total != rows.iter().map(|row| row.1).sum::<i128>() {
+        return Err("the sums are not those of the events".to_owned());
+    }
+    verified.samples += samples.len() as u64;
+    let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
+    if stale.contains(&of) {
+        return Ok(());
+    }
+    let stored = minutes.sums.get(&(series, window)).map(Vec::as_slice).unwrap_or_default();
+    let is_gauge = stored.iter().any(|minute| minute.0 & GAUGE != 0);
+    let wanted = windows::minutes_of(&samples, window, is_gauge, scratch);
+    let same = wanted.len() == stored.len()
+        && wanted
+            .iter()
+            .zip(stored)
+            .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
+    if same { Ok(()) } else { Err("the minutes are not those of the samples".to_owned()) }
 }
 
 /// Sums of all series of a partition.

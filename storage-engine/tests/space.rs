@@ -88,7 +88,7 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
     engine.flush().unwrap();
     // All of them are in one file, which is not dropped as a whole.
     let expired = used_bytes(folder.path());
-    engine.reclaim(Tier::Minute, 0, before_ns + 1);
+    engine.reclaim(Tier::Minute, 0, before_ns);
     let after = used_bytes(folder.path());
     // Hours were summed up before, and keep the names.
     let hours: u64 =

@@ -10,16 +10,40 @@ use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Step, World, config, listing};
 
 #[test]
-fn what_was_stripped_for_a_partition_that_is_gone_dangles_and_changes_nothing() {
-    let mut world = World::new();
+fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
+    let mut knows = World::new();
     let samples = [Drawn::simple(0, 0, 1, 5)];
-    world.step(&Step::Append(samples.to_vec(), None));
-    let stripped = world.engine().strip(&batch_of(&samples, None)).unwrap();
+    knows.step(&Step::Append(samples.to_vec(), None));
+    let stripped = knows.engine().strip(&batch_of(&samples, None)).unwrap();
     assert!(stripped.series[0].labels.is_none());
     assert!(stripped.dictionary.locations.is_empty(), "everything was known");
-    world.expire(Tier::Minute, T0 + DAY);
-    assert_eq!(world.propose(Command::Append(Arc::new(stripped))), Outcome::Dangling);
-    assert_eq!(world.propose(Command::Append(Arc::new(batch_of(&samples, None)))), Outcome::Applied);
+    let mut world = World::new();
+    assert_eq!(world.append_whole(stripped), Outcome::Dangling);
+    assert_eq!(world.engine().head_bytes(), 0);
+    assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
+}
+
+// Found by review: it would have replaced the sums of its minute, hour and day.
+#[test]
+fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
+    let mut world = World::new();
+    let in_time: Vec<Drawn> = (0..30).map(|second| Drawn::simple(0, second, 1, 5)).collect();
+    world.step(&Step::Append(in_time, None));
+    world.step(&Step::Wait(40_000));
+    world.step(&Step::Append(vec![Drawn::simple(0, 40_000, 1, 1)], None));
+    world.expire(Tier::Raw, T0 + 30_000 * SECOND);
+    world.step(&Step::Append(vec![Drawn::simple(0, 31, 1, 1000)], None));
+    world.step(&Step::Settle);
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY) * DAY + DAY / 4]),
+        group_by: Vec::new(),
+        group_by_series: true,
+        stacks: StackDetail::None,
+    };
+    let answer = world.engine().select(&selection).unwrap();
+    assert_eq!((answer.samples, answer.cells[0].sum, answer.missing.len()), (30, 150, 0));
 }
 
 #[test]

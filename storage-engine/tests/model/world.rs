@@ -182,10 +182,7 @@ impl World {
     }
 
     fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
-        // As a node does: what is older than what is kept is refused.
-        let horizon_ns = self.horizons_ns.values().copied().max().unwrap_or(i64::MIN);
-        let samples: Vec<Drawn> = samples.iter().filter(|drawn| drawn.time_ns() > horizon_ns).cloned().collect();
-        let batch = self.engine().strip(&batch_of(&samples, id)).unwrap();
+        let batch = self.engine().strip(&batch_of(samples, id)).unwrap();
         let outcome = self.append_whole(batch);
         let age_ns = id.and_then(|id| self.ids.get(&id)).map(|at| self.now_ns - at);
         match age_ns {
@@ -195,7 +192,9 @@ impl World {
             _ => assert_eq!(outcome, Outcome::Applied, "{age_ns:?} ns later"),
         }
         if outcome == Outcome::Applied {
-            self.rows.extend(samples.iter().map(row_of));
+            // What comes behind the horizon of raw samples comes too late.
+            let horizon_ns = self.horizon_ns(Tier::Raw);
+            self.rows.extend(samples.iter().map(row_of).filter(|row| row.time_ns > horizon_ns));
             self.ids.extend(id.map(|id| (id, self.now_ns)));
         }
     }
