@@ -31,6 +31,8 @@ pub(crate) struct Question<'a> {
     pub(crate) by_series: bool,
     /// Gauges are summed, which their windows cannot answer.
     pub(crate) adds: bool,
+    /// A series that cannot match in one partition still says that its last point is there.
+    pub(crate) needs_last: bool,
     pub(crate) tiers: Tiers,
 }
 
@@ -117,7 +119,7 @@ impl Engine {
                 if unloaded.is_empty() {
                     let part = |(key, plan): (&PartitionKey, &PartPlan)| {
                         let partition = Arc::clone(state.loaded.get(key)?);
-                        Some(gather(*key, partition, plan.clone(), question.matchers))
+                        Some(gather(*key, partition, plan.clone(), question))
                     };
                     let parts = plan.parts.iter().filter_map(part).collect();
                     let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
@@ -180,14 +182,15 @@ impl PartView {
     }
 }
 
-fn gather(key: PartitionKey, partition: Arc<RwLock<Partition>>, plan: PartPlan, matchers: &[ReadyMatcher]) -> PartView {
+fn gather(key: PartitionKey, partition: Arc<RwLock<Partition>>, plan: PartPlan, question: &Question<'_>) -> PartView {
     let inner = partition.read();
     let is_attribute = |name: &str| {
-        inner.is_attribute(name)
+        question.needs_last
+            || inner.is_attribute(name)
             || inner.left_out().any(|left_out| matches!(left_out, LeftOut::Attribute(of) if of == name))
     };
     let mut series: Vec<SeriesView> = Vec::new();
-    for number in inner.index.matching(matchers, is_attribute) {
+    for number in inner.index.matching(question.matchers, is_attribute) {
         let Some((_, labels)) = inner.series.get_index(number as usize) else { continue };
         series.push(SeriesView {
             number,

@@ -46,6 +46,7 @@ impl Engine {
             group_by: &selection.group_by,
             by_series: selection.group_by_series,
             adds: true,
+            needs_last: matches!(selection.fold, Fold::Last(_)),
             tiers,
         };
         self.read(&question, |view| {
@@ -106,7 +107,10 @@ impl<'a> Accumulator<'a> {
         let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
         for series in &part.series {
             let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
-            if !grouping.settle(|name| part.partition.read().is_attribute(name)) {
+            // The last point of a series ends it, whether it matches or not.
+            if matches!(self.selection.fold, Fold::Sum(_))
+                && !grouping.settle(|name| part.partition.read().is_attribute(name))
+            {
                 continue;
             }
             match slots {

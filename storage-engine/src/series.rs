@@ -31,6 +31,7 @@ impl Engine {
             group_by: &[],
             by_series: false,
             adds: false,
+            needs_last: false,
             tiers: Tiers::ALL,
         };
         self.read(&question, |view| {
