@@ -15,7 +15,7 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::flush::{Sealing, events_key, stale_key, write_chunk, write_minutes};
 use crate::key::{self, PartitionKey, Section, StaleKey, two_numbers};
 use crate::matcher::{ReadyMatcher, on_series};
-use crate::windows::{self, WindowRows};
+use crate::windows::{self, Minutes, WindowRows};
 use crate::{Outcome, Position};
 
 /// What a deletion writes.
@@ -101,25 +101,27 @@ impl Engine {
         let mut scratch = Scratch::default();
         for window in windows_between(Tier::Raw, raw, deleted) {
             let chunks = self.chunks_of(raw, window, series)?;
-            let mut left = Samples::default();
-            let mut log_index = 0;
-            for (key, samples) in &chunks {
-                changes.batch.delete(key);
-                changes.batch.delete(events_key(key));
-                log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index)).max(log_index);
-                keep_outside(samples, deleted, &mut left);
-            }
             if chunks.is_empty() {
                 continue;
             }
             let at = (window, series);
-            let minutes = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
-            if left.is_empty() {
-                changes.batch.delete(minutes);
+            let mut minutes = Minutes::default();
+            for (key, _) in &chunks {
+                let mut left = Samples::default();
+                keep_outside(&self.samples_of(key, window)?, deleted, &mut left);
+                changes.batch.delete(key);
+                changes.batch.delete(events_key(key));
+                if !left.is_empty() {
+                    let log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index));
+                    write_chunk(raw, at, log_index, &left, &mut scratch, &mut changes.batch)?;
+                    minutes.add(windows::minutes_of(&left, window, is_gauge, &mut scratch), is_gauge);
+                }
+            }
+            let minutes = minutes.into_windows();
+            if minutes.is_empty() {
+                changes.batch.delete(raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window));
             } else {
-                crate::head::sort_by_time(&mut left);
-                write_chunk(raw, at, log_index, &left, &mut scratch, &mut changes.batch)?;
-                write_minutes(raw, at, is_gauge, &left, &mut scratch, &mut changes.batch);
+                write_minutes(raw, at, is_gauge, &minutes, &mut changes.batch);
             }
             let hour = window / Tier::Raw.windows_in(Tier::Hour);
             changes.stale.push(stale_key(raw, Tier::Hour, hour, series));

@@ -26,13 +26,17 @@ use crate::head_block;
 use crate::key::{self, PartitionKey, Section, StaleKey};
 use crate::partition::{Lengths, Partition};
 use crate::vocabulary::Vocabulary;
-use crate::windows;
+use crate::windows::{self, Minutes, WindowRows};
 use crate::{Flushed, Position};
 
 /// How long behind a window's end samples for it are waited for, by the state's clock: agents send every 5 s and try again.
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
 /// How long samples for a window that is sealed already are collected, before it is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
+
+/// The samples of one window of a series that are brought together take at most this part of the head's budget: while they are sorted
+/// and encoded they take that a few times.
+const SEALED_PART: usize = 4;
 
 /// What a flush seals, beside windows whose time is over, and everything, if the head is over its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +294,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One chunk of everything in a window of a series, and its minutes; the hour must be summed up again.
+    /// One chunk of everything in a window of a series, unless it is too much, and its minutes; the hour must be summed up again.
     #[allow(clippy::too_many_arguments, reason = "what a window is made of, and where it goes")]
     fn seal(
         &self,
@@ -303,20 +307,34 @@ impl Engine {
         out: &mut Encoded,
     ) -> Result<(), EngineError> {
         let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
-        for (key, before) in self.chunks_of(raw, window, series)? {
-            samples.append(before);
-            out.batch.delete(&key);
-            out.batch.delete(events_key(&key));
-        }
-        if samples.is_empty() {
+        let before = self.chunks_of(raw, window, series)?;
+        let sealed = before.iter().map(|(_, count)| count).sum::<u64>();
+        if samples.is_empty() && sealed == 0 {
             return Ok(());
         }
-        crate::head::sort_by_time(&mut samples);
-        write_chunk(raw, (window, series), log_index, &samples, scratch, &mut out.batch)?;
+        // What is too much to hold at once stays in the chunks that it has.
+        let most = self.config.head_bytes_max / SEALED_PART / crate::head::SAMPLE_BYTES;
+        let stays = sealed + samples.len() as u64 > most as u64;
+        let mut minutes = Minutes::default();
+        for (key, _) in before {
+            let of_chunk = self.samples_of(&key, window)?;
+            if stays {
+                minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
+            } else {
+                samples.append(of_chunk);
+                out.batch.delete(&key);
+                out.batch.delete(events_key(&key));
+            }
+        }
+        if !samples.is_empty() {
+            crate::head::sort_by_time(&mut samples);
+            write_chunk(raw, (window, series), log_index, &samples, scratch, &mut out.batch)?;
+            minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
+        }
+        write_minutes(raw, (window, series), is_gauge, &minutes.into_windows(), &mut out.batch);
         for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
             out.batch.delete(raw.head(window, series, at));
         }
-        write_minutes(raw, (window, series), is_gauge, &samples, scratch, &mut out.batch);
         let stale = stale_key(raw, Tier::Minute, window, series);
         out.batch.delete(stale.bytes());
         out.no_longer_stale.push(stale);
@@ -327,23 +345,28 @@ impl Engine {
         Ok(())
     }
 
-    /// The chunks of a window of a series: their keys, and all samples of each.
+    /// The chunks of a window of a series: their keys, and how many samples each has.
     pub(crate) fn chunks_of(
         &self,
         raw: PartitionKey,
         window: u32,
         series: u32,
-    ) -> Result<Vec<(Vec<u8>, Samples)>, EngineError> {
+    ) -> Result<Vec<(Vec<u8>, u64)>, EngineError> {
         let mut chunks = Vec::new();
         for item in database::scan(&self.database, &raw.series_window(Section::Chunks, series, window)) {
             let (key, value) = item?;
-            let corrupt = |key: &[u8]| Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
             let chunk = Chunk::read(frame::open(&key, &value)?, window).ok_or_else(|| corrupt(&key))?;
-            let own = self.own_events(&key, &chunk)?;
-            let samples = chunk.samples(own.as_deref()).ok_or_else(|| corrupt(&key))?;
-            chunks.push((key.to_vec(), samples));
+            chunks.push((key.to_vec(), chunk.samples));
         }
         Ok(chunks)
+    }
+
+    /// All samples of a chunk, sorted by time.
+    pub(crate) fn samples_of(&self, key: &[u8], window: u32) -> Result<Samples, EngineError> {
+        let value = self.database.get_pinned(key)?.ok_or_else(|| corrupt(key))?;
+        let chunk = Chunk::read(frame::open(key, &value)?, window).ok_or_else(|| corrupt(key))?;
+        let own = self.own_events(key, &chunk)?;
+        Ok(chunk.samples(own.as_deref()).ok_or_else(|| corrupt(key))?)
     }
 
     fn own_events(&self, key: &[u8], chunk: &Chunk<'_>) -> Result<Option<Vec<u8>>, EngineError> {
@@ -405,12 +428,14 @@ pub(crate) fn write_minutes(
     raw: PartitionKey,
     (window, series): (u32, u32),
     is_gauge: bool,
-    samples: &Samples,
-    scratch: &mut Scratch,
+    minutes: &[WindowRows],
     batch: &mut WriteBatch,
 ) {
-    let minutes = windows::minutes_of(samples, window, is_gauge, scratch);
     let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
-    let value = windows::encode(&minutes, is_gauge, Tier::Raw.window_start_ns(window));
+    let value = windows::encode(minutes, is_gauge, Tier::Raw.window_start_ns(window));
     batch.put(&key, frame::seal(&key, &value));
+}
+
+fn corrupt(key: &[u8]) -> Corruption {
+    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
 }

@@ -18,7 +18,7 @@ use crate::head_block;
 use crate::key::{PartitionKey, Section, StaleKey, two_numbers};
 use crate::partition::{Lengths, Partition};
 use crate::vocabulary::Vocabulary;
-use crate::windows::{self, StoredWindow};
+use crate::windows::{self, Minutes, StoredWindow};
 
 /// Faults that are described; more are only counted.
 const DESCRIBED_MAX: usize = 100;
@@ -145,6 +145,7 @@ impl Engine {
         verified: &mut Verified,
     ) -> Result<(), EngineError> {
         let mut scratch = Scratch::default();
+        let mut window = OfWindow::default();
         for section in [Section::Head, Section::Chunks, Section::Events] {
             for item in database::scan_at(snapshot, &raw.section(section)) {
                 let (at, value) = item?;
@@ -153,11 +154,20 @@ impl Engine {
                         head_block::decode(&at, &value).map(|_samples| ()).map_err(|error| error.to_string())
                     }
                     Section::Events => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
-                    _ => verify_chunk(snapshot, (&at, &value), minutes, stale, &mut scratch, verified),
+                    _ => {
+                        let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+                        let (series, number, _) = numbers.unwrap_or_default();
+                        if window.of != (series, number) {
+                            let before = std::mem::replace(&mut window, OfWindow::new(raw, series, number));
+                            before.verify(minutes, stale, verified);
+                        }
+                        verify_chunk(snapshot, (&at, &value), minutes, &mut window, &mut scratch, verified)
+                    }
                 };
                 verified.note(&at, result);
             }
         }
+        window.verify(minutes, stale, verified);
         Ok(())
     }
 
@@ -203,7 +213,7 @@ fn verify_chunk(
     snapshot: &Snapshot<'_>,
     (key, value): (&[u8], &[u8]),
     minutes: &Reading,
-    stale: &BTreeSet<StaleKey>,
+    of_window: &mut OfWindow,
     scratch: &mut Scratch,
     verified: &mut Verified,
 ) -> Result<(), String> {
@@ -232,19 +242,43 @@ fn verify_chunk(
         return Err("the sums are not those of the events".to_owned());
     }
     verified.samples += samples.len() as u64;
-    let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
-    if stale.contains(&of) {
-        return Ok(());
+    let part = windows::minutes_of(&samples, window, minutes.is_gauge(series, window), scratch);
+    of_window.minutes.add(part, minutes.is_gauge(series, window));
+    Ok(())
+}
+
+/// The minutes of the chunks of one window of a series.
+#[derive(Default)]
+struct OfWindow {
+    of: (u32, u32),
+    key: Vec<u8>,
+    minutes: Minutes,
+}
+
+impl OfWindow {
+    fn new(raw: PartitionKey, series: u32, window: u32) -> Self {
+        let key = raw.series_window(Section::Chunks, series, window);
+        Self { of: (series, window), key, minutes: Minutes::default() }
     }
-    let stored = minutes.sums.get(&(series, window)).map(Vec::as_slice).unwrap_or_default();
-    let is_gauge = stored.iter().any(|minute| minute.0 & GAUGE != 0);
-    let wanted = windows::minutes_of(&samples, window, is_gauge, scratch);
-    let same = wanted.len() == stored.len()
-        && wanted
-            .iter()
-            .zip(stored)
-            .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
-    if same { Ok(()) } else { Err("the minutes are not those of the samples".to_owned()) }
+
+    /// That they are stored.
+    fn verify(self, minutes: &Reading, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
+        let (series, window) = self.of;
+        let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
+        if self.key.is_empty() || stale.contains(&of) {
+            return;
+        }
+        let stored = minutes.sums.get(&self.of).map(Vec::as_slice).unwrap_or_default();
+        let wanted = self.minutes.into_windows();
+        let same = wanted.len() == stored.len()
+            && wanted
+                .iter()
+                .zip(stored)
+                .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
+        if !same {
+            verified.note(&self.key, Err("the minutes are not those of the samples".to_owned()));
+        }
+    }
 }
 
 /// Sums of all series of a partition.
@@ -255,6 +289,10 @@ struct Totals {
 }
 
 impl Reading {
+    fn is_gauge(&self, series: u32, window: u32) -> bool {
+        self.sums.get(&(series, window)).is_some_and(|stored| stored.iter().any(|minute| minute.0 & GAUGE != 0))
+    }
+
     fn totals(self) -> Totals {
         let has_gauges = self.sums.values().flatten().any(|window| window.0 & GAUGE != 0);
         let mut by_window: BTreeMap<u32, i128> = BTreeMap::new();

@@ -7,6 +7,10 @@
 //!
 //! Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time.
 
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use proto::{Samples, Tier};
 
 use crate::chunk::Scratch;
@@ -65,6 +69,44 @@ pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch
         start = end;
     }
     minutes
+}
+
+/// The minutes of samples that come in parts.
+#[derive(Debug, Default)]
+pub(crate) struct Minutes(BTreeMap<u8, WindowRows>);
+
+impl Minutes {
+    /// Adds the minutes of a part. Of a gauge the last point counts, with all the stacks that any part has of its time.
+    pub(crate) fn add(&mut self, part: Vec<WindowRows>, is_gauge: bool) {
+        for minute in part {
+            match self.0.entry(minute.place) {
+                Entry::Vacant(entry) => {
+                    entry.insert(minute);
+                }
+                Entry::Occupied(mut entry) => entry.get_mut().add(minute, is_gauge),
+            }
+        }
+    }
+
+    /// Ascending.
+    pub(crate) fn into_windows(self) -> Vec<WindowRows> {
+        self.0.into_values().collect()
+    }
+}
+
+impl WindowRows {
+    fn add(&mut self, other: Self, is_gauge: bool) {
+        match self.last_ns.cmp(&other.last_ns) {
+            Ordering::Less if is_gauge => return *self = other,
+            Ordering::Greater if is_gauge => return,
+            _ => {}
+        }
+        self.samples += other.samples;
+        self.last_ns = self.last_ns.max(other.last_ns);
+        let mut rows: BTreeMap<u32, i128> = std::mem::take(&mut self.rows).into_iter().collect();
+        other.rows.into_iter().for_each(|(stack, sum)| *rows.entry(stack).or_default() += sum);
+        self.rows = rows.into_iter().collect();
+    }
 }
 
 /// One window as it is stored.
