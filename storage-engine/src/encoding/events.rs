@@ -289,7 +289,9 @@ impl<'a> Events<'a> {
         let start_ns = minute_start_ns(self.window, minute);
         samples.times_ns.iter_mut().for_each(|time| *time += start_ns);
         if self.unit != 1 {
-            samples.values.iter_mut().try_for_each(|value| Some(*value = value.checked_mul(self.unit)?))?;
+            for value in &mut samples.values {
+                *value = value.checked_mul(self.unit)?;
+            }
         }
         samples.pairs.clear();
         for &place in &self.places {

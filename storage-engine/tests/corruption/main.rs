@@ -214,7 +214,8 @@ fn all_damage_is_detected_and_none_is_served() {
             });
         }
     });
-    let (mut fates, mut failed): (BTreeMap<(bool, Damage, Fate), usize>, Vec<String>) = Default::default();
+    let mut fates: BTreeMap<(bool, Damage, Fate), usize> = BTreeMap::new();
+    let mut failed: Vec<String> = Vec::new();
     for ((is_file, _, damage), result) in results.into_inner() {
         match result {
             Ok(fate) => *fates.entry((is_file, damage, fate)).or_default() += 1,

@@ -67,11 +67,14 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
 /// An answer, or that there is none; what was read for it may differ.
 pub(crate) type Answered = Option<(Sums, u64)>;
 
+/// A key and its value.
+pub(crate) type Stored = (Vec<u8>, Vec<u8>);
+
 /// See the module.
 pub(crate) struct Store {
     folder: tempfile::TempDir,
     /// All keys of each kind, and their values.
-    pub(crate) values: BTreeMap<&'static str, Vec<(Vec<u8>, Vec<u8>)>>,
+    pub(crate) values: BTreeMap<&'static str, Vec<Stored>>,
     pub(crate) selections: Vec<Selection>,
     pub(crate) answers: Vec<Answered>,
     log: Vec<Logged>,
@@ -196,9 +199,9 @@ pub(crate) fn answer(engine: &Engine, selection: &Selection) -> Result<Answered,
     }
 }
 
-fn values(path: &Path) -> BTreeMap<&'static str, Vec<(Vec<u8>, Vec<u8>)>> {
+fn values(path: &Path) -> BTreeMap<&'static str, Vec<Stored>> {
     let database = rocksdb::DB::open_for_read_only(&rocksdb::Options::default(), path, false).unwrap();
-    let mut values: BTreeMap<&'static str, Vec<(Vec<u8>, Vec<u8>)>> = BTreeMap::new();
+    let mut values: BTreeMap<&'static str, Vec<Stored>> = BTreeMap::new();
     for item in database.iterator(rocksdb::IteratorMode::Start) {
         let (key, value) = item.unwrap();
         if let Some(kind) = kind_of(&key) {
