@@ -94,7 +94,7 @@ impl Engine {
     fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
         let (now_ns, is_unwritten, known_tenant, next_tenant, horizon_ns) = {
             let state = self.state.read();
-            let is_unwritten = batch.id.is_some_and(|id| state.batch_ids.is_unwritten(id));
+            let is_unwritten = batch.id.is_some_and(|id| state.batch_ids.is_unwritten(id, state.clock_ns.max(now_ns)));
             let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
             let horizon_ns = state.horizon_ns(Tier::Raw, batch.retention_class);
             let known_tenant = state.tenants.get(&batch.tenant).copied();

@@ -30,9 +30,11 @@ pub(crate) struct BatchIds {
 }
 
 impl BatchIds {
-    /// Whether a batch with this id was applied since the last flush.
-    pub(crate) fn is_unwritten(&self, id: BatchId) -> bool {
-        self.new.contains_key(&id) || self.frozen.contains_key(&id)
+    /// Whether a batch with this id was applied since the last flush, and is not forgotten: by the same periods as one that is written,
+    /// so that it does not matter when a replica flushes.
+    pub(crate) fn is_unwritten(&self, id: BatchId, now_ns: i64) -> bool {
+        let oldest = period_of(now_ns).saturating_sub(PERIODS - 1);
+        [&self.new, &*self.frozen].into_iter().any(|ids| ids.get(&id).is_some_and(|&period| period >= oldest))
     }
 
     pub(crate) fn insert(&mut self, id: BatchId, now_ns: i64) {

@@ -153,7 +153,7 @@ impl Engine {
             if end_ns <= deleted.start_ns || deleted.end_ns <= start_ns || end_ns > finer {
                 continue;
             }
-            let stored = windows::decode(frame::open(&at, &value)?, start_ns).ok_or_else(corrupt)?;
+            let stored = windows::decode(frame::open(&at, &value)?, values, window).ok_or_else(corrupt)?;
             let mut left = Vec::new();
             for stored in stored {
                 let inner_ns =

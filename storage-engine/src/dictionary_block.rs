@@ -12,7 +12,7 @@
 //! here. Pairs, in order, are places in the list of those ends, from 1 on; 0 is the empty stacktrace.
 
 use prost::Message as _;
-use proto::{Dictionary, Importer, wire};
+use proto::{Dictionary, Importer, limits, wire};
 
 use crate::encoding::frame;
 use crate::encoding::packed::{BLOCK, put_block, take_block};
@@ -138,6 +138,10 @@ fn read(mut bytes: &[u8], vocabulary: &mut Vocabulary) -> Option<Gained> {
         let location = take_u32(&mut bytes)?;
         let hash = *hashes.get(location as usize)?;
         path.truncate(path.len().checked_sub((step >> 1) as usize)?);
+        // As deep as a push may define one: without a bound, few bytes could be many copies of a long path.
+        if path.len() == limits::STACK_DEPTH_MAX * 2 {
+            return None;
+        }
         path.push((importer.location(&mut vocabulary.dictionary, location), hash));
         if step & 1 == 1 {
             let (locations, hashes): (Vec<u32>, Vec<u128>) = path.iter().rev().copied().unzip();

@@ -34,6 +34,7 @@ mod head;
 mod head_block;
 mod key;
 mod label_index;
+mod manifest;
 mod matcher;
 mod partition;
 mod plan;

@@ -203,7 +203,7 @@ fn read_windows(
         let mut cursor = cursor(snapshot, &key_of(first.first / per_value), to);
         while let Some((key, value)) = cursor.item() {
             let window = window_of(key)?;
-            let stored = windows::decode(frame::open(key, value)?, values.window_start_ns(window));
+            let stored = windows::decode(frame::open(key, value)?, values, window);
             for stored in stored.ok_or_else(|| corrupt(key))? {
                 let number = window.saturating_mul(per_value).saturating_add(stored.place.into());
                 if let Some(run) = run_of(together, number) {

@@ -311,7 +311,7 @@ fn read_windows(key: &[u8], value: &[u8], values: Tier, reading: &mut Reading) -
     let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
     let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
     let payload = frame::open(key, value).map_err(|error| error.to_string())?;
-    let stored = windows::decode(payload, values.window_start_ns(window)).ok_or("the windows cannot be read")?;
+    let stored = windows::decode(payload, values, window).ok_or("the windows cannot be read")?;
     if series as usize >= reading.lengths.series {
         return Err("the series is not defined".to_owned());
     }
