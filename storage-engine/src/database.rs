@@ -45,13 +45,8 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     options.set_max_background_jobs(2);
     options.set_keep_log_file_num(2);
     options.set_max_open_files(512);
-    let database = match DB::open(&options, &config.directory) {
-        // What cannot be cut off is as it was: the first error says why.
-        Err(error) if manifest::cut_torn_tail(&config.directory).is_ok_and(|is_cut| is_cut) => {
-            DB::open(&options, &config.directory).map_err(|_second| error)?
-        }
-        opened => opened?,
-    };
+    manifest::cut_torn_tail(&config.directory).map_err(EngineError::Files)?;
+    let database = DB::open(&options, &config.directory)?;
     check_format(&database)?;
     Ok(database)
 }

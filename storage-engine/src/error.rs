@@ -9,6 +9,9 @@ pub enum EngineError {
     /// The state database failed; what it was asked to write may or may not be there.
     #[error("state database: {0}")]
     Database(#[from] rocksdb::Error),
+    /// The list of the state's files cannot be read, or not all of it is there.
+    #[error("state database: {0}")]
+    Files(#[source] std::io::Error),
     /// What was read is not what was written.
     #[error(transparent)]
     Corruption(#[from] Corruption),
