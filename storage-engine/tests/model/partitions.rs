@@ -108,6 +108,9 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
         world.apply(i);
     }
     world.step(&Step::Flush);
+    for tier in Tier::ALL {
+        world.engine().reclaim(tier, 0, T0 - 10 * DAY);
+    }
     world.step(&Step::Crash);
     assert_eq!(world.engine().select(&selection).unwrap().samples, 0);
     let left: u64 = listing(world.directory.path()).iter().map(|(_, length)| length).sum();
