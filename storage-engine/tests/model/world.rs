@@ -44,6 +44,8 @@ pub(crate) enum Step {
     Delete((u8, u8), i64, i64),
     /// Time passes without entries, seconds.
     Wait(i64),
+    /// The engine hears that it is so much later, seconds.
+    PassTime(i64),
 }
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {
@@ -55,6 +57,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => Just(Step::Crash),
         1 => Just(Step::Snapshot),
         2 => (0..40_000_i64).prop_map(Step::Wait),
+        1 => (0..400_000_i64).prop_map(Step::PassTime),
         1 => (0..4_u8, -200_000..-20_000_i64).prop_map(|(tier, second)| Step::Expire(Tier::from_number(tier).unwrap(), second)),
         1 => ((0..3_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64).prop_map(|(label, second, length)| Step::Delete(label, second, second + length)),
     ]
@@ -156,6 +159,7 @@ impl World {
         match step {
             Step::Append(samples, id) => self.append(samples, *id),
             Step::Wait(seconds) => self.now_ns += seconds * SECOND,
+            Step::PassTime(seconds) => self.engine().pass_time(self.now_ns + seconds * SECOND),
             Step::Flush => {
                 let flushed = self.engine().flush().unwrap();
                 assert_eq!(flushed.position.map_or(0, |position| position.index), self.log.len() as u64);
