@@ -1,7 +1,7 @@
 //! The same over the network: `varve.v1.Node`, for routers of other processes.
 
 use prost::Message as _;
-use proto::{Batch, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
+use proto::{Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -47,6 +47,14 @@ impl wire::node_server::Node for Node {
             proto::Shards::series(self, shard, tenant, matchers, window).await?;
         let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
         Ok(Response::new(wire::SeriesResponse { series, attribute_names }))
+    }
+
+    async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
+        let wire::DeleteRequest { shard, deletion } = request.into_inner();
+        let deletion = deletion.ok_or_else(|| Status::invalid_argument("the request has no deletion"))?;
+        let deletion = Deletion::from_wire(deletion).map_err(|error| invalid(&error))?;
+        let Deleted { samples, windows } = proto::Shards::delete(self, shard, deletion).await?;
+        Ok(Response::new(wire::DeleteResponse { samples, windows }))
     }
 
     async fn administer(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proto::{Batch, BatchId, Command, Importer, Samples, SeriesSamples, Tier, limits};
+use proto::{Batch, BatchId, Command, Deletion, Importer, Samples, SeriesSamples, Tier, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::consensus::Payload;
@@ -33,6 +33,10 @@ impl Proposal {
 
     pub(crate) fn expire(tier: Tier, retention_class: u8, before_ns: i64) -> Self {
         Self::encode(Command::Expire { tier, retention_class, before_ns })
+    }
+
+    pub(crate) fn delete(deletion: Deletion) -> Self {
+        Self::encode(Command::Delete(deletion))
     }
 
     fn encode(command: Command) -> Self {

@@ -154,8 +154,13 @@ impl Replica {
     /// Whether the engine has something to seal.
     pub(crate) async fn wants_flush(&self) -> bool {
         let shard = Arc::clone(&self.shard);
+        let wants = move || {
+            // Of a shard to which nothing is sent, too, the time of the last windows is over.
+            shard.engine().pass_time(now_ns());
+            shard.engine().wants_flush()
+        };
         // The engine's lock may be held for as long as a large write takes.
-        spawn_blocking(move || shard.engine().wants_flush()).await.unwrap_or(false)
+        spawn_blocking(wants).await.unwrap_or(false)
     }
 
     /// Flushes the engine, then has the log cut behind it.

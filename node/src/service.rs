@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use proto::placement::FIRST_DATA_SHARD;
-use proto::{AdministrationTask, Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, TenantId, Window};
-use storage_engine::{Outcome, SelectError, StripError};
+use proto::{
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, Shards, TenantId,
+    Window,
+};
+use storage_engine::{Outcome, SelectError, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
 use tonic::Status;
@@ -51,6 +54,13 @@ impl Shards for Node {
     ) -> Result<SeriesAnswer, Status> {
         check_shard(shard)?;
         self.shared.read(move |replica| replica.shard().engine().series(&tenant, &matchers, window)).await
+    }
+
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
+        check_shard(shard)?;
+        let shared = Arc::clone(&self.shared);
+        let delete = tokio::spawn(async move { delete(&shared, deletion).await });
+        delete.await.map_err(|panic| Status::internal(panic.to_string()))?
     }
 
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
@@ -153,9 +163,10 @@ fn unavailable(error: &ConsensusError) -> Status {
 
 fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
-        SelectError::BadRegex { .. } | SelectError::LeftOut { .. } | SelectError::GaugeSummed { .. } => {
-            Status::invalid_argument(error.to_string())
-        }
+        SelectError::BadRegex { .. }
+        | SelectError::LeftOut { .. }
+        | SelectError::GaugeSummed { .. }
+        | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),
         SelectError::TooLarge { .. } | SelectError::TooManyNodes { .. } => {
             Status::resource_exhausted(error.to_string())
         }
@@ -187,7 +198,11 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         answer.samples_too_old += too_old;
         // What is left of nothing needs no entry.
         if too_old == 0 || !part.series.is_empty() {
-            answer.duplicate &= append_part(&replica, part).await? == Outcome::Duplicate;
+            let outcome = append_part(&replica, part).await?;
+            answer.duplicate &= outcome == Outcome::Duplicate;
+            if let Outcome::Partial { samples_too_old } = outcome {
+                answer.samples_too_old += samples_too_old;
+            }
         }
     }
     Ok(answer)
@@ -218,6 +233,25 @@ async fn append_part(replica: &Arc<Replica>, batch: Batch) -> Result<Outcome, Re
             Err(Refused(Refusal::Invalid, Status::invalid_argument(text)))
         }
         outcome => Ok(outcome),
+    }
+}
+
+async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {
+    let replica = shared.appendable().map_err(|Refused(_, status)| status)?;
+    check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
+    match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {
+        Outcome::Deleted { samples, windows } => Ok(Deleted { samples, windows }),
+        Outcome::Undecidable { tier, matcher } => {
+            let name = names.get(matcher).map_or("", String::as_str);
+            let text = format!(
+                "nothing was deleted: tier {} does not say which series have {name:?}: it was left out there, or is an attribute of \
+                 samples, and a deletion selects whole series by their labels; leave it out, or delete times that are kept finer",
+                tier.name()
+            );
+            Err(Status::invalid_argument(text))
+        }
+        outcome => Err(Status::internal(format!("a deletion came to {outcome:?}"))),
     }
 }
 

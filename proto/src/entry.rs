@@ -58,12 +58,7 @@ impl Command {
                 tier: tier.number().into(),
                 retention_class: retention_class.into(),
             }),
-            Self::Delete(deletion) => wire::entry::Command::Delete(wire::Delete {
-                tenant: deletion.tenant.as_str().to_owned(),
-                matchers: deletion.matchers.iter().map(Matcher::to_wire).collect(),
-                start_ns: deletion.window.start_ns,
-                end_ns: deletion.window.end_ns,
-            }),
+            Self::Delete(deletion) => wire::entry::Command::Delete(deletion.to_wire()),
         }
     }
 }
@@ -111,7 +106,22 @@ fn expire_from_wire(from: &wire::Expire) -> Result<Command, BatchError> {
 }
 
 impl Deletion {
-    fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
+    /// As it is logged, and sent to a node.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Delete {
+        wire::Delete {
+            tenant: self.tenant.as_str().to_owned(),
+            matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
+            start_ns: self.window.start_ns,
+            end_ns: self.window.end_ns,
+        }
+    }
+
+    /// What [`Deletion::to_wire`] wrote.
+    ///
+    /// # Errors
+    /// [`BatchError`]: no tenant has this name, or there is no such matcher.
+    pub fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
         let matcher = |matcher| Matcher::from_wire(matcher);
         let matchers = from.matchers.into_iter().map(matcher).collect::<Result<Vec<_>, _>>();
         let matchers = matchers.map_err(|_unknown| BatchError::Inconsistent("unknown matcher operation"))?;

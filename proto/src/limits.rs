@@ -99,7 +99,8 @@ pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 /// Queries being answered at one time; more wait, for as long as their caller does.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;
 
-/// How long a push's id is remembered: a retry inside this window counts once.
+/// How much later the times of a push's retry may be, where it has none of its own, and the retry still counts once; one whose times
+/// are the same does as long as its samples are kept. Nobody retries for a day.
 pub const IDEMPOTENCY_WINDOW_NS: i64 = 24 * 3600 * 1_000_000_000;
 
 /// One message between router and node: an answer of [`QUERY_CELLS_MAX`] cells.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tonic::Status;
 
 use crate::batch::Batch;
+use crate::entry::Deletion;
 use crate::label::LabelSet;
 use crate::selection::{Answer, Matcher, Selection, Window};
 use crate::tenant::TenantId;
@@ -29,6 +30,9 @@ pub trait Shards: Send + Sync {
         window: Window,
     ) -> Result<SeriesAnswer, Status>;
 
+    /// Deletes samples, for good; when this returns, no query sees them. Takes as long as it takes.
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status>;
+
     /// What whoever runs the shard asks of it: a report, a JSON object. Takes as long as it takes.
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status>;
 }
@@ -42,6 +46,15 @@ pub struct Appended {
     pub samples_too_old: u64,
     /// How long samples are kept.
     pub retention: Duration,
+}
+
+/// How much of a shard was deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Raw ones.
+    pub samples: u64,
+    /// Minutes, hours and days of series, where what is finer was dropped before.
+    pub windows: u64,
 }
 
 /// Series that have samples in a window.

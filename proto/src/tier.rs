@@ -68,7 +68,7 @@ impl Tier {
 
     /// Length of one partition, nanoseconds: what is dropped at once. A multiple of the window.
     #[must_use]
-    pub fn partition_ns(self) -> i64 {
+    pub const fn partition_ns(self) -> i64 {
         match self {
             // Minutes share the dictionary of the raw samples that they are sums of.
             Self::Raw | Self::Minute => 6 * HOUR_NS,

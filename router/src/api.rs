@@ -49,10 +49,10 @@ pub struct Parts {
 pub fn routes(parts: Parts) -> Router {
     let api = Router::new()
         .merge(push::routes(parts.pusher))
+        .merge(administration::routes(parts.nodes, parts.reader.clone()))
         .merge(read::routes(parts.reader))
         .merge(debuginfo::routes(parts.symbols))
         .merge(agent::routes(parts.agent))
-        .merge(administration::routes(parts.nodes))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));

@@ -9,8 +9,8 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, LabelSet, Matcher, Selection, SeriesAnswer, Shards, TenantId, Tokens,
-    Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, LabelSet, Matcher, Selection, SeriesAnswer, Shards,
+    TenantId, Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -252,6 +252,29 @@ impl Nodes {
 }
 
 impl Nodes {
+    /// Deletes from all shards; returns how much of them together.
+    ///
+    /// # Errors
+    /// The first shard's that failed; the others may have done it.
+    pub async fn delete(&self, deletion: &Deletion) -> Result<Deleted, NodesError> {
+        let mut all = Deleted::default();
+        for shard in self.placement.shards() {
+            let deleted = match &self.link {
+                Link::Local(node) => node.delete(shard, deletion.clone()).await,
+                // Takes as long as it takes: only signs of life are waited for.
+                Link::Remote(node) => {
+                    let request = wire::DeleteRequest { shard, deletion: Some(deletion.to_wire()) };
+                    let answer = node.client().delete(request).await.map(tonic::Response::into_inner);
+                    answer.map(|wire::DeleteResponse { samples, windows }| Deleted { samples, windows })
+                }
+            };
+            let Deleted { samples, windows } = deleted.map_err(|status| self.refused(shard, status))?;
+            all.samples += samples;
+            all.windows += windows;
+        }
+        Ok(all)
+    }
+
     /// What each shard reports of a task, in the order of their numbers: JSON objects.
     ///
     /// # Errors

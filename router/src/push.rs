@@ -288,6 +288,10 @@ mod tests {
 
     #[tonic::async_trait]
     impl Shards for Forgetful {
+        async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
+            Err(Status::unimplemented("not asked for here"))
+        }
+
         async fn administer(&self, _shard: u32, _task: proto::AdministrationTask) -> Result<String, Status> {
             Err(Status::unimplemented("not asked for here"))
         }

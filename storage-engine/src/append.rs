@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, Command, Entry, Importer, Samples, StackPair, Tier, limits};
+use proto::{Batch, BatchId, Command, Entry, Importer, Samples, StackPair, Tier, limits};
 
 use crate::batch_ids;
 use crate::engine::Engine;
@@ -92,13 +92,12 @@ impl Engine {
     }
 
     fn append(&self, position: Position, now_ns: i64, batch: &Batch) -> Result<Outcome, EngineError> {
-        let (now_ns, is_unwritten, known_tenant, next_tenant, horizon_ns) = {
+        let (now_ns, tenant, is_new_tenant, horizon_ns) = {
             let state = self.state.read();
-            let is_unwritten = batch.id.is_some_and(|id| state.batch_ids.is_unwritten(id, state.clock_ns.max(now_ns)));
-            let next_tenant = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
+            let known = state.tenants.get(&batch.tenant).copied();
+            let next = u32::try_from(state.tenants.len()).unwrap_or(u32::MAX);
             let horizon_ns = state.horizon_ns(Tier::Raw, batch.retention_class);
-            let known_tenant = state.tenants.get(&batch.tenant).copied();
-            (state.clock_ns.max(now_ns), is_unwritten, known_tenant, next_tenant, horizon_ns)
+            (state.clock_ns.max(now_ns), known.unwrap_or(next), known.is_none(), horizon_ns)
         };
         let pass = |outcome| {
             let mut state = self.state.write();
@@ -106,17 +105,22 @@ impl Engine {
             state.clock_ns = now_ns;
             Ok(outcome)
         };
-        // The disk is asked without the lock: an id that a flush writes meanwhile is in both for a moment, never in none.
+        // What was on its way when its time was dropped comes too late: its chunk is gone, and would be made anew without the rest.
+        let (parts, late): (Vec<_>, Vec<_>) =
+            split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
+        let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
+        let outcome = if samples_too_old > 0 { Outcome::Partial { samples_too_old } } else { Outcome::Applied };
+        if parts.is_empty() {
+            return pass(outcome);
+        }
+        let id_partitions = batch_ids::partitions_of(batch, tenant);
         if let Some(id) = batch.id
-            && (is_unwritten || batch_ids::is_written(&self.database, id, now_ns)?)
+            && self.is_known(id, &id_partitions)?
         {
             return pass(Outcome::Duplicate);
         }
-        let tenant = known_tenant.unwrap_or(next_tenant);
-        let parts = split::parts(tenant, batch);
         let mut partitions = Vec::new();
-        // What was on its way when its time was dropped comes too late: its chunk is gone, and would be made anew without the rest.
-        for (key, parts) in parts.into_iter().filter(|(key, _)| key.end_ns() > horizon_ns) {
+        for (key, parts) in parts {
             partitions.push((key, self.partition(key)?, parts));
         }
         let vocabulary = self.vocabulary(tenant);
@@ -134,27 +138,35 @@ impl Engine {
             let mut inner = partition.write();
             let mut import = Import::new(batch, self.config.time_resolution);
             let samples: Vec<_> = parts.iter().map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
+            inner.recount();
+            vocabulary.recount();
             drop(inner);
             imported.push((partition, samples));
         }
         let mut state = self.state.write();
-        if known_tenant.is_none() {
+        if is_new_tenant {
             state.tenants.insert(batch.tenant.clone(), tenant);
             state.unwritten_tenants.insert(tenant, batch.tenant.clone());
         }
         for (partition, samples) in imported {
             let mut inner = partition.write();
-            for (series, samples) in samples {
-                state.head_samples += samples.len();
-                inner.head.add(series, samples, now_ns);
-            }
+            let before = inner.head.size();
+            samples.into_iter().for_each(|(series, samples)| inner.head.add(series, samples, now_ns));
+            state.head += inner.head.size();
+            state.head -= before;
         }
-        if let Some(id) = batch.id {
-            state.batch_ids.insert(id, now_ns);
+        if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
+            state.batch_ids.insert(id, partition);
         }
         state.applied = Some(position);
         state.clock_ns = now_ns;
-        Ok(Outcome::Applied)
+        Ok(outcome)
+    }
+
+    fn is_known(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
+        let is_unwritten = self.state.read().batch_ids.is_unwritten(id, partitions);
+        // The disk is asked without the lock: an id that a flush writes meanwhile is in both for a moment, never in none.
+        Ok(is_unwritten || batch_ids::is_written(&self.database, id, partitions)?)
     }
 
     fn knows_what_is_stripped(
@@ -184,8 +196,7 @@ impl Engine {
         }
         state.existing.insert(key);
         let generation = vocabulary.read().generation();
-        let new = || Arc::new(RwLock::new(Partition::new(key, generation)));
-        Arc::clone(state.loaded.entry(key).or_insert_with(new))
+        state.keep(Partition::new(key, generation))
     }
 }
 
@@ -232,10 +243,10 @@ impl<'a> Import<'a> {
         let labels = || series.labels.clone().unwrap_or_default();
         let number = match to.series.get_index_of(&series.fingerprint) {
             Some(number) => crate::partition::dense(number),
-            None => to.add_series(series.fingerprint, labels(), vocabulary),
+            None => to.add_series(series.fingerprint, || vocabulary.share_labels(Arc::new(labels()))),
         };
         let from = &series.samples;
-        let mut samples = Samples::default();
+        let mut samples = Samples::with_capacity(part.samples() as usize);
         part.for_each(|i| {
             let pair = self.pair(to, vocabulary, from.pairs[i]);
             let set = self.attribute_set(to, vocabulary, from.attribute_sets[i]);

@@ -1,50 +1,53 @@
-//! The ids of recent batches: a retry inside the window counts once, also after a restart.
+//! The ids of batches: a retry counts once, also after a restart.
 //!
-//! An id is kept under the period in which it was proposed, so that forgetting is dropping a range of keys. Ids that are not
-//! in the state database yet are kept in memory; they get there in the same write as the samples they stand for.
+//! An id lies in the partition of raw samples that the newest of its batch's samples is in, and goes with it. A retry that has the
+//! same times is found as long as any of its samples would be taken; behind that nothing of it is. Where a push has no times of its
+//! own, its retry gets later ones: an id is also looked for in the partitions of the window before.
+//! Ids that are not in the state database yet are kept in memory; they get there in the same write as the samples they stand for.
 
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use proto::{BatchId, limits};
+use proto::{Batch, BatchId, Tier, limits};
 use rocksdb::{DB, WriteBatch};
 
 use crate::database;
 use crate::encoding::frame;
 use crate::error::EngineError;
-use crate::key;
+use crate::key::PartitionKey;
 
-/// Forgetting is by whole periods: an id is remembered for the window and up to one period more.
-const PERIOD_NS: i64 = limits::IDEMPOTENCY_WINDOW_NS / 4;
+/// Partitions of raw samples in which a retry's id may be, its own included.
+const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
-/// Periods that may hold an id inside the window.
-const PERIODS: u32 = 5;
+/// Where ids are that are in memory alone; one that came again a long time later is in more than one place.
+type Places = HashMap<(BatchId, PartitionKey), (), FixedState>;
 
 /// Ids of applied batches that are not in the state database yet.
 #[derive(Debug, Default)]
 pub(crate) struct BatchIds {
-    new: HashMap<BatchId, u32, FixedState>,
+    new: Places,
     /// Being written by a flush.
-    frozen: Arc<HashMap<BatchId, u32, FixedState>>,
+    frozen: Arc<Places>,
 }
 
+/// Ids that a flush writes.
+pub(crate) type FrozenIds = Arc<Places>;
+
 impl BatchIds {
-    /// Whether a batch with this id was applied since the last flush, and is not forgotten: by the same periods as one that is written,
-    /// so that it does not matter when a replica flushes.
-    pub(crate) fn is_unwritten(&self, id: BatchId, now_ns: i64) -> bool {
-        let oldest = period_of(now_ns).saturating_sub(PERIODS - 1);
-        [&self.new, &*self.frozen].into_iter().any(|ids| ids.get(&id).is_some_and(|&period| period >= oldest))
+    /// Whether a batch with this id was applied since the last flush, in one of these partitions.
+    pub(crate) fn is_unwritten(&self, id: BatchId, partitions: &[PartitionKey]) -> bool {
+        partitions.iter().any(|&key| self.new.contains_key(&(id, key)) || self.frozen.contains_key(&(id, key)))
     }
 
-    pub(crate) fn insert(&mut self, id: BatchId, now_ns: i64) {
-        self.new.insert(id, period_of(now_ns));
+    pub(crate) fn insert(&mut self, id: BatchId, partition: PartitionKey) {
+        self.new.insert((id, partition), ());
     }
 
     /// What a flush writes; one that was given up is part of the next.
-    pub(crate) fn freeze(&mut self) -> Arc<HashMap<BatchId, u32, FixedState>> {
+    pub(crate) fn freeze(&mut self) -> FrozenIds {
         let mut frozen = std::mem::take(&mut self.new);
-        frozen.extend(self.frozen.iter());
+        frozen.extend(self.frozen.iter().map(|(&place, ())| (place, ())));
         self.frozen = Arc::new(frozen);
         Arc::clone(&self.frozen)
     }
@@ -55,28 +58,29 @@ impl BatchIds {
     }
 }
 
-/// Writes new ids and forgets those behind the window.
-pub(crate) fn write(ids: &HashMap<BatchId, u32, FixedState>, now_ns: i64, batch: &mut WriteBatch) {
-    let oldest = period_of(now_ns).saturating_sub(PERIODS - 1);
-    batch.delete_range(key::batch_ids(0), key::batch_ids(oldest));
-    for (&id, &period) in ids {
-        database::put(batch, &key::batch_id(period, id), &[]);
+/// The partitions of raw samples in which a batch's id may be, first the one where it belongs; none if it has no samples.
+pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
+    let times = batch.series.iter().flat_map(|series| &series.samples.times_ns);
+    let Some(&newest) = times.max() else { return Vec::new() };
+    let first = PartitionKey::of(Tier::Raw, batch.retention_class, tenant, newest);
+    std::iter::successors(Some(first), |key| key.before()).take(PARTITIONS).collect()
+}
+
+/// Writes new ids.
+pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
+    for &(id, partition) in ids.keys() {
+        database::put(batch, &partition.batch_id(id), &[]);
     }
 }
 
-/// Whether the database holds this id, from the window before `now_ns`.
-pub(crate) fn is_written(database: &DB, id: BatchId, now_ns: i64) -> Result<bool, EngineError> {
-    let period = period_of(now_ns);
-    for period in period.saturating_sub(PERIODS - 1)..=period {
-        let key = key::batch_id(period, id);
+/// Whether the database holds this id in one of these partitions.
+pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
+    for partition in partitions {
+        let key = partition.batch_id(id);
         if let Some(value) = database.get_pinned(&key)? {
             frame::open(&key, &value)?;
             return Ok(true);
         }
     }
     Ok(false)
-}
-
-fn period_of(now_ns: i64) -> u32 {
-    u32::try_from(now_ns.div_euclid(PERIOD_NS)).unwrap_or_default()
 }

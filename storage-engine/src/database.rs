@@ -81,7 +81,8 @@ fn exact<const N: usize>(key: &[u8], value: &[u8]) -> Result<[u8; N], Corruption
     payload.try_into().map_err(|_length| Corruption { key: key.to_vec(), check: CorruptionCheck::Length })
 }
 
-type Item = (Box<[u8]>, Box<[u8]>);
+/// Key and value.
+pub(crate) type Item = (Box<[u8]>, Box<[u8]>);
 
 /// All entries whose keys begin with `prefix`, in order.
 pub(crate) fn scan<'a>(database: &'a DB, prefix: &[u8]) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {

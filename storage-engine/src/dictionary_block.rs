@@ -12,12 +12,12 @@
 //! here. Pairs, in order, are places in the list of those ends, from 1 on; 0 is the empty stacktrace.
 
 use prost::Message as _;
-use proto::{Dictionary, Importer, limits, wire};
+use proto::{Dictionary, Importer, StackHash, limits, wire};
 
 use crate::encoding::frame;
 use crate::encoding::packed::{BLOCK, put_block, take_block};
 use crate::encoding::varint::{put, put_bytes, take_bytes, take_length, take_u32};
-use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::error::{Corruption, CorruptionCheck};
 use crate::partition::{LeftOut, Pair};
 use crate::vocabulary::{ROOT, Vocabulary};
 
@@ -25,14 +25,8 @@ use crate::vocabulary::{ROOT, Vocabulary};
 pub(crate) const LEVEL_GROWING: i32 = 3;
 pub(crate) const LEVEL_FINAL: i32 = 12;
 
-/// The value of a block.
-pub(crate) fn encode(
-    key: &[u8],
-    vocabulary: &Vocabulary,
-    pairs: &[Pair],
-    attribute_sets: &[u32],
-    level: i32,
-) -> Result<Vec<u8>, EngineError> {
+/// A block, to be packed when the vocabulary is free again: that takes much longer.
+pub(crate) fn encode(vocabulary: &Vocabulary, pairs: &[Pair], attribute_sets: &[u32]) -> Vec<u8> {
     let mut local = Dictionary::default();
     let mut importer = Importer::new(&vocabulary.dictionary);
     for &set in attribute_sets {
@@ -51,7 +45,7 @@ pub(crate) fn encode(
         let places: Vec<u32> = pairs.iter().map(|pair| tree.place(part(pair))).collect();
         places.chunks(BLOCK).for_each(|block| put_block(&mut out, block));
     }
-    frame::pack(key, &out, level)
+    out
 }
 
 /// The part of the vocabulary's tree that some stacktraces need.
@@ -111,6 +105,18 @@ impl Tree {
     }
 }
 
+/// A block that was read, in numbers of its own.
+#[derive(Debug)]
+pub(crate) struct Block {
+    local: Dictionary,
+    /// Nodes depth first: levels above the node before it at which its parent is, and location.
+    nodes: Vec<(u32, u32)>,
+    /// Where stacktraces end: places in `nodes`, ascending, and the hash of each.
+    ends: Vec<(u32, StackHash)>,
+    /// By numbers of the ends, from 1 on.
+    pairs: Vec<(u32, u32)>,
+}
+
 /// What a block adds to its partition, in numbers of the vocabulary.
 #[derive(Debug, Default)]
 pub(crate) struct Gained {
@@ -118,53 +124,86 @@ pub(crate) struct Gained {
     pub(crate) attribute_sets: Vec<u32>,
 }
 
-/// Reads a block into the vocabulary.
-pub(crate) fn decode(key: &[u8], value: &[u8], vocabulary: &mut Vocabulary) -> Result<Gained, Corruption> {
-    let bytes = frame::unpack(key, value)?;
-    read(&bytes, vocabulary).ok_or(Corruption { key: key.to_vec(), check: CorruptionCheck::Content })
-}
-
-fn read(mut bytes: &[u8], vocabulary: &mut Vocabulary) -> Option<Gained> {
-    let definitions = wire::Definitions::decode(take_bytes(&mut bytes)?).ok()?;
-    let local = Dictionary::from_wire(&definitions).ok()?;
-    let mut importer = Importer::new(&local);
-    let hashes: Vec<u128> = (0..local.locations.len()).map(|id| local.location_hash(id as u32)).collect();
-    let count = take_length(&mut bytes).filter(|&count| count <= bytes.len() / 2)?;
-    let steps = (0..count).map(|_| take_u32(&mut bytes)).collect::<Option<Vec<_>>>()?;
-    // From the root: the vocabulary's location, and the hash.
-    let mut path: Vec<(u32, u128)> = Vec::new();
-    let mut ends = vec![ROOT];
-    for step in steps {
-        let location = take_u32(&mut bytes)?;
-        let hash = *hashes.get(location as usize)?;
-        path.truncate(path.len().checked_sub((step >> 1) as usize)?);
-        // As deep as a push may define one: without a bound, few bytes could be many copies of a long path.
-        if path.len() == limits::STACK_DEPTH_MAX * 2 {
-            return None;
-        }
-        path.push((importer.location(&mut vocabulary.dictionary, location), hash));
-        if step & 1 == 1 {
-            let (locations, hashes): (Vec<u32>, Vec<u128>) = path.iter().rev().copied().unzip();
-            ends.push(vocabulary.add_stack(proto::dictionary::stack_hash(&hashes), &locations));
-        }
+impl Block {
+    pub(crate) fn read(key: &[u8], value: &[u8]) -> Result<Self, Corruption> {
+        let bytes = frame::unpack(key, value)?;
+        Self::of_bytes(&bytes).ok_or(Corruption { key: key.to_vec(), check: CorruptionCheck::Content })
     }
-    // A packed block holds 128 in at least a byte.
-    let count = take_length(&mut bytes).filter(|&count| count.div_ceil(BLOCK) * 2 <= bytes.len())?;
-    let users = read_ends(&mut bytes, count, &ends)?;
-    let kernels = read_ends(&mut bytes, count, &ends)?;
-    let pairs = users.into_iter().zip(kernels).map(|(user, kernel)| Pair { user, kernel }).collect();
-    let sets = 1..u32::try_from(local.attribute_sets.len()).ok()?;
-    let attribute_sets = sets.map(|set| importer.attributes(&mut vocabulary.dictionary, set)).collect();
-    bytes.is_empty().then_some(Gained { pairs, attribute_sets })
+
+    fn of_bytes(mut bytes: &[u8]) -> Option<Self> {
+        let definitions = wire::Definitions::decode(take_bytes(&mut bytes)?).ok()?;
+        let local = Dictionary::from_wire(&definitions).ok()?;
+        let count = take_length(&mut bytes).filter(|&count| count <= bytes.len() / 2)?;
+        let steps = (0..count).map(|_| take_u32(&mut bytes)).collect::<Option<Vec<_>>>()?;
+        let (mut nodes, mut ends) = (Vec::with_capacity(count), Vec::new());
+        // From the root.
+        let mut hashes: Vec<u128> = Vec::new();
+        for (place, step) in (0..).zip(steps) {
+            let location = take_u32(&mut bytes).filter(|&location| (location as usize) < local.locations.len())?;
+            hashes.truncate(hashes.len().checked_sub((step >> 1) as usize)?);
+            // As deep as a push may define one: without a bound, few bytes could be many copies of a long path.
+            if hashes.len() == limits::STACK_DEPTH_MAX * 2 {
+                return None;
+            }
+            hashes.push(local.location_hash(location));
+            nodes.push((step >> 1, location));
+            if step & 1 == 1 {
+                let leaf_first: Vec<u128> = hashes.iter().rev().copied().collect();
+                ends.push((place, proto::dictionary::stack_hash(&leaf_first)));
+            }
+        }
+        // A packed block holds 128 in at least a byte.
+        let count = take_length(&mut bytes).filter(|&count| count.div_ceil(BLOCK) * 2 <= bytes.len())?;
+        let users = read_ends(&mut bytes, count, ends.len())?;
+        let kernels = read_ends(&mut bytes, count, ends.len())?;
+        let pairs = users.into_iter().zip(kernels).collect();
+        bytes.is_empty().then_some(Self { local, nodes, ends, pairs })
+    }
+
+    /// How many pairs it adds.
+    pub(crate) fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// How many attribute sets it adds.
+    pub(crate) fn attribute_sets(&self) -> usize {
+        self.local.attribute_sets.len().saturating_sub(1)
+    }
+
+    /// Teaches the vocabulary what is in the block.
+    pub(crate) fn gained(&self, vocabulary: &mut Vocabulary) -> Gained {
+        let mut importer = Importer::new(&self.local);
+        // From the root, in the vocabulary's tree.
+        let mut path: Vec<u32> = Vec::new();
+        let mut ends = Vec::with_capacity(self.ends.len() + 1);
+        ends.push(ROOT);
+        let mut waiting = self.ends.iter().peekable();
+        for (place, &(up, location)) in (0..).zip(&self.nodes) {
+            path.truncate(path.len().saturating_sub(up as usize));
+            let parent = path.last().copied().unwrap_or(ROOT);
+            let location = importer.location(&mut vocabulary.dictionary, location);
+            let node = vocabulary.child(parent, location);
+            path.push(node);
+            if let Some(&(_, hash)) = waiting.next_if(|(end, _)| *end == place) {
+                vocabulary.name_stack(hash, node);
+                ends.push(node);
+            }
+        }
+        let pair = |&(user, kernel): &(u32, u32)| Pair { user: ends[user as usize], kernel: ends[kernel as usize] };
+        let sets = 1..u32::try_from(self.local.attribute_sets.len()).unwrap_or(u32::MAX);
+        let attribute_sets = sets.map(|set| importer.attributes(&mut vocabulary.dictionary, set)).collect();
+        Gained { pairs: self.pairs.iter().map(pair).collect(), attribute_sets }
+    }
 }
 
-fn read_ends(bytes: &mut &[u8], count: usize, ends: &[u32]) -> Option<Vec<u32>> {
+/// Numbers up to that of the last end.
+fn read_ends(bytes: &mut &[u8], count: usize, ends: usize) -> Option<Vec<u32>> {
     let (mut out, mut block) = (Vec::with_capacity(count), [0; BLOCK]);
     while out.len() < count {
         let length = (count - out.len()).min(BLOCK);
         take_block(bytes, length, &mut block)?;
         for &place in &block[..length] {
-            out.push(*ends.get(place as usize)?);
+            out.push(Some(place).filter(|&place| place as usize <= ends)?);
         }
     }
     Some(out)
@@ -257,9 +296,9 @@ mod tests {
                 .iter()
                 .map(|&(user, kernel)| Pair { user: nodes[user % nodes.len()], kernel: nodes[kernel % nodes.len()] })
                 .collect();
-            let value = encode(b"k", &from, &pairs, &[], LEVEL_GROWING).unwrap();
+            let value = frame::pack(b"k", &encode(&from, &pairs, &[]), LEVEL_GROWING).unwrap();
             let (mut to, _) = vocabulary(&known);
-            let gained = decode(b"k", &value, &mut to).unwrap();
+            let gained = Block::read(b"k", &value).unwrap().gained(&mut to);
             let wanted: Vec<_> = pairs.iter().map(|pair| (names(&from, pair.user), names(&from, pair.kernel))).collect();
             let got: Vec<_> = gained.pairs.iter().map(|pair| (names(&to, pair.user), names(&to, pair.kernel))).collect();
             prop_assert_eq!(got, wanted);
@@ -272,7 +311,9 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _read_or_not = read(&bytes, &mut Vocabulary::new(1));
+            if let Some(block) = Block::of_bytes(&bytes) {
+                block.gained(&mut Vocabulary::new(1));
+            }
         }
     }
 

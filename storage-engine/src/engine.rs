@@ -16,9 +16,11 @@ use rocksdb::DB;
 
 use crate::database;
 use crate::error::EngineError;
+use crate::footprint::MemoryTotal;
 use crate::key::{PartitionKey, Section};
 use crate::partition::Partition;
 use crate::state::State;
+use crate::stored_partition::StoredPartition;
 use crate::vocabulary::Vocabulary;
 use crate::{Config, Position};
 
@@ -27,6 +29,10 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) database: DB,
     pub(crate) state: RwLock<State>,
+    /// What definitions in memory take.
+    definitions: MemoryTotal,
+    /// Held while a partition is read into memory: what several want at the same time is read once.
+    loading: Mutex<()>,
     /// Held while the database is written.
     pub(crate) writing: Mutex<()>,
     /// Up to where the database is on disk.
@@ -57,8 +63,10 @@ impl Engine {
             expired: database::read_expired(&database)?,
             ..State::default()
         };
-        let (state, writing, flushed) = (RwLock::new(state), Mutex::new(()), Mutex::new(applied));
-        let engine = Self { config, database, state, writing, flushed };
+        let definitions = state.definitions.clone();
+        let (state, flushed) = (RwLock::new(state), Mutex::new(applied));
+        let (loading, writing) = (Mutex::new(()), Mutex::new(()));
+        let engine = Self { config, database, state, definitions, loading, writing, flushed };
         engine.load_heads()?;
         Ok(engine)
     }
@@ -78,7 +86,7 @@ impl Engine {
             });
             cursor.status()?;
             if has_head && let Some(partition) = self.partition(key.in_tier(Tier::Minute))? {
-                self.state.write().head_samples += partition.read().head.samples();
+                self.state.write().head += partition.read().head.size();
             }
         }
         Ok(())
@@ -101,8 +109,12 @@ impl Engine {
 
     /// A partition that exists, not of raw samples, read from the database if it is not in memory.
     pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
+        if let Some(partition) = self.state.read().loaded.get(&key) {
+            return Ok(Some(Arc::clone(partition)));
+        }
+        let _loading = self.loading.lock();
         loop {
-            let (vocabulary, lettings_go, now_ns) = {
+            let (vocabulary, drops, now_ns) = {
                 let mut state = self.state.write();
                 if let Some(partition) = state.loaded.get(&key) {
                     return Ok(Some(Arc::clone(partition)));
@@ -110,19 +122,26 @@ impl Engine {
                 if !state.existing.contains(&key) {
                     return Ok(None);
                 }
-                (state.vocabulary(key.tenant), state.lettings_go, state.clock_ns)
+                (state.vocabulary(key.tenant), state.drops, state.clock_ns)
             };
-            // Read without the state's lock: what is not loaded has no head, so the database holds all of it, unless it was
-            // loaded, added to, written and let go meanwhile.
-            let read = Partition::load(&self.database.snapshot(), key, &mut vocabulary.write(), now_ns)?;
+            // Read without any of the locks that `apply` takes. What is not loaded has no head, so the database holds all of it,
+            // and nobody else loads it meanwhile; but it may be dropped, and another one begun in its place.
+            let stored = StoredPartition::read(&self.database.snapshot(), key, now_ns)?;
+            let partition = stored.into_partition(&mut vocabulary.write())?;
             let mut state = self.state.write();
-            let is_current = vocabulary.read().generation() == read.generation;
-            if state.lettings_go == lettings_go && is_current && state.existing.contains(&key) {
-                let partition = Arc::clone(state.loaded.entry(key).or_insert_with(|| Arc::new(RwLock::new(read))));
+            let is_current = vocabulary.read().generation() == partition.generation;
+            if state.drops == drops && is_current {
+                let partition = state.keep(partition);
                 state.let_go(self.config.dictionary_bytes_max / 2);
                 return Ok(Some(partition));
             }
         }
+    }
+
+    /// Says what time it is, at least: the windows of a shard to which nothing is sent end, too. Changes no answer.
+    pub fn pass_time(&self, now_ns: i64) {
+        let mut state = self.state.write();
+        state.now_ns = state.now_ns.max(now_ns);
     }
 
     /// A tenant's vocabulary.
@@ -135,12 +154,12 @@ impl Engine {
 
     /// About how many bytes dictionaries and series take in memory.
     pub fn dictionary_bytes(&self) -> usize {
-        self.state.read().dictionary_bytes()
+        self.definitions.bytes()
     }
 
-    /// Bytes of samples that are in no chunk yet.
+    /// Bytes of memory that samples take which are in no chunk yet, about.
     pub fn head_bytes(&self) -> usize {
-        self.state.read().head_bytes()
+        self.state.read().head.bytes
     }
 
     /// The end of the oldest partition of each tier and retention class, nanoseconds since 1970: expiring before it frees space.

@@ -143,6 +143,9 @@ pub enum SelectError {
         /// What is wrong.
         source: Box<regex::Error>,
     },
+    /// A deletion without matchers.
+    #[error("a deletion needs at least one matcher: a selector of everything deletes nothing")]
+    SelectsEverything,
     /// Over the memory budget of one query.
     #[error(
         "the answer has more than {cells_max} cells (groups x steps x stacks): ask for a shorter range, a larger step or fewer groups"

@@ -9,8 +9,8 @@ use rocksdb::WriteBatch;
 use crate::database::{self, Expired};
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::flush::Sealing;
 use crate::key::{PartitionKey, StaleKey};
+use crate::seal::Sealing;
 use crate::{Outcome, Position};
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
             let mut state = self.state.write();
             for key in &expired {
                 state.existing.remove(key);
-                state.loaded.remove(key);
+                state.forget(key);
                 batch.delete_range(key.prefix(), key.end());
             }
             let gone: Vec<StaleKey> =
@@ -55,6 +55,7 @@ impl Engine {
                 state.expired.insert((tier, class), before_ns);
                 database::put_expired(&mut batch, tier, class, before_ns);
             }
+            state.drops += 1;
             state.applied = Some(position);
             state.clock_ns = state.clock_ns.max(now_ns);
         }

@@ -5,7 +5,7 @@
 //! no query reads it from there.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::{AddAssign, RangeInclusive, SubAssign};
 use std::sync::Arc;
 
 use proto::{Samples, Tier};
@@ -13,8 +13,35 @@ use proto::{Samples, Tier};
 /// A run with fewer samples grows.
 const RUN_SAMPLES: usize = 256;
 
-/// Bytes of one sample.
-pub(crate) const SAMPLE_BYTES: usize = 8 + 4 + 8 + 4;
+/// A sample in memory.
+pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
+
+/// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
+const CHUNK_BYTES: usize = 240;
+/// What a run takes beside its samples: itself, and the allocator's part of its columns.
+const RUN_BYTES: usize = 192;
+
+/// How much is in heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeadSize {
+    pub(crate) samples: usize,
+    /// In memory, about.
+    pub(crate) bytes: usize,
+}
+
+impl AddAssign for HeadSize {
+    fn add_assign(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+    }
+}
+
+impl SubAssign for HeadSize {
+    fn sub_assign(&mut self, other: Self) {
+        self.samples -= other.samples;
+        self.bytes -= other.bytes;
+    }
+}
 
 /// Samples of one series in one window of chunks.
 #[derive(Debug, Default)]
@@ -27,13 +54,14 @@ pub(crate) struct HeadChunk {
     written_at: Vec<u64>,
     /// The state's clock when the first sample came.
     since_ns: i64,
+    size: HeadSize,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     chunks: BTreeMap<(u32, u32), HeadChunk>,
-    samples: usize,
+    size: HeadSize,
 }
 
 /// What of a head chunk there was at one moment.
@@ -54,39 +82,50 @@ impl Head {
         self.chunks.is_empty()
     }
 
-    /// How many samples there are.
-    pub(crate) fn samples(&self) -> usize {
-        self.samples
+    pub(crate) fn size(&self) -> HeadSize {
+        self.size
+    }
+
+    /// Changes a chunk, which is made if it is not there and goes if nothing is left in it.
+    fn change(&mut self, at: (u32, u32), change: impl FnOnce(&mut HeadChunk)) {
+        let chunk = self.chunks.entry(at).or_default();
+        self.size -= chunk.size;
+        change(chunk);
+        self.size += chunk.size;
+        if chunk.runs.is_empty() {
+            self.chunks.remove(&at);
+        }
     }
 
     /// Adds samples of one series, of any windows.
     pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
-        self.samples += samples.len();
         sort_by_time(&mut samples);
         while let Some(&first) = samples.times_ns.first() {
             let window = Tier::Raw.window_of(first);
             let end = samples.times_ns.partition_point(|&time| Tier::Raw.window_of(time) == window);
             let behind = split_off(&mut samples, end);
-            let chunk = self.chunks.entry((window, series)).or_default();
-            if chunk.runs.is_empty() {
-                chunk.since_ns = now_ns;
-            }
-            chunk.add(samples);
+            self.change((window, series), |chunk| {
+                if chunk.runs.is_empty() {
+                    chunk.since_ns = now_ns;
+                }
+                chunk.add(samples);
+            });
             samples = behind;
         }
     }
 
     /// Adds what is on disk, written when the log was there.
     pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, mut samples: Samples, now_ns: i64) {
-        self.samples += samples.len();
         sort_by_time(&mut samples);
-        let chunk = self
-            .chunks
-            .entry((window, series))
-            .or_insert_with(|| HeadChunk { since_ns: now_ns, ..HeadChunk::default() });
-        chunk.runs.push(Arc::new(samples));
-        chunk.written = chunk.runs.len();
-        chunk.written_at.push(log_index);
+        self.change((window, series), |chunk| {
+            if chunk.runs.is_empty() {
+                chunk.since_ns = now_ns;
+            }
+            chunk.runs.push(Arc::new(samples));
+            chunk.written_at.push(log_index);
+            chunk.written = chunk.join_small(chunk.runs.len());
+            chunk.recount();
+        });
     }
 
     /// Closes all runs and returns them.
@@ -102,29 +141,33 @@ impl Head {
 
     /// What was frozen is in a chunk now.
     pub(crate) fn remove(&mut self, frozen: &Frozen) {
-        let Some(chunk) = self.chunks.get_mut(&(frozen.window, frozen.series)) else { return };
-        let gone: usize = chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len())).map(|run| run.len()).sum();
-        self.samples -= gone;
-        chunk.written = 0;
-        chunk.written_at.clear();
-        if chunk.runs.is_empty() {
-            self.chunks.remove(&(frozen.window, frozen.series));
-        }
+        self.change((frozen.window, frozen.series), |chunk| {
+            chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len()));
+            chunk.written = 0;
+            chunk.written_at.clear();
+            chunk.recount();
+        });
     }
 
     /// What was frozen is on disk now, the rest of it written when the log was there, and stays here.
     pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
-        if let Some(chunk) = self.chunks.get_mut(&(frozen.window, frozen.series))
-            && frozen.runs.len() > frozen.written
-        {
-            chunk.written = frozen.runs.len();
-            chunk.written_at.push(log_index);
+        if frozen.runs.len() > frozen.written {
+            self.change((frozen.window, frozen.series), |chunk| {
+                chunk.written_at.push(log_index);
+                chunk.written = chunk.join_small(frozen.runs.len());
+                chunk.recount();
+            });
         }
     }
 
     /// The windows that have samples here, ascending, each at least once.
     pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
         self.chunks.keys().map(|&(window, _)| window)
+    }
+
+    /// Whether a series has samples here in a window.
+    pub(crate) fn holds(&self, window: u32, series: u32) -> bool {
+        self.chunks.contains_key(&(window, series))
     }
 
     /// Window and first arrival of each chunk.
@@ -140,21 +183,59 @@ impl Head {
 }
 
 impl HeadChunk {
+    fn recount(&mut self) {
+        let empty = HeadSize { samples: 0, bytes: if self.runs.is_empty() { 0 } else { CHUNK_BYTES } };
+        self.size = self.runs.iter().fold(empty, |mut size, run| {
+            size += size_of_run(run);
+            size
+        });
+    }
+
+    /// Of the first so many runs, makes one of the small ones behind the last large one: each run takes more than a few samples
+    /// do, and every flush closes one. Returns how many runs those are then.
+    fn join_small(&mut self, runs: usize) -> usize {
+        let small = self.runs[..runs].iter().rev().take_while(|run| run.len() < RUN_SAMPLES).count();
+        if small < 2 {
+            return runs;
+        }
+        let first = runs - small;
+        let mut joined = Samples::with_capacity(self.runs[first..runs].iter().map(|run| run.len()).sum());
+        self.runs.drain(first..runs).for_each(|run| joined.append(Samples::clone(&run)));
+        sort_by_time(&mut joined);
+        self.runs.insert(first, Arc::new(joined));
+        first + 1
+    }
+
     fn add(&mut self, samples: Samples) {
         if self.is_open
             && let Some(run) = self.runs.last_mut().filter(|run| run.len() < RUN_SAMPLES)
             && let Some(run) = Arc::get_mut(run)
         {
             let in_order = run.times_ns.last() <= samples.times_ns.first();
+            self.size -= size_of_run(run);
             run.append(samples);
             if !in_order {
                 sort_by_time(run);
             }
+            self.size += size_of_run(run);
             return;
         }
+        if self.runs.is_empty() {
+            self.size.bytes += CHUNK_BYTES;
+        }
+        self.size += size_of_run(&samples);
         self.runs.push(Arc::new(samples));
         self.is_open = true;
     }
+}
+
+fn size_of_run(run: &Samples) -> HeadSize {
+    let bytes = RUN_BYTES
+        + run.times_ns.capacity() * size_of::<i64>()
+        + run.pairs.capacity() * size_of::<u32>()
+        + run.values.capacity() * size_of::<i64>()
+        + run.attribute_sets.capacity() * size_of::<u32>();
+    HeadSize { samples: run.len(), bytes }
 }
 
 /// All but the first `at` samples, which stay.
@@ -192,19 +273,28 @@ mod tests {
     proptest! {
         #[test]
         fn samples_stay_in_runs_sorted_by_time_and_none_is_lost(
-            parts in prop::collection::vec((prop::collection::vec(0..2_000_000_000_000_i64, 1..90), any::<bool>()), 1..20),
+            parts in prop::collection::vec((prop::collection::vec(0..2_000_000_000_000_i64, 1..90), 0..3_u8), 1..20),
         ) {
             let mut head = Head::default();
             let (mut wanted, mut frozen) = (Vec::new(), Vec::new());
-            for (times, is_frozen) in parts {
+            for (log_index, (times, frozen_how)) in (0..).zip(parts) {
                 let mut samples = Samples::default();
                 for time in times {
                     samples.push(time + 1, 1, 1, 1);
                     wanted.push(time + 1);
                 }
                 head.add(3, samples, 5);
-                if is_frozen {
+                if frozen_how > 0 {
                     frozen = head.freeze();
+                }
+                if frozen_how > 1 {
+                    frozen.iter().for_each(|chunk| head.wrote(chunk, log_index));
+                    // Of what is written, no two small runs are side by side.
+                    for chunk in head.freeze() {
+                        let sides: Vec<usize> = chunk.runs[..chunk.written].iter().map(|run| run.len()).collect();
+                        prop_assert!(sides.windows(2).all(|pair| pair.iter().any(|&len| len >= RUN_SAMPLES)));
+                    }
+                    frozen.clear();
                 }
             }
             let before: Vec<usize> = frozen.iter().map(|chunk| chunk.runs.iter().map(|run| run.len()).sum()).collect();
@@ -217,14 +307,16 @@ mod tests {
                     got.extend(run.times_ns.iter().copied());
                 }
             }
-            prop_assert_eq!(head.samples(), wanted.len());
+            prop_assert_eq!(head.size().samples, wanted.len());
             got.sort_unstable();
             wanted.sort_unstable();
             prop_assert_eq!(got, wanted);
             // What was frozen did not change since, and goes alone.
-            let left = head.samples() - before.iter().sum::<usize>();
+            let left = head.size().samples - before.iter().sum::<usize>();
             frozen.iter().for_each(|chunk| head.remove(chunk));
-            prop_assert_eq!(head.samples(), left);
+            prop_assert_eq!(head.size().samples, left);
+            head.freeze().iter().for_each(|chunk| head.remove(chunk));
+            prop_assert_eq!(head.size(), HeadSize::default());
         }
     }
 }

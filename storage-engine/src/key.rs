@@ -3,7 +3,6 @@
 //! ```text
 //! 00 tag                                                  the shard: f format, a applied position, m membership, c clock
 //! 00 x tier u8 | class u8                                 up to where partitions were dropped
-//! 01 period u32 | batch id 16                             batch ids, by the period in which they were proposed
 //! 02 tenant u32                                           name of a tenant
 //! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window of this tier that must be summed up again from the finer
 //!                                                         one, since that one's series changed
@@ -11,6 +10,7 @@
 //!    raw:   c: series u32 | window u32 | log index u64    chunks: sums, and the events of small ones
 //!           e: series u32 | window u32 | log index u64    events of the others
 //!           h: window u32 | series u32 | log index u64    what of the head is on disk already
+//!           i: batch id 16                                a batch whose newest sample is of this time
 //!    other: s: first series u32                           series, in blocks as they came
 //!           d: sequence u32                               dictionary, in blocks as it grew
 //!           n: sequence u32                               names of labels and attributes that the tier left out
@@ -29,7 +29,6 @@ pub(crate) const MEMBERSHIP: &[u8] = &[0, b'm'];
 pub(crate) const CLOCK: &[u8] = &[0, b'c'];
 pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
 
-const BATCH_IDS: u8 = 1;
 const TENANTS: u8 = 2;
 const STALE: u8 = 3;
 const PARTITIONS: u8 = 0x10;
@@ -49,6 +48,7 @@ pub(crate) enum Section {
     Chunks,
     Events,
     Head,
+    BatchIds,
     Series,
     Dictionary,
     LeftOut,
@@ -56,8 +56,16 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Chunks, Self::Events, Self::Head, Self::Series, Self::Dictionary, Self::LeftOut, Self::Windows];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Chunks,
+        Self::Events,
+        Self::Head,
+        Self::BatchIds,
+        Self::Series,
+        Self::Dictionary,
+        Self::LeftOut,
+        Self::Windows,
+    ];
 
     /// As people read it.
     pub(crate) fn name(self) -> &'static str {
@@ -65,6 +73,7 @@ impl Section {
             Self::Chunks => "sums and totals",
             Self::Events => "events",
             Self::Head => "head",
+            Self::BatchIds => "batch ids",
             Self::Series => "series",
             Self::Dictionary => "dictionary",
             Self::LeftOut => "left out",
@@ -77,6 +86,7 @@ impl Section {
             Self::Chunks => b'c',
             Self::Events => b'e',
             Self::Head => b'h',
+            Self::BatchIds => b'i',
             Self::Series => b's',
             Self::Dictionary => b'd',
             Self::LeftOut => b'n',
@@ -102,6 +112,11 @@ impl PartitionKey {
     /// The partition of another tier at its start.
     pub(crate) fn in_tier(self, tier: Tier) -> Self {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
+    }
+
+    /// The partition of the time just before.
+    pub(crate) fn before(&self) -> Option<Self> {
+        Some(Self { start: self.start.checked_sub(1)?, ..*self })
     }
 
     /// Not in it.
@@ -162,11 +177,6 @@ impl PartitionKey {
         self.numbered(section, &[series, window])
     }
 
-    /// What the keys of all windows of a series begin with.
-    pub(crate) fn series_prefix(self, section: Section, series: u32) -> Vec<u8> {
-        self.numbered(section, &[series])
-    }
-
     /// A chunk, or its events, that was sealed when the log was there.
     pub(crate) fn chunk(self, section: Section, series: u32, window: u32, log_index: u64) -> Vec<u8> {
         let mut key = self.series_window(section, series, window);
@@ -178,6 +188,12 @@ impl PartitionKey {
     pub(crate) fn head(self, window: u32, series: u32, log_index: u64) -> Vec<u8> {
         let mut key = self.numbered(Section::Head, &[window, series]);
         key.extend(log_index.to_be_bytes());
+        key
+    }
+
+    pub(crate) fn batch_id(self, id: BatchId) -> Vec<u8> {
+        let mut key = self.section(Section::BatchIds);
+        key.extend(id.0.to_be_bytes());
         key
     }
 
@@ -246,7 +262,6 @@ pub(crate) fn stale() -> [u8; 1] {
 /// What a key is of that is no partition's.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
-        Some(&BATCH_IDS) => "batch ids",
         Some(&TENANTS) => "tenants",
         Some(&STALE) => "stale windows",
         _ => "shard",
@@ -268,20 +283,6 @@ pub(crate) fn tenant(id: u32) -> Vec<u8> {
     key
 }
 
-/// A batch id that was proposed in this period.
-pub(crate) fn batch_id(period: u32, id: BatchId) -> Vec<u8> {
-    let mut key = batch_ids(period);
-    key.extend(id.0.to_be_bytes());
-    key
-}
-
-/// The first key of a period's batch ids.
-pub(crate) fn batch_ids(period: u32) -> Vec<u8> {
-    let mut key = vec![BATCH_IDS];
-    key.extend(period.to_be_bytes());
-    key
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -298,6 +299,7 @@ mod tests {
                 partition.dictionary_block(2),
                 partition.chunk(Section::Events, u32::MAX, u32::MAX, u64::MAX),
                 partition.head(1, 2, 3),
+                partition.batch_id(BatchId(u128::MAX)),
             ];
             for key in keys {
                 assert_eq!(PartitionKey::of_key(&key), Some(partition));

@@ -7,7 +7,7 @@
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
-//! `vocabulary`, `partition`, `head` (memory) → `engine`, `append`, `flush`, `roll_up`, `expire`, `delete` (from samples to
+//! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
 //! windows of all tiers) → `plan`, `gather`, `read`, `select`, `series` (from windows to answers) →
 //! `space`, `settle`, `statistics`, `verify`, `snapshot`.
 
@@ -28,6 +28,7 @@ mod engine;
 mod error;
 mod expire;
 mod flush;
+mod footprint;
 mod gather;
 mod grouping;
 mod head;
@@ -40,6 +41,7 @@ mod partition;
 mod plan;
 mod read;
 mod roll_up;
+mod seal;
 mod select;
 mod series;
 mod settle;
@@ -48,12 +50,14 @@ mod space;
 mod split;
 mod state;
 mod statistics;
+mod stored_partition;
 mod strip;
 mod tree;
 mod verify;
 mod vocabulary;
 mod windows;
 
+pub use delete::check_deletion;
 pub use engine::Engine;
 pub use error::{Corruption, CorruptionCheck, EngineError, SelectError, StripError};
 pub use space::Extent;
@@ -135,8 +139,28 @@ pub struct Flushed {
 pub enum Outcome {
     /// It is in the state.
     Applied,
+    /// It is in the state without so many of its samples: raw samples of their time were dropped.
+    Partial {
+        /// How many; may be all.
+        samples_too_old: u64,
+    },
     /// Its batch id was known: nothing changed.
     Duplicate,
+    /// It deleted so much.
+    Deleted {
+        /// Raw ones.
+        samples: u64,
+        /// Minutes, hours and days of series, where what is finer was dropped before.
+        windows: u64,
+    },
+    /// It deleted nothing: whether series of this tier match is not known, since the label that this matcher names was left out of
+    /// it, or is an attribute of samples.
+    Undecidable {
+        /// Which tier.
+        tier: Tier,
+        /// Place among the deletion's matchers.
+        matcher: usize,
+    },
     /// It refers to definitions that the shard does not have (any more): nothing changed; propose it again with all of them.
     Dangling,
 }

@@ -12,18 +12,19 @@ use indexmap::map::Entry;
 use indexmap::{IndexMap, IndexSet};
 use prost::Message as _;
 use proto::label::{PROFILE_TYPE_LABEL, sanitize_label_name};
-use proto::{Batch, Fingerprint, LabelSet, ProfileType, Tier, wire};
+use proto::{Batch, Fingerprint, LabelSet, ProfileType, wire};
 use roaring::RoaringBitmap;
 use rocksdb::WriteBatch;
 
-use crate::database::{Snapshot, scan_at};
-use crate::dictionary_block::{self, LEVEL_FINAL, LEVEL_GROWING};
+use crate::database::Snapshot;
+use crate::dictionary_block::{self, Block, LEVEL_FINAL, LEVEL_GROWING};
 use crate::encoding::frame;
-use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::error::EngineError;
+use crate::footprint::{Footprint, MemoryTotal};
 use crate::head::Head;
-use crate::head_block;
-use crate::key::{PartitionKey, Section, two_numbers};
+use crate::key::PartitionKey;
 use crate::label_index::LabelIndex;
+use crate::stored_partition::StoredPartition;
 use crate::vocabulary::{ROOT, Vocabulary};
 
 /// zstd level of blocks of series.
@@ -76,6 +77,27 @@ pub(crate) struct Partition {
     persisted: Lengths,
     dictionary_blocks: u32,
     left_out_blocks: u32,
+    footprint: Footprint,
+}
+
+/// Definitions on their way to the state database; packed when no lock is held any more, since that takes longest.
+#[derive(Debug, Default)]
+pub(crate) struct Unwritten {
+    /// Keys, what their values are packed from, and zstd levels.
+    packed: Vec<(Vec<u8>, Vec<u8>, i32)>,
+    left_out: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Unwritten {
+    pub(crate) fn write(self, batch: &mut WriteBatch) -> Result<(), EngineError> {
+        for (key, plain, level) in self.packed {
+            batch.put(&key, frame::pack(&key, &plain, level)?);
+        }
+        if let Some((key, value)) = self.left_out {
+            batch.put(key, value);
+        }
+        Ok(())
+    }
 }
 
 impl Partition {
@@ -98,6 +120,7 @@ impl Partition {
             persisted: Lengths::default(),
             dictionary_blocks: 0,
             left_out_blocks: 0,
+            footprint: Footprint::default(),
         };
         partition.persisted = partition.lengths();
         partition
@@ -110,67 +133,36 @@ impl Partition {
         vocabulary: &mut Vocabulary,
         now_ns: i64,
     ) -> Result<Self, EngineError> {
-        let mut partition = Self::new(key, vocabulary.generation());
-        for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
-            let (at, value) = item?;
-            // A block that is missing would give its numbers to the next.
-            check_key(&at, &key.dictionary_block(partition.dictionary_blocks))?;
-            let gained = dictionary_block::decode(&at, &value, vocabulary)?;
-            let mut is_new = true;
-            for pair in gained.pairs {
-                is_new &= partition.add_pair(pair).1;
-            }
-            for set in gained.attribute_sets {
-                is_new &= partition.add_attribute_set(set, vocabulary).1;
-            }
-            if !is_new {
-                return Err(corrupt(&at).into());
-            }
-            partition.dictionary_blocks += 1;
-        }
-        for item in scan_at(snapshot, &key.section(Section::Series)) {
-            let (at, value) = item?;
-            check_key(&at, &key.series_block(partition.series.len() as u32))?;
-            let block = wire::Batch::decode(frame::unpack(&at, &value)?.as_slice());
-            for series in block.map_err(|_undecodable| corrupt(&at))?.series {
-                let fingerprint = series.fingerprint.as_ref().try_into().map_err(|_length| corrupt(&at))?;
-                let labels = LabelSet::from_wire(series.labels);
-                let before = partition.series.len();
-                partition.add_series(Fingerprint(u128::from_be_bytes(fingerprint)), labels, vocabulary);
-                if partition.series.len() == before {
-                    return Err(corrupt(&at).into());
-                }
-            }
-        }
-        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
-            let (at, value) = item?;
-            check_key(&at, &key.left_out_block(partition.left_out_blocks))?;
-            partition.left_out.extend(dictionary_block::decode_left_out(&at, &value)?);
-            partition.left_out_blocks += 1;
-        }
-        partition.persisted = partition.lengths();
-        if key.tier == Tier::Minute {
-            partition.load_head(snapshot, now_ns)?;
-        }
-        Ok(partition)
+        Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(vocabulary)?)
     }
 
-    fn load_head(&mut self, snapshot: &Snapshot<'_>, now_ns: i64) -> Result<(), EngineError> {
-        for item in scan_at(snapshot, &self.key.in_tier(Tier::Raw).section(Section::Head)) {
-            let (at, value) = item?;
-            let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
-            let (window, series, index) = numbers.ok_or_else(|| corrupt(&at))?;
-            let index = u64::from_be_bytes(index.try_into().map_err(|_length| corrupt(&at))?);
-            let samples = head_block::decode(&at, &value)?;
-            let dangles = series as usize >= self.series.len()
-                || samples.pairs.iter().any(|&pair| pair as usize >= self.pairs.len())
-                || samples.attribute_sets.iter().any(|&set| set as usize >= self.attribute_sets.len());
-            if dangles || samples.times_ns.iter().any(|&time| Tier::Raw.window_of(time) != window) {
-                return Err(corrupt(&at).into());
-            }
-            self.head.restore((window, series), index, samples, now_ns);
+    /// Adds what a block of its dictionary holds; `false` if anything of it is there already.
+    pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut Vocabulary) -> bool {
+        let gained = block.gained(vocabulary);
+        let mut is_new = true;
+        for pair in gained.pairs {
+            is_new &= self.add_pair(pair).1;
         }
-        Ok(())
+        for set in gained.attribute_sets {
+            is_new &= self.add_attribute_set(set, vocabulary).1;
+        }
+        is_new
+    }
+
+    /// Its numbers are the vocabulary's, and its series share the labels of the others; all of it is in the state database.
+    pub(crate) fn join(&mut self, vocabulary: &mut Vocabulary) {
+        self.generation = vocabulary.generation();
+        for labels in self.series.values_mut() {
+            *labels = vocabulary.share_labels(Arc::clone(labels));
+        }
+        self.persisted = self.lengths();
+        vocabulary.recount();
+    }
+
+    /// So many blocks of it are in the state database.
+    pub(crate) fn restored(&mut self, dictionary_blocks: u32, left_out_blocks: u32) {
+        self.dictionary_blocks = dictionary_blocks;
+        self.left_out_blocks = left_out_blocks;
     }
 
     pub(crate) fn lengths(&self) -> Lengths {
@@ -209,20 +201,16 @@ impl Partition {
     }
 
     /// The number of a series; its labels are kept if it is new.
-    pub(crate) fn add_series(
-        &mut self,
-        fingerprint: Fingerprint,
-        labels: LabelSet,
-        vocabulary: &mut Vocabulary,
-    ) -> u32 {
+    pub(crate) fn add_series(&mut self, fingerprint: Fingerprint, labels: impl FnOnce() -> Arc<LabelSet>) -> u32 {
         let entry = self.series.entry(fingerprint);
         let number = dense(entry.index());
         if let Entry::Vacant(entry) = entry {
+            let labels = labels();
             self.index.insert(number, &labels);
             if ProfileType::parse(labels.get(PROFILE_TYPE_LABEL)).is_some_and(|kind| kind.is_gauge()) {
                 self.gauges.insert(number);
             }
-            entry.insert(vocabulary.share_labels(labels));
+            entry.insert(labels);
         }
         number
     }
@@ -265,34 +253,30 @@ impl Partition {
                 .all(|series| series.labels.is_some() || self.series.contains_key(&series.fingerprint))
     }
 
-    /// Writes the definitions up to `to` that are not in the state database yet; [`Partition::wrote`] must follow when the
-    /// batch is written.
-    pub(crate) fn write_definitions(
-        &self,
-        to: &Lengths,
-        vocabulary: &Vocabulary,
-        batch: &mut WriteBatch,
-    ) -> Result<(), EngineError> {
+    /// The definitions up to `to` that are not in the state database yet; [`Partition::wrote`] must follow when they are.
+    pub(crate) fn unwritten(&self, to: &Lengths, vocabulary: &Vocabulary) -> Unwritten {
         let from = &self.persisted;
+        let mut unwritten = Unwritten::default();
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
             let key = self.key.dictionary_block(self.dictionary_blocks);
             let pairs: Vec<Pair> = self.pairs.iter().take(to.pairs).skip(from.pairs).copied().collect();
             let sets: Vec<u32> =
                 self.attribute_sets.iter().take(to.attribute_sets).skip(from.attribute_sets).copied().collect();
-            batch.put(&key, dictionary_block::encode(&key, vocabulary, &pairs, &sets, LEVEL_GROWING)?);
+            unwritten.packed.push((key, dictionary_block::encode(vocabulary, &pairs, &sets), LEVEL_GROWING));
         }
         if from.series != to.series {
             let key = self.key.series_block(dense(from.series));
             let new = self.series.iter().take(to.series).skip(from.series);
             let block = wire::Batch { series: new.map(series_to_wire).collect(), ..wire::Batch::default() };
-            batch.put(&key, frame::pack(&key, &block.encode_to_vec(), SERIES_LEVEL)?);
+            unwritten.packed.push((key, block.encode_to_vec(), SERIES_LEVEL));
         }
         if from.left_out != to.left_out {
             let key = self.key.left_out_block(self.left_out_blocks);
             let new = self.left_out.iter().take(to.left_out).skip(from.left_out);
-            batch.put(&key, dictionary_block::encode_left_out(&key, new));
+            let value = dictionary_block::encode_left_out(&key, new);
+            unwritten.left_out = Some((key, value));
         }
-        Ok(())
+        unwritten
     }
 
     /// Definitions up to `to` are in the state database.
@@ -318,13 +302,11 @@ impl Partition {
     }
 
     /// What is written of the dictionary, in one block in place of those there are; [`Partition::joined_dictionary`] must follow.
-    pub(crate) fn join_dictionary(&self, vocabulary: &Vocabulary, batch: &mut WriteBatch) -> Result<(), EngineError> {
-        (0..self.dictionary_blocks).for_each(|block| batch.delete(self.key.dictionary_block(block)));
-        let key = self.key.dictionary_block(0);
+    pub(crate) fn whole_dictionary(&self, vocabulary: &Vocabulary) -> Unwritten {
         let pairs: Vec<Pair> = self.pairs.iter().take(self.persisted.pairs).skip(1).copied().collect();
         let sets: Vec<u32> = self.attribute_sets.iter().take(self.persisted.attribute_sets).skip(1).copied().collect();
-        batch.put(&key, dictionary_block::encode(&key, vocabulary, &pairs, &sets, LEVEL_FINAL)?);
-        Ok(())
+        let block = dictionary_block::encode(vocabulary, &pairs, &sets);
+        Unwritten { packed: vec![(self.key.dictionary_block(0), block, LEVEL_FINAL)], left_out: None }
     }
 
     /// The dictionary is one block now.
@@ -339,8 +321,20 @@ impl Partition {
         self.stacks = self.stacks.iter().map(&node).collect();
         self.attribute_sets = attribute_sets.into_iter().collect();
         for labels in self.series.values_mut() {
-            *labels = vocabulary.share_labels(LabelSet::clone(labels));
+            *labels = vocabulary.share_labels(Arc::clone(labels));
         }
+        self.recount();
+    }
+
+    /// Counts it in a total, from now on.
+    pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
+        self.footprint = Footprint::new(total);
+        self.recount();
+    }
+
+    /// To be called when it has changed.
+    pub(crate) fn recount(&mut self) {
+        self.footprint.set(self.memory_bytes());
     }
 
     /// Nodes at which stacktraces end.
@@ -364,14 +358,6 @@ fn series_to_wire((fingerprint, labels): (&Fingerprint, &Arc<LabelSet>)) -> wire
         labels: labels.to_wire(),
         ..wire::SeriesSamples::default()
     }
-}
-
-fn corrupt(key: &[u8]) -> Corruption {
-    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
-}
-
-fn check_key(got: &[u8], wanted: &[u8]) -> Result<(), Corruption> {
-    if got == wanted { Ok(()) } else { Err(corrupt(got)) }
 }
 
 /// Numbers are dense u32: a partition is bounded (`limits`) long before it holds 2^32 of anything.

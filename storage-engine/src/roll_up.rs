@@ -24,7 +24,7 @@ use crate::vocabulary::Vocabulary;
 use crate::windows::{self, WindowRows};
 
 /// Stale windows of one time.
-struct Due {
+pub(crate) struct Due {
     tier: Tier,
     class: u8,
     window: u32,
@@ -52,7 +52,8 @@ impl Engine {
         Ok(())
     }
 
-    fn due(&self, tier: Tier, before_ns: i64) -> Vec<Due> {
+    /// The stale windows of a tier that end at or before a time.
+    pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<Due> {
         let mut due: Vec<Due> = Vec::new();
         let state = self.state.read();
         for key in state.stale.iter().filter(|key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns) {
@@ -67,7 +68,8 @@ impl Engine {
         due
     }
 
-    fn roll_up_window(&self, due: &Due) -> Result<(), EngineError> {
+    /// Sums up one of them; the caller holds `writing`.
+    pub(crate) fn roll_up_window(&self, due: &Due) -> Result<(), EngineError> {
         let &Due { tier, class, window, tenant, .. } = due;
         let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
         let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));
@@ -86,21 +88,26 @@ impl Engine {
                     stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
                 }
             }
-            let vocabulary = roll_up.vocabulary.read();
-            let target = roll_up.target.read();
-            let lengths = target.lengths();
-            target.write_definitions(&lengths, &vocabulary, &mut batch)?;
-            drop((target, vocabulary));
+            let (lengths, unwritten) = {
+                let vocabulary = roll_up.vocabulary.read();
+                let target = roll_up.target.read();
+                let lengths = target.lengths();
+                (lengths, target.unwritten(&lengths, &vocabulary))
+            };
+            unwritten.write(&mut batch)?;
             written = Some((Arc::clone(&roll_up.target), lengths));
         }
         let done = due.series.iter().map(|&series| StaleKey { tier, class, window, tenant, series });
         let done: Vec<StaleKey> = done.collect();
         done.iter().for_each(|key| batch.delete(key.bytes()));
         stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
-        let mut state = self.state.write();
+        // Until the state says otherwise, the finer windows are asked instead.
         self.database.write_opt(batch, &unlogged())?;
+        let mut state = self.state.write();
         if let Some((target, lengths)) = written {
-            target.write().wrote(lengths);
+            let mut target = target.write();
+            target.wrote(lengths);
+            target.recount();
         }
         done.iter().for_each(|key| {
             state.stale.remove(key);
@@ -118,8 +125,7 @@ impl Engine {
         let mut state = self.state.write();
         state.existing.insert(key);
         let generation = vocabulary.read().generation();
-        let new = || Arc::new(RwLock::new(Partition::new(key, generation)));
-        Ok(Arc::clone(state.loaded.entry(key).or_insert_with(new)))
+        Ok(state.keep(Partition::new(key, generation)))
     }
 
     fn tenant_name(&self, id: u32) -> TenantId {
@@ -250,10 +256,11 @@ impl RollUp<'_> {
                 let Some((&fingerprint, labels)) = source.series.get_index(series as usize) else { continue };
                 let number = match target.series.get_index_of(&fingerprint) {
                     Some(number) => crate::partition::dense(number),
-                    None => target.add_series(fingerprint, LabelSet::clone(labels), &mut vocabulary),
+                    None => target.add_series(fingerprint, || vocabulary.share_labels(Arc::clone(labels))),
                 };
                 targets.entry(number).or_default().push(series);
             }
+            vocabulary.recount();
             return targets;
         }
         let due: BTreeSet<u32> = self.due.series.iter().copied().collect();
@@ -267,9 +274,11 @@ impl RollUp<'_> {
             entry.1.push(series);
             entry.2 |= due.contains(&series);
         }
+        vocabulary.recount();
         for (fingerprint, (labels, sources, is_due)) in by_fingerprint {
             if is_due {
-                targets.insert(target.add_series(fingerprint, labels, &mut vocabulary), sources);
+                let share = || vocabulary.share_labels(Arc::new(labels));
+                targets.insert(target.add_series(fingerprint, share), sources);
             }
         }
         targets

@@ -7,8 +7,8 @@ use crate::Flushed;
 use crate::database::unlogged;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::flush::Sealing;
 use crate::key::PartitionKey;
+use crate::seal::Sealing;
 
 impl Engine {
     /// Seals every head, builds every rollup whose time is over, makes each dictionary one block, and compacts. Returns up to
@@ -17,16 +17,26 @@ impl Engine {
     /// # Errors
     /// As [`Engine::flush`].
     pub fn settle(&self) -> Result<Flushed, EngineError> {
-        let settled = {
+        // Entries wait for it where the head is full: it is let go between one thing and the next.
+        {
             let _writing = self.writing.lock();
             self.write_all(WriteBatch::default(), Sealing::Before(i64::MAX))?;
-            let clock_ns = self.state.read().clock_ns;
-            self.roll_up(clock_ns)?;
-            let keys: Vec<PartitionKey> =
-                self.state.read().existing.iter().filter(|key| key.tier != Tier::Raw).copied().collect();
-            for key in keys {
-                self.join_dictionary(key)?;
+        }
+        let clock_ns = self.state.read().sealing_clock_ns();
+        for tier in [Tier::Hour, Tier::Day] {
+            for due in self.due(tier, clock_ns) {
+                let _writing = self.writing.lock();
+                self.roll_up_window(&due)?;
             }
+        }
+        let keys: Vec<PartitionKey> =
+            self.state.read().existing.iter().filter(|key| key.tier != Tier::Raw).copied().collect();
+        for key in keys {
+            let _writing = self.writing.lock();
+            self.join_dictionary(key)?;
+        }
+        let settled = {
+            let _writing = self.writing.lock();
             self.make_durable()?
         };
         let mut options = CompactOptions::default();
@@ -39,17 +49,19 @@ impl Engine {
     /// Makes the blocks of a partition's dictionary one: they repeat the names that they share. The caller holds `writing`.
     fn join_dictionary(&self, key: PartitionKey) -> Result<(), EngineError> {
         let Some(partition) = self.partition(key)? else { return Ok(()) };
+        if partition.read().dictionary_blocks() < 2 {
+            return Ok(());
+        }
         let vocabulary = self.vocabulary(key.tenant);
-        let mut batch = WriteBatch::default();
-        {
+        // What entries define meanwhile is written by the next flush.
+        let (blocks, whole) = {
             let vocabulary = vocabulary.read();
             let partition = partition.read();
-            // What entries define meanwhile is written by the next flush.
-            if partition.dictionary_blocks() < 2 {
-                return Ok(());
-            }
-            partition.join_dictionary(&vocabulary, &mut batch)?;
-        }
+            (partition.dictionary_blocks(), partition.whole_dictionary(&vocabulary))
+        };
+        let mut batch = WriteBatch::default();
+        (0..blocks).for_each(|block| batch.delete(key.dictionary_block(block)));
+        whole.write(&mut batch)?;
         self.database.write_opt(batch, &unlogged())?;
         partition.write().joined_dictionary();
         Ok(())

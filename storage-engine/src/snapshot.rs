@@ -8,7 +8,7 @@ use rocksdb::checkpoint::Checkpoint;
 use crate::Flushed;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::flush::Sealing;
+use crate::seal::Sealing;
 
 impl Engine {
     /// Writes everything applied so far to a directory that does not exist yet: opened with [`Engine::open`], it is this engine

@@ -14,6 +14,11 @@ pub(crate) struct Part<'a> {
 }
 
 impl Part<'_> {
+    /// How many there are.
+    pub(crate) fn samples(&self) -> u64 {
+        self.rows.as_ref().map_or(self.series.samples.len(), Vec::len) as u64
+    }
+
     /// Calls back with the index of each sample.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize)) {
         match &self.rows {

@@ -52,7 +52,7 @@ impl Engine {
         let mut statistics = Statistics::default();
         {
             let state = self.state.read();
-            statistics.head_samples = state.head_samples as u64;
+            statistics.head_samples = state.head.samples as u64;
             statistics.dictionary_bytes = state.dictionary_bytes() as u64;
             for partition in state.loaded.values() {
                 let partition = partition.read();

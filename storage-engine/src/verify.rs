@@ -146,14 +146,16 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut scratch = Scratch::default();
         let mut window = OfWindow::default();
-        for section in [Section::Head, Section::Chunks, Section::Events] {
+        for section in [Section::Head, Section::BatchIds, Section::Chunks, Section::Events] {
             for item in database::scan_at(snapshot, &raw.section(section)) {
                 let (at, value) = item?;
                 let result = match section {
                     Section::Head => {
                         head_block::decode(&at, &value).map(|_samples| ()).map_err(|error| error.to_string())
                     }
-                    Section::Events => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
+                    Section::Events | Section::BatchIds => {
+                        frame::open(&at, &value).map(drop).map_err(|error| error.to_string())
+                    }
                     _ => {
                         let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
                         let (series, number, _) = numbers.unwrap_or_default();

@@ -14,7 +14,11 @@ use hashbrown::{HashMap, HashSet, HashTable};
 use proto::{Dictionary, Importer, LabelSet, StackHash};
 use roaring::RoaringBitmap;
 
+use crate::footprint::{Footprint, MemoryTotal};
 use crate::partition::Partition;
+
+/// Making a vocabulary anew that takes less saves nothing.
+const SMALL_BYTES: usize = 16 << 20;
 
 /// The node of the empty stacktrace.
 pub(crate) const ROOT: u32 = 0;
@@ -40,6 +44,9 @@ pub(crate) struct Vocabulary {
     /// Which vocabulary this is: numbers mean something only in the same.
     generation: u64,
     hashes: FixedState,
+    /// What it took when it held only what was needed.
+    renewed_bytes: usize,
+    footprint: Footprint,
 }
 
 impl Vocabulary {
@@ -55,6 +62,8 @@ impl Vocabulary {
             label_bytes: 0,
             generation,
             hashes: FixedState::default(),
+            renewed_bytes: 0,
+            footprint: Footprint::default(),
         }
     }
 
@@ -75,7 +84,8 @@ impl Vocabulary {
         self.stacks.get(&hash).copied()
     }
 
-    fn child(&mut self, parent: u32, location: u32) -> u32 {
+    /// The node below another one, which is made if it is not there.
+    pub(crate) fn child(&mut self, parent: u32, location: u32) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
         let found = children.entry(
@@ -94,8 +104,13 @@ impl Vocabulary {
     /// The node of a stacktrace whose locations, leaf first, are numbers of this vocabulary.
     pub(crate) fn add_stack(&mut self, hash: StackHash, leaf_first: &[u32]) -> u32 {
         let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location));
-        self.stacks.insert(hash, node);
+        self.name_stack(hash, node);
         node
+    }
+
+    /// Notes that a stacktrace ends at a node.
+    pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) {
+        self.stacks.insert(hash, node);
     }
 
     /// The node of a batch's stacktrace; `None` if the batch leaves it out and it is not known here.
@@ -124,18 +139,17 @@ impl Vocabulary {
     }
 
     /// The label set, shared with all that are equal.
-    pub(crate) fn share_labels(&mut self, labels: LabelSet) -> Arc<LabelSet> {
+    pub(crate) fn share_labels(&mut self, labels: Arc<LabelSet>) -> Arc<LabelSet> {
         if let Some(known) = self.labels.get(&labels) {
             return Arc::clone(known);
         }
         self.label_bytes += 64 + labels.memory_bytes();
-        let labels = Arc::new(labels);
         self.labels.insert(Arc::clone(&labels));
         labels
     }
 
-    /// A vocabulary of what these partitions need and nothing else, to whose numbers theirs are changed.
-    pub(crate) fn renewed(&self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) -> Self {
+    /// Becomes another one, of what these partitions need and nothing else, to whose numbers theirs are changed.
+    pub(crate) fn renew(&mut self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) {
         let mut new = Self::new(generation);
         let mut importer = Importer::new(&self.dictionary);
         let mut nodes: HashMap<u32, u32, FixedState> = HashMap::default();
@@ -151,7 +165,26 @@ impl Vocabulary {
                 partition.attribute_sets.iter().map(|&set| importer.attributes(&mut new.dictionary, set)).collect();
             partition.move_to(&mut new, |node| nodes.get(&node).copied().unwrap_or(ROOT), sets);
         }
-        new
+        new.footprint = std::mem::take(&mut self.footprint);
+        new.renewed_bytes = new.memory_bytes();
+        *self = new;
+        self.recount();
+    }
+
+    /// Whether it has more than doubled since it held only what was needed.
+    pub(crate) fn has_doubled(&self) -> bool {
+        self.memory_bytes() > self.renewed_bytes.max(SMALL_BYTES) * 2
+    }
+
+    /// Counts it in a total, from now on.
+    pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
+        self.footprint = Footprint::new(total);
+        self.recount();
+    }
+
+    /// To be called when it has changed.
+    pub(crate) fn recount(&mut self) {
+        self.footprint.set(self.memory_bytes());
     }
 
     /// About how many bytes it takes.

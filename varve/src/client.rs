@@ -75,9 +75,18 @@ impl Server {
     }
 
     /// Sends a body; the server says first whether it wants it.
-    pub(crate) fn post(&self, path: &str, body: impl Read + 'static, patience: Duration) -> anyhow::Result<Posted> {
+    pub(crate) fn post(
+        &self,
+        path: &str,
+        parameters: &[(&str, String)],
+        body: impl Read + 'static,
+        patience: Duration,
+    ) -> anyhow::Result<Posted> {
         let request = self.agent.post(format!("{}{path}", self.endpoint)).header("Expect", "100-continue");
         let mut request = request.config().timeout_recv_response(Some(patience)).build();
+        for (name, value) in parameters {
+            request = request.query(name, value);
+        }
         if let Some(authorization) = &self.authorization {
             request = request.header("Authorization", authorization);
         }

@@ -43,7 +43,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Sends debug files (programs, libraries, .debug files), so that frames of their build IDs get names.
     Upload(UploadOptions),
-    /// Looks after the data of a running varve: settle, stats, verify.
+    /// Looks after the data of a running varve: settle, stats, verify, delete.
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file that --config reads.
@@ -61,6 +61,27 @@ pub(crate) enum AdminCommands {
     /// Reads everything on disk again and checks it: checksums, references, sums against samples, rollups against what they were
     /// made of. Fails if anything is wrong, and says which key.
     Verify(AdminOptions),
+    /// Deletes the samples of matching series, for good, for example: varve admin delete 'process_cpu{service_name="api"}' --start
+    /// 2026-01-01T00:00:00Z --end 2026-01-02T00:00:00Z
+    Delete(DeleteOptions),
+}
+
+/// Options of `varve admin delete`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeleteOptions {
+    /// A PromQL selector of series, by their labels
+    pub(crate) selector: String,
+    /// After when: Unix seconds or RFC 3339
+    #[arg(long, value_name = "TIME")]
+    pub(crate) start: String,
+    /// Up to when, included
+    #[arg(long, value_name = "TIME")]
+    pub(crate) end: String,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
 }
 
 /// Options of `varve admin`.

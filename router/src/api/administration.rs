@@ -1,23 +1,36 @@
 //! What whoever runs a varve asks of its shards: `/api/v1/admin/...`.
 
-use axum::extract::State;
+use axum::extract::{Extension, State};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use proto::AdministrationTask;
+use proto::{AdministrationTask, Deleted, TenantId};
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::parameters::Parameters;
 use crate::nodes::Nodes;
-use crate::query::QueryError;
+use crate::query::{QueryError, Reader};
 
-/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`.
-pub(crate) fn routes(nodes: Nodes) -> Router {
+/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`, `POST /api/v1/admin/delete`.
+pub(crate) fn routes(nodes: Nodes, reader: Reader) -> Router {
+    let delete = Router::new().route("/api/v1/admin/delete", post(delete)).with_state(reader);
     let task = |task| move |State(nodes): State<Nodes>| administer(nodes, task);
     Router::new()
         .route("/api/v1/admin/settle", post(task(AdministrationTask::Settle)))
         .route("/api/v1/admin/stats", get(task(AdministrationTask::Statistics)))
         .route("/api/v1/admin/verify", post(task(AdministrationTask::Verify)))
         .with_state(nodes)
+        .merge(delete)
+}
+
+async fn delete(
+    State(reader): State<Reader>,
+    Extension(tenant): Extension<TenantId>,
+    parameters: Parameters,
+) -> Result<Json<Value>, ApiError> {
+    let window = parameters.window()?;
+    let Deleted { samples, windows } = reader.delete(&tenant, parameters.required("query")?, window).await?;
+    Ok(Json(json!({"status": "success", "data": {"samples": samples, "windows": windows}})))
 }
 
 async fn administer(nodes: Nodes, task: AdministrationTask) -> Result<Json<Value>, ApiError> {

@@ -5,7 +5,7 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use proto::{TenantId, Window, limits};
+use proto::{TenantId, limits};
 
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
@@ -40,10 +40,7 @@ async fn flamegraph(
 
 fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
     let query = parameters.required("query")?.to_owned();
-    let (start_ns, end_ns) = (parameters.required_time("start")?, parameters.required_time("end")?);
-    if end_ns <= start_ns {
-        return Err(ApiError::bad_data("\"end\" must be after \"start\": the window is (start, end]"));
-    }
+    let window = parameters.window()?;
     let format = match parameters.get("format") {
         None | Some("json") => Format::Json,
         Some("folded") => Format::Folded,
@@ -60,5 +57,5 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
             text.parse().ok().filter(allowed).ok_or_else(|| invalid("max_nodes", text, &wanted))?
         }
     };
-    Ok(FlamegraphRequest { query, window: Window { start_ns, end_ns }, format, nodes_max })
+    Ok(FlamegraphRequest { query, window, format, nodes_max })
 }

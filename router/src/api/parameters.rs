@@ -3,6 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{Method, StatusCode, header};
+use proto::Window;
 
 use super::error::ApiError;
 use super::time::{parse_duration, parse_time};
@@ -67,6 +68,15 @@ impl Parameters {
     pub(crate) fn required_time(&self, name: &str) -> Result<i64, ApiError> {
         self.required(name)?;
         self.time(name)?.ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
+    }
+
+    /// The window from `start`, which is not in it, to `end`, which is; both must be there.
+    pub(crate) fn window(&self) -> Result<Window, ApiError> {
+        let (start_ns, end_ns) = (self.required_time("start")?, self.required_time("end")?);
+        if end_ns <= start_ns {
+            return Err(ApiError::bad_data("\"end\" must be after \"start\": the window is (start, end]"));
+        }
+        Ok(Window { start_ns, end_ns })
     }
 
     /// A duration in nanoseconds, above 0, that must be there.

@@ -99,7 +99,7 @@ pub(crate) enum QueryError {
     #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the time")]
     ValueTooLarge,
     /// A label that looks into stacks where only series are asked for.
-    #[error("{label} looks into the stacks and cannot select series: leave it out of match[]")]
+    #[error("{label} looks into the stacks and cannot select series: leave it out")]
     StackLabelInMatch {
         /// The label.
         label: &'static str,

@@ -3,11 +3,12 @@
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
 //! `frame`, `namer`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
-//! `vector_matching`, `evaluate` → `missing`, `reader`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
+//! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
 mod binary;
 pub(crate) mod catalog;
+mod deletion;
 mod error;
 pub(crate) mod evaluate;
 mod expr;

@@ -6,6 +6,7 @@
 mod answers;
 mod partitions;
 mod samples;
+mod threads;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use proto::{Command, Entry, Fold, Samples, Selection, StackDetail, TenantId, Tier, Window};
+use proto::entry::Deletion;
+use proto::selection::Operation;
+use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Config, Engine, Outcome, Position};
 
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
@@ -44,6 +46,63 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
     };
     let answer = world.engine().select(&selection).unwrap();
     assert_eq!((answer.samples, answer.cells[0].sum, answer.missing.len()), (30, 150, 0));
+}
+
+#[test]
+fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
+    let mut world = World::new();
+    world.step(&Step::Append(vec![Drawn::simple(0, 0, 1, 5), Drawn::simple(0, 7_000, 1, 5)], None));
+    world.step(&Step::Flush);
+    assert!(!world.engine().wants_flush());
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY + 1) * DAY]),
+        group_by: Vec::new(),
+        group_by_series: false,
+        stacks: StackDetail::None,
+    };
+    for (after_s, head_is_empty, days) in [(8_000, true, 0), (10_000, true, 0), (2 * 86_400, true, 1)] {
+        world.engine().pass_time(T0 + after_s * SECOND);
+        assert!(world.engine().wants_flush(), "after {after_s} s");
+        world.engine().flush().unwrap();
+        assert!(!world.engine().wants_flush(), "after {after_s} s");
+        assert_eq!(world.engine().head_bytes() == 0, head_is_empty);
+        let answer = world.engine().select(&selection).unwrap();
+        assert_eq!((answer.cells[0].sum, answer.windows_read.days), (10, days), "after {after_s} s");
+    }
+}
+
+#[test]
+fn nothing_is_deleted_where_labels_do_not_say_whether_a_series_matches() {
+    let drawn = || vec![Drawn::simple(0, 0, 1, 5), Drawn::simple(1, 5, 1, 7)];
+    let delete = |world: &mut World, name: &str, operation, value: &str| {
+        let matchers = vec![Matcher { name: name.to_owned(), operation, value: value.to_owned() }];
+        let window = Window { start_ns: T0 - DAY, end_ns: T0 + DAY };
+        world.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window }))
+    };
+    // Samples have the attribute, series do not: it would have taken all of them.
+    let mut world = World::new();
+    world.step(&Step::Append(drawn(), None));
+    let outcome = delete(&mut world, "thread_name", Operation::NotEqual, "t9");
+    assert_eq!(outcome, Outcome::Undecidable { tier: Tier::Raw, matcher: 0 });
+    assert_eq!(
+        delete(&mut world, "region", Operation::NotEqual, "us"),
+        Outcome::Deleted { samples: 1, windows: 0 },
+        "service 0 is in the other region"
+    );
+    // Hours have no zone, and nothing finer is kept.
+    let mut world = World::with(false, [&["zone"], &["zone"]]);
+    world.step(&Step::Append(drawn(), None));
+    world.step(&Step::Wait(40_000));
+    world.step(&Step::Append(vec![Drawn::simple(0, 40_000, 1, 1)], None));
+    world.expire(Tier::Minute, T0 + 30_000 * SECOND);
+    for (operation, value) in [(Operation::Equal, "a"), (Operation::NotEqual, "a")] {
+        let outcome = delete(&mut world, "zone", operation, value);
+        assert_eq!(outcome, Outcome::Undecidable { tier: Tier::Hour, matcher: 0 });
+    }
+    let outcome = delete(&mut world, "service_name", Operation::Equal, "s1");
+    assert_eq!(outcome, Outcome::Deleted { samples: 0, windows: 1 });
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! `varve admin`: settle, stats, verify.
+//! `varve admin`: settle, stats, verify, delete.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::{Posted, Server, print, table};
-use crate::command::{AdminCommands, AdminOptions};
+use crate::command::{AdminCommands, AdminOptions, DeleteOptions, ServerOptions};
 
 /// How long settling or verifying may take: terabytes take hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
     match command {
         AdminCommands::Settle(options) => {
-            let shards = done(options, "/api/v1/admin/settle")?;
+            let shards = data(&done(&options.server, "/api/v1/admin/settle", &[])?)?;
             show(options, &shards, |shard, report| {
                 Ok(format!("shard {shard} is settled up to log index {}\n", report["settled_to"]))
             })
@@ -26,7 +26,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             show(options, &data(&answer)?, statistics)
         }
         AdminCommands::Verify(options) => {
-            let shards = done(options, "/api/v1/admin/verify")?;
+            let shards = data(&done(&options.server, "/api/v1/admin/verify", &[])?)?;
             show(options, &shards, verified)?;
             let faults: u64 = shards.iter().filter_map(|shard| shard["report"]["faults"].as_u64()).sum();
             if faults > 0 {
@@ -36,12 +36,32 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             }
             Ok(())
         }
+        AdminCommands::Delete(options) => delete(options),
     }
 }
 
-fn done(options: &AdminOptions, path: &str) -> anyhow::Result<Vec<Value>> {
-    match Server::new(&options.server)?.post(path, io::empty(), PATIENCE)? {
-        Posted::Done(answer) => data(&answer),
+fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
+    let DeleteOptions { selector, start, end, yes, server } = options;
+    if !yes {
+        eprint!("Delete all samples of {selector} after {start} up to {end}, for good? Type yes: ");
+        io::stderr().flush().context("stderr")?;
+        let mut answer = String::new();
+        io::stdin().read_line(&mut answer).context("stdin")?;
+        if answer.trim() != "yes" {
+            bail!("nothing was deleted: answer yes, or give --yes");
+        }
+    }
+    let parameters = [("query", selector.clone()), ("start", start.clone()), ("end", end.clone())];
+    let answer: Value =
+        serde_json::from_str(&done(server, "/api/v1/admin/delete", &parameters)?).context("the answer is not JSON")?;
+    let (samples, windows) = (&answer["data"]["samples"], &answer["data"]["windows"]);
+    print(&format!("deleted {samples} samples, and {windows} windows of times of which only sums were kept\n"))
+}
+
+/// The answer of a server that has done it.
+fn done(server: &ServerOptions, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
+    match Server::new(server)?.post(path, parameters, io::empty(), PATIENCE)? {
+        Posted::Done(answer) => Ok(answer),
         Posted::Busy { .. } => bail!("the server has too much to do: try again"),
     }
 }

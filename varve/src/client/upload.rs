@@ -60,7 +60,7 @@ fn send(server: &Server, path: &Path) -> anyhow::Result<String> {
     let mut pause = Duration::ZERO;
     loop {
         let file = File::open(path).context("opening it")?;
-        match server.post("/api/v1/debuginfo", file, ANSWER_PATIENCE)? {
+        match server.post("/api/v1/debuginfo", &[], file, ANSWER_PATIENCE)? {
             Posted::Done(answer) => return Ok(answer),
             Posted::Busy { retry_after } => pause = (pause * 2).max(retry_after).min(PAUSE_MAX),
         }

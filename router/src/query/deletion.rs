@@ -1,0 +1,31 @@
+//! What a deletion selects: series, by the labels of a PromQL selector.
+
+use proto::{Deleted, Deletion, TenantId, Window};
+
+use crate::query::Reader;
+use crate::query::error::QueryError;
+use crate::query::parse::parse_selector;
+use crate::query::resolve::{Want, resolve};
+use crate::query::run::Run;
+
+impl Reader {
+    /// Deletes every sample of the series that a selector selects in a window, for good. A metric name that no series of the window
+    /// has selects nothing.
+    ///
+    /// # Errors
+    /// [`QueryError`]: not a selector of series; or a shard's, and then others may have deleted.
+    pub(crate) async fn delete(&self, tenant: &TenantId, text: &str, window: Window) -> Result<Deleted, QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let text = text.to_owned();
+        let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
+        if let Some(matcher) = selector.stack_matchers.first() {
+            return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
+        }
+        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Matchers)).await?;
+        // It takes long, and is no query: those that wait need not.
+        drop(run);
+        let Some(resolved) = resolved else { return Ok(Deleted::default()) };
+        let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };
+        Ok(self.nodes.delete(&deletion).await?)
+    }
+}

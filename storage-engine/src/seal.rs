@@ -1,0 +1,270 @@
+//! Sealing: the samples of one series in one window become one chunk, and the sums of its minutes.
+//!
+//! A window is sealed when its time is over. Where there is no room for the head, its chunks are evicted before: several of one
+//! window, without minutes, which are made one when its time is over, unless that is too much to hold at once. Until then the window is
+//! stale. None of this changes an answer.
+
+use proto::{Samples, Tier};
+use rocksdb::WriteBatch;
+
+use crate::chunk::{self, Chunk, Scratch};
+use crate::database::{self, unlogged};
+use crate::encoding::frame;
+use crate::engine::Engine;
+use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::flush::{events_key, stale_key};
+use crate::head::Frozen;
+use crate::head_block;
+use crate::key::{PartitionKey, Section, StaleKey};
+use crate::state::State;
+use crate::windows::{self, Minutes, WindowRows};
+
+/// How long behind a window's end samples for it are waited for, by the state's clock: agents send every 5 s and try again.
+pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
+/// How long samples for a window that is sealed already are collected, before it is sealed again.
+const LATE_NS: i64 = 600 * 1_000_000_000;
+
+/// The samples of a window that are brought together take at most this part of the head's budget: while they are sorted and encoded
+/// they take that a few times.
+const SEALED_PART: usize = 4;
+
+/// What a flush seals, beside windows whose time is over, and everything, if the head is over its budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sealing {
+    /// Nothing.
+    Due,
+    /// Windows that end at or before this time.
+    Before(i64),
+}
+
+impl Sealing {
+    pub(crate) fn takes(self, window: u32) -> bool {
+        matches!(self, Self::Before(end_ns) if Tier::Raw.window_end_ns(window) <= end_ns)
+    }
+}
+
+/// What of evicted windows is written at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A window of a series.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) raw: PartitionKey,
+    pub(crate) window: u32,
+    pub(crate) series: u32,
+    pub(crate) is_gauge: bool,
+}
+
+/// Which windows became stale, and which are no longer.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    stale: Vec<StaleKey>,
+    no_longer_stale: Vec<StaleKey>,
+}
+
+impl Marks {
+    /// To be called when what they are about is written.
+    pub(crate) fn apply(self, state: &mut State) {
+        state.stale.extend(self.stale);
+        self.no_longer_stale.iter().for_each(|key| {
+            state.stale.remove(key);
+        });
+    }
+}
+
+/// Chunks and minutes that are to be written.
+#[derive(Default)]
+pub(crate) struct Sealed {
+    pub(crate) batch: WriteBatch,
+    pub(crate) marks: Marks,
+    scratch: Scratch,
+}
+
+impl Sealed {
+    /// Written behind what there is to write.
+    pub(crate) fn behind(batch: WriteBatch) -> Self {
+        Self { batch, ..Self::default() }
+    }
+
+    /// A chunk of what is in the head, beside those that its window has already.
+    pub(crate) fn evict(&mut self, at: Place, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
+        let Place { raw, window, series, .. } = at;
+        let samples = head_block::joined(&chunk.runs);
+        write_chunk(raw, (window, series), log_index, &samples, &mut self.scratch, &mut self.batch)?;
+        chunk.written_at.iter().for_each(|&at| self.batch.delete(raw.head(window, series, at)));
+        let stale = stale_key(raw, Tier::Minute, window, series);
+        database::put(&mut self.batch, &stale.bytes(), &[]);
+        self.marks.stale.push(stale);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Windows whose chunks were evicted, that have nothing in the head now, and whose time is over.
+    pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
+        let clock_ns = self.sealing_clock_ns();
+        let is_due = move |key: &StaleKey| {
+            let over_ns = Tier::Raw.window_end_ns(key.window).saturating_add(GRACE_NS);
+            over_ns <= clock_ns || sealing.takes(key.window)
+        };
+        let is_in_head = |key: &StaleKey| {
+            let partition = self.loaded.get(&minutes_of(key));
+            partition.is_some_and(|partition| partition.read().head.holds(key.window, key.series))
+        };
+        let evicted = self.stale.iter().take_while(|key| key.tier == Tier::Minute).copied();
+        evicted.filter(is_due).filter(move |key| !is_in_head(key))
+    }
+}
+
+impl Engine {
+    /// Makes one chunk of those of each evicted window whose time is over; the caller holds `writing`.
+    pub(crate) fn seal_evicted(&self, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
+        let evicted: Vec<StaleKey> = self.state.read().evicted(sealing).collect();
+        let mut sealed = Sealed::default();
+        for key in evicted {
+            let minutes = minutes_of(&key);
+            let Some(partition) = self.partition(minutes)? else { continue };
+            let is_gauge = partition.read().is_gauge(key.series);
+            let at = Place { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
+            self.seal(at, None, log_index, &mut sealed)?;
+            if sealed.batch.size_in_bytes() >= PIECE_BYTES {
+                self.write_sealed(&mut sealed)?;
+            }
+        }
+        self.write_sealed(&mut sealed)
+    }
+
+    fn write_sealed(&self, sealed: &mut Sealed) -> Result<(), EngineError> {
+        let Sealed { batch, marks, .. } = sealed;
+        // Until the state says otherwise, a window is stale, and its chunks are asked: all of it or one, of the same samples.
+        self.database.write_opt(std::mem::take(batch), &unlogged())?;
+        std::mem::take(marks).apply(&mut self.state.write());
+        Ok(())
+    }
+
+    /// One chunk of everything in a window of a series, unless that is too much, and its minutes; the hour must be summed up again.
+    pub(crate) fn seal(
+        &self,
+        Place { raw, window, series, is_gauge }: Place,
+        head: Option<&Frozen>,
+        log_index: u64,
+        out: &mut Sealed,
+    ) -> Result<(), EngineError> {
+        let Sealed { batch, marks, scratch } = out;
+        let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
+        let before = self.chunks_of(raw, window, series)?;
+        let stale = stale_key(raw, Tier::Minute, window, series);
+        batch.delete(stale.bytes());
+        marks.no_longer_stale.push(stale);
+        let count = samples.len() as u64 + before.iter().map(|(_, samples)| samples).sum::<u64>();
+        if count == 0 {
+            return Ok(());
+        }
+        let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::head::SAMPLE_BYTES) as u64;
+        let mut minutes = Minutes::default();
+        for (key, _) in before {
+            let of_chunk = self.samples_of(&key, window)?;
+            if stays {
+                minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
+            } else {
+                samples.append(of_chunk);
+                batch.delete(&key);
+                batch.delete(events_key(&key));
+            }
+        }
+        if !samples.is_empty() {
+            crate::head::sort_by_time(&mut samples);
+            write_chunk(raw, (window, series), log_index, &samples, scratch, batch)?;
+            minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
+        }
+        write_minutes(raw, (window, series), is_gauge, &minutes.into_windows(), batch);
+        for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
+            batch.delete(raw.head(window, series, at));
+        }
+        let hour = window / Tier::Raw.windows_in(Tier::Hour);
+        let stale = stale_key(raw, Tier::Hour, hour, series);
+        database::put(batch, &stale.bytes(), &[]);
+        marks.stale.push(stale);
+        Ok(())
+    }
+
+    /// The chunks of a window of a series: their keys, and how many samples each has.
+    pub(crate) fn chunks_of(
+        &self,
+        raw: PartitionKey,
+        window: u32,
+        series: u32,
+    ) -> Result<Vec<(Vec<u8>, u64)>, EngineError> {
+        let mut chunks = Vec::new();
+        for item in database::scan(&self.database, &raw.series_window(Section::Chunks, series, window)) {
+            let (key, value) = item?;
+            let chunk = Chunk::read(frame::open(&key, &value)?, window).ok_or_else(|| corrupt(&key))?;
+            chunks.push((key.to_vec(), chunk.samples));
+        }
+        Ok(chunks)
+    }
+
+    /// All samples of a chunk, sorted by time.
+    pub(crate) fn samples_of(&self, key: &[u8], window: u32) -> Result<Samples, EngineError> {
+        let value = self.database.get_pinned(key)?.ok_or_else(|| corrupt(key))?;
+        let chunk = Chunk::read(frame::open(key, &value)?, window).ok_or_else(|| corrupt(key))?;
+        let own = self.own_events(key, &chunk)?;
+        Ok(chunk.samples(own.as_deref()).ok_or_else(|| corrupt(key))?)
+    }
+
+    fn own_events(&self, key: &[u8], chunk: &Chunk<'_>) -> Result<Option<Vec<u8>>, EngineError> {
+        if !chunk.has_own_events() {
+            return Ok(None);
+        }
+        let key = events_key(key);
+        let missing = || Corruption { key: key.clone(), check: CorruptionCheck::Length };
+        let value = self.database.get(&key)?.ok_or_else(missing)?;
+        Ok(Some(frame::open(&key, &value)?.to_vec()))
+    }
+}
+
+/// Whether the time of a window is over: no more samples are waited for.
+pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
+    let over_ns = Tier::Raw.window_end_ns(window).saturating_add(GRACE_NS);
+    let is_late = since_ns > over_ns;
+    clock_ns >= if is_late { since_ns.saturating_add(LATE_NS) } else { over_ns }
+}
+
+/// The partition of minutes that a window of chunks is in.
+fn minutes_of(key: &StaleKey) -> PartitionKey {
+    PartitionKey::of(Tier::Minute, key.class, key.tenant, Tier::Raw.window_end_ns(key.window))
+}
+
+pub(crate) fn write_chunk(
+    raw: PartitionKey,
+    (window, series): (u32, u32),
+    log_index: u64,
+    samples: &Samples,
+    scratch: &mut Scratch,
+    batch: &mut WriteBatch,
+) -> Result<(), EngineError> {
+    let sealed = chunk::seal(samples, window, scratch)?;
+    let key = raw.chunk(Section::Chunks, series, window, log_index);
+    batch.put(&key, frame::seal(&key, &sealed.chunk));
+    if let Some(events) = sealed.events {
+        let key = raw.chunk(Section::Events, series, window, log_index);
+        batch.put(&key, frame::seal(&key, &events));
+    }
+    Ok(())
+}
+
+pub(crate) fn write_minutes(
+    raw: PartitionKey,
+    (window, series): (u32, u32),
+    is_gauge: bool,
+    minutes: &[WindowRows],
+    batch: &mut WriteBatch,
+) {
+    let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
+    let value = windows::encode(minutes, is_gauge, Tier::Raw.window_start_ns(window));
+    batch.put(&key, frame::seal(&key, &value));
+}
+
+fn corrupt(key: &[u8]) -> Corruption {
+    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
+}
