@@ -152,20 +152,20 @@ impl<'a> Ascending<'a> {
                 }
             }
             Form::Halves { low_bits, high, next } => {
-                let mut too_wide = 0;
+                // Looked at once: this is read for every row of every query.
+                let (mut ascends, mut least) = (true, *next);
                 for number in numbers.iter_mut() {
-                    too_wide |= *number >> *low_bits;
                     let value = high.take()? << *low_bits | u64::from(*number);
-                    *number = u32::try_from(value).ok()?;
+                    ascends &= least <= value;
+                    least = value + 1;
+                    *number = value as u32;
                 }
-                let (&first, &last) = (numbers.first()?, numbers.last()?);
-                // Without a branch: this is read for every row of every query.
-                let ascends = numbers.windows(2).fold(true, |ascends, pair| ascends & (pair[0] < pair[1]));
-                let is_whole = self.left > 0 || high.ends_with(last >> *low_bits);
-                if too_wide != 0 || u64::from(first) < *next || !ascends || !is_whole {
+                let is_whole = self.left > 0 || high.ends_with(*numbers.last()? >> *low_bits);
+                // They ascend: where the last fits, all do.
+                if !ascends || least > 1 << 32 || !is_whole {
                     return None;
                 }
-                *next = u64::from(last) + 1;
+                *next = least;
             }
         }
         Some(count)
