@@ -156,7 +156,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
         SelectError::BadRegex { .. } | SelectError::LeftOut { .. } | SelectError::GaugeSummed { .. } => {
             Status::invalid_argument(error.to_string())
         }
-        SelectError::TooLarge { .. } | SelectError::TooManyNodes { .. } => {
+        SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {
             Status::resource_exhausted(error.to_string())
         }
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),

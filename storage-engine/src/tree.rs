@@ -14,8 +14,9 @@ pub(crate) struct StackTree {
     detail: StackDetail,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Of kernel parts and of leaves alone, by parent and location.
+    /// Of kernel parts and of leaves alone, by parent and location; of all, once the vocabulary was another.
     children: HashMap<(u32, u32), u32, FixedState>,
+    has_all_children: bool,
     /// By node of the vocabulary, the node of its user part here; 0: none yet.
     users: Vec<u32>,
     copied: Copied,
@@ -40,21 +41,34 @@ impl StackTree {
             dictionary: Dictionary::default(),
             nodes: vec![Node { parent: ROOT, location: 0 }],
             children: HashMap::default(),
+            has_all_children: false,
             users: Vec::new(),
             copied: Copied::default(),
             generation: 0,
         }
     }
 
-    /// Goes on with the vocabulary, which may have grown; `None` if it is another than before: then the tree is begun again.
-    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Option<Naming<'a>> {
+    /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
+    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Naming<'a> {
         if self.generation != from.generation() && self.generation != 0 {
-            return None;
+            self.forget_vocabulary();
         }
         self.generation = from.generation();
         self.users.resize(from.nodes(), 0);
         let importer = Importer::resume(&from.dictionary, std::mem::take(&mut self.copied));
-        Some(Naming { from, importer, tree: self, path: Vec::new() })
+        Naming { from, importer, tree: self, path: Vec::new() }
+    }
+
+    /// From now on nodes are found by what they are.
+    fn forget_vocabulary(&mut self) {
+        self.users.clear();
+        self.copied = Copied::default();
+        if !self.has_all_children {
+            for (node, number) in self.nodes.iter().zip(0..).skip(1) {
+                self.children.entry((node.parent, node.location)).or_insert(number);
+            }
+            self.has_all_children = true;
+        }
     }
 
     fn add(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
@@ -117,7 +131,11 @@ impl Naming<'_> {
         let mut parent = if node == vocabulary::ROOT { ROOT } else { self.tree.users[node as usize] };
         while let Some(node) = self.path.pop() {
             let location = self.location(node);
-            parent = self.tree.add(parent, location)?;
+            parent = if self.tree.has_all_children {
+                self.tree.child(parent, location)?
+            } else {
+                self.tree.add(parent, location)?
+            };
             self.tree.users[node as usize] = parent;
         }
         Ok(parent)

@@ -228,6 +228,6 @@ impl Shards for NaiveNode {
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
         let (series, attribute_names) = (series.into_iter().collect(), attribute_names.into_iter().collect());
-        Ok(SeriesAnswer { series, attribute_names })
+        Ok(SeriesAnswer { series, attribute_names, ..SeriesAnswer::default() })
     }
 }
