@@ -171,3 +171,34 @@ impl Visitor for LastTime {
         Ok(Some(()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proto::{Fold, Label, LabelSet, Selection, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn groups_count_against_the_budget_and_too_many_are_refused() {
+        let fold = Fold::Sum(vec![0, 1]);
+        let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
+        let stacks = proto::StackDetail::None;
+        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks };
+        let mut groups = Groups::default();
+        let value = "x".repeat(1 << 20);
+        let group = |groups: &mut Groups, number: usize| {
+            let labels = LabelSet::new(vec![Label::new("pod", &format!("{number}{value}"))]);
+            Grouping::new(&selection, &[], &labels).group(groups, None, 0)
+        };
+        let count = limits::QUERY_GROUP_BYTES_MAX >> 20;
+        for number in 0..count - 1 {
+            assert_eq!(group(&mut groups, number), Some(number as u32));
+            assert_eq!(group(&mut groups, number), Some(number as u32), "known");
+        }
+        check_size(0, &groups).unwrap();
+        group(&mut groups, count);
+        assert!(matches!(check_size(0, &groups), Err(SelectError::TooManyGroups { .. })));
+        let cells = check_size(limits::QUERY_CELLS_MAX + 1, &Groups::default());
+        assert!(matches!(cells, Err(SelectError::TooLarge { .. })));
+    }
+}

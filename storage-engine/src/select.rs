@@ -24,8 +24,8 @@ use crate::plan::Tiers;
 use crate::read::PartReader;
 use crate::tree::StackTree;
 
-/// Stacks that are named under one hold of the vocabulary's lock: about a millisecond of the deepest ones.
-const NAMED_AT_ONCE: usize = 1024;
+/// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
+const NAMED_AT_ONCE: usize = 4096;
 
 impl Engine {
     /// Sums of samples; consistent: all of an entry or nothing of it.
@@ -281,6 +281,7 @@ impl<'a> Accumulator<'a> {
             self.totals.extend(sums.iter().map(|sum| total(sum, 0)));
             return Ok(Some(()));
         };
+        let mut nodes = Vec::new();
         for sums in sums.chunks(NAMED_AT_ONCE) {
             // The locks are let go in between: `apply` waits for them.
             let vocabulary = vocabulary.read();
@@ -288,16 +289,17 @@ impl<'a> Accumulator<'a> {
             if partition.generation != vocabulary.generation() {
                 return Ok(None);
             }
+            let pairs = sums.iter().map(|sum| partition.pairs.get_index(sum.pair as usize).copied());
+            let pairs = pairs.collect::<Option<Vec<_>>>().ok_or_else(|| {
+                let key = part.key.section(Section::Windows);
+                Corruption { key, check: CorruptionCheck::Content }
+            })?;
+            drop(partition);
             let mut naming = self.tree.resume(&vocabulary);
-            for sum in sums {
-                let dangles = || {
-                    let key = part.key.section(Section::Windows);
-                    SelectError::from(Corruption { key, check: CorruptionCheck::Content })
-                };
-                let pair = *partition.pairs.get_index(sum.pair as usize).ok_or_else(dangles)?;
-                self.totals.push(total(sum, naming.node(pair)?));
-            }
+            nodes.clear();
+            naming.name(&pairs, &mut nodes)?;
             naming.stop();
+            self.totals.extend(sums.iter().zip(&nodes).map(|(sum, &node)| total(sum, node)));
         }
         Ok(Some(()))
     }
