@@ -279,9 +279,19 @@ impl Cutter<'_> {
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {
             return;
         }
-        // The finest that still knows of this time.
-        let holds = |tier: &Tier| *tier != Tier::Raw && end_ns > self.state.horizon_ns(*tier, self.class);
-        let holder = Tier::ALL.into_iter().find(holds).unwrap_or(Tier::Day);
+        // Each tier holds what is behind its horizon and before those of finer ones.
+        let horizon_ns = |tier| self.state.horizon_ns(tier, self.class).clamp(start_ns, end_ns);
+        let (minutes_ns, hours_ns) = (horizon_ns(Tier::Minute), horizon_ns(Tier::Hour));
+        let hours_ns = hours_ns.min(minutes_ns);
+        self.add_gap(Tier::Day, start_ns, hours_ns);
+        self.add_gap(Tier::Hour, hours_ns, minutes_ns);
+        self.add_gap(Tier::Minute, minutes_ns, end_ns);
+    }
+
+    fn add_gap(&mut self, holder: Tier, start_ns: i64, end_ns: i64) {
+        if start_ns >= end_ns {
+            return;
+        }
         let finest = if self.tiers.allows(holder) { holder } else { Tier::Raw };
         match self.plan.gaps.last_mut() {
             Some(last) if (last.class, last.missing.window.end_ns, last.holder) == (self.class, start_ns, holder) => {
@@ -398,6 +408,11 @@ mod tests {
         let raw_only = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
         let Gap { holder, missing, .. } = raw_only.gaps[0];
         assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
+        // A time that two tiers hold is two.
+        state.expired.insert((Tier::Minute, 0), T0 + 10 * DAY_NS);
+        let both = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
+        let holders: Vec<_> = both.gaps.iter().map(|gap| (gap.holder, gap.missing.window.end_ns)).collect();
+        assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
         let another = super::plan(&state, 2, &[start, T0 + 30 * DAY_NS], Tiers::ALL);
         assert!(another.parts.is_empty() && another.gaps.is_empty());
     }
