@@ -154,6 +154,14 @@ pub enum SelectError {
         /// See `limits`.
         cells_max: usize,
     },
+    /// Over the memory budget of one query.
+    #[error(
+        "the labels of the answer's groups take more than {bytes_max} bytes: ask for a shorter range or group by less"
+    )]
+    TooManyGroups {
+        /// See `limits`.
+        bytes_max: usize,
+    },
     /// The range reaches behind what is kept of samples with this label or attribute.
     #[error(
         "tier {} has no {name:?}, and what is finer is kept only of times after {}: ask for a range behind that time, or \

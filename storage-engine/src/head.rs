@@ -160,9 +160,11 @@ impl Head {
         }
     }
 
-    /// The windows that have samples here, ascending, each at least once.
+    /// The windows that have samples here, ascending.
     pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
-        self.chunks.keys().map(|&(window, _)| window)
+        // From one to the next: each may have very many series.
+        let from = |from: (u32, u32)| self.chunks.range(from..).next().map(|(&(window, _), _)| window);
+        std::iter::successors(from((0, 0)), move |&window| from((window.checked_add(1)?, 0)))
     }
 
     /// Whether a series has samples here in a window.

@@ -74,20 +74,14 @@ impl Engine {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
         options.set_verify_checksums(true);
-        let mut others = Vec::new();
         let mut keys = Vec::new();
         for item in snapshot.iterator_opt(IteratorMode::Start, options) {
             let (key, value) = item?;
             match PartitionKey::of_key(&key) {
                 Some(partition) if keys.last() == Some(&partition) => {}
                 Some(partition) => keys.push(partition),
-                None => {
-                    others.push((key.clone(), frame::open(&key, &value).map(drop).map_err(|error| error.to_string())))
-                }
+                None => verified.note(&key, frame::open(&key, &value).map(drop).map_err(|error| error.to_string())),
             }
-        }
-        for (key, result) in others {
-            verified.note(&key, result);
         }
         let stale = database::read_stale(&snapshot)?;
         // Coarser ones are compared to finer ones, which come first.
@@ -128,9 +122,14 @@ impl Engine {
             Err(error) => verified.note(&key.section(Section::Dictionary), Err(error.to_string())),
         }
         let values = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+        let mut dense = Dense::default();
         for item in database::scan_at(snapshot, &key.section(Section::Windows)) {
             let (at, value) = item?;
-            let result = read_windows(&at, &value, values, &mut reading);
+            let result = read_windows(&at, &value, values, &mut reading, &mut dense);
+            if result.is_err() {
+                // What was added of the faulty one is no part of the next.
+                dense = Dense::default();
+            }
             verified.note(&at, result);
         }
         Ok(reading)
@@ -309,7 +308,13 @@ impl Reading {
 /// Marks the place of a gauge's window while it is being read.
 const GAUGE: u8 = 0x80;
 
-fn read_windows(key: &[u8], value: &[u8], values: Tier, reading: &mut Reading) -> Result<(), String> {
+fn read_windows(
+    key: &[u8],
+    value: &[u8],
+    values: Tier,
+    reading: &mut Reading,
+    dense: &mut Dense,
+) -> Result<(), String> {
     let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
     let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
     let payload = frame::open(key, value).map_err(|error| error.to_string())?;
@@ -320,9 +325,8 @@ fn read_windows(key: &[u8], value: &[u8], values: Tier, reading: &mut Reading) -
     let mut read = Vec::new();
     for StoredWindow { place, samples, total, last_ns, sums } in stored {
         let mut rows: Vec<Row> = Vec::new();
-        let mut dense = Dense::default();
         dense.resize(reading.lengths.pairs);
-        sums.add_to(&mut dense, total).ok_or("a stack is not defined")?;
+        sums.add_to(dense, total).ok_or("a stack is not defined")?;
         dense.drain(|pair, sum| rows.push((pair, sum)));
         if rows.iter().map(|row| row.1).sum::<i128>() != total {
             return Err("the total is not that of the sums".to_owned());
