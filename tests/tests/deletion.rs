@@ -62,7 +62,7 @@ fn a_selector_that_does_not_select_series_deletes_nothing_and_says_why() {
     let refusals = [
         ("process_cpu{stack_function=\"f\"}", "looks into the stacks"),
         ("rate(process_cpu[5m])", "a selector is wanted"),
-        ("{service_name=~\"(\"}", "regular expression"),
+        ("{service_name=~\"(\"}", "illegal regex"),
         ("", "query"),
     ];
     for (selector, why) in refusals {
