@@ -1,9 +1,10 @@
 # The two commands of a day are `make run` and `make test`.
-.PHONY: run build test check dist bench bench-storage bench-select help
+.PHONY: run build test soak-storage check dist bench bench-storage bench-select help
 
 help:
 	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
 	@echo "make test   everything there is, from unit tests to the browser"
+	@echo "make soak-storage  an hour or two of the storage engine against its model, power cuts and damage"
 	@echo "make build  target/release/varve, with the page in it"
 	@echo "make check  format, lints, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
@@ -19,6 +20,9 @@ build:
 
 test:
 	@scripts/test
+
+soak-storage:
+	@scripts/soak-storage
 
 check:
 	@scripts/check

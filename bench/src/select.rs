@@ -6,10 +6,11 @@ use std::time::Instant;
 use anyhow::ensure;
 use clap::Args;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
-use proto::selection::Operation;
+use proto::selection::{Operation, WindowsRead};
 use proto::{Answer, Fold, Matcher, Selection, StackDetail, TenantId};
 use serde_json::{Value, json};
 
+use crate::core_time::CoreTime;
 use crate::generator::{PERIOD_NS, PROFILE_TYPE};
 use crate::measure::quantile;
 use crate::report::{Report, rounded};
@@ -48,6 +49,8 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
+    /// Of all stacks, without naming more than their leaves: little but the merge.
+    LeafSums,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -64,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             continue;
         }
         for service in [Some(store.service.as_str()), None] {
-            for kind in [Kind::FlameGraph, Kind::SeriesByPod] {
+            for kind in [Kind::FlameGraph, Kind::SeriesByPod, Kind::LeafSums] {
                 report.add("select", measure(&store, name, span_ns, service, kind)?)?;
             }
         }
@@ -82,17 +85,22 @@ fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind:
         Ok((began.elapsed().as_secs_f64() * 1e3, answer))
     };
     let (cold_ms, _) = ask(0)?;
-    let (mut took_ms, mut samples, mut cells) = (Vec::new(), 0, 0);
+    let (mut took_ms, mut samples, mut rows, mut cells) = (Vec::new(), 0, 0, 0);
+    let mut windows_read = WindowsRead::default();
+    let core_began = CoreTime::now()?;
     for run in 1..=RUNS {
         let (ms, answer) = ask(run * SHIFT_NS)?;
         took_ms.push(ms);
         samples += answer.samples;
+        rows += answer.rows;
+        windows_read = answer.windows_read;
         cells = answer.cells.len();
         if took_ms.iter().sum::<f64>() > RUNS_MS_MAX {
             break;
         }
     }
-    let (runs, total_ms) = (took_ms.len(), took_ms.iter().sum::<f64>());
+    let core_s = core_began.elapsed()?.as_secs_f64();
+    let runs = took_ms.len();
     took_ms.sort_by(f64::total_cmp);
     Ok(json!({
         "kind": format!("{kind:?}"),
@@ -103,7 +111,16 @@ fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind:
         "p99_ms": quantile(&took_ms, 0.99),
         "runs": runs,
         "samples_mean": samples / runs as u64,
-        "samples_per_s": rounded(samples as f64 / total_ms * 1e3),
+        "core_ms_mean": rounded(core_s * 1e3 / runs as f64),
+        "samples_per_s_core": rounded(samples as f64 / core_s),
+        "rows_mean": rows / runs as u64,
+        "rows_per_s_core": rounded(rows as f64 / core_s),
+        "windows_read": {
+            "raw": windows_read.raw,
+            "1m": windows_read.minutes,
+            "1h": windows_read.hours,
+            "1d": windows_read.days,
+        },
         "cells": cells,
     }))
 }
@@ -122,6 +139,7 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
             let edges = (0..=STEPS).map(|step| start_ns + (end_ns - start_ns) * step / STEPS).collect();
             (edges, vec!["k8s_pod_name".to_owned()], StackDetail::None)
         }
+        Kind::LeafSums => (vec![start_ns, end_ns], Vec::new(), StackDetail::Leaf),
     };
     let tenant = TenantId::default_tenant();
     Selection { tenant, matchers, fold: Fold::Sum(edges), group_by, group_by_series: false, stacks }

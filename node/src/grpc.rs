@@ -1,7 +1,7 @@
 //! The same over the network: `varve.v1.Node`, for routers of other processes.
 
 use prost::Message as _;
-use proto::{Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, TenantId, Window, wire};
+use proto::{Batch, Deleted, Deletion, Matcher, Selection, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -43,10 +43,8 @@ impl wire::node_server::Node for Node {
         let matchers: Result<Vec<_>, _> = matchers.into_iter().map(Matcher::from_wire).collect();
         let matchers = matchers.map_err(|error| invalid(&error))?;
         let window = Window { start_ns, end_ns };
-        let SeriesAnswer { series, attribute_names } =
-            proto::Shards::series(self, shard, tenant, matchers, window).await?;
-        let series = series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect();
-        Ok(Response::new(wire::SeriesResponse { series, attribute_names }))
+        let answer = proto::Shards::series(self, shard, tenant, matchers, window).await?;
+        Ok(Response::new(answer.to_wire()))
     }
 
     async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {

@@ -167,7 +167,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
         | SelectError::LeftOut { .. }
         | SelectError::GaugeSummed { .. }
         | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),
-        SelectError::TooLarge { .. } | SelectError::TooManyNodes { .. } => {
+        SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {
             Status::resource_exhausted(error.to_string())
         }
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),

@@ -86,6 +86,12 @@ pub const QUERY_STEPS_MAX: i64 = 11_000;
 /// Cells (group x bucket x stack) of one answer of one shard: about 1 GiB in all representations together.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
 
+/// Bytes of the labels of one answer's groups: as many as its cells take.
+pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
+
+/// Edges of the buckets of one question, twice what routers ask for: bounds what its decoding takes to 16 MB.
+pub const QUERY_EDGES_MAX: usize = 2_000_000;
+
 /// Nodes (callers and callees) of the stacks of one answer of one shard: what [`QUERY_CELLS_MAX`] stacks of a service need,
 /// which share most of their callers, about 256 MiB.
 pub const QUERY_NODES_MAX: usize = 8_000_000;

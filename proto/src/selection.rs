@@ -4,6 +4,7 @@ use crate::batch::{deltas, from_deltas};
 use crate::definitions::DefinitionsError;
 use crate::dictionary::Dictionary;
 use crate::label::LabelSet;
+use crate::limits;
 use crate::tenant::{TenantId, TenantIdError};
 use crate::tier::Tier;
 use crate::wire;
@@ -90,9 +91,11 @@ pub struct Answer {
     pub samples: u64,
     /// Series that had any.
     pub series: u64,
+    /// Sums of stacks, and samples, that were added up for it.
+    pub rows: u64,
     /// What was read for it.
     pub windows_read: WindowsRead,
-    /// Times that are no part of the sums, ascending: no tier holds them so finely any more.
+    /// Times that are no part of the sums, ascending, though there are samples: no tier holds them so finely any more.
     pub missing: Vec<Missing>,
 }
 
@@ -137,8 +140,17 @@ impl WindowsRead {
 pub struct Missing {
     /// Which.
     pub window: Window,
-    /// The finest tier that holds it still: its edges are not on that tier's windows.
+    /// The finest tier that holds it still: its edges are not on that tier's windows. Raw samples: none can answer.
     pub finest: Tier,
+}
+
+/// A label of series that a tier has not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LeftOutLabel {
+    /// Whose windows.
+    pub tier: Tier,
+    /// Its name.
+    pub name: String,
 }
 
 /// A node of the tree of stacks; a child of the root is an outermost frame.
@@ -225,6 +237,9 @@ impl Selection {
         let unknown =
             |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown kind of fold or stack detail");
         let fold = from.fold.unwrap_or_default();
+        if fold.edge_deltas_ns.len() > limits::QUERY_EDGES_MAX {
+            return Err(SelectionError::Inconsistent("there are too many edges: ask for fewer steps"));
+        }
         let edges = from_deltas(&fold.edge_deltas_ns);
         if edges.len() < 2 || !edges.is_sorted() {
             return Err(SelectionError::Inconsistent("edges are at least two and ascend"));
@@ -311,17 +326,13 @@ impl Answer {
         let (samples, series) = (statistics.samples, statistics.series);
         let wire::SelectStatistics { raw_read, minutes_read, hours_read, days_read, .. } = statistics;
         let windows_read = WindowsRead { raw: raw_read, minutes: minutes_read, hours: hours_read, days: days_read };
-        let missing = statistics.missing.into_iter().map(missing_from_wire).collect::<Result<_, _>>()?;
-        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series, windows_read, missing })
+        let missing = statistics.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?;
+        let rows = statistics.rows;
+        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series, rows, windows_read, missing })
     }
 
     fn statistics_to_wire(&self) -> wire::SelectStatistics {
         let WindowsRead { raw, minutes, hours, days } = self.windows_read;
-        let missing = |missing: &Missing| wire::MissingTime {
-            start_ns: missing.window.start_ns,
-            end_ns: missing.window.end_ns,
-            finest_tier: missing.finest.number().into(),
-        };
         wire::SelectStatistics {
             samples: self.samples,
             series: self.series,
@@ -329,13 +340,47 @@ impl Answer {
             minutes_read: minutes,
             hours_read: hours,
             days_read: days,
-            missing: self.missing.iter().map(missing).collect(),
+            missing: self.missing.iter().map(Missing::to_wire).collect(),
+            rows: self.rows,
         }
     }
 }
 
-fn missing_from_wire(from: wire::MissingTime) -> Result<Missing, SelectionError> {
-    let tier = u8::try_from(from.finest_tier).ok().and_then(Tier::from_number);
-    let finest = tier.ok_or(SelectionError::Inconsistent("unknown tier"))?;
-    Ok(Missing { window: Window { start_ns: from.start_ns, end_ns: from.end_ns }, finest })
+impl Missing {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::MissingTime {
+        let Self { window: Window { start_ns, end_ns }, finest } = *self;
+        wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into() }
+    }
+
+    /// What was sent.
+    ///
+    /// # Errors
+    /// A tier that this version does not know.
+    pub fn from_wire(from: wire::MissingTime) -> Result<Self, SelectionError> {
+        let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
+        Ok(Self { window, finest: tier_from_wire(from.finest_tier)? })
+    }
+}
+
+impl LeftOutLabel {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::LeftOutLabel {
+        wire::LeftOutLabel { tier: self.tier.number().into(), name: self.name.clone() }
+    }
+
+    /// What was sent.
+    ///
+    /// # Errors
+    /// A tier that this version does not know.
+    pub fn from_wire(from: wire::LeftOutLabel) -> Result<Self, SelectionError> {
+        Ok(Self { tier: tier_from_wire(from.tier)?, name: from.name })
+    }
+}
+
+fn tier_from_wire(number: u32) -> Result<Tier, SelectionError> {
+    let tier = u8::try_from(number).ok().and_then(Tier::from_number);
+    tier.ok_or(SelectionError::Inconsistent("unknown tier"))
 }

@@ -8,8 +8,9 @@ use tonic::Status;
 use crate::batch::Batch;
 use crate::entry::Deletion;
 use crate::label::LabelSet;
-use crate::selection::{Answer, Matcher, Selection, Window};
+use crate::selection::{Answer, LeftOutLabel, Matcher, Missing, Selection, SelectionError, Window};
 use crate::tenant::TenantId;
+use crate::wire;
 pub use crate::wire::AdministrationTask;
 
 /// See the module. Errors are what the gRPC service answers.
@@ -58,10 +59,57 @@ pub struct Deleted {
 }
 
 /// Series that have samples in a window.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesAnswer {
     /// Sorted, each once.
     pub series: Vec<LabelSet>,
     /// Keys of sample attributes in the window's partitions, written as labels; sorted, each once.
     pub attribute_names: Vec<String>,
+    /// Times in which there are more, ascending: no tier holds them so finely any more.
+    pub missing: Vec<Missing>,
+    /// Labels that some of the series had; sorted, each once.
+    pub left_out: Vec<LeftOutLabel>,
+}
+
+impl SeriesAnswer {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::SeriesResponse {
+        wire::SeriesResponse {
+            series: self.series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect(),
+            attribute_names: self.attribute_names.clone(),
+            missing: self.missing.iter().map(Missing::to_wire).collect(),
+            left_out: self.left_out.iter().map(LeftOutLabel::to_wire).collect(),
+        }
+    }
+
+    /// What was sent.
+    ///
+    /// # Errors
+    /// [`SelectionError`] where it does not add up.
+    pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
+        Ok(Self {
+            series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
+            attribute_names: from.attribute_names,
+            missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
+            left_out: from.left_out.into_iter().map(LeftOutLabel::from_wire).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Adds what another shard has.
+    pub fn extend(&mut self, other: Self) {
+        let Self { series, attribute_names, missing, left_out } = other;
+        self.series.extend(series);
+        self.series.sort_unstable();
+        self.series.dedup();
+        self.attribute_names.extend(attribute_names);
+        self.attribute_names.sort_unstable();
+        self.attribute_names.dedup();
+        self.missing.extend(missing);
+        self.missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        self.missing.dedup();
+        self.left_out.extend(left_out);
+        self.left_out.sort_unstable();
+        self.left_out.dedup();
+    }
 }

@@ -9,8 +9,8 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, LabelSet, Matcher, Selection, SeriesAnswer, Shards,
-    TenantId, Tokens, Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, Shards, TenantId,
+    Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -73,8 +73,7 @@ impl Remote {
             end_ns: window.end_ns,
         };
         let answer = self.within(self.client().series(request)).await?.into_inner();
-        let series = answer.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
-        Ok(SeriesAnswer { series, attribute_names: answer.attribute_names })
+        SeriesAnswer::from_wire(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
     /// The answer to a call. One that was given up is cancelled; whether it had an effect is not known.
@@ -239,14 +238,8 @@ impl Nodes {
                 Link::Local(node) => node.series(shard, tenant.clone(), matchers.to_vec(), window).await,
                 Link::Remote(node) => node.series(shard, tenant, matchers, window).await,
             };
-            let answer = answer.map_err(|status| self.refused(shard, status))?;
-            all.series.extend(answer.series);
-            all.attribute_names.extend(answer.attribute_names);
+            all.extend(answer.map_err(|status| self.refused(shard, status))?);
         }
-        all.series.sort_unstable();
-        all.series.dedup();
-        all.attribute_names.sort_unstable();
-        all.attribute_names.dedup();
         Ok(all)
     }
 }

@@ -105,7 +105,8 @@ impl<'a> Chunk<'a> {
         let unit = take(&mut bytes)?;
         let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
         let events = (flags & EVENTS_HERE != 0).then_some(bytes);
-        let is_whole = flags <= EVENTS_HERE && (events.is_some() || bytes.is_empty()) && first_ns <= last_ns;
+        let is_inside = start_ns < first_ns && first_ns <= last_ns && last_ns <= Tier::Raw.window_end_ns(window);
+        let is_whole = flags <= EVENTS_HERE && (events.is_some() || bytes.is_empty()) && is_inside;
         (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, events, window })
     }
 
@@ -125,7 +126,7 @@ impl<'a> Chunk<'a> {
 
     /// Its events; `own` is their own value, where they have one.
     pub(crate) fn events<'b>(&'b self, own: Option<&'b [u8]>) -> Option<Events<'b>> {
-        Events::read(self.events.or(own)?, self.window)
+        Events::read(self.events.or(own)?, self.window, self.samples)
     }
 
     /// All its samples, sorted by time.
@@ -134,7 +135,8 @@ impl<'a> Chunk<'a> {
         let mut all = Samples::default();
         self.events(own)?.for_each_minute(&stacks, |_, _| true, |minute| all.append(minute.samples.clone()))?;
         crate::head::sort_by_time(&mut all);
-        (all.len() as u64 == self.samples).then_some(all)
+        let ends = (all.times_ns.first(), all.times_ns.last());
+        (ends == (Some(&self.first_ns), Some(&self.last_ns))).then_some(all)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::key::{self, PartitionKey, Section, StaleKey, two_numbers};
 use crate::matcher::{ReadyMatcher, on_series};
 use crate::partition::LeftOut;
 use crate::seal::{Sealing, write_chunk, write_minutes};
-use crate::windows::{self, WindowRows};
+use crate::windows::{self, Minutes, WindowRows};
 use crate::{Outcome, Position};
 
 /// What is written at once.
@@ -212,7 +212,7 @@ impl Engine {
         self.write_if_large(changes)
     }
 
-    /// A window on an edge of the time: what lies outside is one chunk then, and its minutes.
+    /// A window on an edge of the time: what lies outside stays, with its minutes.
     fn cut_window(
         &self,
         Selected { key: raw, series, is_gauge }: Selected,
@@ -220,23 +220,26 @@ impl Engine {
         deleted: Window,
         changes: &mut Changes,
     ) -> Result<(), EngineError> {
-        let (mut left, mut log_index, mut before) = (Samples::default(), 0, 0);
-        for (key, samples) in self.chunks_of(raw, window, series)? {
-            changes.batch.delete(&key);
-            changes.batch.delete(events_key(&key));
-            log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index)).max(log_index);
-            before += samples.len();
-            keep_outside(&samples, deleted, &mut left);
-        }
-        changes.samples += (before - left.len()) as u64;
-        if left.is_empty() {
-            changes.batch.delete(raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window));
-            return Ok(());
-        }
-        crate::head::sort_by_time(&mut left);
+        let mut minutes = Minutes::default();
         let Changes { batch, scratch, .. } = changes;
-        write_chunk(raw, (window, series), log_index, &left, scratch, batch)?;
-        write_minutes(raw, (window, series), is_gauge, &left, scratch, batch);
+        for (key, before) in self.chunks_of(raw, window, series)? {
+            let mut left = Samples::default();
+            keep_outside(&self.samples_of(&key, window)?, deleted, &mut left);
+            batch.delete(&key);
+            batch.delete(events_key(&key));
+            changes.samples += before - left.len() as u64;
+            if !left.is_empty() {
+                let log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index));
+                write_chunk(raw, (window, series), log_index, &left, scratch, batch)?;
+                minutes.add(windows::minutes_of(&left, window, is_gauge, scratch), is_gauge);
+            }
+        }
+        let minutes = minutes.into_windows();
+        if minutes.is_empty() {
+            batch.delete(raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window));
+        } else {
+            write_minutes(raw, (window, series), is_gauge, &minutes, batch);
+        }
         Ok(())
     }
 
@@ -256,7 +259,7 @@ impl Engine {
                 continue;
             }
             let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
-            let stored = windows::decode(frame::open(&at, &value)?, start_ns).ok_or_else(corrupt)?;
+            let stored = windows::decode(frame::open(&at, &value)?, values, window).ok_or_else(corrupt)?;
             let (count, mut left) = (stored.len(), Vec::new());
             for stored in stored {
                 let inner_ns =

@@ -9,6 +9,8 @@ use hashbrown::HashMap;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Dense {
+    /// How many there are; `narrow` and `touched` stay as long as they were ever needed.
+    slots: usize,
     narrow: Vec<i64>,
     /// What narrow slots had before they could have overflowed.
     wide: HashMap<u32, i128, FixedState>,
@@ -18,8 +20,9 @@ pub(crate) struct Dense {
 }
 
 impl Dense {
-    /// Makes room for at least so many slots; what was added stays.
+    /// From now on there are so many slots; what was added to one that stays is kept.
     pub(crate) fn resize(&mut self, slots: usize) {
+        self.slots = slots;
         if slots > self.narrow.len() {
             self.narrow.resize(slots, 0);
             self.touched.resize(slots.div_ceil(64), 0);
@@ -51,7 +54,7 @@ impl Dense {
     pub(crate) fn add(&mut self, slot: u32, value: i128) -> Option<()> {
         let reserved = self.reserve(value);
         let index = slot as usize;
-        let sum = self.narrow.get_mut(index)?;
+        let sum = self.narrow.get_mut(..self.slots)?.get_mut(index)?;
         if reserved {
             *sum += value as i64;
         } else {
@@ -64,9 +67,10 @@ impl Dense {
 
     /// Adds `values[i] * unit`, whose sum was reserved, to `slots[i]`. `None` if there is no such slot.
     pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
+        let sums = self.narrow.get_mut(..self.slots)?;
         for (&slot, &value) in slots.iter().zip(values) {
             let slot = slot as usize;
-            let sum = self.narrow.get_mut(slot)?;
+            let sum = sums.get_mut(slot)?;
             *sum = sum.wrapping_add(u64::from(value).wrapping_mul(unit).cast_signed());
             *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
         }
@@ -75,9 +79,10 @@ impl Dense {
 
     /// Adds the same value, which was reserved, to all these slots. `None` if there is no such slot.
     pub(crate) fn add_same(&mut self, slots: &[u32], value: u64) -> Option<()> {
+        let sums = self.narrow.get_mut(..self.slots)?;
         for &slot in slots {
             let slot = slot as usize;
-            let sum = self.narrow.get_mut(slot)?;
+            let sum = sums.get_mut(slot)?;
             *sum = sum.wrapping_add(value.cast_signed());
             *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
         }
@@ -121,5 +126,19 @@ mod tests {
         let (min, max) = (i128::from(i64::MIN), i128::from(i64::MAX));
         assert_eq!(got, [(0, max * 3), (1, min * 3 + max * 300), (2, 0)]);
         dense.drain(|_, _| panic!("it was emptied"));
+    }
+
+    #[test]
+    fn a_slot_of_an_earlier_larger_use_is_none() {
+        let mut dense = Dense::default();
+        dense.resize(100);
+        assert_eq!(dense.add(99, 1), Some(()));
+        dense.drain(|_, _| ());
+        dense.resize(50);
+        assert_eq!((dense.add(49, 1), dense.add(50, 1)), (Some(()), None));
+        assert_eq!((dense.add_block(&[99], &[1], 1), dense.add_same(&[50], 1)), (None, None));
+        let mut got = Vec::new();
+        dense.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(49, 1)]);
     }
 }

@@ -12,7 +12,7 @@
 //! here. Pairs, in order, are places in the list of those ends, from 1 on; 0 is the empty stacktrace.
 
 use prost::Message as _;
-use proto::{Dictionary, Importer, StackHash, wire};
+use proto::{Dictionary, Importer, StackHash, limits, wire};
 
 use crate::encoding::frame;
 use crate::encoding::packed::{BLOCK, put_block, take_block};
@@ -141,6 +141,10 @@ impl Block {
         for (place, step) in (0..).zip(steps) {
             let location = take_u32(&mut bytes).filter(|&location| (location as usize) < local.locations.len())?;
             hashes.truncate(hashes.len().checked_sub((step >> 1) as usize)?);
+            // As deep as a push may define one: without a bound, few bytes could be many copies of a long path.
+            if hashes.len() == limits::STACK_DEPTH_MAX * 2 {
+                return None;
+            }
             hashes.push(local.location_hash(location));
             nodes.push((step >> 1, location));
             if step & 1 == 1 {

@@ -9,6 +9,9 @@ pub enum EngineError {
     /// The state database failed; what it was asked to write may or may not be there.
     #[error("state database: {0}")]
     Database(#[from] rocksdb::Error),
+    /// The list of the state's files cannot be read, or not all of it is there.
+    #[error("state database: {0}")]
+    Files(#[source] std::io::Error),
     /// What was read is not what was written.
     #[error(transparent)]
     Corruption(#[from] Corruption),
@@ -150,6 +153,14 @@ pub enum SelectError {
     TooLarge {
         /// See `limits`.
         cells_max: usize,
+    },
+    /// Over the memory budget of one query.
+    #[error(
+        "the labels of the answer's groups take more than {bytes_max} bytes: ask for a shorter range or group by less"
+    )]
+    TooManyGroups {
+        /// See `limits`.
+        bytes_max: usize,
     },
     /// The range reaches behind what is kept of samples with this label or attribute.
     #[error(

@@ -1,22 +1,23 @@
 //! Gathering: what a question needs of each partition, and of the database, as of one moment.
 //!
 //! Planning and gathering take the state's lock for as long as it takes to copy references; samples of heads come in runs that
-//! never change. So a long question never holds up `apply`.
+//! never change. So a long question never holds up `apply`. Partitions are read one after another, those of the newest times
+//! first, and may be let go in between: a question holds one of them, however many it reaches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use proto::selection::{Missing, WindowsRead};
 use proto::{LabelSet, Samples, TenantId, Tier};
 
 use crate::database::Snapshot;
 use crate::engine::Engine;
-use crate::error::SelectError;
+use crate::error::{Corruption, CorruptionCheck, SelectError};
 use crate::key::PartitionKey;
 use crate::matcher::ReadyMatcher;
 use crate::partition::{LeftOut, Lengths, Partition};
 use crate::plan::{PartPlan, Plan, Tiers, plan};
-use crate::state::State;
 use crate::vocabulary::Vocabulary;
 
 /// What is asked of a tenant's data.
@@ -29,19 +30,35 @@ pub(crate) struct Question<'a> {
     pub(crate) group_by: &'a [String],
     /// Series are told apart by all labels.
     pub(crate) by_series: bool,
-    /// Gauges are summed, which their windows cannot answer.
-    pub(crate) adds: bool,
-    /// A series that cannot match in one partition still says that its last point is there.
-    pub(crate) needs_last: bool,
+    /// What is made of the samples of a series.
+    pub(crate) asks: Asks,
     pub(crate) tiers: Tiers,
 }
 
-/// Everything as of one moment, oldest partition first.
+/// What a question makes of the samples of a series, which decides which windows can answer it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// Whether there are any.
+    Any,
+    /// Their sums: windows of gauges have none.
+    Sums,
+    /// The last ones: of windows, only those of gauges have them. A series that cannot match in one partition still says that
+    /// its last point is there.
+    Last,
+}
+
+/// What is read of, beside the partitions.
 pub(crate) struct View<'a> {
-    pub(crate) plan: Plan,
-    pub(crate) parts: Vec<PartView>,
     pub(crate) vocabulary: Option<Arc<RwLock<Vocabulary>>>,
     pub(crate) snapshot: Snapshot<'a>,
+}
+
+/// Everything as of one moment.
+pub(crate) struct Moment<'a> {
+    pub(crate) plan: Plan,
+    /// Those with a head: the samples in it are of this moment, too.
+    with_heads: BTreeMap<PartitionKey, PartView>,
+    pub(crate) view: View<'a>,
 }
 
 /// What was gathered of one partition.
@@ -63,141 +80,209 @@ pub(crate) struct SeriesView {
     pub(crate) head: Vec<Arc<Samples>>,
 }
 
+/// What answers a question, partition by partition.
+pub(crate) trait Work {
+    /// `None` if the partition was dropped meanwhile, so that its numbers mean nothing any more.
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError>;
+
+    /// Whether the answer lacks samples of this series of times up to `end_ns`, should there be any that were not read.
+    fn lacks(&self, labels: &LabelSet, end_ns: i64) -> bool;
+}
+
+/// What was read for an answer, and what could not be.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) windows_read: WindowsRead,
+    /// Ascending.
+    pub(crate) missing: Vec<Missing>,
+}
+
 /// Why tiers cannot answer.
-enum Conflict {
+pub(crate) enum Conflict {
     /// One lacks a label or attribute.
     LeftOut(Tier, String),
+    /// Windows of a gauge are no sums.
     Gauge,
+    /// Windows of anything else know no last point.
+    NoGauge,
+}
+
+/// How far partitions were read.
+enum Progress {
+    All,
+    Conflict(Conflict),
+    /// One was dropped meanwhile, and its files, which no snapshot keeps, may have gone before all was read.
+    Dropped,
 }
 
 impl Engine {
-    /// What `work` makes of the view that answers a question exactly.
-    pub(crate) fn read<T>(
+    /// What answers a question exactly, and what it lacks.
+    pub(crate) fn read<W: Work>(
         &self,
         question: &Question<'_>,
-        work: impl Fn(&View<'_>) -> Result<T, SelectError>,
-    ) -> Result<T, SelectError> {
+        new: impl Fn() -> W,
+    ) -> Result<(W, Found), SelectError> {
         let (mut tiers, mut refused) = (question.tiers, None);
         loop {
-            let view = self.view(question, tiers)?;
-            if let Some(conflict) = view.conflict(question) {
-                tiers = match &conflict {
-                    Conflict::LeftOut(tier, _) => tiers.without(*tier),
-                    Conflict::Gauge => Tiers::RAW,
-                };
-                refused = Some(conflict);
-                continue;
+            let mut moment = self.moment(question, tiers)?;
+            // Only what is looked for before may be elsewhere in what was read.
+            if question.asks != Asks::Last
+                && let Some(conflict) = &refused
+            {
+                let missing = self.lacking(question, &moment, |_, _| true)?;
+                refuse(conflict, &missing)?;
             }
-            if let (Some(conflict), Some(missing)) = (&refused, view.plan.missing.last()) {
-                let horizon_ns = missing.window.end_ns;
-                return Err(match conflict {
-                    Conflict::LeftOut(tier, name) => {
-                        SelectError::LeftOut { tier: *tier, name: name.clone(), horizon_ns }
-                    }
-                    Conflict::Gauge => SelectError::GaugeSummed { horizon_ns },
-                });
+            let mut work = new();
+            let read = self.read_parts(question, &mut moment, &mut work);
+            match read? {
+                Progress::Dropped => continue,
+                Progress::Conflict(conflict) => {
+                    tiers = match &conflict {
+                        Conflict::LeftOut(tier, _) => tiers.without(*tier),
+                        Conflict::Gauge | Conflict::NoGauge => Tiers::RAW,
+                    };
+                    refused = Some(conflict);
+                    continue;
+                }
+                Progress::All => {}
             }
-            let result = work(&view);
-            let state = self.state.read();
-            if view.parts.iter().all(|part| part.exists(&state)) {
-                return result;
+            let missing = self.lacking(question, &moment, |labels, end_ns| work.lacks(labels, end_ns))?;
+            if let Some(conflict) = &refused {
+                refuse(conflict, &missing)?;
             }
-            // One was dropped meanwhile, and its files, which no snapshot keeps, may have gone before all was read.
+            return Ok((work, Found { windows_read: moment.plan.windows_read, missing }));
         }
     }
 
-    fn view(&self, question: &Question<'_>, tiers: Tiers) -> Result<View<'_>, SelectError> {
-        let mut held = BTreeMap::new();
-        loop {
-            let mut unloaded = Vec::new();
-            {
-                let state = self.state.read();
-                let tenant = state.tenants.get(question.tenant).copied();
-                let plan = tenant.map(|tenant| plan(&state, tenant, question.edges, tiers)).unwrap_or_default();
-                let missing = plan.parts.keys().filter(|key| !state.loaded.contains_key(key));
-                unloaded.extend(missing.copied());
-                if unloaded.is_empty() {
-                    let part = |(key, plan): (&PartitionKey, &PartPlan)| {
-                        let partition = Arc::clone(state.loaded.get(key)?);
-                        Some(gather(*key, partition, plan.clone(), question))
-                    };
-                    let parts = plan.parts.iter().filter_map(part).collect();
-                    let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
-                    return Ok(View { parts, plan, vocabulary, snapshot: self.database.snapshot() });
-                }
+    fn moment(&self, question: &Question<'_>, tiers: Tiers) -> Result<Moment<'_>, SelectError> {
+        let state = self.state.read();
+        let tenant = state.tenants.get(question.tenant).copied();
+        let plan = tenant.map(|tenant| plan(&state, tenant, question.edges, tiers)).unwrap_or_default();
+        let mut with_heads = BTreeMap::new();
+        for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
+            if !state.existing.contains(key) {
+                // It would be looked for again and again.
+                let key = key.in_tier(Tier::Raw).prefix();
+                return Err(Corruption { key, check: CorruptionCheck::Content }.into());
             }
-            // Loading reads the disk, so it is done without the lock; what is held is not let go.
-            for key in unloaded {
-                held.insert(key, self.partition(key)?);
+            if let Some(partition) = state.loaded.get(key).filter(|partition| !partition.read().head.is_empty()) {
+                with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), question));
             }
         }
+        let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
+        let view = View { vocabulary, snapshot: self.database.snapshot() };
+        Ok(Moment { plan, with_heads, view })
+    }
+
+    fn read_parts(
+        &self,
+        question: &Question<'_>,
+        moment: &mut Moment<'_>,
+        work: &mut impl Work,
+    ) -> Result<Progress, SelectError> {
+        let mut newest_first: Vec<PartitionKey> = moment.plan.parts.keys().copied().collect();
+        newest_first.sort_by_key(|key| std::cmp::Reverse(moment.plan.parts[key].end_ns(key.tier)));
+        let result = self.read_each(question, moment, work, &newest_first);
+        let state = self.state.read();
+        let exists = |key: &PartitionKey| {
+            let has_raw = moment.plan.parts.get(key).is_some_and(|part| !part.raw.is_empty());
+            state.existing.contains(key) && (!has_raw || state.existing.contains(&key.in_tier(Tier::Raw)))
+        };
+        if newest_first.iter().all(exists) { result } else { Ok(Progress::Dropped) }
+    }
+
+    fn read_each(
+        &self,
+        question: &Question<'_>,
+        moment: &mut Moment<'_>,
+        work: &mut impl Work,
+        keys: &[PartitionKey],
+    ) -> Result<Progress, SelectError> {
+        for key in keys {
+            let part = match moment.with_heads.remove(key) {
+                Some(part) => part,
+                None => {
+                    let Some(partition) = self.partition(*key)? else { return Ok(Progress::Dropped) };
+                    moment.view.vocabulary = Some(self.vocabulary(key.tenant));
+                    let plan = moment.plan.parts.get(key).cloned().unwrap_or_default();
+                    // What was in the head at that moment was not loaded, so there was none.
+                    let mut part = gather(*key, partition, plan, question);
+                    part.series.iter_mut().for_each(|series| series.head.clear());
+                    part
+                }
+            };
+            if let Some(conflict) = part.conflict(question) {
+                return Ok(Progress::Conflict(conflict));
+            }
+            if work.add(&moment.view, &part)?.is_none() {
+                return Ok(Progress::Dropped);
+            }
+        }
+        Ok(Progress::All)
     }
 }
 
-impl View<'_> {
-    fn conflict(&self, question: &Question<'_>) -> Option<Conflict> {
-        let names = || question.matchers.iter().map(|matcher| &matcher.name).chain(question.group_by);
-        for part in self.parts.iter().filter(|part| !part.plan.windows.is_empty() && !part.series.is_empty()) {
-            if question.adds && part.series.iter().any(|series| series.is_gauge) {
-                return Some(Conflict::Gauge);
-            }
-            let lacks = |name: &str| part.series.iter().any(|series| series.labels.get(name).is_empty());
-            let partition = part.partition.read();
-            let tier = part.key.tier;
-            let attribute = |name: &&String| partition.is_attribute(name) && lacks(name);
-            if let Some(name) = names().find(attribute) {
-                return Some(Conflict::LeftOut(tier, name.clone()));
-            }
-            for left_out in partition.left_out() {
-                let conflicting = match left_out {
-                    LeftOut::Label(name) if question.by_series => Some(name),
-                    LeftOut::Label(name) => names().find(|asked| *asked == name),
-                    LeftOut::Attribute(name) => names().find(|asked| *asked == name && lacks(name)),
-                };
-                if let Some(name) = conflicting {
-                    return Some(Conflict::LeftOut(tier, name.clone()));
-                }
-            }
-        }
-        // Where no series is left because of the label that a tier has not, it has to be said, too.
-        for part in self.parts.iter().filter(|part| !part.plan.windows.is_empty() && part.series.is_empty()) {
-            let partition = part.partition.read();
-            let asked = |name: &String| question.matchers.iter().any(|matcher| &matcher.name == name);
-            for left_out in partition.left_out() {
-                if let LeftOut::Label(name) = left_out
-                    && asked(name)
-                {
-                    return Some(Conflict::LeftOut(part.key.tier, name.clone()));
-                }
-            }
-        }
-        None
+fn refuse(conflict: &Conflict, missing: &[Missing]) -> Result<(), SelectError> {
+    let Some(horizon_ns) = missing.iter().map(|missing| missing.window.end_ns).max() else { return Ok(()) };
+    match conflict {
+        Conflict::LeftOut(tier, name) => Err(SelectError::LeftOut { tier: *tier, name: name.clone(), horizon_ns }),
+        Conflict::Gauge => Err(SelectError::GaugeSummed { horizon_ns }),
+        // What is missing is told.
+        Conflict::NoGauge => Ok(()),
     }
 }
 
 impl PartView {
-    fn exists(&self, state: &State) -> bool {
-        let raw_exists = self.plan.raw.is_empty() || state.existing.contains(&self.key.in_tier(Tier::Raw));
-        raw_exists && state.existing.contains(&self.key)
+    fn conflict(&self, question: &Question<'_>) -> Option<Conflict> {
+        if self.plan.windows.is_empty() {
+            return None;
+        }
+        let partition = self.partition.read();
+        let tier = self.key.tier;
+        if self.series.is_empty() {
+            // Where no series is left because of the label that a tier has not, it has to be said, too.
+            let asked = |name: &&String| question.matchers.iter().any(|matcher| matcher.name == **name);
+            let mut labels = partition.left_out().filter_map(LeftOut::label);
+            return labels.find(asked).map(|name| Conflict::LeftOut(tier, name.clone()));
+        }
+        match question.asks {
+            Asks::Sums if self.series.iter().any(|series| series.is_gauge) => return Some(Conflict::Gauge),
+            Asks::Last if self.series.iter().any(|series| !series.is_gauge) => return Some(Conflict::NoGauge),
+            _ => {}
+        }
+        let names = || question.matchers.iter().map(|matcher| &matcher.name).chain(question.group_by);
+        let lacks = |name: &str| self.series.iter().any(|series| series.labels.get(name).is_empty());
+        let attribute = |name: &&String| partition.is_attribute(name) && lacks(name);
+        if let Some(name) = names().find(attribute) {
+            return Some(Conflict::LeftOut(tier, name.clone()));
+        }
+        let conflicting = |left_out: &LeftOut| match left_out {
+            LeftOut::Label(name) if question.by_series => Some(name.clone()),
+            LeftOut::Label(name) => names().find(|asked| *asked == name).cloned(),
+            LeftOut::Attribute(name) => names().find(|asked| *asked == name && lacks(name)).cloned(),
+        };
+        partition.left_out().find_map(conflicting).map(|name| Conflict::LeftOut(tier, name))
     }
 }
 
-fn gather(key: PartitionKey, partition: Arc<RwLock<Partition>>, plan: PartPlan, question: &Question<'_>) -> PartView {
+/// What a question needs of a partition.
+pub(crate) fn gather(
+    key: PartitionKey,
+    partition: Arc<RwLock<Partition>>,
+    plan: PartPlan,
+    question: &Question<'_>,
+) -> PartView {
     let inner = partition.read();
     let is_attribute = |name: &str| {
-        question.needs_last
+        question.asks == Asks::Last
             || inner.is_attribute(name)
             || inner.left_out().any(|left_out| matches!(left_out, LeftOut::Attribute(of) if of == name))
     };
     let mut series: Vec<SeriesView> = Vec::new();
     for number in inner.index.matching(question.matchers, is_attribute) {
         let Some((_, labels)) = inner.series.get_index(number as usize) else { continue };
-        series.push(SeriesView {
-            number,
-            labels: Arc::clone(labels),
-            is_gauge: inner.is_gauge(number),
-            head: Vec::new(),
-        });
+        let is_gauge = inner.is_gauge(number);
+        series.push(SeriesView { number, labels: Arc::clone(labels), is_gauge, head: Vec::new() });
     }
     if let (Some(first), Some(last)) = (plan.raw.first(), plan.raw.last()) {
         let windows = Tier::Raw.window_of(first.start_ns.saturating_add(1))..=Tier::Raw.window_of(last.end_ns);
@@ -206,7 +291,8 @@ fn gather(key: PartitionKey, partition: Arc<RwLock<Partition>>, plan: PartPlan, 
             let Ok(place) = series.binary_search_by_key(&number, |series| series.number) else { continue };
             let asked = |run: &&Arc<Samples>| {
                 let (Some(&from), Some(&to)) = (run.times_ns.first(), run.times_ns.last()) else { return false };
-                plan.raw.iter().any(|interval| interval.start_ns < to && from <= interval.end_ns)
+                let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
+                interval.is_some_and(|interval| interval.start_ns < to)
             };
             series[place].head.extend(runs.iter().filter(asked).map(Arc::clone));
         }

@@ -13,7 +13,33 @@ use crate::partition::{Partition, dense};
 use crate::vocabulary::Vocabulary;
 
 /// All groups of an answer.
-pub(crate) type Groups = IndexSet<LabelSet, FixedState>;
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    sets: IndexSet<LabelSet, FixedState>,
+    bytes: usize,
+}
+
+impl Groups {
+    fn number(&mut self, labels: LabelSet) -> u32 {
+        // A slot of a table beside what it holds.
+        let bytes = labels.memory_bytes() + 64;
+        let (number, is_new) = self.sets.insert_full(labels);
+        if is_new {
+            self.bytes += bytes;
+        }
+        dense(number)
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// By number.
+    pub(crate) fn into_sets(self) -> Vec<LabelSet> {
+        self.sets.into_iter().collect()
+    }
+}
 
 /// What attribute sets stand for.
 pub(crate) type Names<'a> = (&'a Arc<RwLock<Vocabulary>>, &'a Arc<RwLock<Partition>>);
@@ -75,7 +101,7 @@ impl<'a> Grouping<'a> {
         let group = matches.then(|| {
             let from_samples = self.from_samples.iter().map(|&name| Label::new(name, &value(name)));
             let labels = LabelSet::new(self.from_series.iter().cloned().chain(from_samples).collect());
-            dense(groups.insert_full(labels).0)
+            groups.number(labels)
         });
         self.known.insert(attribute_set, group);
         group

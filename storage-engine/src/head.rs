@@ -13,6 +13,9 @@ use proto::{Samples, Tier};
 /// A run with fewer samples grows.
 const RUN_SAMPLES: usize = 256;
 
+/// A sample in memory.
+pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
+
 /// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
 const CHUNK_BYTES: usize = 240;
 /// What a run takes beside its samples: itself, and the allocator's part of its columns.
@@ -157,9 +160,11 @@ impl Head {
         }
     }
 
-    /// The windows that have samples here, ascending, each at least once.
+    /// The windows that have samples here, ascending.
     pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
-        self.chunks.keys().map(|&(window, _)| window)
+        // From one to the next: each may have very many series.
+        let from = |from: (u32, u32)| self.chunks.range(from..).next().map(|(&(window, _), _)| window);
+        std::iter::successors(from((0, 0)), move |&window| from((window.checked_add(1)?, 0)))
     }
 
     /// Whether a series has samples here in a window.

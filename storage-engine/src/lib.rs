@@ -8,7 +8,7 @@
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
 //! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
-//! windows of all tiers) → `plan`, `gather`, `read`, `select`, `series` (from windows to answers) →
+//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `series`, `lacking` (from windows to answers) →
 //! `space`, `settle`, `statistics`, `verify`, `snapshot`.
 
 use std::path::PathBuf;
@@ -16,9 +16,11 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use proto::Tier;
 
+mod adders;
 mod append;
 mod batch_ids;
 mod chunk;
+mod cursor;
 mod database;
 mod delete;
 mod dense;
@@ -35,6 +37,8 @@ mod head;
 mod head_block;
 mod key;
 mod label_index;
+mod lacking;
+mod manifest;
 mod matcher;
 mod partition;
 mod plan;

@@ -10,13 +10,13 @@ use crate::error::SelectError;
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// One matcher, its regular expression compiled.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReadyMatcher {
     pub(crate) name: String,
     test: Test,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Test {
     Equal(String),
     NotEqual(String),

@@ -46,6 +46,16 @@ pub(crate) enum LeftOut {
     Attribute(String),
 }
 
+impl LeftOut {
+    /// The name of a label.
+    pub(crate) fn label(&self) -> Option<&String> {
+        match self {
+            Self::Label(name) => Some(name),
+            Self::Attribute(_) => None,
+        }
+    }
+}
+
 /// How many of each there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lengths {

@@ -44,8 +44,26 @@ pub(crate) struct Plan {
     /// Never of raw samples: those are in the partition of their minutes.
     pub(crate) parts: BTreeMap<PartitionKey, PartPlan>,
     pub(crate) windows_read: WindowsRead,
-    /// Times that no tier holds so finely.
-    pub(crate) missing: Vec<Missing>,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+/// A time that no tier holds so finely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gap {
+    pub(crate) class: u8,
+    /// The finest tier that holds it at all.
+    pub(crate) holder: Tier,
+    /// What is said of it: of the holder, or, where that may not answer, of raw samples.
+    pub(crate) missing: Missing,
+}
+
+impl PartPlan {
+    /// The end of the last time that is read of a partition of this tier.
+    pub(crate) fn end_ns(&self, tier: Tier) -> i64 {
+        let raw = self.raw.last().map(|interval| interval.end_ns);
+        let windows = self.windows.last().map(|run| tier.window_start_ns(run.end));
+        raw.max(windows).unwrap_or(i64::MIN)
+    }
 }
 
 /// Tiers that may answer; raw samples always may.
@@ -78,13 +96,29 @@ pub(crate) fn plan(state: &State, tenant: u32, edges: &[i64], tiers: Tiers) -> P
         let start_ns = keys.iter().map(|key| key.start_ns()).min().unwrap_or_default();
         let end_ns = keys.iter().map(|key| key.end_ns()).max().unwrap_or_default();
         let stale = Stale::of(state, tenant, class);
+        let times = times_of(&keys);
         let mut cutter =
-            Cutter { state, class, tenant, tiers, stale, keys: keys.into_iter().collect(), plan: &mut plan };
+            Cutter { state, class, tenant, tiers, stale, times, keys: keys.into_iter().collect(), plan: &mut plan };
         for (bucket, edge) in (0..).zip(edges.windows(2)) {
             cutter.cut(Tier::Day, edge[0].max(start_ns), edge[1].min(end_ns), bucket);
         }
     }
     plan
+}
+
+/// All times of which there are windows, ascending and apart.
+fn times_of(keys: &[PartitionKey]) -> Vec<(i64, i64)> {
+    let with_windows = keys.iter().filter(|key| key.tier != Tier::Raw);
+    let mut spans: Vec<(i64, i64)> = with_windows.map(|key| (key.start_ns(), key.end_ns())).collect();
+    spans.sort_unstable();
+    let mut times: Vec<(i64, i64)> = Vec::new();
+    for (start_ns, end_ns) in spans {
+        match times.last_mut() {
+            Some(last) if start_ns <= last.1 => last.1 = last.1.max(end_ns),
+            _ => times.push((start_ns, end_ns)),
+        }
+    }
+    times
 }
 
 /// Windows of each tier that are not exact.
@@ -126,13 +160,17 @@ impl Stale {
         stale
     }
 
-    fn has(&self, tier: Tier, window: u32) -> bool {
-        match tier {
-            Tier::Raw => false,
-            Tier::Minute => self.chunks.contains(&(window / Tier::Minute.windows_in(Tier::Raw))),
-            Tier::Hour => self.hours.contains(&window),
-            Tier::Day => self.days.contains(&window),
-        }
+    /// From this window on, the first that is not exact and the first behind it that is, if there are any.
+    fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
+        let (windows, of_tier) = match tier {
+            Tier::Raw => return None,
+            Tier::Minute => (&self.chunks, i64::from(Tier::Minute.windows_in(Tier::Raw))),
+            Tier::Hour => (&self.hours, 1),
+            Tier::Day => (&self.days, 1),
+        };
+        let first = u32::try_from(from.div_euclid(of_tier).max(0)).ok()?;
+        let stale = i64::from(*windows.range(first..).next()?);
+        Some(((stale * of_tier).max(from), (stale + 1) * of_tier))
     }
 }
 
@@ -142,6 +180,8 @@ struct Cutter<'a> {
     tenant: u32,
     tiers: Tiers,
     stale: Stale,
+    /// Of which there are windows.
+    times: Vec<(i64, i64)>,
     keys: BTreeSet<PartitionKey>,
     plan: &'a mut Plan,
 }
@@ -164,9 +204,7 @@ impl Cutter<'_> {
         self.cut(finer, start_ns, first * width_ns, bucket);
         let mut next = first;
         while next < end {
-            let is_exact = self.is_exact(tier, next);
-            let run = (next..end).take_while(|&window| self.is_exact(tier, window) == is_exact).count();
-            let behind = next + i64::try_from(run).unwrap_or(1).max(1);
+            let (is_exact, behind) = self.run(tier, next, end);
             if is_exact {
                 self.add_windows(tier, next, behind, bucket);
             } else {
@@ -177,9 +215,18 @@ impl Cutter<'_> {
         self.cut(finer, end * width_ns, end_ns, bucket);
     }
 
-    fn is_exact(&self, tier: Tier, window: i64) -> bool {
-        let Ok(window) = u32::try_from(window) else { return false };
-        !self.stale.has(tier, window) && tier.window_end_ns(window) > self.state.horizon_ns(tier, self.class)
+    /// Whether a window is exact, and up to where all behind it are likewise: none of a year's minutes is looked at alone.
+    fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
+        // A horizon is the end of a partition, so of a window.
+        let kept = self.state.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
+        if window < kept {
+            return (false, kept.min(end));
+        }
+        match self.stale.next(tier, window) {
+            Some((stale, behind)) if stale == window => (false, behind.min(end)),
+            Some((stale, _)) => (true, stale.min(end)),
+            None => (true, end),
+        }
     }
 
     fn add_windows(&mut self, tier: Tier, first: i64, end: i64, bucket: u32) {
@@ -228,16 +275,32 @@ impl Cutter<'_> {
 
     /// Nothing is missing where no tier has anything.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
-        let has_any = self.keys.iter().any(|key| key.tier != Tier::Raw && key.overlaps(start_ns, end_ns));
-        if !has_any || start_ns >= end_ns {
+        let from = self.times.partition_point(|times| times.1 <= start_ns);
+        if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {
             return;
         }
-        // The finest that still knows of this time.
-        let holds = |tier: &Tier| *tier != Tier::Raw && end_ns > self.state.horizon_ns(*tier, self.class);
-        let finest = Tier::ALL.into_iter().find(holds).unwrap_or(Tier::Day);
-        match self.plan.missing.last_mut() {
-            Some(last) if last.window.end_ns == start_ns && last.finest == finest => last.window.end_ns = end_ns,
-            _ => self.plan.missing.push(Missing { window: Window { start_ns, end_ns }, finest }),
+        // Each tier holds what is behind its horizon and before those of finer ones.
+        let horizon_ns = |tier| self.state.horizon_ns(tier, self.class).clamp(start_ns, end_ns);
+        let (minutes_ns, hours_ns) = (horizon_ns(Tier::Minute), horizon_ns(Tier::Hour));
+        let hours_ns = hours_ns.min(minutes_ns);
+        self.add_gap(Tier::Day, start_ns, hours_ns);
+        self.add_gap(Tier::Hour, hours_ns, minutes_ns);
+        self.add_gap(Tier::Minute, minutes_ns, end_ns);
+    }
+
+    fn add_gap(&mut self, holder: Tier, start_ns: i64, end_ns: i64) {
+        if start_ns >= end_ns {
+            return;
+        }
+        let finest = if self.tiers.allows(holder) { holder } else { Tier::Raw };
+        match self.plan.gaps.last_mut() {
+            Some(last) if (last.class, last.missing.window.end_ns, last.holder) == (self.class, start_ns, holder) => {
+                last.missing.window.end_ns = end_ns;
+            }
+            _ => {
+                let missing = Missing { window: Window { start_ns, end_ns }, finest };
+                self.plan.gaps.push(Gap { class: self.class, holder, missing });
+            }
         }
     }
 }
@@ -303,7 +366,7 @@ mod tests {
             let wanted: BTreeMap<u32, Vec<(i64, i64)>> =
                 (0..).zip(edges.windows(2)).map(|(bucket, edge)| (bucket, vec![(edge[0], edge[1])])).collect();
             prop_assert_eq!(covered(&plan), wanted);
-            prop_assert!(plan.missing.is_empty());
+            prop_assert!(plan.gaps.is_empty());
             let read = &plan.windows_read;
             if stale.is_empty() {
                 let buckets = edges.len() as u64 - 1;
@@ -340,11 +403,17 @@ mod tests {
         let plan = plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::ALL);
         let hour_end = T0 + DAY_NS + Tier::Hour.window_ns();
         let missing = Missing { window: Window { start_ns: start, end_ns: hour_end }, finest: Tier::Hour };
-        assert_eq!(plan.missing, [missing]);
+        assert_eq!(plan.gaps, [Gap { class: 0, holder: Tier::Hour, missing }]);
         assert_eq!((plan.windows_read.hours, plan.windows_read.days), (23, 28));
         let raw_only = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
-        assert_eq!(raw_only.missing[0].window.end_ns, T0 + 20 * DAY_NS);
+        let Gap { holder, missing, .. } = raw_only.gaps[0];
+        assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
+        // A time that two tiers hold is two.
+        state.expired.insert((Tier::Minute, 0), T0 + 10 * DAY_NS);
+        let both = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
+        let holders: Vec<_> = both.gaps.iter().map(|gap| (gap.holder, gap.missing.window.end_ns)).collect();
+        assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
         let another = super::plan(&state, 2, &[start, T0 + 30 * DAY_NS], Tiers::ALL);
-        assert!(another.parts.is_empty() && another.missing.is_empty());
+        assert!(another.parts.is_empty() && another.gaps.is_empty());
     }
 }

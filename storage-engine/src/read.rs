@@ -1,11 +1,11 @@
-//! Reading one series of a partition, as planned: sums of windows, and raw samples at the edges.
+//! Reading series of a partition, as planned: sums of windows, and raw samples at the edges.
 
 use std::ops::Range;
 
 use proto::{Samples, Tier};
-use rocksdb::ReadOptions;
 
 use crate::chunk::Chunk;
+use crate::cursor::Cursor;
 use crate::database::Snapshot;
 use crate::encoding::frame;
 use crate::encoding::sums::Sums;
@@ -13,13 +13,23 @@ use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::flush::events_key;
 use crate::gather::{PartView, SeriesView};
 use crate::key::{PartitionKey, Section, two_numbers};
-use crate::plan::{Interval, WindowRun};
+use crate::plan::Interval;
 use crate::windows::{self, StoredWindow};
+
+/// What is needed of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Nothing,
+    /// Its sums are enough.
+    Sums,
+    /// Its samples, one by one.
+    Samples,
+}
 
 /// Who reads.
 pub(crate) trait Visitor {
-    /// Whether chunks that lie in one bucket are read as sums, or sample by sample.
-    fn takes_sums(&self) -> bool;
+    /// What is needed of a chunk whose first and last samples are of these times, all of them in one bucket.
+    fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
 
     /// Nothing more is needed.
     fn is_done(&self) -> bool {
@@ -43,29 +53,117 @@ pub(crate) struct ReadSums<'a> {
     pub(crate) sums: Sums<'a>,
 }
 
-/// Reads everything that is planned of a series.
-pub(crate) fn read_series(
-    snapshot: &Snapshot<'_>,
-    part: &PartView,
-    series: &SeriesView,
-    visitor: &mut impl Visitor,
-) -> Result<(), SelectError> {
-    read_head(part, series, visitor)?;
-    if !part.plan.windows.is_empty() && !visitor.is_done() {
-        read_windows(snapshot, part, series, visitor)?;
-    }
-    if !part.plan.raw.is_empty() && !visitor.is_done() {
-        read_chunks(snapshot, part, series, visitor)?;
-    }
-    Ok(())
+/// Reads one series of a partition after another; cheapest in the order of their numbers.
+pub(crate) struct PartReader<'a> {
+    snapshot: &'a Snapshot<'a>,
+    part: &'a PartView,
+    windows: Cursor<'a>,
+    chunks: Cursor<'a>,
 }
 
-fn read_head(part: &PartView, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
-    for run in &series.head {
-        let broken = || corrupt(&part.key.in_tier(Tier::Raw).section(Section::Head));
-        visit_sorted(&part.plan.raw, run, 0..run.len(), visitor)?.ok_or_else(broken)?;
+impl<'a> PartReader<'a> {
+    pub(crate) fn new(snapshot: &'a Snapshot<'a>, part: &'a PartView) -> Self {
+        let raw = part.key.in_tier(Tier::Raw);
+        Self {
+            snapshot,
+            part,
+            windows: Cursor::new(snapshot, part.key.section(Section::Windows)),
+            chunks: Cursor::new(snapshot, raw.section(Section::Chunks)),
+        }
     }
-    Ok(())
+
+    /// Reads everything that is planned of a series.
+    pub(crate) fn read(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
+        for run in &series.head {
+            let broken = || corrupt(&self.part.key.in_tier(Tier::Raw).section(Section::Head));
+            visit_sorted(&self.part.plan.raw, run, 0..run.len(), visitor)?.ok_or_else(broken)?;
+        }
+        if !visitor.is_done() {
+            self.read_windows(series, visitor)?;
+        }
+        if !visitor.is_done() {
+            self.read_chunks(series, visitor)?;
+        }
+        Ok(())
+    }
+
+    fn read_windows(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
+        // Minutes are stored by the window of their chunk.
+        let PartView { key: part, plan, .. } = self.part;
+        let values = if part.tier == Tier::Minute { Tier::Raw } else { part.tier };
+        let per_value = part.tier.windows_in(values);
+        let key_of = |window: u32| part.series_window(Section::Windows, series.number, window / per_value);
+        let mut runs = plan.windows.as_slice();
+        let Some(first) = runs.first() else { return Ok(()) };
+        self.windows.seek(&key_of(first.first));
+        while let Some((key, value)) = self.windows.item()? {
+            let (number, value_window) = numbers_of(key)?;
+            let window = value_window.saturating_mul(per_value);
+            runs = &runs[runs.partition_point(|run| run.end <= window)..];
+            let Some(run) = runs.first().filter(|_| number == series.number) else { return Ok(()) };
+            if run.first >= window.saturating_add(per_value) {
+                let next = key_of(run.first);
+                self.windows.seek(&next);
+                continue;
+            }
+            let stored = windows::decode(frame::open(key, value)?, values, value_window);
+            for stored in stored.ok_or_else(|| corrupt(key))? {
+                let window = window.saturating_add(stored.place.into());
+                let run = runs.get(runs.partition_point(|run| run.end <= window)).filter(|run| run.first <= window);
+                if let Some(run) = run {
+                    let StoredWindow { samples, total, last_ns, sums, .. } = stored;
+                    let read = ReadSums { samples, total, last_ns, sums };
+                    visitor.sums(run.bucket, &read)?.ok_or_else(|| corrupt(key))?;
+                    if visitor.is_done() {
+                        return Ok(());
+                    }
+                }
+            }
+            self.windows.next();
+        }
+        Ok(())
+    }
+
+    fn read_chunks(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
+        let raw = self.part.key.in_tier(Tier::Raw);
+        let key_of = |interval: &Interval| {
+            let window = Tier::Raw.window_of(interval.start_ns.saturating_add(1));
+            raw.series_window(Section::Chunks, series.number, window)
+        };
+        let mut intervals = self.part.plan.raw.as_slice();
+        let Some(first) = intervals.first() else { return Ok(()) };
+        self.chunks.seek(&key_of(first));
+        while let Some((key, value)) = self.chunks.item()? {
+            let (number, window) = numbers_of(key)?;
+            let (start_ns, end_ns) = (Tier::Raw.window_start_ns(window), Tier::Raw.window_end_ns(window));
+            intervals = &intervals[intervals.partition_point(|interval| interval.end_ns <= start_ns)..];
+            let Some(next) = intervals.first().filter(|_| number == series.number) else { return Ok(()) };
+            if next.start_ns >= end_ns {
+                let next = key_of(next);
+                self.chunks.seek(&next);
+                continue;
+            }
+            let chunk = Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?;
+            let asked = &intervals[intervals.partition_point(|interval| interval.end_ns < chunk.first_ns)..];
+            if let Some(first) = asked.first().filter(|first| first.start_ns < chunk.last_ns) {
+                let is_inside = first.start_ns < chunk.first_ns && chunk.last_ns <= first.end_ns;
+                match if is_inside { visitor.needs(chunk.first_ns, chunk.last_ns) } else { Need::Samples } {
+                    Need::Nothing => {}
+                    Need::Sums => {
+                        let Chunk { samples, total, sums, .. } = chunk;
+                        let read = ReadSums { samples, total, last_ns: None, sums };
+                        visitor.sums(first.bucket, &read)?.ok_or_else(|| corrupt(key))?;
+                    }
+                    Need::Samples => read_events(self.snapshot, asked, (key, &chunk), visitor)?,
+                }
+            }
+            if visitor.is_done() {
+                return Ok(());
+            }
+            self.chunks.next();
+        }
+        Ok(())
+    }
 }
 
 /// Gives samples that are sorted by time to the buckets that they are in.
@@ -100,56 +198,9 @@ fn visit_sorted(
     Ok(Some(()))
 }
 
-fn cursor<'a>(
-    snapshot: &'a Snapshot<'_>,
-    from: &[u8],
-    to: Vec<u8>,
-) -> rocksdb::DBRawIteratorWithThreadMode<'a, rocksdb::DB> {
-    let mut options = ReadOptions::default();
-    options.set_iterate_upper_bound(to);
-    let mut cursor = snapshot.raw_iterator_opt(options);
-    cursor.seek(from);
-    cursor
-}
-
-fn read_chunks(
-    snapshot: &Snapshot<'_>,
-    part: &PartView,
-    series: &SeriesView,
-    visitor: &mut impl Visitor,
-) -> Result<(), SelectError> {
-    let raw = part.key.in_tier(Tier::Raw);
-    let intervals = &part.plan.raw;
-    let (Some(first), Some(last)) = (intervals.first(), intervals.last()) else { return Ok(()) };
-    let (from, to) = (Tier::Raw.window_of(first.start_ns.saturating_add(1)), Tier::Raw.window_of(last.end_ns));
-    let from = raw.series_window(Section::Chunks, series.number, from);
-    let to = raw.series_window(Section::Chunks, series.number, to.saturating_add(1));
-    let mut cursor = cursor(snapshot, &from, to);
-    while let Some((key, value)) = cursor.item() {
-        let window = window_of(key)?;
-        let chunk = Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?;
-        let inside = |interval: &&Interval| interval.start_ns < chunk.first_ns && chunk.last_ns <= interval.end_ns;
-        if let (true, Some(interval)) = (visitor.takes_sums(), intervals.iter().find(inside)) {
-            let Chunk { samples, total, sums, .. } = chunk;
-            let read = ReadSums { samples, total, last_ns: None, sums };
-            visitor.sums(interval.bucket, &read)?.ok_or_else(|| corrupt(key))?;
-        } else if intervals
-            .iter()
-            .any(|interval| interval.start_ns < chunk.last_ns && chunk.first_ns <= interval.end_ns)
-        {
-            read_events(snapshot, part, (key, &chunk), visitor)?;
-        }
-        if visitor.is_done() {
-            return Ok(());
-        }
-        cursor.next();
-    }
-    Ok(cursor.status()?)
-}
-
 fn read_events(
     snapshot: &Snapshot<'_>,
-    part: &PartView,
+    intervals: &[Interval],
     (key, chunk): (&[u8], &Chunk<'_>),
     visitor: &mut impl Visitor,
 ) -> Result<(), SelectError> {
@@ -158,9 +209,9 @@ fn read_events(
     let own = own.as_deref().map(|value| frame::open(&own_key, value)).transpose()?;
     let stacks = chunk.stacks().ok_or_else(|| corrupt(key))?;
     let mut events = chunk.events(own).ok_or_else(|| corrupt(&own_key))?;
-    let intervals = &part.plan.raw;
     let wanted = |start_ns: i64, end_ns: i64| {
-        intervals.iter().any(|interval| interval.start_ns < end_ns && start_ns < interval.end_ns)
+        let from = intervals.partition_point(|interval| interval.end_ns <= start_ns);
+        intervals.get(from).is_some_and(|interval| interval.start_ns < end_ns)
     };
     let mut result = Ok(Some(()));
     let read = events.for_each_minute(&stacks, wanted, |minute| {
@@ -177,62 +228,11 @@ fn read_events(
     Ok(())
 }
 
-fn read_windows(
-    snapshot: &Snapshot<'_>,
-    part: &PartView,
-    series: &SeriesView,
-    visitor: &mut impl Visitor,
-) -> Result<(), SelectError> {
-    // Minutes are stored by the window of their chunk.
-    let tier = part.key.tier;
-    let values = if tier == Tier::Minute { Tier::Raw } else { tier };
-    let per_value = tier.windows_in(values);
-    let key_of = |window: u32| part.key.series_window(Section::Windows, series.number, window);
-    let runs = &part.plan.windows;
-    let mut next = 0;
-    while next < runs.len() {
-        // One cursor for runs that are close together.
-        let mut behind = next + 1;
-        while behind < runs.len() && runs[behind].first <= runs[behind - 1].end.saturating_add(per_value * RUNS_APART) {
-            behind += 1;
-        }
-        let together = &runs[next..behind];
-        next = behind;
-        let (Some(first), Some(last)) = (together.first(), together.last()) else { continue };
-        let to = key_of(last.end.div_ceil(per_value));
-        let mut cursor = cursor(snapshot, &key_of(first.first / per_value), to);
-        while let Some((key, value)) = cursor.item() {
-            let window = window_of(key)?;
-            let stored = windows::decode(frame::open(key, value)?, values.window_start_ns(window));
-            for stored in stored.ok_or_else(|| corrupt(key))? {
-                let number = window.saturating_mul(per_value).saturating_add(stored.place.into());
-                if let Some(run) = run_of(together, number) {
-                    let StoredWindow { samples, total, last_ns, sums, .. } = stored;
-                    let read = ReadSums { samples, total, last_ns, sums };
-                    visitor.sums(run.bucket, &read)?.ok_or_else(|| corrupt(key))?;
-                    if visitor.is_done() {
-                        return Ok(());
-                    }
-                }
-            }
-            cursor.next();
-        }
-        cursor.status()?;
-    }
-    Ok(())
-}
-
-/// Values between two runs that are read over rather than sought over.
-const RUNS_APART: u32 = 8;
-
-fn run_of(runs: &[WindowRun], window: u32) -> Option<&WindowRun> {
-    let place = runs.partition_point(|run| run.end <= window);
-    runs.get(place).filter(|run| run.first <= window)
-}
-
-fn window_of(key: &[u8]) -> Result<u32, EngineError> {
+/// Series and window of the key of a chunk or of windows.
+fn numbers_of(key: &[u8]) -> Result<(u32, u32), EngineError> {
     let numbers = PartitionKey::section_of(key).and_then(|(_, rest)| two_numbers(rest));
-    Ok(numbers.ok_or_else(|| corrupt(key))?.1)
+    let (series, window, _) = numbers.ok_or_else(|| corrupt(key))?;
+    Ok((series, window))
 }
 
 fn corrupt(key: &[u8]) -> Corruption {

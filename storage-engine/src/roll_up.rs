@@ -207,8 +207,7 @@ impl Engine {
         // The newest first: of a gauge no other counts.
         for (key, value, window) in values.iter().rev() {
             let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
-            let stored =
-                windows::decode(frame::open(key, value)?, unit.window_start_ns(*window)).ok_or_else(corrupt)?;
+            let stored = windows::decode(frame::open(key, value)?, unit, *window).ok_or_else(corrupt)?;
             for window in stored.iter().rev() {
                 dense.resize(pairs);
                 window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;

@@ -1,7 +1,8 @@
 //! Sealing: the samples of one series in one window become one chunk, and the sums of its minutes.
 //!
 //! A window is sealed when its time is over. Where there is no room for the head, its chunks are evicted before: several of one
-//! window, without minutes, which are made one when its time is over. Such a window is stale. None of this changes an answer.
+//! window, without minutes, which are made one when its time is over, unless that is too much to hold at once. Until then the window is
+//! stale. None of this changes an answer.
 
 use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
@@ -16,12 +17,16 @@ use crate::head::Frozen;
 use crate::head_block;
 use crate::key::{PartitionKey, Section, StaleKey};
 use crate::state::State;
-use crate::windows;
+use crate::windows::{self, Minutes, WindowRows};
 
 /// How long behind a window's end samples for it are waited for, by the state's clock: agents send every 5 s and try again.
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
 /// How long samples for a window that is sealed already are collected, before it is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
+
+/// The samples of a window that are brought together take at most this part of the head's budget: while they are sorted and encoded
+/// they take that a few times.
+const SEALED_PART: usize = 4;
 
 /// What a flush seals, beside windows whose time is over, and everything, if the head is over its budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +142,7 @@ impl Engine {
         Ok(())
     }
 
-    /// One chunk of everything in a window of a series, and its minutes; the hour must be summed up again.
+    /// One chunk of everything in a window of a series, unless that is too much, and its minutes; the hour must be summed up again.
     pub(crate) fn seal(
         &self,
         Place { raw, window, series, is_gauge }: Place,
@@ -147,23 +152,35 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let Sealed { batch, marks, scratch } = out;
         let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
-        for (key, before) in self.chunks_of(raw, window, series)? {
-            samples.append(before);
-            batch.delete(&key);
-            batch.delete(events_key(&key));
-        }
+        let before = self.chunks_of(raw, window, series)?;
         let stale = stale_key(raw, Tier::Minute, window, series);
         batch.delete(stale.bytes());
         marks.no_longer_stale.push(stale);
-        if samples.is_empty() {
+        let count = samples.len() as u64 + before.iter().map(|(_, samples)| samples).sum::<u64>();
+        if count == 0 {
             return Ok(());
         }
-        crate::head::sort_by_time(&mut samples);
-        write_chunk(raw, (window, series), log_index, &samples, scratch, batch)?;
+        let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::head::SAMPLE_BYTES) as u64;
+        let mut minutes = Minutes::default();
+        for (key, _) in before {
+            let of_chunk = self.samples_of(&key, window)?;
+            if stays {
+                minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
+            } else {
+                samples.append(of_chunk);
+                batch.delete(&key);
+                batch.delete(events_key(&key));
+            }
+        }
+        if !samples.is_empty() {
+            crate::head::sort_by_time(&mut samples);
+            write_chunk(raw, (window, series), log_index, &samples, scratch, batch)?;
+            minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
+        }
+        write_minutes(raw, (window, series), is_gauge, &minutes.into_windows(), batch);
         for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
             batch.delete(raw.head(window, series, at));
         }
-        write_minutes(raw, (window, series), is_gauge, &samples, scratch, batch);
         let hour = window / Tier::Raw.windows_in(Tier::Hour);
         let stale = stale_key(raw, Tier::Hour, hour, series);
         database::put(batch, &stale.bytes(), &[]);
@@ -171,23 +188,28 @@ impl Engine {
         Ok(())
     }
 
-    /// The chunks of a window of a series: their keys, and all samples of each.
+    /// The chunks of a window of a series: their keys, and how many samples each has.
     pub(crate) fn chunks_of(
         &self,
         raw: PartitionKey,
         window: u32,
         series: u32,
-    ) -> Result<Vec<(Vec<u8>, Samples)>, EngineError> {
+    ) -> Result<Vec<(Vec<u8>, u64)>, EngineError> {
         let mut chunks = Vec::new();
         for item in database::scan(&self.database, &raw.series_window(Section::Chunks, series, window)) {
             let (key, value) = item?;
-            let corrupt = |key: &[u8]| Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
             let chunk = Chunk::read(frame::open(&key, &value)?, window).ok_or_else(|| corrupt(&key))?;
-            let own = self.own_events(&key, &chunk)?;
-            let samples = chunk.samples(own.as_deref()).ok_or_else(|| corrupt(&key))?;
-            chunks.push((key.to_vec(), samples));
+            chunks.push((key.to_vec(), chunk.samples));
         }
         Ok(chunks)
+    }
+
+    /// All samples of a chunk, sorted by time.
+    pub(crate) fn samples_of(&self, key: &[u8], window: u32) -> Result<Samples, EngineError> {
+        let value = self.database.get_pinned(key)?.ok_or_else(|| corrupt(key))?;
+        let chunk = Chunk::read(frame::open(key, &value)?, window).ok_or_else(|| corrupt(key))?;
+        let own = self.own_events(key, &chunk)?;
+        Ok(chunk.samples(own.as_deref()).ok_or_else(|| corrupt(key))?)
     }
 
     fn own_events(&self, key: &[u8], chunk: &Chunk<'_>) -> Result<Option<Vec<u8>>, EngineError> {
@@ -235,12 +257,14 @@ pub(crate) fn write_minutes(
     raw: PartitionKey,
     (window, series): (u32, u32),
     is_gauge: bool,
-    samples: &Samples,
-    scratch: &mut Scratch,
+    minutes: &[WindowRows],
     batch: &mut WriteBatch,
 ) {
-    let minutes = windows::minutes_of(samples, window, is_gauge, scratch);
     let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
-    let value = windows::encode(&minutes, is_gauge, Tier::Raw.window_start_ns(window));
+    let value = windows::encode(minutes, is_gauge, Tier::Raw.window_start_ns(window));
     batch.put(&key, frame::seal(&key, &value));
+}
+
+fn corrupt(key: &[u8]) -> Corruption {
+    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
 }

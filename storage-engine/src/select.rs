@@ -1,30 +1,31 @@
 //! Selection: sums of samples by group, bucket and stack.
 //!
-//! Three steps: gather (see there), sum (without locks: add up by dense numbers of each partition), and name (under the
+//! Partition by partition, see `gather`: sum (without locks: add up by dense numbers of the partition), and name (under the
 //! vocabulary's lock: from numbers to one tree of locations).
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use hashbrown::{HashMap, HashSet};
-use indexmap::IndexSet;
+use hashbrown::HashSet;
+use indexmap::IndexMap;
 use proto::selection::Cell;
-use proto::{Answer, Fold, LabelSet, Samples, Selection, StackDetail, limits};
+use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
+use crate::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, WholeAdder, check_size};
 use crate::dense::Dense;
 use crate::engine::Engine;
-use crate::error::SelectError;
-use crate::gather::{PartView, Question, SeriesView, View};
+use crate::error::{Corruption, CorruptionCheck, SelectError};
+use crate::gather::{Asks, Found, PartView, Question, SeriesView, View, Work};
 use crate::grouping::{Grouping, Groups};
+use crate::key::Section;
 use crate::matcher::ReadyMatcher;
 use crate::plan::Tiers;
-use crate::read::{ReadSums, Visitor, read_series};
+use crate::read::PartReader;
 use crate::tree::StackTree;
 
-/// Stacks that are named under one hold of the vocabulary's lock: about a millisecond of the deepest ones.
-const NAMED_AT_ONCE: usize = 1024;
+/// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
+const NAMED_AT_ONCE: usize = 4096;
 
 impl Engine {
     /// Sums of samples; consistent: all of an entry or nothing of it.
@@ -32,46 +33,68 @@ impl Engine {
     /// # Errors
     /// [`SelectError`]: the question is wrong, its answer too large or not kept any more, or the state cannot be read.
     pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
+        let asks = if matches!(selection.fold, Fold::Last(_)) { Asks::Last } else { Asks::Sums };
+        // A series of several that a tier made one has no last point.
+        self.select_as(selection, asks, selection.group_by_series || asks == Asks::Last)
+    }
+
+    /// As [`Engine::select`]; where it asks for any samples only, the sums mean nothing. `by_series`: of series that a tier made
+    /// one, each is asked for.
+    pub(crate) fn select_as(&self, selection: &Selection, asks: Asks, by_series: bool) -> Result<Answer, SelectError> {
         let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
         let window = selection.fold.window();
         let ends = [window.start_ns, window.end_ns];
         let (edges, tiers) = match &selection.fold {
             Fold::Sum(edges) => (edges.as_slice(), Tiers::ALL),
-            Fold::Points(_) | Fold::Last(_) => (ends.as_slice(), Tiers::RAW),
+            Fold::Last(_) => (ends.as_slice(), Tiers::ALL),
+            Fold::Points(_) => (ends.as_slice(), Tiers::RAW),
         };
         let question = Question {
             tenant: &selection.tenant,
             matchers: &matchers,
             edges,
             group_by: &selection.group_by,
-            by_series: selection.group_by_series,
-            adds: true,
-            needs_last: matches!(selection.fold, Fold::Last(_)),
+            by_series,
+            asks,
             tiers,
         };
-        self.read(&question, |view| {
-            let mut accumulator = Accumulator::new(selection, &matchers);
-            // The newest first: the last point of a series that ended there is not looked for in older ones.
-            for (number, part) in view.parts.iter().enumerate().rev() {
-                accumulator.add(view, number, part)?;
-            }
-            accumulator.finish(view)
-        })
+        let (accumulator, found) = self.read(&question, || Accumulator::new(selection, &matchers))?;
+        Ok(accumulator.finish(found))
     }
 }
 
 /// A sum, before its stack is named.
 struct PartSum {
-    part: usize,
     group: u32,
     /// Of the buckets, or a time.
     bucket: i64,
     pair: u32,
+    /// `Fold::Last`: of those that have a last point.
+    series: u32,
     sum: i128,
 }
 
-/// (group, bucket or time, pair) to sum.
-type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
+/// A sum whose stack has a name.
+struct Total {
+    group: u32,
+    bucket: i64,
+    node: u32,
+    series: u32,
+    sum: i128,
+}
+
+impl Total {
+    fn place(&self) -> (u32, i64, u32, u32) {
+        (self.group, self.bucket, self.node, self.series)
+    }
+}
+
+/// The last point of a series so far.
+struct LastPoint {
+    time_ns: i64,
+    /// Of that time, those that match.
+    samples: u64,
+}
 
 /// Sums of one selection over all partitions.
 struct Accumulator<'a> {
@@ -79,12 +102,34 @@ struct Accumulator<'a> {
     matchers: &'a [ReadyMatcher],
     groups: Groups,
     dense: Dense,
-    sums: Vec<PartSum>,
-    samples: u64,
+    tree: StackTree,
+    totals: Vec<Total>,
+    added: Added,
     /// Series that had any of the samples.
     series: HashSet<Arc<LabelSet>, FixedState>,
-    /// `Fold::Last`: series whose last time was in a newer partition.
-    ended: HashSet<Arc<LabelSet>, FixedState>,
+    /// `Fold::Last`: whatever of a series was read may be followed by what is newer, in another class or tier.
+    last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
+}
+
+impl Work for Accumulator<'_> {
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+        let sums = if matches!(self.selection.fold, Fold::Last(_)) {
+            self.last_points(view, part)?
+        } else {
+            self.sums(view, part)?
+        };
+        let named = self.name(view, part, &sums)?;
+        if self.totals.len() > limits::QUERY_CELLS_MAX {
+            self.join();
+            check_size(self.totals.len(), &self.groups)?;
+        }
+        Ok(named)
+    }
+
+    fn lacks(&self, labels: &LabelSet, end_ns: i64) -> bool {
+        let is_last = matches!(self.selection.fold, Fold::Last(_));
+        !is_last || self.last.get(labels).is_none_or(|point| point.time_ns <= end_ns)
+    }
 }
 
 impl<'a> Accumulator<'a> {
@@ -92,25 +137,23 @@ impl<'a> Accumulator<'a> {
         Self {
             selection,
             matchers,
-            groups: IndexSet::default(),
+            groups: Groups::default(),
             dense: Dense::default(),
-            sums: Vec::new(),
-            samples: 0,
+            tree: StackTree::new(selection.stacks),
+            totals: Vec::new(),
+            added: Added::default(),
             series: HashSet::default(),
-            ended: HashSet::default(),
+            last: IndexMap::default(),
         }
     }
 
-    /// Adds a partition's samples; newer partitions come first.
-    fn add(&mut self, view: &View<'_>, number: usize, part: &PartView) -> Result<(), SelectError> {
+    /// What a partition's samples add up to.
+    fn sums(&mut self, view: &View<'_>, part: &PartView) -> Result<Vec<PartSum>, SelectError> {
         let slots = self.slots(part);
         let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
         for series in &part.series {
             let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
-            // The last point of a series ends it, whether it matches or not.
-            if matches!(self.selection.fold, Fold::Sum(_))
-                && !grouping.settle(|name| part.partition.read().is_attribute(name))
-            {
+            if !grouping.settle(|name| part.partition.read().is_attribute(name)) {
                 continue;
             }
             match slots {
@@ -122,34 +165,70 @@ impl<'a> Accumulator<'a> {
                 _ => by_attributes.push((grouping, series)),
             }
         }
+        let (mut reader, mut sums) = (PartReader::new(&view.snapshot, part), Vec::new());
         // One group after another in the same slots.
         whole.sort_by_key(|(group, _)| *group);
         if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
             self.dense.resize(slots.count());
             for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
                 for (_, series) in of_group {
-                    self.add_whole(view, part, series, slots)?;
+                    let mut adder = WholeAdder { dense: &mut self.dense, slots, added: Added::default() };
+                    reader.read(series, &mut adder)?;
+                    let added = adder.added;
+                    self.count(added, series);
                 }
                 let group = of_group.first().map_or(0, |first| first.0);
-                let sums = &mut self.sums;
                 self.dense.drain(|slot, sum| {
                     let (bucket, pair) = match slots {
                         Slots::Pairs(_) => (0, slot),
                         Slots::Buckets(_) => (i64::from(slot), 0),
                     };
-                    sums.push(PartSum { part: number, group, bucket, pair, sum });
+                    sums.push(PartSum { group, bucket, pair, series: 0, sum });
                 });
-                check_size(self.sums.len())?;
+                check_size(sums.len(), &self.groups)?;
             }
         }
         let mut sparse = Sparse::default();
         for (mut grouping, series) in by_attributes {
-            self.add_by_attributes(view, part, series, &mut grouping, &mut sparse)?;
+            let added =
+                self.add_by_attributes(view, (part, series), &mut reader, &mut grouping, (&mut sparse, None))?;
+            self.count(added, series);
         }
-        let sums =
-            sparse.into_iter().map(|((group, bucket, pair), sum)| PartSum { part: number, group, bucket, pair, sum });
-        self.sums.extend(sums);
-        check_size(self.sums.len())
+        let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: 0, sum };
+        sums.extend(sparse.into_iter().map(part_sum));
+        check_size(sums.len(), &self.groups)?;
+        Ok(sums)
+    }
+
+    /// The last points of series whose last point so far is not newer.
+    fn last_points(&mut self, view: &View<'_>, part: &PartView) -> Result<Vec<PartSum>, SelectError> {
+        let (mut reader, mut sums) = (PartReader::new(&view.snapshot, part), Vec::new());
+        let part_end_ns = part.plan.end_ns(part.key.tier);
+        for series in &part.series {
+            let known_ns = self.last.get(&series.labels).map(|point| point.time_ns);
+            if known_ns > Some(part_end_ns) {
+                continue;
+            }
+            let mut last = LastTime(None);
+            reader.read(series, &mut last)?;
+            let Some(time_ns) = last.0.filter(|_| known_ns <= last.0) else { continue };
+            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
+            let mut sparse = Sparse::default();
+            let into = (&mut sparse, Some(time_ns));
+            let added = self.add_by_attributes(view, (part, series), &mut reader, &mut grouping, into)?;
+            self.added.rows += added.rows;
+            let entry = self.last.entry(Arc::clone(&series.labels));
+            let number = crate::partition::dense(entry.index());
+            let point = entry.or_insert(LastPoint { time_ns, samples: 0 });
+            if point.time_ns < time_ns {
+                *point = LastPoint { time_ns, samples: 0 };
+            }
+            point.samples += added.samples;
+            let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: number, sum };
+            sums.extend(sparse.into_iter().map(part_sum));
+            check_size(sums.len(), &self.groups)?;
+        }
+        Ok(sums)
     }
 
     /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
@@ -161,40 +240,14 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    fn add_whole(
-        &mut self,
-        view: &View<'_>,
-        part: &PartView,
-        series: &SeriesView,
-        slots: Slots,
-    ) -> Result<(), SelectError> {
-        let mut adder = WholeAdder { dense: &mut self.dense, slots, samples: 0 };
-        read_series(&view.snapshot, part, series, &mut adder)?;
-        let samples = adder.samples;
-        self.count(samples, series);
-        Ok(())
-    }
-
     fn add_by_attributes(
         &mut self,
         view: &View<'_>,
-        part: &PartView,
-        series: &SeriesView,
+        (part, series): (&PartView, &SeriesView),
+        reader: &mut PartReader<'_>,
         grouping: &mut Grouping<'_>,
-        sparse: &mut Sparse,
-    ) -> Result<(), SelectError> {
-        let last_ns = match self.selection.fold {
-            Fold::Last(_) if self.ended.contains(&series.labels) => return Ok(()),
-            Fold::Last(_) => {
-                let mut last = LastTime(None);
-                read_series(&view.snapshot, part, series, &mut last)?;
-                if last.0.is_some() {
-                    self.ended.insert(Arc::clone(&series.labels));
-                }
-                last.0
-            }
-            Fold::Sum(_) | Fold::Points(_) => None,
-        };
+        (sparse, last_ns): (&mut Sparse, Option<i64>),
+    ) -> Result<Added, SelectError> {
         let mut adder = AttributeAdder {
             view,
             part,
@@ -204,226 +257,120 @@ impl<'a> Accumulator<'a> {
             by_time: !matches!(self.selection.fold, Fold::Sum(_)),
             keeps_stacks: self.selection.stacks != StackDetail::None,
             last_ns,
-            samples: 0,
+            added: Added::default(),
         };
-        read_series(&view.snapshot, part, series, &mut adder)?;
-        let samples = adder.samples;
-        self.count(samples, series);
-        Ok(())
+        reader.read(series, &mut adder)?;
+        Ok(adder.added)
     }
 
-    fn count(&mut self, samples: u64, series: &SeriesView) {
-        self.samples += samples;
-        if samples > 0 && !self.series.contains(&series.labels) {
+    fn count(&mut self, added: Added, series: &SeriesView) {
+        self.added.samples += added.samples;
+        self.added.rows += added.rows;
+        if added.samples > 0 && !self.series.contains(&series.labels) {
             self.series.insert(Arc::clone(&series.labels));
         }
     }
 
-    /// The answer, in an order that depends on nothing but its content.
-    fn finish(self, view: &View<'_>) -> Result<Answer, SelectError> {
-        let by_time = !matches!(self.selection.fold, Fold::Sum(_));
-        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
-        if by_time {
-            times.extend(self.sums.iter().map(|sum| (sum.bucket, 0)));
-            times.values_mut().zip(0..).for_each(|(bucket, i)| *bucket = i);
+    /// Gives sums of a partition the nodes of their stacks; `None` if it was dropped meanwhile, and the vocabulary renewed
+    /// without it.
+    fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Option<()>, SelectError> {
+        let total =
+            |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
+        self.totals.reserve(sums.len());
+        let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
+            self.totals.extend(sums.iter().map(|sum| total(sum, 0)));
+            return Ok(Some(()));
+        };
+        let mut nodes = Vec::new();
+        for sums in sums.chunks(NAMED_AT_ONCE) {
+            // The locks are let go in between: `apply` waits for them.
+            let vocabulary = vocabulary.read();
+            let partition = part.partition.read();
+            if partition.generation != vocabulary.generation() {
+                return Ok(None);
+            }
+            let pairs = sums.iter().map(|sum| partition.pairs.get_index(sum.pair as usize).copied());
+            let pairs = pairs.collect::<Option<Vec<_>>>().ok_or_else(|| {
+                let key = part.key.section(Section::Windows);
+                Corruption { key, check: CorruptionCheck::Content }
+            })?;
+            drop(partition);
+            let mut naming = self.tree.resume(&vocabulary);
+            nodes.clear();
+            naming.name(&pairs, &mut nodes)?;
+            naming.stop();
+            self.totals.extend(sums.iter().zip(&nodes).map(|(sum, &node)| total(sum, node)));
         }
-        let (tree, ends) = self.name(view)?;
-        let mut cells: Vec<Cell> = Vec::with_capacity(self.sums.len());
-        for (sum, &node) in self.sums.iter().zip(&ends) {
-            let bucket = if by_time { times[&sum.bucket] } else { u32::try_from(sum.bucket).unwrap_or(u32::MAX) };
-            cells.push(Cell { group: sum.group, bucket, node, sum: sum.sum });
-        }
-        let groups = with_cells(self.groups, &mut cells);
-        cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, cell.node));
-        cells.dedup_by(|later, first| {
-            let same = (later.group, later.bucket, later.node) == (first.group, first.bucket, first.node);
+        Ok(Some(()))
+    }
+
+    /// Adds up what has the same place.
+    fn join(&mut self) {
+        self.totals.sort_unstable_by_key(Total::place);
+        self.totals.dedup_by(|later, first| {
+            let same = later.place() == first.place();
             if same {
                 first.sum += later.sum;
             }
             same
         });
-        let (nodes, dictionary) = tree.into_parts();
-        Ok(Answer {
+    }
+
+    /// The answer: of a store in the same form, always the same.
+    fn finish(mut self, found: Found) -> Answer {
+        let (mut samples, mut series) = (self.added.samples, self.series.len() as u64);
+        if let Fold::Last(_) = self.selection.fold {
+            let last = &self.last;
+            self.totals.retain(|total| {
+                last.get_index(total.series as usize).is_some_and(|(_, point)| point.time_ns == total.bucket)
+            });
+            // Of one time, what different series have adds up.
+            self.totals.iter_mut().for_each(|total| total.series = 0);
+            samples = last.values().map(|point| point.samples).sum();
+            series = last.values().filter(|point| point.samples > 0).count() as u64;
+        }
+        self.join();
+        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
+        let by_time = !matches!(self.selection.fold, Fold::Sum(_));
+        if by_time {
+            times.extend(self.totals.iter().map(|total| (total.bucket, 0)));
+            times.values_mut().zip(0..).for_each(|(bucket, i)| *bucket = i);
+        }
+        let cell = |&Total { group, bucket, node, sum, .. }: &Total| {
+            let known = if by_time { times.get(&bucket).copied() } else { u32::try_from(bucket).ok() };
+            Cell { group, bucket: known.unwrap_or(u32::MAX), node, sum }
+        };
+        let mut cells: Vec<Cell> = self.totals.iter().map(cell).collect();
+        let groups = with_cells(self.groups, &mut cells);
+        let (nodes, dictionary) = self.tree.into_parts();
+        Answer {
             dictionary,
             groups,
             nodes,
             cells,
             bucket_times_ns: times.into_keys().collect(),
-            samples: self.samples,
-            series: self.series.len() as u64,
-            windows_read: view.plan.windows_read,
-            missing: view.plan.missing.clone(),
-        })
-    }
-
-    /// The tree of all stacks, and the node of each sum.
-    fn name(&self, view: &View<'_>) -> Result<(StackTree, Vec<u32>), SelectError> {
-        let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
-            return Ok((StackTree::new(self.selection.stacks), vec![0; self.sums.len()]));
-        };
-        'again: loop {
-            let mut tree = StackTree::new(self.selection.stacks);
-            let mut ends = Vec::with_capacity(self.sums.len());
-            for of_part in self.sums.chunk_by(|a, b| a.part == b.part) {
-                let Some(part) = of_part.first().and_then(|first| view.parts.get(first.part)) else { continue };
-                for sums in of_part.chunks(NAMED_AT_ONCE) {
-                    // The locks are let go in between: `apply` waits for them.
-                    let vocabulary = vocabulary.read();
-                    let partition = part.partition.read();
-                    let Some(mut naming) = tree.resume(&vocabulary) else { continue 'again };
-                    // It was dropped, and the vocabulary renewed without it: whoever asked is answered again.
-                    if partition.generation != vocabulary.generation() {
-                        ends.resize(ends.len() + sums.len(), 0);
-                        naming.stop();
-                        continue;
-                    }
-                    for sum in sums {
-                        ends.push(naming.node(partition.pairs[sum.pair as usize])?);
-                    }
-                    naming.stop();
-                }
-            }
-            return Ok((tree, ends));
+            samples,
+            series,
+            rows: self.added.rows,
+            windows_read: found.windows_read,
+            missing: found.missing,
         }
     }
 }
 
-/// The groups that have a cell: one that only its labels made is none.
+/// The groups that have a cell, sorted: one that only its labels made is none.
 fn with_cells(groups: Groups, cells: &mut [Cell]) -> Vec<LabelSet> {
-    let mut numbers = vec![None; groups.len()];
-    cells.iter().for_each(|cell| numbers[cell.group as usize] = Some(0));
-    numbers.iter_mut().flatten().zip(0..).for_each(|(number, next)| *number = next);
-    for cell in cells {
-        cell.group = numbers[cell.group as usize].unwrap_or_default();
+    let sets = groups.into_sets();
+    let mut has_cell = vec![false; sets.len()];
+    cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
+    let mut kept: Vec<(LabelSet, usize)> =
+        sets.into_iter().zip(0..).filter(|(_, number): &(_, usize)| has_cell[*number]).collect();
+    kept.sort_unstable();
+    let mut numbers = vec![0; has_cell.len()];
+    for (new, (_, old)) in (0..).zip(&kept) {
+        numbers[*old] = new;
     }
-    groups.into_iter().zip(&numbers).filter(|(_, number)| number.is_some()).map(|(group, _)| group).collect()
-}
-
-fn check_size(cells: usize) -> Result<(), SelectError> {
-    let cells_max = limits::QUERY_CELLS_MAX;
-    if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
-}
-
-/// What the slots of a dense table are, and how many.
-#[derive(Clone, Copy, Debug)]
-enum Slots {
-    Pairs(usize),
-    Buckets(usize),
-}
-
-impl Slots {
-    fn count(self) -> usize {
-        let (Self::Pairs(count) | Self::Buckets(count)) = self;
-        count
-    }
-}
-
-/// Adds all samples of a series, whatever their attributes.
-struct WholeAdder<'a> {
-    dense: &'a mut Dense,
-    slots: Slots,
-    samples: u64,
-}
-
-impl Visitor for WholeAdder<'_> {
-    fn takes_sums(&self) -> bool {
-        true
-    }
-
-    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
-        self.samples += read.samples;
-        Ok(match self.slots {
-            Slots::Pairs(_) => read.sums.add_to(self.dense, read.total),
-            Slots::Buckets(_) => self.dense.add(bucket, read.total),
-        })
-    }
-
-    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
-        self.samples += rows.len() as u64;
-        if let Slots::Buckets(_) = self.slots {
-            let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
-            return Ok(self.dense.add(bucket, total));
-        }
-        for row in rows {
-            if self.dense.add(samples.pairs[row], i128::from(samples.values[row])).is_none() {
-                return Ok(None);
-            }
-        }
-        Ok(Some(()))
-    }
-}
-
-/// Adds samples by their attributes or their times.
-struct AttributeAdder<'a, 'q> {
-    view: &'a View<'a>,
-    part: &'a PartView,
-    grouping: &'a mut Grouping<'q>,
-    groups: &'a mut Groups,
-    sparse: &'a mut Sparse,
-    by_time: bool,
-    keeps_stacks: bool,
-    last_ns: Option<i64>,
-    samples: u64,
-}
-
-impl AttributeAdder<'_, '_> {
-    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) {
-        let pair = if self.keeps_stacks { pair } else { 0 };
-        *self.sparse.entry((group, bucket, pair)).or_default() += sum;
-    }
-}
-
-impl Visitor for AttributeAdder<'_, '_> {
-    fn takes_sums(&self) -> bool {
-        !self.by_time && !self.grouping.reads_attributes()
-    }
-
-    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
-        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
-        self.samples += read.samples;
-        let read = read.sums.for_each(|pair, sum| {
-            let known = (pair as usize) < self.part.known.pairs;
-            known.then(|| self.add(group, bucket.into(), pair, sum))
-        });
-        check_size(self.sparse.len())?;
-        Ok(read)
-    }
-
-    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
-        for row in rows {
-            let (time_ns, set, pair) = (samples.times_ns[row], samples.attribute_sets[row], samples.pairs[row]);
-            if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
-                return Ok(None);
-            }
-            if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
-                continue;
-            }
-            let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
-            let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
-            let bucket = if self.by_time { time_ns } else { bucket.into() };
-            self.add(group, bucket, pair, samples.values[row].into());
-            self.samples += 1;
-        }
-        check_size(self.sparse.len())?;
-        Ok(Some(()))
-    }
-}
-
-/// The last time at which a series has a sample.
-struct LastTime(Option<i64>);
-
-impl Visitor for LastTime {
-    fn takes_sums(&self) -> bool {
-        false
-    }
-
-    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
-        self.0 = self.0.max(read.last_ns);
-        Ok(Some(()))
-    }
-
-    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
-        self.0 = self.0.max(rows.last().map(|row| samples.times_ns[row]));
-        Ok(Some(()))
-    }
+    cells.iter_mut().for_each(|cell| cell.group = numbers[cell.group as usize]);
+    cells.sort_by_key(|cell| cell.group);
+    kept.into_iter().map(|(set, _)| set).collect()
 }

@@ -3,25 +3,42 @@
 //! Where the matchers say the same of all samples of a series, one sample in the window is enough and nothing more is read.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
-use proto::{Fold, LabelSet, Matcher, Samples, Selection, SeriesAnswer, StackDetail, TenantId, Window};
+use proto::selection::LeftOutLabel;
+use proto::{Fold, LabelSet, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
 use crate::engine::Engine;
 use crate::error::SelectError;
-use crate::gather::{Question, View};
+use crate::gather::{Asks, PartView, Question, View, Work};
+use crate::lacking::AnySample;
 use crate::matcher::{ReadyMatcher, on_series};
 use crate::partition::LeftOut;
 use crate::plan::Tiers;
-use crate::read::{ReadSums, Visitor, read_series};
+use crate::read::PartReader;
 
 impl Engine {
-    /// Series that have samples in the window.
+    /// Series that have samples in the window, whole where any tier still has their labels, and what is known to lack.
     ///
     /// # Errors
     /// As [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
+        match self.series_as(tenant, matchers, window, true) {
+            // A list is for finding names: without those that are nowhere any more it is better than none.
+            Err(SelectError::LeftOut { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
+                self.series_as(tenant, matchers, window, false)
+            }
+            answer => answer,
+        }
+    }
+
+    fn series_as(
+        &self,
+        tenant: &TenantId,
+        matchers: &[Matcher],
+        window: Window,
+        whole: bool,
+    ) -> Result<SeriesAnswer, SelectError> {
         let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
         let edges = [window.start_ns, window.end_ns];
         let question = Question {
@@ -29,100 +46,92 @@ impl Engine {
             matchers: &ready,
             edges: &edges,
             group_by: &[],
-            by_series: false,
-            adds: false,
-            needs_last: false,
+            by_series: whole,
+            asks: Asks::Any,
             tiers: Tiers::ALL,
         };
-        self.read(&question, |view| {
-            let attribute_names = attribute_names(view);
-            // A matcher on a name that no attribute has says the same of every sample.
-            let by_attributes = |labels: &LabelSet| {
-                let on_samples = on_series(&ready, labels).unwrap_or_default();
-                on_samples.iter().any(|matcher| attribute_names.contains(&matcher.name))
-            };
-            let all = || view.parts.iter().flat_map(|part| &part.series);
-            let series = if all().any(|series| by_attributes(&series.labels)) {
-                self.series_by_samples(tenant, matchers, window)?
-            } else {
-                with_samples(view)?
-            };
-            Ok(SeriesAnswer {
-                series: series.into_iter().collect(),
-                attribute_names: attribute_names.into_iter().collect(),
-            })
-        })
-    }
-
-    /// The series that have samples whose attributes match.
-    fn series_by_samples(
-        &self,
-        tenant: &TenantId,
-        matchers: &[Matcher],
-        window: Window,
-    ) -> Result<BTreeSet<LabelSet>, SelectError> {
-        let selection = Selection {
-            tenant: tenant.clone(),
-            matchers: matchers.to_vec(),
-            fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
-            group_by: Vec::new(),
-            group_by_series: true,
-            stacks: StackDetail::None,
+        let (list, found) = self.read(&question, || List { matchers: &ready, ..List::default() })?;
+        let mut answer = SeriesAnswer {
+            series: Vec::new(),
+            left_out: list.left_out.into_iter().collect(),
+            missing: found.missing,
+            attribute_names: Vec::new(),
         };
-        Ok(self.select(&selection)?.groups.into_iter().collect())
+        // A matcher on a name that no attribute has says the same of every sample.
+        if list.left_to_samples.iter().any(|name| list.attribute_names.contains(*name)) {
+            let by_samples = self.select_as(&selection_of(tenant, matchers, window), Asks::Any, whole)?;
+            answer.series = by_samples.groups;
+            answer.missing = by_samples.missing;
+        } else {
+            answer.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
+        }
+        answer.series.sort_unstable();
+        answer.attribute_names = list.attribute_names.into_iter().collect();
+        Ok(answer)
     }
 }
 
-/// Of all samples in the partitions, those included that tiers have left out.
-fn attribute_names(view: &View<'_>) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for part in &view.parts {
-        let partition = part.partition.read();
-        names.extend(partition.attribute_names().iter().cloned());
-        names.extend(partition.left_out().filter_map(|left_out| match left_out {
-            LeftOut::Attribute(name) => Some(name.clone()),
-            LeftOut::Label(_) => None,
-        }));
+/// The series are its groups.
+fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Selection {
+    Selection {
+        tenant: tenant.clone(),
+        matchers: matchers.to_vec(),
+        fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
+        group_by: Vec::new(),
+        group_by_series: true,
+        stacks: StackDetail::None,
     }
-    names
 }
 
-/// The series that have any sample in the window.
-fn with_samples(view: &View<'_>) -> Result<BTreeSet<LabelSet>, SelectError> {
-    let mut found: BTreeSet<Arc<LabelSet>> = BTreeSet::new();
-    for part in view.parts.iter().rev() {
-        for series in &part.series {
-            if !found.contains(&series.labels) {
-                let mut any = AnySample(false);
-                read_series(&view.snapshot, part, series, &mut any)?;
-                if any.0 {
-                    found.insert(Arc::clone(&series.labels));
+/// What there is.
+#[derive(Default)]
+struct List<'a> {
+    matchers: &'a [ReadyMatcher],
+    series: BTreeSet<Arc<LabelSet>>,
+    /// Of all samples in the partitions, those included that tiers have left out.
+    attribute_names: BTreeSet<String>,
+    /// Names of matchers that some series has not.
+    left_to_samples: BTreeSet<&'a str>,
+    left_out: BTreeSet<LeftOutLabel>,
+}
+
+impl Work for List<'_> {
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+        let mut left_out = Vec::new();
+        {
+            let partition = part.partition.read();
+            self.attribute_names.extend(partition.attribute_names().iter().cloned());
+            for of_tier in partition.left_out() {
+                match of_tier {
+                    LeftOut::Attribute(name) => {
+                        self.attribute_names.insert(name.clone());
+                    }
+                    LeftOut::Label(name) => left_out.push(LeftOutLabel { tier: part.key.tier, name: name.clone() }),
                 }
             }
         }
-    }
-    Ok(found.into_iter().map(|labels| LabelSet::clone(&labels)).collect())
-}
-
-/// Whether there is a sample.
-struct AnySample(bool);
-
-impl Visitor for AnySample {
-    fn takes_sums(&self) -> bool {
-        true
-    }
-
-    fn is_done(&self) -> bool {
-        self.0
-    }
-
-    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
-        self.0 = true;
+        let mut reader = PartReader::new(&view.snapshot, part);
+        let mut has_any = false;
+        for series in &part.series {
+            let on_samples = on_series(self.matchers, &series.labels).unwrap_or_default();
+            self.left_to_samples.extend(on_samples.into_iter().map(|matcher| matcher.name.as_str()));
+            if self.series.contains(&series.labels) {
+                continue;
+            }
+            let mut any = AnySample(false);
+            reader.read(series, &mut any)?;
+            if any.0 {
+                has_any = true;
+                self.series.insert(Arc::clone(&series.labels));
+            }
+        }
+        if has_any && !part.plan.windows.is_empty() {
+            self.left_out.extend(left_out);
+        }
         Ok(Some(()))
     }
 
-    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<Option<()>, SelectError> {
-        self.0 = true;
-        Ok(Some(()))
+    fn lacks(&self, labels: &LabelSet, _end_ns: i64) -> bool {
+        !self.series.contains(labels)
     }
 }

@@ -96,7 +96,9 @@ impl Statistics {
         let samples = if section == Section::Chunks {
             Chunk::read(payload, window).ok_or_else(corrupt)?.samples
         } else {
-            windows::decode(payload, 0).ok_or_else(corrupt)?.iter().map(|window| window.samples).sum()
+            // Minutes are stored by the window of their chunk.
+            let values = if partition.tier == Tier::Minute { Tier::Raw } else { partition.tier };
+            windows::decode(payload, values, window).ok_or_else(corrupt)?.iter().map(|window| window.samples).sum()
         };
         *self.samples.entry(partition.tier).or_default() += samples;
         Ok(())

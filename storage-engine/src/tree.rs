@@ -14,10 +14,13 @@ pub(crate) struct StackTree {
     detail: StackDetail,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Of kernel parts and of leaves alone, by parent and location.
+    /// Of kernel parts and of leaves alone, by parent and location; of all, once the vocabulary was another.
     children: HashMap<(u32, u32), u32, FixedState>,
+    has_all_children: bool,
     /// By node of the vocabulary, the node of its user part here; 0: none yet.
     users: Vec<u32>,
+    /// Nodes of the vocabulary that are to be added, a bit each; none, but while they are.
+    marked: Vec<u64>,
     copied: Copied,
     /// Of the vocabulary.
     generation: u64,
@@ -40,21 +43,36 @@ impl StackTree {
             dictionary: Dictionary::default(),
             nodes: vec![Node { parent: ROOT, location: 0 }],
             children: HashMap::default(),
+            has_all_children: false,
             users: Vec::new(),
+            marked: Vec::new(),
             copied: Copied::default(),
             generation: 0,
         }
     }
 
-    /// Goes on with the vocabulary, which may have grown; `None` if it is another than before: then the tree is begun again.
-    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Option<Naming<'a>> {
+    /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
+    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Naming<'a> {
         if self.generation != from.generation() && self.generation != 0 {
-            return None;
+            self.forget_vocabulary();
         }
         self.generation = from.generation();
         self.users.resize(from.nodes(), 0);
+        self.marked.resize(from.nodes().div_ceil(64), 0);
         let importer = Importer::resume(&from.dictionary, std::mem::take(&mut self.copied));
-        Some(Naming { from, importer, tree: self, path: Vec::new() })
+        Naming { from, importer, tree: self, path: Vec::new() }
+    }
+
+    /// From now on nodes are found by what they are.
+    fn forget_vocabulary(&mut self) {
+        self.users.clear();
+        self.copied = Copied::default();
+        if !self.has_all_children {
+            for (node, number) in self.nodes.iter().zip(0..).skip(1) {
+                self.children.entry((node.parent, node.location)).or_insert(number);
+            }
+            self.has_all_children = true;
+        }
     }
 
     fn add(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
@@ -85,42 +103,86 @@ impl Naming<'_> {
         self.tree.copied = self.importer.stop();
     }
 
-    /// The node at which a pair's stack ends.
-    pub(crate) fn node(&mut self, pair: Pair) -> Result<u32, SelectError> {
+    /// Appends the nodes at which the stacks of these pairs end.
+    pub(crate) fn name(&mut self, pairs: &[Pair], nodes: &mut Vec<u32>) -> Result<(), SelectError> {
         match self.tree.detail {
-            StackDetail::None => Ok(ROOT),
+            StackDetail::None => nodes.resize(nodes.len() + pairs.len(), ROOT),
             StackDetail::Leaf => {
-                let leaf = if pair.kernel == vocabulary::ROOT { pair.user } else { pair.kernel };
-                if leaf == vocabulary::ROOT {
-                    return Ok(ROOT);
+                for pair in pairs {
+                    nodes.push(self.leaf(*pair)?);
                 }
-                let location = self.location(leaf);
-                self.tree.child(ROOT, location)
             }
             StackDetail::Full => {
-                let user = self.user(pair.user)?;
-                self.kernel(user, pair.kernel)
+                self.add_users(pairs)?;
+                for pair in pairs {
+                    let user = self.tree.users[pair.user as usize];
+                    nodes.push(self.kernel(user, pair.kernel)?);
+                }
             }
         }
+        Ok(())
     }
 
     fn location(&mut self, node: u32) -> u32 {
         self.importer.location(&mut self.tree.dictionary, self.from.node(node).location)
     }
 
-    fn user(&mut self, end: u32) -> Result<u32, SelectError> {
-        let mut node = end;
-        while node != vocabulary::ROOT && self.tree.users[node as usize] == ROOT {
-            self.path.push(node);
-            node = self.from.node(node).parent;
+    fn leaf(&mut self, pair: Pair) -> Result<u32, SelectError> {
+        let leaf = if pair.kernel == vocabulary::ROOT { pair.user } else { pair.kernel };
+        if leaf == vocabulary::ROOT {
+            return Ok(ROOT);
         }
-        let mut parent = if node == vocabulary::ROOT { ROOT } else { self.tree.users[node as usize] };
-        while let Some(node) = self.path.pop() {
-            let location = self.location(node);
-            parent = self.tree.add(parent, location)?;
-            self.tree.users[node as usize] = parent;
+        let location = self.location(leaf);
+        self.tree.child(ROOT, location)
+    }
+
+    /// Adds the user parts that are not here yet. In the vocabulary callers stand before callees: one way down its numbers
+    /// finds all that is needed, one way up adds it, and neither jumps about in memory as going up each stack would.
+    fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
+        let (mut low, mut high) = (usize::MAX, 0);
+        for pair in pairs.iter().filter(|pair| pair.user != vocabulary::ROOT) {
+            low = low.min(self.mark(pair.user));
+            high = high.max(pair.user as usize / 64);
         }
-        Ok(parent)
+        let mut word = high;
+        while word >= low {
+            // Callers may be of the same word, below.
+            let mut done = 0;
+            while let Some(bit) = (self.tree.marked[word] & !done).checked_ilog2() {
+                done |= 1 << bit;
+                let parent = self.from.node(number(word, bit)).parent;
+                if parent != vocabulary::ROOT {
+                    low = low.min(self.mark(parent));
+                }
+            }
+            let Some(next) = word.checked_sub(1) else { break };
+            word = next;
+        }
+        for word in low..=high {
+            let mut bits = std::mem::take(&mut self.tree.marked[word]);
+            while bits != 0 {
+                let node = number(word, bits.trailing_zeros());
+                bits &= bits - 1;
+                let parent = self.tree.users[self.from.node(node).parent as usize];
+                let location = self.location(node);
+                self.tree.users[node as usize] = if self.tree.has_all_children {
+                    self.tree.child(parent, location)?
+                } else {
+                    self.tree.add(parent, location)?
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a node that is not here yet; returns its word, or the last there can be.
+    fn mark(&mut self, node: u32) -> usize {
+        if self.tree.users[node as usize] != ROOT {
+            return usize::MAX;
+        }
+        let word = node as usize / 64;
+        self.tree.marked[word] |= 1 << (node % 64);
+        word
     }
 
     fn kernel(&mut self, below: u32, end: u32) -> Result<u32, SelectError> {
@@ -135,5 +197,90 @@ impl Naming<'_> {
             parent = self.tree.child(parent, location)?;
         }
         Ok(parent)
+    }
+}
+
+/// The node of a bit.
+fn number(word: usize, bit: u32) -> u32 {
+    u32::try_from(word * 64).unwrap_or(u32::MAX) + bit
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::dictionary::stack_hash;
+    use proto::{Function, Line, Location};
+
+    use super::*;
+
+    /// Stacks of functions, leaf first, in a vocabulary that has them in this order, and the nodes at which they end.
+    fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (Vocabulary, Vec<u32>) {
+        let mut vocabulary = Vocabulary::new(generation);
+        let mut ends = Vec::new();
+        for stack in stacks {
+            let dictionary = &mut vocabulary.dictionary;
+            let mut location = |name: &&str| {
+                let name = dictionary.strings.intern(name);
+                let function = dictionary.intern_function(Function { name, ..Function::default() });
+                let lines = [Line { function, line: 1, column: 0 }].into();
+                dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
+            };
+            let locations: Vec<u32> = stack.iter().map(&mut location).collect();
+            let hashes: Vec<u128> = locations.iter().map(|&id| vocabulary.dictionary.location_hash(id)).collect();
+            ends.push(vocabulary.add_stack(stack_hash(&hashes), &locations));
+        }
+        (vocabulary, ends)
+    }
+
+    fn name(tree: &mut StackTree, (vocabulary, ends): &(Vocabulary, Vec<u32>)) -> Vec<u32> {
+        // Each stack alone, and with the next below it as its kernel part.
+        let alone = ends.iter().map(|&user| Pair { user, kernel: vocabulary::ROOT });
+        let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
+        let (mut naming, mut nodes) = (tree.resume(vocabulary), Vec::new());
+        naming.name(&alone.chain(below).collect::<Vec<_>>(), &mut nodes).unwrap();
+        naming.stop();
+        nodes
+    }
+
+    fn path(tree: &StackTree, mut node: u32) -> Vec<String> {
+        let mut path = Vec::new();
+        while node != ROOT {
+            let Node { parent, location } = tree.nodes[node as usize];
+            assert!(parent < node, "parents stand before");
+            let Location::Lines { lines, .. } = &tree.dictionary.locations[location as usize] else { panic!("lines") };
+            let function = tree.dictionary.functions[lines[0].function as usize];
+            path.push(tree.dictionary.strings.get(function.name).to_owned());
+            node = parent;
+        }
+        path
+    }
+
+    #[test]
+    fn stacks_keep_their_nodes_when_the_vocabulary_is_renewed_in_between() {
+        let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
+        let mut tree = StackTree::new(StackDetail::Full);
+        let first = vocabulary(1, stacks);
+        let named = name(&mut tree, &first);
+        for (node, stack) in named.iter().zip(stacks) {
+            assert_eq!(path(&tree, *node), *stack);
+        }
+        assert_eq!(path(&tree, named[5]), ["b", "a", "c", "b", "a"]);
+        assert_eq!(name(&mut tree, &first), named, "nothing is new");
+        let count = tree.nodes.len();
+        let reversed: Vec<&[&str]> = stacks.iter().rev().copied().collect();
+        let again = name(&mut tree, &vocabulary(2, &reversed));
+        let same: Vec<u32> = again[..5].iter().rev().copied().collect();
+        assert_eq!(same, named[..5], "found by what they are");
+        let more = again[5..].iter().filter(|node| **node as usize >= count).count();
+        assert_eq!(more, 4, "only pairs that are new have new nodes");
+    }
+
+    #[test]
+    fn more_nodes_of_a_vocabulary_than_one_word_of_marks_holds_are_added_callers_first() {
+        let names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
+        let deep: Vec<&str> = names.iter().map(String::as_str).collect();
+        let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
+        let mut tree = StackTree::new(StackDetail::Full);
+        let named = name(&mut tree, &vocabulary(1, &stacks[..1]));
+        assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
     }
 }

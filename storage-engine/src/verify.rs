@@ -18,7 +18,7 @@ use crate::head_block;
 use crate::key::{PartitionKey, Section, StaleKey, two_numbers};
 use crate::partition::{Lengths, Partition};
 use crate::vocabulary::Vocabulary;
-use crate::windows::{self, StoredWindow};
+use crate::windows::{self, Minutes, StoredWindow};
 
 /// Faults that are described; more are only counted.
 const DESCRIBED_MAX: usize = 100;
@@ -74,20 +74,14 @@ impl Engine {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
         options.set_verify_checksums(true);
-        let mut others = Vec::new();
         let mut keys = Vec::new();
         for item in snapshot.iterator_opt(IteratorMode::Start, options) {
             let (key, value) = item?;
             match PartitionKey::of_key(&key) {
                 Some(partition) if keys.last() == Some(&partition) => {}
                 Some(partition) => keys.push(partition),
-                None => {
-                    others.push((key.clone(), frame::open(&key, &value).map(drop).map_err(|error| error.to_string())))
-                }
+                None => verified.note(&key, frame::open(&key, &value).map(drop).map_err(|error| error.to_string())),
             }
-        }
-        for (key, result) in others {
-            verified.note(&key, result);
         }
         let stale = database::read_stale(&snapshot)?;
         // Coarser ones are compared to finer ones, which come first.
@@ -128,9 +122,14 @@ impl Engine {
             Err(error) => verified.note(&key.section(Section::Dictionary), Err(error.to_string())),
         }
         let values = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+        let mut dense = Dense::default();
         for item in database::scan_at(snapshot, &key.section(Section::Windows)) {
             let (at, value) = item?;
-            let result = read_windows(&at, &value, values, &mut reading);
+            let result = read_windows(&at, &value, values, &mut reading, &mut dense);
+            if result.is_err() {
+                // What was added of the faulty one is no part of the next.
+                dense = Dense::default();
+            }
             verified.note(&at, result);
         }
         Ok(reading)
@@ -145,6 +144,7 @@ impl Engine {
         verified: &mut Verified,
     ) -> Result<(), EngineError> {
         let mut scratch = Scratch::default();
+        let mut window = OfWindow::default();
         for section in [Section::Head, Section::BatchIds, Section::Chunks, Section::Events] {
             for item in database::scan_at(snapshot, &raw.section(section)) {
                 let (at, value) = item?;
@@ -155,11 +155,20 @@ impl Engine {
                     Section::Events | Section::BatchIds => {
                         frame::open(&at, &value).map(drop).map_err(|error| error.to_string())
                     }
-                    _ => verify_chunk(snapshot, (&at, &value), minutes, stale, &mut scratch, verified),
+                    _ => {
+                        let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+                        let (series, number, _) = numbers.unwrap_or_default();
+                        if window.of != (series, number) {
+                            let before = std::mem::replace(&mut window, OfWindow::new(raw, series, number));
+                            before.verify(minutes, stale, verified);
+                        }
+                        verify_chunk(snapshot, (&at, &value), minutes, &mut window, &mut scratch, verified)
+                    }
                 };
                 verified.note(&at, result);
             }
         }
+        window.verify(minutes, stale, verified);
         Ok(())
     }
 
@@ -205,7 +214,7 @@ fn verify_chunk(
     snapshot: &Snapshot<'_>,
     (key, value): (&[u8], &[u8]),
     minutes: &Reading,
-    stale: &BTreeSet<StaleKey>,
+    of_window: &mut OfWindow,
     scratch: &mut Scratch,
     verified: &mut Verified,
 ) -> Result<(), String> {
@@ -234,19 +243,43 @@ fn verify_chunk(
         return Err("the sums are not those of the events".to_owned());
     }
     verified.samples += samples.len() as u64;
-    let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
-    if stale.contains(&of) {
-        return Ok(());
+    let part = windows::minutes_of(&samples, window, minutes.is_gauge(series, window), scratch);
+    of_window.minutes.add(part, minutes.is_gauge(series, window));
+    Ok(())
+}
+
+/// The minutes of the chunks of one window of a series.
+#[derive(Default)]
+struct OfWindow {
+    of: (u32, u32),
+    key: Vec<u8>,
+    minutes: Minutes,
+}
+
+impl OfWindow {
+    fn new(raw: PartitionKey, series: u32, window: u32) -> Self {
+        let key = raw.series_window(Section::Chunks, series, window);
+        Self { of: (series, window), key, minutes: Minutes::default() }
     }
-    let stored = minutes.sums.get(&(series, window)).map(Vec::as_slice).unwrap_or_default();
-    let is_gauge = stored.iter().any(|minute| minute.0 & GAUGE != 0);
-    let wanted = windows::minutes_of(&samples, window, is_gauge, scratch);
-    let same = wanted.len() == stored.len()
-        && wanted
-            .iter()
-            .zip(stored)
-            .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
-    if same { Ok(()) } else { Err("the minutes are not those of the samples".to_owned()) }
+
+    /// That they are stored.
+    fn verify(self, minutes: &Reading, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
+        let (series, window) = self.of;
+        let of = StaleKey { tier: Tier::Minute, class: minutes.key.class, window, tenant: minutes.key.tenant, series };
+        if self.key.is_empty() || stale.contains(&of) {
+            return;
+        }
+        let stored = minutes.sums.get(&self.of).map(Vec::as_slice).unwrap_or_default();
+        let wanted = self.minutes.into_windows();
+        let same = wanted.len() == stored.len()
+            && wanted
+                .iter()
+                .zip(stored)
+                .all(|(wanted, stored)| (wanted.place, &wanted.rows) == (stored.0 & !GAUGE, &stored.2));
+        if !same {
+            verified.note(&self.key, Err("the minutes are not those of the samples".to_owned()));
+        }
+    }
 }
 
 /// Sums of all series of a partition.
@@ -257,6 +290,10 @@ struct Totals {
 }
 
 impl Reading {
+    fn is_gauge(&self, series: u32, window: u32) -> bool {
+        self.sums.get(&(series, window)).is_some_and(|stored| stored.iter().any(|minute| minute.0 & GAUGE != 0))
+    }
+
     fn totals(self) -> Totals {
         let has_gauges = self.sums.values().flatten().any(|window| window.0 & GAUGE != 0);
         let mut by_window: BTreeMap<u32, i128> = BTreeMap::new();
@@ -271,20 +308,25 @@ impl Reading {
 /// Marks the place of a gauge's window while it is being read.
 const GAUGE: u8 = 0x80;
 
-fn read_windows(key: &[u8], value: &[u8], values: Tier, reading: &mut Reading) -> Result<(), String> {
+fn read_windows(
+    key: &[u8],
+    value: &[u8],
+    values: Tier,
+    reading: &mut Reading,
+    dense: &mut Dense,
+) -> Result<(), String> {
     let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
     let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
     let payload = frame::open(key, value).map_err(|error| error.to_string())?;
-    let stored = windows::decode(payload, values.window_start_ns(window)).ok_or("the windows cannot be read")?;
+    let stored = windows::decode(payload, values, window).ok_or("the windows cannot be read")?;
     if series as usize >= reading.lengths.series {
         return Err("the series is not defined".to_owned());
     }
     let mut read = Vec::new();
     for StoredWindow { place, samples, total, last_ns, sums } in stored {
         let mut rows: Vec<Row> = Vec::new();
-        let mut dense = Dense::default();
         dense.resize(reading.lengths.pairs);
-        sums.add_to(&mut dense, total).ok_or("a stack is not defined")?;
+        sums.add_to(dense, total).ok_or("a stack is not defined")?;
         dense.drain(|pair, sum| rows.push((pair, sum)));
         if rows.iter().map(|row| row.1).sum::<i128>() != total {
             return Err("the total is not that of the sums".to_owned());

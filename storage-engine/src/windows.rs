@@ -5,7 +5,12 @@
 //! window: | place u8 | samples varint | total | last time zigzag, of a gauge, since the value's start | sums behind their length |
 //! ```
 //!
-//! Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time.
+//! Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time. Checks: places ascend and are below
+//! ten, of hours and days 0; a last point is in its window; there is a window, and in it a sample; nothing is left over.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use proto::{Samples, Tier};
 
@@ -67,6 +72,44 @@ pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch
     minutes
 }
 
+/// The minutes of samples that come in parts.
+#[derive(Debug, Default)]
+pub(crate) struct Minutes(BTreeMap<u8, WindowRows>);
+
+impl Minutes {
+    /// Adds the minutes of a part. Of a gauge the last point counts, with all the stacks that any part has of its time.
+    pub(crate) fn add(&mut self, part: Vec<WindowRows>, is_gauge: bool) {
+        for minute in part {
+            match self.0.entry(minute.place) {
+                Entry::Vacant(entry) => {
+                    entry.insert(minute);
+                }
+                Entry::Occupied(mut entry) => entry.get_mut().add(minute, is_gauge),
+            }
+        }
+    }
+
+    /// Ascending.
+    pub(crate) fn into_windows(self) -> Vec<WindowRows> {
+        self.0.into_values().collect()
+    }
+}
+
+impl WindowRows {
+    fn add(&mut self, other: Self, is_gauge: bool) {
+        match self.last_ns.cmp(&other.last_ns) {
+            Ordering::Less if is_gauge => return *self = other,
+            Ordering::Greater if is_gauge => return,
+            _ => {}
+        }
+        self.samples += other.samples;
+        self.last_ns = self.last_ns.max(other.last_ns);
+        let mut rows: BTreeMap<u32, i128> = std::mem::take(&mut self.rows).into_iter().collect();
+        other.rows.into_iter().for_each(|(stack, sum)| *rows.entry(stack).or_default() += sum);
+        self.rows = rows.into_iter().collect();
+    }
+}
+
 /// One window as it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWindow<'a> {
@@ -78,21 +121,33 @@ pub(crate) struct StoredWindow<'a> {
     pub(crate) sums: Sums<'a>,
 }
 
-/// The windows of a value, ascending.
-pub(crate) fn decode(mut bytes: &[u8], start_ns: i64) -> Option<Vec<StoredWindow<'_>>> {
+/// The windows of a value, ascending. `values` is the tier whose windows values have, and `window` which of them: of minutes those of
+/// chunks, else of the tier itself.
+pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<StoredWindow<'_>>> {
+    let start_ns = values.window_start_ns(window);
+    let (places, width_ns) = match values {
+        Tier::Raw => (Tier::Minute.windows_in(Tier::Raw), Tier::Minute.window_ns()),
+        tier => (1, tier.window_ns()),
+    };
     let (&kind, rest) = bytes.split_first().filter(|(kind, _)| **kind <= LAST_POINTS)?;
     bytes = rest;
     let unit = take(&mut bytes)?;
-    let count = take_length(&mut bytes).filter(|&count| count <= bytes.len())?;
+    let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= places as usize)?;
     let mut windows: Vec<StoredWindow<'_>> = Vec::with_capacity(count);
     for _ in 0..count {
         let (&place, rest) = bytes.split_first()?;
         bytes = rest;
-        let samples = take(&mut bytes)?;
+        let samples = take(&mut bytes).filter(|&samples| samples > 0)?;
         let total = take_sum(&mut bytes)?;
-        let last_ns = if kind == LAST_POINTS { Some(start_ns.wrapping_add(unzigzag(take(&mut bytes)?))) } else { None };
+        let from_ns = i64::from(place) * width_ns;
+        let is_inside = |last: &i64| from_ns < *last && *last <= from_ns + width_ns;
+        let last_ns = if kind == LAST_POINTS {
+            Some(start_ns + Some(unzigzag(take(&mut bytes)?)).filter(is_inside)?)
+        } else {
+            None
+        };
         let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
-        if windows.last().is_some_and(|last| last.place >= place) {
+        if u32::from(place) >= places || windows.last().is_some_and(|last| last.place >= place) {
             return None;
         }
         windows.push(StoredWindow { place, samples, total, last_ns, sums });
@@ -106,19 +161,22 @@ mod tests {
 
     use super::*;
 
+    const WINDOW: u32 = 2_983_333;
+
     proptest! {
         #[test]
         fn windows_come_back(
-            rows in prop::collection::btree_map(0..10_u8, (0..1000_u64, any::<i32>(), prop::collection::btree_map(0..500_u32, -5..1000_i128, 1..60)), 0..10),
+            rows in prop::collection::btree_map(0..10_u8, (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, -5..1000_i128, 1..60)), 1..10),
             is_gauge: bool,
         ) {
-            let start_ns = 1_790_000_400_000_000_000;
+            let start_ns = Tier::Raw.window_start_ns(WINDOW);
+            let minute_ns = |place: u8| start_ns + i64::from(place) * Tier::Minute.window_ns();
             let windows: Vec<WindowRows> = rows
                 .into_iter()
-                .map(|(place, (samples, last, rows))| WindowRows { place, samples, last_ns: start_ns + i64::from(last), rows: rows.into_iter().collect() })
+                .map(|(place, (samples, last, rows))| WindowRows { place, samples, last_ns: minute_ns(place) + last, rows: rows.into_iter().collect() })
                 .collect();
             let bytes = encode(&windows, is_gauge, start_ns);
-            let read = decode(&bytes, start_ns).unwrap();
+            let read = decode(&bytes, Tier::Raw, WINDOW).unwrap();
             prop_assert_eq!(read.len(), windows.len());
             for (got, wanted) in read.iter().zip(&windows) {
                 let mut rows = Vec::new();
@@ -132,8 +190,29 @@ mod tests {
 
         #[test]
         fn any_bytes_are_windows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _read_or_not = decode(&bytes, 0);
+            let _read_or_not = decode(&bytes, Tier::Raw, WINDOW);
         }
+    }
+
+    #[test]
+    fn what_no_writer_writes_is_refused() {
+        let minute = |place, samples, last_ns| WindowRows { place, samples, last_ns, rows: vec![(1, 1)] };
+        let reads = |windows: &[WindowRows], values: Tier| {
+            let start_ns = values.window_start_ns(WINDOW);
+            let at = |window: &WindowRows| WindowRows { last_ns: start_ns + window.last_ns, ..window.clone() };
+            let windows: Vec<WindowRows> = windows.iter().map(at).collect();
+            decode(&encode(&windows, true, start_ns), values, WINDOW).is_some()
+        };
+        let minute_ns = Tier::Minute.window_ns();
+        assert!(reads(&[minute(0, 1, minute_ns), minute(9, 1, 10 * minute_ns)], Tier::Raw));
+        assert!(reads(&[minute(0, 1, minute_ns)], Tier::Hour));
+        assert!(!reads(&[], Tier::Raw), "no window");
+        assert!(!reads(&[minute(0, 0, 1)], Tier::Raw), "no sample");
+        assert!(!reads(&[minute(10, 1, 10 * minute_ns + 1)], Tier::Raw), "of the next value");
+        assert!(!reads(&[minute(1, 1, minute_ns + 1)], Tier::Hour), "of the next hour");
+        assert!(!reads(&[minute(0, 1, 0)], Tier::Raw), "a point before its window");
+        assert!(!reads(&[minute(0, 1, minute_ns + 1)], Tier::Raw), "a point behind its window");
+        assert!(!reads(&[minute(1, 1, minute_ns + 1), minute(0, 1, 1)], Tier::Raw), "in another order");
     }
 
     #[test]

@@ -154,7 +154,7 @@ fn a_full_disk_refuses_writes_goes_on_reading_and_takes_writes_again_when_there_
 /// What a service has, whenever that was.
 fn total_ever(varve: &Varve, service: &str) -> f64 {
     let now_s = now_ns() as f64 / 1e9;
-    varve.total(&format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[90d])"), now_s + 60.0)
+    varve.total(&format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[400d])"), now_s + 60.0)
 }
 
 fn push_at(varve: &Varve, service: &str, time_ns: u64, samples: u64) {
@@ -164,33 +164,44 @@ fn push_at(varve: &Varve, service: &str, time_ns: u64, samples: u64) {
 }
 
 #[test]
-fn data_older_than_the_retention_is_dropped_and_younger_stays() {
-    let mut varve = Varve::up();
+fn data_older_than_the_retention_of_every_tier_is_dropped_and_younger_stays() {
+    let mut varve = Varve::start(Setup::default().flags(&["--retention", "400d", "--retention-1m", "400d"]));
     let now = now_ns();
-    push_at(&varve, "young", now - DAY_NS, 100);
-    push_at(&varve, "now", now, 100);
-    push_at(&varve, "old", now - 10 * DAY_NS, 100);
-    assert!(varve.terminate().success());
-    varve.setup.flags = vec!["--retention".to_owned(), "2d".to_owned()];
-    varve.launch();
-    eventually("the old data is dropped", Duration::from_secs(30), || total_ever(&varve, "old") == 0.0);
+    let services = [("oldest", 300), ("old", 12), ("young", 1), ("now", 0)];
     let want = (100 * PERIOD_NS) as f64;
-    assert_eq!((total_ever(&varve, "young"), total_ever(&varve, "now")), (want, want));
+    for (service, days) in services {
+        push_at(&varve, service, now - days * DAY_NS, 100);
+        assert_eq!(total_ever(&varve, service), want, "{service}");
+    }
+    assert!(varve.terminate().success());
+    let flags = ["--retention", "2d", "--retention-1m", "2d", "--retention-1h", "30d", "--retention-1d", "60d"];
+    varve.setup.flags = flags.map(str::to_owned).to_vec();
+    varve.launch();
+    eventually("the oldest is dropped", Duration::from_secs(30), || total_ever(&varve, "oldest") == 0.0);
+    // A second of 12 days ago is not told apart any more, and the answer says so; the hours around it are there.
+    let second = ((now - 12 * DAY_NS) / 1_000_000_000 + 1).to_string();
+    let query = "sum_over_time(process_cpu:cpu:nanoseconds:cpu:nanoseconds{service_name=\"old\"}[1s])";
+    eventually("the old samples are dropped", Duration::from_secs(30), || {
+        let answer = varve.get("/api/v1/query", &[("query", query), ("time", &second)]).json();
+        answer["warnings"].to_string().contains("1h") && answer["data"]["result"] == json!([])
+    });
+    assert_eq!(services.map(|(service, _)| total_ever(&varve, service)), [0.0, want, want, want]);
     let body = Request::new("old").seen(stack(&["f"]), vec![now - 10 * DAY_NS]).bytes();
     let refused = varve.push_otlp(&body, None).refused_with(&[400]);
     assert!(refused.text().contains("--retention"), "{}", refused.text());
     varve.kill();
     varve.launch();
-    assert_eq!([total_ever(&varve, "old"), total_ever(&varve, "young"), total_ever(&varve, "now")], [0.0, want, want]);
+    assert_eq!(services.map(|(service, _)| total_ever(&varve, service)), [0.0, want, want, want]);
 }
 
 #[test]
 fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     let _alone = alone();
-    let mut varve = Varve::prepare(Setup::default().flags(&["--disk-max", "512MiB"]));
-    varve.launch();
+    let flags = ["--disk-max", "512MiB", "--retention", "400d", "--retention-1m", "400d"];
+    let mut varve = Varve::start(Setup::default().flags(&flags));
     let now = now_ns();
-    for (service, days) in [("oldest", 20), ("newest", 0)] {
+    // So old that its day is in a partition of its own.
+    for (service, days) in [("oldest", 300), ("newest", 0)] {
         push_at(&varve, service, now - days * DAY_NS, 1000);
     }
     let want = (1000 * PERIOD_NS) as f64;

@@ -3,6 +3,7 @@
 mod client;
 mod command;
 mod config_file;
+mod heaps;
 mod listen;
 mod log;
 mod operations;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> anyhow::Result<()> {
+    heaps::bound();
     let command = command::parse()?;
     privileges::settle(&command)?;
     match command {

@@ -12,9 +12,9 @@ use serde_json::{Map, Value as Json, json};
 
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
-use super::prometheus_json::{cut, instant, range, success};
+use super::prometheus_json::{cut, instant, range, success, success_with};
 use crate::json::JsonText;
-use crate::query::catalog::CatalogRequest;
+use crate::query::catalog::{CatalogRequest, Listed};
 use crate::query::run::Timings;
 use crate::query::window::Steps;
 use crate::query::{ErrorKind, QueryError, Reader};
@@ -81,14 +81,14 @@ async fn series(
 ) -> Result<Response, ApiError> {
     parameters.required("match[]")?;
     let limit = parameters.limit()?;
-    let (found, timings) = reader.series(catalog(tenant, &parameters)?).await?;
-    let (found, truncated) = cut(found, limit);
+    let (Listed { list, warnings }, timings) = reader.series(catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(list, limit);
     let list = |data: &mut JsonText| {
         data.list(&found, |data, labels| {
             data.object(labels.iter());
         });
     };
-    Ok(answer(success(list, truncated), &timings))
+    Ok(answer(success_with(list, truncated, warnings), &timings))
 }
 
 async fn labels(
@@ -97,9 +97,9 @@ async fn labels(
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
     let limit = parameters.limit()?;
-    let (found, timings) = reader.label_names(catalog(tenant, &parameters)?).await?;
-    let (found, truncated) = cut(found, limit);
-    Ok(answer(success(|data| texts(data, &found), truncated), &timings))
+    let (Listed { list, warnings }, timings) = reader.label_names(catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(list, limit);
+    Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
 }
 
 async fn label_values(
@@ -112,9 +112,9 @@ async fn label_values(
         return Err(invalid("name", &name, &"it must be a label's name: letters, digits and _, no digit first"));
     }
     let limit = parameters.limit()?;
-    let (found, timings) = reader.label_values(&name, catalog(tenant, &parameters)?).await?;
-    let (found, truncated) = cut(found, limit);
-    Ok(answer(success(|data| texts(data, &found), truncated), &timings))
+    let (Listed { list, warnings }, timings) = reader.label_values(&name, catalog(tenant, &parameters)?).await?;
+    let (found, truncated) = cut(list, limit);
+    Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
 }
 
 /// What a call about series asks for; all time where it does not say which.

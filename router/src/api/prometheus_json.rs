@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use proto::selection::Missing;
-
 use super::time::format_time;
 use crate::json::JsonText;
 use crate::query::aggregate::best_first;
@@ -21,15 +19,14 @@ const POINT_BYTES: usize = 48;
 
 /// A successful answer of which nothing is missing but what was cut.
 pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
-    success_without(data, truncated, &[])
+    success_with(data, truncated, Vec::new())
 }
 
-/// A successful answer without what is missing.
-fn success_without(data: impl FnOnce(&mut JsonText), truncated: bool, missing: &[Missing]) -> Vec<u8> {
+/// A successful answer that says what it lacks.
+pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mut warnings: Vec<String>) -> Vec<u8> {
     let mut out = JsonText::default();
     out.raw("{\"status\":\"success\",\"data\":");
     data(&mut out);
-    let mut warnings = missing::told(missing);
     warnings.extend(truncated.then(|| TRUNCATED.to_owned()));
     if !warnings.is_empty() {
         out.raw(",\"warnings\":").list(&warnings, |out, warning| {
@@ -59,7 +56,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
                 point(out, &time, value, &mut text);
                 out.raw("}");
             };
-            return success_without(scalar, false, &evaluated.missing);
+            return success_with(scalar, false, missing::told(&evaluated.missing));
         }
         Value::Vector(series) => series,
     };
@@ -78,7 +75,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_without(vector, truncated, &evaluated.missing)
+    success_with(vector, truncated, missing::told(&evaluated.missing))
 }
 
 /// The answer of a range query.
@@ -103,7 +100,7 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_without(matrix, truncated, &evaluated.missing)
+    success_with(matrix, truncated, missing::told(&evaluated.missing))
 }
 
 /// A time and the value then. `text`: a place to write the value in.

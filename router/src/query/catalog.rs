@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Operation;
+use proto::selection::{Missing, Operation};
 use proto::{Fold, LabelSet, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
@@ -13,6 +13,7 @@ use crate::query::expr::Group;
 use crate::query::fold::Folding;
 use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
+use crate::query::missing;
 use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
 use crate::query::reader::{Reader, detail};
@@ -31,6 +32,14 @@ pub(crate) struct CatalogRequest {
     pub(crate) window: Window,
 }
 
+/// What was found.
+#[derive(Debug)]
+pub(crate) struct Listed<T> {
+    pub(crate) list: Vec<T>,
+    /// What it may lack, a sentence for each.
+    pub(crate) warnings: Vec<String>,
+}
+
 /// A selector whose names are matchers.
 struct Matched {
     selector: Selector,
@@ -39,19 +48,17 @@ struct Matched {
 
 impl Reader {
     /// The labels of all series that have samples, sorted, metric names included.
-    pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Vec<Labels>, Timings), QueryError> {
+    pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Labels>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let mut series: Vec<Labels> = Vec::new();
-        for found in self.found(&request, &mut run).await? {
-            series.extend(found.series.iter().map(named));
-        }
+        let found = self.found(&request, &mut run).await?;
+        let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
         series.sort_unstable();
         series.dedup();
-        Ok((series, run.timings()))
+        Ok((Listed { list: series, warnings: warnings(found, |_| true) }, run.timings()))
     }
 
     /// The names of all labels and sample attributes, sorted.
-    pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Vec<String>, Timings), QueryError> {
+    pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
         let found = self.found(&request, &mut run).await?;
         let mut names: BTreeSet<&str> = BTreeSet::new();
@@ -60,7 +67,8 @@ impl Reader {
             names.extend(found.series.iter().flat_map(LabelSet::iter).map(|label| label.name.as_str()));
             names.extend((!found.series.is_empty()).then_some(NAME_LABEL));
         }
-        Ok((names.into_iter().map(str::to_owned).collect(), run.timings()))
+        let list = names.into_iter().map(str::to_owned).collect();
+        Ok((Listed { list, warnings: warnings(found, |_| true) }, run.timings()))
     }
 
     /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
@@ -68,9 +76,9 @@ impl Reader {
         &self,
         name: &str,
         request: CatalogRequest,
-    ) -> Result<(Vec<String>, Timings), QueryError> {
+    ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let mut values = BTreeSet::new();
+        let (mut values, mut lists) = (BTreeSet::new(), Vec::new());
         for matched in matched(&request, &mut run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
@@ -80,13 +88,18 @@ impl Reader {
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
                 let found_values: BTreeSet<&str> = found.series.iter().map(|labels| labels.get(label)).collect();
                 values.extend(found_values.into_iter().filter(|value| !value.is_empty()).map(str::to_owned));
-                if !found.attribute_names.iter().any(|attribute| attribute == name) {
+                let is_attribute = found.attribute_names.iter().any(|attribute| attribute == name);
+                lists.push(found);
+                if !is_attribute {
                     continue;
                 }
             }
-            values.extend(self.values_of_samples(name, selector, matchers, &request, &mut run).await?);
+            let (of_samples, missing) = self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
+            values.extend(of_samples);
+            lists.push(SeriesAnswer { missing, ..SeriesAnswer::default() });
         }
-        Ok((values.into_iter().collect(), run.timings()))
+        let warnings = warnings(lists, |left_out| left_out == name);
+        Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
     /// Every profile type, by full id.
@@ -124,10 +137,10 @@ impl Reader {
         matchers: Vec<Matcher>,
         request: &CatalogRequest,
         run: &mut Run,
-    ) -> Result<Vec<String>, QueryError> {
+    ) -> Result<(Vec<String>, Vec<Missing>), QueryError> {
         let is_name = name == NAME_LABEL;
         let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
-        let Group::By(labels) = &group else { return Ok(Vec::new()) };
+        let Group::By(labels) = &group else { return Ok(Default::default()) };
         let stacks = detail(&StackGrouping::new(&selector.stack_matchers, labels));
         let selection = Selection {
             tenant: request.tenant.clone(),
@@ -138,6 +151,7 @@ impl Reader {
             stacks,
         };
         let answers = run.shards(self.nodes.select(&selection)).await?;
+        let missing = missing::of(&answers);
         let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Vec::new()) };
@@ -149,8 +163,18 @@ impl Reader {
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
             Ok(values.collect())
         });
-        values.await
+        Ok((values.await?, missing))
     }
+}
+
+/// What lists lack; of labels, those that are asked for.
+fn warnings(lists: Vec<SeriesAnswer>, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut all = SeriesAnswer::default();
+    for SeriesAnswer { missing, left_out, .. } in lists {
+        all.extend(SeriesAnswer { missing, left_out, ..SeriesAnswer::default() });
+    }
+    all.left_out.retain(|label| is_asked(&label.name));
+    missing::told_of_list(&all.missing, &all.left_out)
 }
 
 /// Parses the selectors; `None` for one whose name no type can have.

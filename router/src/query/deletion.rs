@@ -1,6 +1,6 @@
 //! What a deletion selects: series, by the labels of a PromQL selector.
 
-use proto::{Deleted, Deletion, TenantId, Window};
+use proto::{Deleted, Deletion, TenantId, Tier, Window};
 
 use crate::query::Reader;
 use crate::query::error::QueryError;
@@ -9,8 +9,8 @@ use crate::query::resolve::{Want, resolve};
 use crate::query::run::Run;
 
 impl Reader {
-    /// Deletes every sample of the series that a selector selects in a window, for good. A metric name that no series of the window
-    /// has selects nothing.
+    /// Deletes every sample of the series that a selector selects in a window, for good. A metric name that no series of its
+    /// days has selects nothing.
     ///
     /// # Errors
     /// [`QueryError`]: not a selector of series; or a shard's, and then others may have deleted.
@@ -21,10 +21,16 @@ impl Reader {
         if let Some(matcher) = selector.stack_matchers.first() {
             return Err(QueryError::StackLabelInMatch { label: matcher.label.name() });
         }
-        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Matchers)).await?;
+        // Of what is only kept by the day, names are known of whole days.
+        let day_of = |time_ns| Tier::Day.window_of(time_ns);
+        let days = Window {
+            start_ns: Tier::Day.window_start_ns(day_of(window.start_ns.saturating_add(1))),
+            end_ns: Tier::Day.window_end_ns(day_of(window.end_ns)),
+        };
+        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, days, Want::Matchers)).await?;
         // It takes long, and is no query: those that wait need not.
         drop(run);
-        let Some(resolved) = resolved else { return Ok(Deleted::default()) };
+        let Some(resolved) = resolved.resolved else { return Ok(Deleted::default()) };
         let deletion = Deletion { tenant: tenant.clone(), matchers: resolved.matchers, window };
         Ok(self.nodes.delete(&deletion).await?)
     }

@@ -76,8 +76,9 @@ impl Reader {
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let (window, mut matchers) = (request.window, selector.matchers.clone());
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
-        let types = resolved.and_then(|resolved| resolved.types).unwrap_or_default();
+        let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
+        summary.missing = resolved.missing;
         let mut answers = Vec::new();
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),
@@ -98,7 +99,8 @@ impl Reader {
                 summary.samples = answers.iter().map(|answer| answer.samples).sum();
                 summary.series = answers.iter().map(|answer| answer.series).sum();
                 summary.shards = answers.len();
-                summary.missing = missing::of(&answers);
+                summary.missing.extend(missing::of(&answers));
+                missing::tidy(&mut summary.missing);
                 for answer in &answers {
                     summary.windows_read.extend(answer.windows_read);
                 }

@@ -1,7 +1,7 @@
 //! Times that an answer leaves out, because only coarser windows of them are kept: said with every answer that they are missing of.
 
-use proto::Answer;
-use proto::selection::Missing;
+use proto::selection::{LeftOutLabel, Missing};
+use proto::{Answer, Tier};
 
 /// Times that are told; of more, how many there are.
 const TOLD_MAX: usize = 10;
@@ -24,6 +24,11 @@ pub(crate) fn told(missing: &[Missing]) -> Vec<String> {
     let tell = |one: &Missing| {
         let (start, end) = (seconds(one.window.start_ns), seconds(one.window.end_ns));
         let tier = one.finest.name();
+        if one.finest == Tier::Raw {
+            return format!(
+                "left out: from {start} to {end}, of which no single samples are kept any more, and sums cannot answer this"
+            );
+        }
         format!(
             "left out: from {start} to {end}, of which only whole windows of {tier} are kept; a range on their edges misses nothing"
         )
@@ -33,6 +38,17 @@ pub(crate) fn told(missing: &[Missing]) -> Vec<String> {
         told.push(format!("and {} more times are left out", missing.len() - TOLD_MAX));
     }
     told
+}
+
+/// A sentence for each time and label that a list lacks.
+pub(crate) fn told_of_list(missing: &[Missing], left_out: &[LeftOutLabel]) -> Vec<String> {
+    let tell = |LeftOutLabel { tier, name }: &LeftOutLabel| {
+        let tier = tier.name();
+        format!(
+            "left out: label {name:?} of series of which only windows of {tier} are kept: those are kept without it"
+        )
+    };
+    told(missing).into_iter().chain(left_out.iter().map(tell)).collect()
 }
 
 fn seconds(time_ns: i64) -> String {
@@ -58,6 +74,11 @@ mod tests {
                 "left out: from 0 to 2.500000000, of which only whole windows of 1h are kept; a range on their edges misses nothing"
             ]
         );
+        let points = Missing { finest: Tier::Raw, ..missing(0) };
+        assert!(told(&[points])[0].contains("no single samples"), "{:?}", told(&[points]));
+        let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
+        let list = told_of_list(&few, &[pod]);
+        assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");
         let many = told(&of(&[answer(5..12), answer(0..7)]));
         assert_eq!((many.len(), many[10].as_str()), (11, "and 2 more times are left out"));
     }

@@ -116,9 +116,9 @@ impl Reader {
             (false, _) => Want::Series,
         };
         let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
-        let Some(resolved) = resolved else { return Ok(Loaded::default()) };
+        let mut loaded = Loaded { series: Vec::new(), missing: resolved.missing };
+        let Some(resolved) = resolved.resolved else { return Ok(loaded) };
         let attributes = attributes(&resolved, &shard_labels);
-        let mut loaded = Loaded::default();
         for (fold, matchers) in folds(this, &windows, &resolved)? {
             let stacks = StackGrouping::new(&this.selector.stack_matchers, group_labels(&this.group));
             let selection = Selection {

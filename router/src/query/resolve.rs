@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Operation;
+use proto::selection::{Missing, Operation};
 use proto::{Matcher, ProfileType, SeriesAnswer, TenantId, Window};
 
 use crate::nodes::Nodes;
@@ -24,6 +24,21 @@ pub(crate) struct Resolved {
     pub(crate) series: Option<SeriesAnswer>,
 }
 
+/// What a selector covers, as far as that is known.
+#[derive(Debug, Default)]
+pub(crate) struct Resolution {
+    /// None: its names select nothing.
+    pub(crate) resolved: Option<Resolved>,
+    /// Times in which there may be more.
+    pub(crate) missing: Vec<Missing>,
+}
+
+impl From<Resolved> for Resolution {
+    fn from(resolved: Resolved) -> Self {
+        Self { resolved: Some(resolved), missing: Vec::new() }
+    }
+}
+
 /// What is asked for besides the names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
@@ -35,7 +50,7 @@ pub(crate) enum Want {
     Series,
 }
 
-/// Resolves a selector; `None` if its names select nothing.
+/// Resolves a selector.
 ///
 /// # Errors
 /// [`QueryError::AmbiguousName`], and those of the shards.
@@ -45,27 +60,32 @@ pub(crate) async fn resolve(
     selector: &Selector,
     window: Window,
     want: Want,
-) -> Result<Option<Resolved>, QueryError> {
+) -> Result<Resolution, QueryError> {
     let mut matchers = selector.matchers.clone();
     if let Some(known) = known_types(selector)
         && want != Want::Series
     {
         matchers.extend(known.iter().map(equal));
         let types = known.into_iter().collect::<Vec<_>>();
-        return Ok(if types.len() > 1 { None } else { Some(Resolved { matchers, types: Some(types), series: None }) });
+        if types.len() > 1 {
+            return Ok(Resolution::default());
+        }
+        return Ok(Resolved { matchers, types: Some(types), series: None }.into());
     }
     if selector.names.is_empty() && want == Want::Matchers {
-        return Ok(Some(Resolved { matchers, types: None, series: None }));
+        return Ok(Resolved { matchers, types: None, series: None }.into());
     }
     let mut answer = nodes.series(tenant, &matchers, window).await?;
+    let missing = answer.missing.clone();
     let types = choose(&selector.names, types_of(&answer))?;
     if !selector.names.is_empty() {
-        let [only] = types.as_slice() else { return Ok(None) };
+        let [only] = types.as_slice() else { return Ok(Resolution { resolved: None, missing }) };
         matchers.push(equal(only));
         let id = only.to_string();
         answer.series.retain(|labels| labels.get(PROFILE_TYPE_LABEL) == id);
     }
-    Ok(Some(Resolved { matchers, types: Some(types), series: Some(answer) }))
+    let resolved = Resolved { matchers, types: Some(types), series: Some(answer) };
+    Ok(Resolution { resolved: Some(resolved), missing })
 }
 
 /// The types of a selector that says them: full ids, as names or as matchers. More than one can only be none.

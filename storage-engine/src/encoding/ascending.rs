@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Elias-Fano takes about 2 bits a number and the logarithm of the mean difference, wherever they are; differences are smaller where numbers
-//! stand close together.
+//! stand close together. Checks: numbers ascend and fit 32 bits, and nothing is left over.
 
 use super::packed::{BLOCK, Block, put_block, take_block};
 use super::varint::{put_bytes, take_bytes};
@@ -63,7 +63,7 @@ pub(crate) struct Ascending<'a> {
 #[derive(Debug)]
 enum Form<'a> {
     Differences { next: u64 },
-    Halves { low_bits: u32, high: HighBits<'a> },
+    Halves { low_bits: u32, high: HighBits<'a>, next: u64 },
 }
 
 /// Ones of a list of bits, in order.
@@ -75,9 +75,17 @@ struct HighBits<'a> {
     place: u64,
     /// Ones that were taken.
     taken: u64,
+    /// Bytes in all.
+    length: usize,
 }
 
 impl HighBits<'_> {
+    /// Whether nothing is left over behind the last number's high part.
+    fn ends_with(&self, high: u32) -> bool {
+        let bits = self.taken + u64::from(high);
+        self.word == 0 && self.bytes.is_empty() && self.length as u64 == bits.div_ceil(8)
+    }
+
     /// How many zeros are before the next one.
     fn take(&mut self) -> Option<u64> {
         while self.word == 0 {
@@ -118,8 +126,10 @@ impl<'a> Ascending<'a> {
         let form = match form {
             DIFFERENCES => Form::Differences { next: 0 },
             low_bits if low_bits < DIFFERENCES => {
-                let high = HighBits { bytes: take_bytes(&mut rest)?, word: 0, place: 0, taken: 0 };
-                Form::Halves { low_bits: low_bits.into(), high }
+                let bytes = take_bytes(&mut rest)?;
+                let is_possible = count > 0 || bytes.is_empty();
+                let high = HighBits { bytes, word: 0, place: 0, taken: 0, length: bytes.len() };
+                is_possible.then_some(Form::Halves { low_bits: low_bits.into(), high, next: 0 })?
             }
             _ => return None,
         };
@@ -141,11 +151,21 @@ impl<'a> Ascending<'a> {
                     *next = value + 1;
                 }
             }
-            Form::Halves { low_bits, high } => {
-                for number in numbers {
+            Form::Halves { low_bits, high, next } => {
+                // Looked at once: this is read for every row of every query.
+                let (mut ascends, mut least) = (true, *next);
+                for number in numbers.iter_mut() {
                     let value = high.take()? << *low_bits | u64::from(*number);
-                    *number = u32::try_from(value).ok()?;
+                    ascends &= least <= value;
+                    least = value + 1;
+                    *number = value as u32;
                 }
+                let is_whole = self.left > 0 || high.ends_with(*numbers.last()? >> *low_bits);
+                // They ascend: where the last fits, all do.
+                if !ascends || least > 1 << 32 || !is_whole {
+                    return None;
+                }
+                *next = least;
             }
         }
         Some(count)
@@ -189,11 +209,42 @@ mod tests {
         }
 
         #[test]
+        fn damaged_numbers_ascend_or_are_none(numbers in numbers(), halves: bool, bit: usize) {
+            let list: Vec<u32> = numbers.into_iter().collect();
+            let mut bytes = Vec::new();
+            if halves { bytes = put_halves(&list) } else { put_ascending(&mut bytes, &list) }
+            let bit = bit % (bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            if let Some(read) = read(&bytes, list.len()) {
+                prop_assert_eq!(read.len(), list.len());
+                prop_assert!(read.is_sorted_by(|a, b| a < b));
+            }
+        }
+
+        #[test]
         fn any_bytes_are_numbers_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0..400_usize) {
             if let Some(read) = read(&bytes, count) {
                 prop_assert_eq!(read.len(), count);
             }
         }
+    }
+
+    #[test]
+    fn nothing_is_left_over_and_no_number_comes_twice() {
+        // Low bits 2 of three numbers, then their high bits.
+        let bytes = put_halves(&[1, 5, 9]);
+        assert_eq!(read(&bytes, 3), Some(vec![1, 5, 9]));
+        let (high, mut more) = (bytes.len() - 1, bytes.clone());
+        more[high] |= 0x80;
+        assert_eq!(read(&more, 3), None, "another one");
+        more[high] = bytes[high];
+        more.push(0);
+        more[high - 1] += 1;
+        assert_eq!(read(&more, 3), None, "another byte");
+        // Ones side by side are numbers of the same high bits: 1, 1 and 1.
+        let mut same = bytes;
+        same[high] = 0b111;
+        assert_eq!(read(&same, 3), None);
     }
 
     #[test]

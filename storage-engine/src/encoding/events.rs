@@ -12,6 +12,9 @@
 //! ```
 //!
 //! Values are divided by the unit; where all are the same, pco makes nothing of them.
+//!
+//! Invariant: what is read is inside its minute, ascends by attribute set and then by time, is as many samples as whoever holds this says,
+//! and takes no more memory than a small multiple of the bytes, or than the most samples that columns have.
 
 use pco::wrapped::{ChunkCompressor, ChunkDecompressor, FileCompressor, FileDecompressor};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec};
@@ -24,8 +27,9 @@ const PLAIN: u8 = 0;
 const COLUMNS: u8 = 1;
 /// Fewer samples than this are smaller without the heads of pco's columns.
 const COLUMNS_SAMPLES_MIN: usize = 256;
-/// pco takes no more at once.
-const COLUMNS_SAMPLES_MAX: usize = 1 << 24;
+/// Columns of equal numbers take no bytes: more samples than this have a byte each and more, so that a few bytes cannot make us
+/// allocate more than these need, 100 MB.
+const COLUMNS_SAMPLES_MAX: usize = 1 << 22;
 /// Minutes of a window.
 const MINUTES: u8 = 10;
 
@@ -198,11 +202,11 @@ pub(crate) struct MinuteColumns {
 }
 
 impl<'a> Events<'a> {
-    /// What [`put_events`] appended for this window, and nothing behind it.
-    pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
+    /// What [`put_events`] appended for this window, and nothing behind it; `samples` is how many it must be.
+    pub(crate) fn read(mut bytes: &'a [u8], window: u32, samples: u64) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         bytes = rest;
-        let unit = i64::try_from(take(&mut bytes)?).ok()?;
+        let unit = i64::try_from(take(&mut bytes)?).ok().filter(|&unit| unit > 0)?;
         let count = take_length(&mut bytes).filter(|&count| count <= usize::from(MINUTES))?;
         let columns = match form {
             PLAIN => None,
@@ -216,14 +220,18 @@ impl<'a> Events<'a> {
             let length = take_length(&mut bytes)?;
             let body = take_bytes(&mut bytes)?;
             let ascends = minutes.last().is_none_or(|last| last.minute < minute) && minute < MINUTES;
-            let length_max = if columns.is_some() { COLUMNS_SAMPLES_MAX } else { body.len() };
+            // Plain ones have three bytes and more.
+            let length_max = if columns.is_some() { COLUMNS_SAMPLES_MAX } else { body.len() / 3 };
             let is_possible = 0 < length && length <= length_max;
             if !ascends || !is_possible {
                 return None;
             }
             minutes.push(MinuteBody { minute, length, body });
         }
-        bytes.is_empty().then_some(Self { window, unit, columns, minutes, places: Vec::new() })
+        let lengths = minutes.iter().try_fold(0_usize, |sum, minute| sum.checked_add(minute.length))?;
+        let is_possible = columns.is_none() || lengths <= COLUMNS_SAMPLES_MAX;
+        let is_whole = bytes.is_empty() && is_possible && lengths as u64 == samples;
+        is_whole.then_some(Self { window, unit, columns, minutes, places: Vec::new() })
     }
 
     /// Calls back with each minute that has any of `(start, end]`; `stacks` are those of the chunk's sums.
@@ -253,8 +261,10 @@ impl<'a> Events<'a> {
         to.set_ends.clear();
         for _ in 0..sets {
             let set = take_u32(&mut body)?;
-            let end = samples.attribute_sets.len().checked_add(take_length(&mut body)?)?;
-            if end > length {
+            let start = samples.attribute_sets.len();
+            let end = start.checked_add(take_length(&mut body)?)?;
+            let ascends = samples.attribute_sets.last().is_none_or(|&last| last < set);
+            if !ascends || end == start || end > length {
                 return None;
             }
             samples.attribute_sets.resize(end, set);
@@ -273,15 +283,33 @@ impl<'a> Events<'a> {
             None => read_plain(&mut body, &to.set_ends, samples, &mut self.places)?,
             Some(columns) => columns.read_pages(&mut body, samples, &mut self.places)?,
         }
+        if !times_are_of_a_minute(&samples.times_ns, &to.set_ends) {
+            return None;
+        }
         let start_ns = minute_start_ns(self.window, minute);
-        samples.times_ns.iter_mut().for_each(|time| *time = time.wrapping_add(start_ns));
-        samples.values.iter_mut().for_each(|value| *value = value.wrapping_mul(self.unit));
+        samples.times_ns.iter_mut().for_each(|time| *time += start_ns);
+        if self.unit != 1 {
+            for value in &mut samples.values {
+                *value = value.checked_mul(self.unit)?;
+            }
+        }
         samples.pairs.clear();
         for &place in &self.places {
             samples.pairs.push(*stacks.get(place as usize)?);
         }
         body.is_empty().then_some(())
     }
+}
+
+/// Times since a minute's start: inside it, and ascending for each attribute set.
+fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
+    let mut start = 0;
+    set_ends.iter().all(|&end| {
+        let of_set = times.get(start..end).unwrap_or_default();
+        start = end;
+        let is_inside = |time: Option<&i64>| time.is_some_and(|time| (1..=Tier::Minute.window_ns()).contains(time));
+        is_inside(of_set.first()) && is_inside(of_set.last()) && of_set.is_sorted()
+    })
 }
 
 fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, places: &mut [u32]) -> Option<()> {
@@ -343,13 +371,10 @@ mod tests {
         rows
     }
 
-    fn read_all(bytes: &[u8], stacks: &[u32]) -> Option<Samples> {
+    fn read_all(bytes: &[u8], count: usize, stacks: &[u32]) -> Option<Samples> {
         let mut all = Samples::default();
-        Events::read(bytes, WINDOW)?.for_each_minute(
-            stacks,
-            |_, _| true,
-            |minute| all.append(minute.samples.clone()),
-        )?;
+        let mut events = Events::read(bytes, WINDOW, count as u64)?;
+        events.for_each_minute(stacks, |_, _| true, |minute| all.append(minute.samples.clone()))?;
         Some(all)
     }
 
@@ -374,10 +399,11 @@ mod tests {
             let place: Vec<u32> = (0..50).rev().collect();
             let mut bytes = Vec::new();
             put_events(&mut bytes, &samples, WINDOW, &place).unwrap();
-            prop_assert_eq!(rows(&read_all(&bytes, &place).unwrap()), rows(&samples));
+            prop_assert_eq!(rows(&read_all(&bytes, rows_in.len(), &place).unwrap()), rows(&samples));
             let first = samples.times_ns[0];
             let mut seen = 0;
-            let mut events = Events::read(&bytes, WINDOW).unwrap();
+            prop_assert!(read_all(&bytes, rows_in.len() + 1, &place).is_none(), "one more is none");
+            let mut events = Events::read(&bytes, WINDOW, rows_in.len() as u64).unwrap();
             let wanted = |start: i64, end: i64| start < first && first <= end;
             events.for_each_minute(&place, wanted, |minute| {
                 assert!(minute.samples.times_ns.contains(&first));
@@ -391,24 +417,65 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _read_or_not = read_all(&bytes, &[1, 2, 3]);
+        fn any_bytes_are_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), count in 0..20_usize) {
+            let _read_or_not = read_all(&bytes, count, &[1, 2, 3]);
+        }
+    }
+
+    /// What is read keeps every promise of the format.
+    fn assert_is_sound(samples: &Samples, count: usize) {
+        assert_eq!(samples.len(), count);
+        let minute = |i: usize| Tier::Minute.window_of(samples.times_ns[i]);
+        assert!(samples.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == WINDOW));
+        let place = |i: usize| (minute(i), samples.attribute_sets[i], samples.times_ns[i]);
+        assert!((1..count).all(|i| place(i - 1) <= place(i)));
+    }
+
+    #[test]
+    fn damaged_events_are_refused_or_keep_every_promise() {
+        for count in [200_usize, 2000] {
+            let rows_in: Vec<_> =
+                (0..count as i64).map(|i| (i * 52_631_578 * 5, (i % 37) as u32, 1, (i % 3) as u32)).collect();
+            let place: Vec<u32> = (0..50).collect();
+            let mut bytes = Vec::new();
+            put_events(&mut bytes, &samples(&rows_in, 3), WINDOW, &place).unwrap();
+            let (mut read, mut refused) = (0, 0);
+            for at in 0..bytes.len() {
+                for flip in [1, 2, 0x10, 0x80, 0xff] {
+                    let mut bad = bytes.clone();
+                    bad[at] ^= flip;
+                    match read_all(&bad, count, &place) {
+                        Some(samples) => {
+                            read += 1;
+                            assert_is_sound(&samples, count);
+                        }
+                        None => refused += 1,
+                    }
+                }
+            }
+            // Another value or another stack is no contradiction.
+            assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
         }
     }
 
     #[test]
-    fn damaged_events_are_read_or_refused_and_nothing_else() {
-        let rows_in: Vec<_> =
-            (0..2000).map(|i: i64| (i * 52_631_578 * 5, (i % 37) as u32, 1, (i % 3) as u32)).collect();
-        let place: Vec<u32> = (0..50).collect();
+    fn a_few_bytes_are_no_more_samples_than_columns_have() {
+        let (count, place) = (COLUMNS_SAMPLES_MAX, [0]);
+        let rows_in: Vec<_> = vec![(0, 0, 1, 1); count];
         let mut bytes = Vec::new();
         put_events(&mut bytes, &samples(&rows_in, 1), WINDOW, &place).unwrap();
-        for at in 0..bytes.len() {
-            for flip in [1, 0x80, 0xff] {
-                let mut bad = bytes.clone();
-                bad[at] ^= flip;
-                let _read_or_not = read_all(&bad, &place);
-            }
+        assert!(bytes.len() < 1000, "{} bytes", bytes.len());
+        assert_eq!(read_all(&bytes, count, &[0]).unwrap().len(), count);
+        // Its length is that of its minute, and of its one attribute set.
+        let length = [0x80, 0x80, 0x80, 2];
+        let mut bad = bytes.clone();
+        let mut places = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == length);
+        for at in [places.next().unwrap(), places.next().unwrap()] {
+            bad[at + 3] = 3;
         }
+        assert!(read_all(&bad, count * 3 / 2, &[0]).is_none());
+        bytes.clear();
+        put_events(&mut bytes, &samples(&vec![(0, 0, 1, 1); count + 1], 1), WINDOW, &place).unwrap();
+        assert!(bytes.len() > count * 3, "{} bytes", bytes.len());
     }
 }

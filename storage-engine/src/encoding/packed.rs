@@ -10,7 +10,7 @@
 
 use bitpacking::{BitPacker as _, BitPacker4x};
 
-use super::varint::{put, take};
+use super::varint::{put, take, take_u32};
 
 /// Numbers of a whole block.
 pub(crate) const BLOCK: usize = BitPacker4x::BLOCK_LEN;
@@ -98,10 +98,12 @@ pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Opt
     if patches > 0 {
         let (positions, behind) = rest.split_at_checked(patches)?;
         rest = behind;
+        if !positions.is_sorted_by(|a, b| a < b) {
+            return None;
+        }
         for &position in positions {
-            let high = take(&mut rest)?;
-            let number = to.get_mut(..count)?.get_mut(usize::from(position))?;
-            *number |= u32::try_from(high.checked_shl(u32::from(width))?).ok()?;
+            let high = take_u32(&mut rest).filter(|high| *high > 0 && high.leading_zeros() >= u32::from(width))?;
+            *to.get_mut(..count)?.get_mut(usize::from(position))? |= high << width;
         }
     }
     *bytes = rest;
@@ -169,6 +171,30 @@ mod tests {
                 prop_assert!(count <= BLOCK);
             }
         }
+    }
+
+    #[test]
+    fn a_patch_is_inside_once_and_of_what_the_width_lacks() {
+        // Width 4, one patch: number 1 of 3 has a bit more.
+        let block = [4 | HAS_PATCHES, 1, 0x21, 3, 1, 1];
+        let read = |bytes: &[u8]| {
+            let (mut rest, mut block) = (bytes, [0; BLOCK]);
+            take_block(&mut rest, 3, &mut block).map(|()| (block[..3].to_vec(), rest.len()))
+        };
+        assert_eq!(read(&block), Some((vec![1, 2 + 16, 3], 0)));
+        let with = |at: usize, byte: u8| {
+            let mut bytes = block;
+            bytes[at] = byte;
+            read(&bytes)
+        };
+        assert_eq!(with(4, 3), None, "behind the last number");
+        assert_eq!(with(5, 0), None, "of nothing");
+        let two =
+            |positions: [u8; 2], high: u8| read(&[4 | HAS_PATCHES, 2, 0x21, 3, positions[0], positions[1], 1, high]);
+        assert!(two([1, 2], 1).is_some());
+        assert_eq!((two([1, 1], 1), two([2, 1], 1)), (None, None));
+        assert!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0xff, 0xff, 0xff, 0x7f]).is_some(), "all of 32 bits");
+        assert_eq!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0x80, 0x80, 0x80, 0x80, 1]), None, "a bit more");
     }
 
     #[test]

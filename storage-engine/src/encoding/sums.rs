@@ -105,7 +105,7 @@ impl<'a> Sums<'a> {
         let rows = take_length(&mut bytes)?;
         let (&form, rest) = bytes.split_first()?;
         // A block of 128 stacks takes at least a byte.
-        let is_possible = form <= BY_SUM && rows.div_ceil(BLOCK) <= rest.len();
+        let is_possible = form <= BY_SUM && rows.div_ceil(BLOCK) <= rest.len() && unit > 0;
         is_possible.then_some(Self { rows, form, unit, bytes: rest })
     }
 
@@ -156,7 +156,7 @@ impl<'a> Sums<'a> {
             let lists = take_length(&mut bytes).filter(|&lists| lists <= LISTED_SUM_MAX as usize)?;
             for _ in 0..lists {
                 let sum = take_u32(&mut bytes)?;
-                let count = take_length(&mut bytes)?;
+                let count = take_length(&mut bytes).filter(|&count| count > 0)?;
                 others = others.checked_sub(count)?;
                 let mut stacks = Ascending::take(&mut bytes, count)?;
                 let (mut block, mut left): (Block, usize) = ([0; BLOCK], count);

@@ -44,6 +44,22 @@ fn attribute_or_label(row: &Row, name: &str) -> String {
     row.labels.get(name).cloned().or_else(attribute).unwrap_or_default()
 }
 
+fn accepts(matcher: &Matcher, value: &str) -> bool {
+    let is_alternative = matcher.value.split('|').any(|alternative| alternative == value);
+    match matcher.operation {
+        Operation::Equal => value == matcher.value,
+        Operation::NotEqual => value != matcher.value,
+        Operation::Match => is_alternative,
+        Operation::NotMatch => !is_alternative,
+    }
+}
+
+/// Whether a sample may match, by the labels of its series that no tier drops.
+pub(crate) fn may_match(row: &Row, selection: &Selection) -> bool {
+    let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
+    known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
+}
+
 /// What the model answers, without times that are said to be missing.
 pub(crate) fn model_sums(rows: &[Row], selection: &Selection, missing: &[Missing]) -> Sums {
     let window = selection.fold.window();
@@ -51,18 +67,8 @@ pub(crate) fn model_sums(rows: &[Row], selection: &Selection, missing: &[Missing
         |time: i64| missing.iter().any(|missing| missing.window.start_ns < time && time <= missing.window.end_ns);
     let in_window =
         |row: &&Row| window.start_ns < row.time_ns && row.time_ns <= window.end_ns && !is_missing(row.time_ns);
-    let matches = |row: &&Row| {
-        selection.matchers.iter().all(|matcher| {
-            let value = attribute_or_label(row, &matcher.name);
-            let alternatives: Vec<&str> = matcher.value.split('|').collect();
-            match matcher.operation {
-                Operation::Equal => value == matcher.value,
-                Operation::NotEqual => value != matcher.value,
-                Operation::Match => alternatives.contains(&value.as_str()),
-                Operation::NotMatch => !alternatives.contains(&value.as_str()),
-            }
-        })
-    };
+    let matches =
+        |row: &&Row| selection.matchers.iter().all(|matcher| accepts(matcher, &attribute_or_label(row, &matcher.name)));
     let mut last: BTreeMap<&BTreeMap<String, String>, i64> = BTreeMap::new();
     for row in rows.iter().filter(in_window) {
         let time = last.entry(&row.labels).or_insert(row.time_ns);

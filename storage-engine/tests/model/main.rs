@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
+mod lacking;
 mod partitions;
 mod samples;
 mod threads;
@@ -13,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use proto::{Answer, Fold, Selection, Tier};
+use proto::{Answer, Fold, Selection, SeriesAnswer, Tier};
 use storage_engine::SelectError;
 
-use answers::{Sums, model_sums, selection, sums_of};
-use world::{Dropped, Step, World, step};
+use answers::{Sums, may_match, model_sums, selection, sums_of};
+use world::{Dropped, Row, Step, World, step};
 
 /// The answer is the model's; or it is refused, and that is right.
 fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
@@ -25,6 +26,10 @@ fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let answer = match world.engine().select(selection) {
         Err(SelectError::LeftOut { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
             prop_assert!(window.start_ns < horizon_ns && horizon_ns <= world.horizon_ns(Tier::Raw), "{:?}", selection);
+            // Nothing is refused for what other series lack.
+            let touched = Tier::Day.window_start_ns(Tier::Day.window_of(window.start_ns.saturating_add(1)));
+            let hit = |row: &Row| touched < row.time_ns && row.time_ns <= world.horizon_ns(Tier::Raw);
+            prop_assert!(world.rows.iter().any(|row| hit(row) && may_match(row, selection)), "{:?}", selection);
             return Ok(());
         }
         answer => answer.unwrap(),
@@ -42,18 +47,33 @@ fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
 /// The series are the model's.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
-    // Of times that are partly gone, only the sums say what is missing.
-    if window.start_ns < world.horizon_ns(Tier::Raw) {
-        return Ok(());
-    }
-    let series = world.engine().series(&selection.tenant, &selection.matchers, window).unwrap().series;
+    let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
+        Err(SelectError::LeftOut { name, .. }) => {
+            prop_assert!(selection.matchers.iter().any(|matcher| matcher.name == name), "{:?}", selection);
+            return Ok(());
+        }
+        answer => answer.unwrap(),
+    };
+    prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
     let in_series =
         Selection { fold: Fold::Points(window), group_by_series: true, group_by: Vec::new(), ..selection.clone() };
-    let sums: Sums = model_sums(&world.rows, &in_series, &[]);
+    let sums: Sums = model_sums(&world.rows, &in_series, &answer.missing);
     let wanted: BTreeSet<_> = sums.into_keys().map(|(group, _, _)| group).collect();
     let got: BTreeSet<BTreeMap<String, String>> =
-        series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
-    prop_assert_eq!(got, wanted, "series of {:?}", selection);
+        answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
+    if answer.left_out.is_empty() {
+        prop_assert_eq!(got, wanted, "series of {:?}", selection);
+        return Ok(());
+    }
+    prop_assert!(window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.left_out);
+    // Of each series what is left, and nothing else.
+    let is_left = |whole: &BTreeMap<String, String>, left: &BTreeMap<String, String>| {
+        let gone = |name: &String| answer.left_out.iter().any(|label| label.name == *name);
+        whole.iter().all(|(name, value)| left.get(name).map_or_else(|| gone(name), |of_left| of_left == value))
+            && left.keys().all(|name| whole.contains_key(name))
+    };
+    prop_assert!(wanted.iter().all(|whole| got.iter().any(|left| is_left(whole, left))), "{:?} {:?}", got, wanted);
+    prop_assert!(got.iter().all(|left| wanted.iter().any(|whole| is_left(whole, left))), "{:?} {:?}", got, wanted);
     Ok(())
 }
 
@@ -70,9 +90,7 @@ fn run(&(ref steps, ref selections, small_head, drops): &Case) -> Result<(), Tes
     prop_assert_eq!(&verified.described, &Vec::<String>::new());
     for selection in selections {
         check(&world, selection)?;
-        if !drops {
-            check_series(&world, selection)?;
-        }
+        check_series(&world, selection)?;
     }
     // Whatever was lost by a power cut now was in the log.
     world.step(&Step::Crash);

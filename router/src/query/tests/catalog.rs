@@ -99,3 +99,39 @@ fn build_information_is_there() {
     let version = data("/api/v1/status/buildinfo", &[])["version"].clone();
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
 }
+
+// Found by review: where a list was cut short, an empty flame graph and an empty result said nothing of it.
+#[test]
+fn what_lists_lack_is_said_by_all_that_rest_on_them() {
+    let window = proto::Window { start_ns: (NOW_S - 60) * S, end_ns: NOW_S * S };
+    let missing = proto::selection::Missing { window, finest: proto::Tier::Minute };
+    let left_out = proto::selection::LeftOutLabel { tier: proto::Tier::Hour, name: "pod".to_owned() };
+    let mut node = NaiveNode::default();
+    node.list.missing.push(missing);
+    node.list.left_out.push(left_out);
+    let server = Server::of_node(node);
+    let (start, end) = ((NOW_S - 60).to_string(), NOW_S.to_string());
+    let warnings = |path: &str, name: &str| -> Vec<String> {
+        let parameters = [
+            (name, "process_cpu{service_name=\"a\"}"),
+            ("start", &start),
+            ("end", &end),
+            ("time", &end),
+            ("step", "60"),
+        ];
+        let answer = server.get(path, &parameters).json();
+        let texts = answer["warnings"].as_array().unwrap_or_else(|| panic!("{path}: {answer}"));
+        texts.iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    for (path, name) in [("/api/v1/flamegraph", "query"), ("/api/v1/query_range", "query"), ("/api/v1/query", "query")]
+    {
+        let told = warnings(path, name);
+        assert!(told.len() == 1 && told[0].contains("whole windows of 1m"), "{path}: {told:?}");
+    }
+    for path in ["/api/v1/series", "/api/v1/labels", "/api/v1/label/pod/values"] {
+        let told = warnings(path, "match[]");
+        assert!(told.len() == 2 && told[1].contains("\"pod\""), "{path}: {told:?}");
+    }
+    // Values of another label do not lack.
+    assert_eq!(warnings("/api/v1/label/region/values", "match[]").len(), 1);
+}

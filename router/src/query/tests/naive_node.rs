@@ -80,11 +80,13 @@ pub(super) struct NaiveNode {
     /// What every selection is refused with, if anything.
     pub(super) refuses: Option<tonic::Code>,
     pub(super) selections: Mutex<Vec<Selection>>,
+    /// What lists say that they lack.
+    pub(super) list: SeriesAnswer,
 }
 
 impl NaiveNode {
     pub(super) fn new(samples: Vec<Sample>) -> Self {
-        Self { samples, refuses: None, selections: Mutex::default() }
+        Self { samples, ..Self::default() }
     }
 
     fn answer(&self, selection: &Selection) -> Answer {
@@ -232,6 +234,6 @@ impl Shards for NaiveNode {
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
         let (series, attribute_names) = (series.into_iter().collect(), attribute_names.into_iter().collect());
-        Ok(SeriesAnswer { series, attribute_names })
+        Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
     }
 }

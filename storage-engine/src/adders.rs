@@ -1,0 +1,204 @@
+//! Adding up what is read of a series.
+
+use std::ops::Range;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use proto::{Samples, limits};
+
+use crate::dense::Dense;
+use crate::error::SelectError;
+use crate::gather::{PartView, View};
+use crate::grouping::{Grouping, Groups};
+use crate::read::{Need, ReadSums, Visitor};
+
+/// What the slots of a dense table are, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slots {
+    Pairs(usize),
+    Buckets(usize),
+}
+
+impl Slots {
+    pub(crate) fn count(self) -> usize {
+        let (Self::Pairs(count) | Self::Buckets(count)) = self;
+        count
+    }
+}
+
+/// (group, bucket or time, pair) to sum.
+pub(crate) type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
+
+/// What was added.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Added {
+    pub(crate) samples: u64,
+    /// Sums of stacks, and samples, that were read one by one.
+    pub(crate) rows: u64,
+}
+
+pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectError> {
+    let (cells_max, bytes_max) = (limits::QUERY_CELLS_MAX, limits::QUERY_GROUP_BYTES_MAX);
+    if groups.memory_bytes() > bytes_max {
+        return Err(SelectError::TooManyGroups { bytes_max });
+    }
+    if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
+}
+
+/// Adds all samples of a series, whatever their attributes.
+pub(crate) struct WholeAdder<'a> {
+    pub(crate) dense: &'a mut Dense,
+    pub(crate) slots: Slots,
+    pub(crate) added: Added,
+}
+
+impl Visitor for WholeAdder<'_> {
+    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+        Need::Sums
+    }
+
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.added.samples += read.samples;
+        Ok(match self.slots {
+            Slots::Pairs(_) => {
+                self.added.rows += read.sums.rows() as u64;
+                read.sums.add_to(self.dense, read.total)
+            }
+            Slots::Buckets(_) => self.dense.add(bucket, read.total),
+        })
+    }
+
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.added.samples += rows.len() as u64;
+        self.added.rows += rows.len() as u64;
+        if let Slots::Buckets(_) = self.slots {
+            let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
+            return Ok(self.dense.add(bucket, total));
+        }
+        for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
+            if self.dense.add(pair, i128::from(value)).is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    }
+}
+
+/// Adds samples by their attributes or their times.
+pub(crate) struct AttributeAdder<'a, 'q> {
+    pub(crate) view: &'a View<'a>,
+    pub(crate) part: &'a PartView,
+    pub(crate) grouping: &'a mut Grouping<'q>,
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) sparse: &'a mut Sparse,
+    pub(crate) by_time: bool,
+    pub(crate) keeps_stacks: bool,
+    /// Only what is of this time.
+    pub(crate) last_ns: Option<i64>,
+    pub(crate) added: Added,
+}
+
+impl AttributeAdder<'_, '_> {
+    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) {
+        let pair = if self.keeps_stacks { pair } else { 0 };
+        *self.sparse.entry((group, bucket, pair)).or_default() += sum;
+    }
+}
+
+impl Visitor for AttributeAdder<'_, '_> {
+    fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need {
+        match self.last_ns {
+            Some(only) if only < first_ns || last_ns < only => Need::Nothing,
+            None if !self.by_time && !self.grouping.reads_attributes() => Need::Sums,
+            _ => Need::Samples,
+        }
+    }
+
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        if self.last_ns.is_some() && self.last_ns != read.last_ns {
+            return Ok(Some(()));
+        }
+        // No sample of a window that is read as sums has an attribute that is asked for.
+        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
+        self.added.samples += read.samples;
+        self.added.rows += read.sums.rows() as u64;
+        let bucket = self.last_ns.unwrap_or(bucket.into());
+        let read = read.sums.for_each(|pair, sum| {
+            let known = (pair as usize) < self.part.known.pairs;
+            known.then(|| self.add(group, bucket, pair, sum))
+        });
+        check_size(self.sparse.len(), self.groups)?;
+        Ok(read)
+    }
+
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.added.rows += rows.len() as u64;
+        for row in rows {
+            let (time_ns, set, pair) = (samples.times_ns[row], samples.attribute_sets[row], samples.pairs[row]);
+            if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
+                return Ok(None);
+            }
+            if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
+                continue;
+            }
+            let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
+            let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
+            let bucket = if self.by_time { time_ns } else { bucket.into() };
+            self.add(group, bucket, pair, samples.values[row].into());
+            self.added.samples += 1;
+        }
+        check_size(self.sparse.len(), self.groups)?;
+        Ok(Some(()))
+    }
+}
+
+/// The last time at which a series has a sample.
+pub(crate) struct LastTime(pub(crate) Option<i64>);
+
+impl Visitor for LastTime {
+    fn needs(&mut self, _first_ns: i64, last_ns: i64) -> Need {
+        self.0 = self.0.max(Some(last_ns));
+        Need::Nothing
+    }
+
+    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(read.last_ns);
+        Ok(Some(()))
+    }
+
+    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(rows.last().map(|row| samples.times_ns[row]));
+        Ok(Some(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{Fold, Label, LabelSet, Selection, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn groups_count_against_the_budget_and_too_many_are_refused() {
+        let fold = Fold::Sum(vec![0, 1]);
+        let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
+        let stacks = proto::StackDetail::None;
+        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks };
+        let mut groups = Groups::default();
+        let value = "x".repeat(1 << 20);
+        let group = |groups: &mut Groups, number: usize| {
+            let labels = LabelSet::new(vec![Label::new("pod", &format!("{number}{value}"))]);
+            Grouping::new(&selection, &[], &labels).group(groups, None, 0)
+        };
+        let count = limits::QUERY_GROUP_BYTES_MAX >> 20;
+        for number in 0..count - 1 {
+            assert_eq!(group(&mut groups, number), Some(number as u32));
+            assert_eq!(group(&mut groups, number), Some(number as u32), "known");
+        }
+        check_size(0, &groups).unwrap();
+        group(&mut groups, count);
+        assert!(matches!(check_size(0, &groups), Err(SelectError::TooManyGroups { .. })));
+        let cells = check_size(limits::QUERY_CELLS_MAX + 1, &Groups::default());
+        assert!(matches!(cells, Err(SelectError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,106 @@
+//! What an answer lacks: of the times that no tier holds as finely as a question asks, those in which coarser windows say that a
+//! series that matches has samples. So an answer that lacks nothing says so, whatever was dropped of others.
+
+use std::ops::Range;
+
+use proto::selection::Missing;
+use proto::{LabelSet, Samples, Window};
+
+use crate::engine::Engine;
+use crate::error::SelectError;
+use crate::gather::{Moment, Question, gather};
+use crate::partition::LeftOut;
+use crate::plan::{Gap, Tiers, plan};
+use crate::read::{Need, PartReader, ReadSums, Visitor};
+
+/// Times that are looked at; of more, all are said to be lacking.
+const LOOKED_AT_MAX: usize = 64;
+
+impl Engine {
+    /// The times that the answer lacks, ascending; `lacks`: whether samples of a series up to a time would change it.
+    pub(crate) fn lacking(
+        &self,
+        question: &Question<'_>,
+        moment: &Moment<'_>,
+        lacks: impl Fn(&LabelSet, i64) -> bool,
+    ) -> Result<Vec<Missing>, SelectError> {
+        let gaps = &moment.plan.gaps;
+        let mut lacking: Vec<Missing> = Vec::new();
+        for gap in gaps {
+            if gaps.len() > LOOKED_AT_MAX || self.has_samples(question, moment, gap, &lacks)? {
+                lacking.push(gap.missing);
+            }
+        }
+        lacking.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        lacking.dedup();
+        Ok(lacking)
+    }
+
+    fn has_samples(
+        &self,
+        question: &Question<'_>,
+        moment: &Moment<'_>,
+        gap: &Gap,
+        lacks: &impl Fn(&LabelSet, i64) -> bool,
+    ) -> Result<bool, SelectError> {
+        // The windows that touch it.
+        let Gap { class, holder, missing } = *gap;
+        let Window { start_ns, end_ns } = missing.window;
+        let width_ns = holder.window_ns();
+        let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
+        let edges = [start_ns.div_euclid(width_ns).saturating_mul(width_ns), up(end_ns).saturating_mul(width_ns)];
+        let windows = {
+            let state = self.state.read();
+            let Some(&tenant) = state.tenants.get(question.tenant) else { return Ok(false) };
+            plan(&state, tenant, &edges, Tiers::ALL)
+        };
+        if windows.gaps.iter().any(|gap| gap.class == class) {
+            return Ok(true);
+        }
+        for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
+            // One that was dropped meanwhile has nothing.
+            let Some(partition) = self.partition(key)? else { continue };
+            // Of a label that the windows have not, any value may be the one that is asked for.
+            let matchers = {
+                let partition = partition.read();
+                let has = |name: &String| !partition.left_out().filter_map(LeftOut::label).any(|label| label == name);
+                question.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
+            };
+            let part = gather(key, partition, part, &Question { matchers: &matchers, ..*question });
+            let mut reader = PartReader::new(&moment.view.snapshot, &part);
+            for series in part.series.iter().filter(|series| lacks(&series.labels, end_ns)) {
+                let mut any = AnySample(false);
+                reader.read(series, &mut any)?;
+                if any.0 {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether there is a sample.
+pub(crate) struct AnySample(pub(crate) bool);
+
+impl Visitor for AnySample {
+    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+        // There is no chunk without one.
+        self.0 = true;
+        Need::Nothing
+    }
+
+    fn is_done(&self) -> bool {
+        self.0
+    }
+
+    fn sums(&mut self, _bucket: u32, _read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.0 = true;
+        Ok(Some(()))
+    }
+
+    fn samples(&mut self, _bucket: u32, _samples: &Samples, _rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.0 = true;
+        Ok(Some(()))
+    }
+}

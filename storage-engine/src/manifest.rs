@@ -1,0 +1,210 @@
+//! The end of RocksDB's list of files, `MANIFEST-NNNNNN`, behind a power cut.
+//!
+//! ```text
+//! blocks of 32 KiB: ( | CRC-32C, masked, u32 | length u16 | type u8 | that many bytes | ) ... zeros             little-endian
+//! ```
+//!
+//! RocksDB appends a record, syncs the file, and only then relies on it, so a last record of which some sectors never reached the disk is
+//! as good as none. RocksDB takes a file that is too short so, but it refuses one that has its length and lacks a sector, which file
+//! systems leave that do not order data before lengths. Zeros in place of a record that is not the last it takes for none, and goes on.
+//!
+//! Invariant: a record is cut off only where all that it has of a sector is zeros, and no other begins behind it, which would have been written
+//! after it was synced. One that was damaged later stays, and RocksDB refuses the directory.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::path::Path;
+
+const BLOCK: usize = 32 << 10;
+const HEADER: usize = 7;
+/// The least that a disk writes as a whole.
+const SECTOR: usize = 512;
+
+/// Cuts a torn last record off the list of files of a directory; whether there was one.
+///
+/// # Errors
+/// Where files cannot be read or written, or a record before the last is not there.
+pub(crate) fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
+    let current = match fs::read_to_string(directory.join("CURRENT")) {
+        // A new directory.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        read => read?,
+    };
+    let path = directory.join(current.trim_end());
+    let bytes = fs::read(&path)?;
+    let Some(length) = torn_at(&bytes) else { return Ok(false) };
+    if has_record_behind(&bytes, length + 1) {
+        let what = format!("{}: the record at {length} is damaged, and others stand behind it", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    if bytes[length..].iter().all(|&byte| byte == 0) {
+        // Space for what was never written.
+        return Ok(false);
+    }
+    let file = OpenOptions::new().write(true).open(&path)?;
+    file.set_len(length as u64)?;
+    file.sync_all()?;
+    Ok(true)
+}
+
+/// Where the first record begins of which a sector is zeros, or zeros are in place of one.
+fn torn_at(bytes: &[u8]) -> Option<usize> {
+    // A record that does not fit one block goes on in the next: all of it is torn where a part is.
+    let (mut at, mut start, mut goes_on) = (0, 0, false);
+    loop {
+        let left = BLOCK - at % BLOCK;
+        if left < HEADER {
+            at += left;
+        }
+        let header = bytes.get(at..at + HEADER)?;
+        let (length, kind) = (usize::from(header[4]) | usize::from(header[5]) << 8, header[6]);
+        if kind == 0 && length == 0 {
+            return Some(if goes_on { start } else { at });
+        }
+        if !goes_on {
+            start = at;
+        }
+        let end = at + HEADER + length;
+        if !is_good(bytes, at) {
+            return lacks_a_sector(bytes, at).then_some(start);
+        }
+        at = end;
+        goes_on = kind == FIRST || kind == MIDDLE;
+    }
+}
+
+/// Whether a record, or a part of one, with the right checksum begins here.
+fn is_good(bytes: &[u8], at: usize) -> bool {
+    let Some((header, rest)) = bytes.get(at..).and_then(<[u8]>::split_first_chunk::<HEADER>) else { return false };
+    let length = usize::from(header[4]) | usize::from(header[5]) << 8;
+    let of = rest.get(..length).and_then(|_| bytes.get(at + HEADER - 1..at + HEADER + length));
+    of.is_some_and(|of| masked(crc32c::crc32c(of)).to_le_bytes() == header[..4])
+}
+
+/// Whether a record begins anywhere from here. The other parts of one that is torn are not its beginning.
+fn has_record_behind(bytes: &[u8], from: usize) -> bool {
+    let begins = |&at: &usize| bytes.get(at + HEADER - 1).is_some_and(|&kind| kind == WHOLE || kind == FIRST);
+    (from..bytes.len()).filter(begins).any(|at| is_good(bytes, at))
+}
+
+/// A record in one part.
+const WHOLE: u8 = 1;
+/// Parts of a record that goes on in the next block.
+const FIRST: u8 = 2;
+const MIDDLE: u8 = 3;
+
+/// As RocksDB stores it, so that the sum of something that holds sums is not fixed.
+fn masked(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Whether what a record has of a sector is zeros.
+fn lacks_a_sector(bytes: &[u8], start: usize) -> bool {
+    let (first, rest) = bytes.split_at(bytes.len().min((start / SECTOR + 1) * SECTOR));
+    let mut parts = rest.chunks(SECTOR).chain(first.get(start..));
+    parts.any(|part| part.iter().all(|&byte| byte == 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Records of these lengths, and where each begins.
+    fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
+        let (mut bytes, mut starts) = (Vec::new(), Vec::new());
+        for &length in lengths {
+            starts.push(bytes.len());
+            let mut left = vec![7_u8; length];
+            let mut is_first = true;
+            loop {
+                let room = BLOCK - bytes.len() % BLOCK;
+                if room < HEADER {
+                    bytes.extend(vec![0; room]);
+                    continue;
+                }
+                let rest = left.split_off(left.len().min(room - HEADER));
+                let is_last = rest.is_empty();
+                let kind = match (is_first, is_last) {
+                    (true, true) => WHOLE,
+                    (true, false) => FIRST,
+                    (false, false) => MIDDLE,
+                    (false, true) => 4,
+                };
+                let of = [&[kind], left.as_slice()].concat();
+                bytes.extend(masked(crc32c::crc32c(&of)).to_le_bytes());
+                bytes.extend((left.len() as u16).to_le_bytes());
+                bytes.extend(of);
+                if is_last {
+                    break;
+                }
+                (left, is_first) = (rest, false);
+            }
+        }
+        (bytes, starts)
+    }
+
+    #[test]
+    fn a_last_record_that_lacks_a_sector_is_torn_and_one_with_a_flipped_bit_is_not() {
+        for lengths in [&[100, 3000][..], &[100, 30_000, 50_000]] {
+            let (bytes, starts) = manifest(lengths);
+            let last = starts[starts.len() - 1];
+            assert_eq!(torn_at(&bytes), None, "it is whole");
+            for sector in last / SECTOR + 1..=bytes.len() / SECTOR {
+                let mut torn = bytes.clone();
+                torn[sector * SECTOR..bytes.len().min((sector + 1) * SECTOR)].fill(0);
+                assert_eq!(torn_at(&torn), Some(last), "sector {sector}");
+            }
+            for at in (0..bytes.len()).step_by(37) {
+                let mut flipped = bytes.clone();
+                flipped[at] ^= 4;
+                assert_eq!(torn_at(&flipped), None, "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_that_lacks_a_sector_is_damaged_where_another_was_written_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("CURRENT"), "MANIFEST-000007\n").unwrap();
+        let path = folder.path().join("MANIFEST-000007");
+        for lengths in [&[100, 3000, 10][..], &[100, 50_000, 40_000]] {
+            let (bytes, starts) = manifest(lengths);
+            for sector in starts[1] / SECTOR + 1..starts[2] / SECTOR {
+                let mut damaged = bytes.clone();
+                damaged[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
+                std::fs::write(&path, &damaged).unwrap();
+                let said = cut_torn_tail(folder.path()).unwrap_err().to_string();
+                assert!(said.contains("others stand behind it"), "sector {sector}: {said}");
+                // Nothing is behind it: it is torn.
+                damaged.truncate(starts[2]);
+                std::fs::write(&path, &damaged).unwrap();
+                assert!(cut_torn_tail(folder.path()).unwrap(), "sector {sector}");
+                assert_eq!(std::fs::read(&path).unwrap(), bytes[..starts[1]]);
+            }
+        }
+        let padded = [manifest(&[100]).0, vec![0; 5000]].concat();
+        std::fs::write(&path, &padded).unwrap();
+        assert!(!cut_torn_tail(folder.path()).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), padded);
+    }
+
+    #[test]
+    fn a_last_record_that_lacks_the_sector_in_which_its_header_begins_is_torn() {
+        let (mut bytes, starts) = manifest(&[SECTOR - HEADER - 3, 100]);
+        bytes[starts[1]..SECTOR].fill(0);
+        assert_eq!((starts[1], torn_at(&bytes)), (SECTOR - 3, Some(SECTOR - 3)));
+    }
+
+    #[test]
+    fn any_bytes_are_looked_at_without_a_panic() {
+        let mut state = 1_u64;
+        for length in 0..600 {
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let bytes: Vec<u8> = (0..length).map(|_| next()).collect();
+            assert!(torn_at(&bytes).is_none_or(|at| at <= length));
+        }
+    }
+}

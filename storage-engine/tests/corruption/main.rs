@@ -1,0 +1,232 @@
+//! Damage: whatever a disk does to a value or to a file, the engine refuses to open, or a query that meets the damage fails, or nothing
+//! that anybody asks for was hit. Never is a wrong answer given, and what a query could meet `verify` finds.
+//!
+//! Values are damaged through RocksDB, whose own checksums are right then, so that ours are tested; files behind its back. One more
+//! kind is no disk's: a content that is wrong under a right checksum. Of it only this is asked: no panic, and no memory without bound.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "not all of the model is needed here")]
+#[path = "../model/answers.rs"]
+mod answers;
+mod damage;
+#[path = "../crash_states/random.rs"]
+mod random;
+#[allow(dead_code, reason = "not all of the model is needed here")]
+#[path = "../model/samples.rs"]
+mod samples;
+mod store;
+#[allow(dead_code, reason = "not all of the model is needed here")]
+#[path = "../model/world.rs"]
+mod world;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use storage_engine::Outcome;
+
+use damage::Damage;
+use random::Random;
+use store::{KINDS, Store, answer};
+
+/// Files of RocksDB, by how their names begin or end.
+const FILES: [&str; 5] = ["sst", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY"];
+
+/// What became of a damage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Fate {
+    /// It does not open.
+    Refused,
+    /// It opens as of an earlier position; the log has the rest.
+    Earlier,
+    /// Verification finds it.
+    Found,
+    /// What was hit is not needed.
+    Harmless,
+}
+
+/// Damages one value of a kind in a copy.
+fn damage_value(store: &Store, path: &Path, kind: &str, damage: Damage, random: &mut Random) -> String {
+    let values = &store.values[kind];
+    let (key, value) = &values[random.below(values.len())];
+    let mut changed = vec![(key.clone(), value.clone())];
+    match damage {
+        Damage::FlippedBit => damage::flip_bit(&mut changed[0].1, random),
+        Damage::ZeroedPage => damage::zero_page(&mut changed[0].1, random),
+        Damage::Truncated => damage::truncate(&mut changed[0].1, random),
+        Damage::Rewritten => changed[0].1 = damage::rewrite(key, value, random),
+        Damage::Swapped => {
+            let others = if values.len() > 1 { values } else { &store.values["chunk"] };
+            let others: Vec<_> = others.iter().filter(|other| other.0 != *key).collect();
+            let (other, of_other) = others[random.below(others.len())];
+            changed = vec![(key.clone(), of_other.clone()), (other.clone(), value.clone())];
+        }
+    }
+    let mut options = rocksdb::Options::default();
+    options.set_disable_auto_compactions(true);
+    let database = rocksdb::DB::open(&options, path).unwrap();
+    let mut unlogged = rocksdb::WriteOptions::default();
+    unlogged.disable_wal(true);
+    changed.iter().for_each(|(key, value)| database.put_opt(key, value, &unlogged).unwrap());
+    database.flush().unwrap();
+    proto::build_id::to_hex(key)
+}
+
+/// Damages one file of a kind in a copy.
+fn damage_file(path: &Path, kind: &str, damage: Damage, random: &mut Random) -> String {
+    let is_kind = |file: &PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().contains(kind));
+    let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.filter(is_kind).collect();
+    files.sort();
+    let file = &files[random.below(files.len())];
+    let mut bytes = std::fs::read(file).unwrap();
+    match damage {
+        Damage::FlippedBit | Damage::Rewritten => damage::flip_bit(&mut bytes, random),
+        Damage::ZeroedPage => damage::zero_page(&mut bytes, random),
+        Damage::Truncated => damage::truncate(&mut bytes, random),
+        Damage::Swapped => damage::swap_pieces(&mut bytes, random),
+    }
+    // The file may be shared with other copies.
+    std::fs::remove_file(file).unwrap();
+    std::fs::write(file, bytes).unwrap();
+    file.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Looks at a damaged copy; `Err` if something wrong is served, or a damage is met that verification does not find.
+fn examine(store: &Store, path: &Path, damage: Damage, settles: bool) -> Result<Fate, String> {
+    let engine = match Store::open(path) {
+        Ok(engine) => engine,
+        Err(why) if why.len() > 20 => return Ok(Fate::Refused),
+        Err(why) => return Err(format!("an error that says nothing: {why:?}")),
+    };
+    let is_earlier = engine.applied().map_or(0, |position| position.index as usize) < store.last_index();
+    let is_found = engine.verify().map_or(true, |verified| verified.faults > 0);
+    if is_earlier && damage != Damage::Rewritten && store.replay(&engine).is_err() {
+        return if is_found {
+            Ok(Fate::Found)
+        } else {
+            Err("the log cannot be applied, and nothing is found".to_owned())
+        };
+    }
+    let is_met = Cell::new(false);
+    let ask = |when: &str| {
+        for (selection, wanted) in store.selections.iter().zip(&store.answers) {
+            match answer(&engine, selection) {
+                Ok(got) if got == *wanted || damage == Damage::Rewritten => {}
+                Ok(got) => return Err(format!("{when}, {selection:?} is answered {got:?} and not {wanted:?}")),
+                Err(_why) => is_met.set(true),
+            }
+        }
+        Ok(())
+    };
+    ask("opened")?;
+    match store.retry(&engine) {
+        Ok(Outcome::Applied) if damage != Damage::Rewritten => return Err("a retry was counted".to_owned()),
+        Ok(_) => {}
+        Err(_why) => is_met.set(true),
+    }
+    // Whoever writes reads, too; what it wrote then is asked for again.
+    if settles && engine.settle().is_ok() {
+        ask("settled")?;
+    }
+    if is_met.get() && !is_found && damage != Damage::Rewritten {
+        return Err("it is met, and verification does not find it".to_owned());
+    }
+    Ok(match (is_earlier, is_found) {
+        (true, _) => Fate::Earlier,
+        (false, true) => Fate::Found,
+        (false, false) => Fate::Harmless,
+    })
+}
+
+/// One damage of its own copy.
+fn case(store: &Store, number: usize, seed: u64, (is_file, kind, damage): Kind) -> Result<Fate, String> {
+    let mut random = Random::new(seed);
+    let path = store.copy(number);
+    let what = catch_unwind(AssertUnwindSafe(|| {
+        let hit = if is_file {
+            damage_file(&path, kind, damage, &mut random)
+        } else {
+            damage_value(store, &path, kind, damage, &mut random)
+        };
+        let fate = examine(store, &path, damage, random.chance(10)).map_err(|what| format!("{hit}: {what}"))?;
+        let is_detected = matches!(fate, Fate::Refused | Fate::Found);
+        if is_file || damage == Damage::Rewritten || is_detected {
+            Ok(fate)
+        } else {
+            Err(format!("{hit} is not found"))
+        }
+    }));
+    std::fs::remove_dir_all(&path).unwrap();
+    let what = what.unwrap_or_else(|_| Err("a panic".to_owned()));
+    what.map_err(|what| format!("case {number}, seed {seed}, {damage:?} {kind}: {what}"))
+}
+
+/// Whether it is a file, its kind, and what is done to it.
+type Kind = (bool, &'static str, Damage);
+
+fn kinds() -> Vec<Kind> {
+    let files = FILES.into_iter().flat_map(|kind| Damage::OF_FILES.map(|damage| (true, kind, damage)));
+    let values = KINDS.into_iter().flat_map(|kind| Damage::OF_VALUES.map(|damage| (false, kind, damage)));
+    files.chain(values).collect()
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+/// The most memory that this process ever had, bytes.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// Of all cases together, two at once.
+const PEAK_BYTES_MAX: u64 = 1 << 30;
+
+/// `VARVE_CORRUPTION_CASES` of each kind and damage; `VARVE_CORRUPTION_SEED` repeats them.
+#[test]
+fn all_damage_is_detected_and_none_is_served() {
+    let cases = number("VARVE_CORRUPTION_CASES").unwrap_or(9) as usize;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seed = number("VARVE_CORRUPTION_SEED").unwrap_or(now.as_secs());
+    println!("{cases} of each; again with VARVE_CORRUPTION_SEED={seed} VARVE_CORRUPTION_CASES={cases}");
+    let store = Store::new();
+    let lacking: Vec<_> = KINDS.iter().filter(|kind| !store.values.contains_key(*kind)).collect();
+    assert!(lacking.is_empty(), "the store has no {lacking:?}: {:?}", store.values.keys());
+    let kinds = kinds();
+    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&n| n < cases * kinds.len())
+                {
+                    let kind = kinds[number % kinds.len()];
+                    let result = case(&store, number, seed.wrapping_add(number as u64), kind);
+                    results.lock().push((kind, result));
+                }
+            });
+        }
+    });
+    let mut fates: BTreeMap<(bool, Damage, Fate), usize> = BTreeMap::new();
+    let mut failed: Vec<String> = Vec::new();
+    for ((is_file, _, damage), result) in results.into_inner() {
+        match result {
+            Ok(fate) => *fates.entry((is_file, damage, fate)).or_default() += 1,
+            Err(what) => failed.push(what),
+        }
+    }
+    for ((is_file, damage, fate), count) in &fates {
+        println!("{} {damage:?}: {count} {fate:?}", if *is_file { "files" } else { "values" });
+    }
+    println!("peak {} MB", peak_bytes() >> 20);
+    failed.truncate(10);
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
+}

@@ -1,0 +1,244 @@
+//! A store that has every kind of key, what it answers, and its copies.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proto::{Command, Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
+use storage_engine::{Engine, EngineError, Outcome, Position};
+
+use super::answers::{Sums, sums_of};
+use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use super::world;
+
+/// The kinds of keys that `FORMAT.md` lists, and of windows each tier's.
+pub(crate) const KINDS: [&str; 20] = [
+    "format",
+    "position",
+    "membership",
+    "clock",
+    "dropped",
+    "batch id",
+    "tenant",
+    "stale window",
+    "chunk",
+    "events",
+    "head",
+    "1m series",
+    "1m dictionary",
+    "1m windows",
+    "1h series",
+    "1h dictionary",
+    "1h windows",
+    "1h left out",
+    "1d windows",
+    "1d dictionary",
+];
+
+/// The kind of a key; `None` for one that no test needs by itself.
+pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
+    let section = |key: &[u8]| key.get(11).copied();
+    Some(match (key, section(key)) {
+        ([0, b'f'], _) => "format",
+        ([0, b'a'], _) => "position",
+        ([0, b'm'], _) => "membership",
+        ([0, b'c'], _) => "clock",
+        ([0, b'x', ..], _) => "dropped",
+        ([1, ..], _) | ([0x10, 0, ..], Some(b'i')) => "batch id",
+        ([2, ..], _) => "tenant",
+        ([3, ..], _) => "stale window",
+        ([0x10, 0, ..], Some(b'c')) => "chunk",
+        ([0x10, 0, ..], Some(b'e')) => "events",
+        ([0x10, 0, ..], Some(b'h')) => "head",
+        ([0x10, 1, ..], Some(b's')) => "1m series",
+        ([0x10, 1, ..], Some(b'd')) => "1m dictionary",
+        ([0x10, 1, ..], Some(b'w')) => "1m windows",
+        ([0x10, 2, ..], Some(b's')) => "1h series",
+        ([0x10, 2, ..], Some(b'd')) => "1h dictionary",
+        ([0x10, 2, ..], Some(b'w')) => "1h windows",
+        ([0x10, 2, ..], Some(b'n')) => "1h left out",
+        ([0x10, 3, ..], Some(b'w')) => "1d windows",
+        ([0x10, 3, ..], Some(b'd')) => "1d dictionary",
+        _ => return None,
+    })
+}
+
+/// An answer, or that there is none; what was read for it may differ.
+pub(crate) type Answered = Option<(Sums, u64)>;
+
+/// A key and its value.
+pub(crate) type Stored = (Vec<u8>, Vec<u8>);
+
+/// See the module.
+pub(crate) struct Store {
+    folder: tempfile::TempDir,
+    /// All keys of each kind, and their values.
+    pub(crate) values: BTreeMap<&'static str, Vec<Stored>>,
+    pub(crate) selections: Vec<Selection>,
+    pub(crate) answers: Vec<Answered>,
+    log: Vec<Logged>,
+}
+
+/// Samples of all services over a time, several stacks and threads.
+fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
+    let drawn = |(i, second): (usize, i64)| Drawn {
+        service: (i % 4) as u8,
+        time: second * SECOND + i as i64,
+        user: (i % 7) as u8 + 1,
+        kernel: (i % 3) as u8,
+        value: (i % 5) as i64 * 1000 + 7,
+        thread: (i % 4) as u8,
+    };
+    (from..to).step_by(step as usize).enumerate().map(drawn).collect()
+}
+
+/// What an entry does; `None`: it is the log's own.
+type Logged = Option<Entry>;
+
+fn position(index: usize) -> Position {
+    Position { index: index as u64, log_id: Bytes::from_static(b"id") }
+}
+
+/// Applies one entry.
+fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Outcome, EngineError> {
+    match entry {
+        Some(entry) => engine.apply(position(index), entry),
+        None => {
+            engine.skip(position(index), Some(Bytes::from_static(b"members of the shard"))).map(|()| Outcome::Applied)
+        }
+    }
+}
+
+/// Two days of samples, the older raw ones of which are dropped; then a head, and late ones.
+fn log() -> Vec<Logged> {
+    let append = |after: i64, samples: &[Drawn], id| {
+        let command = Command::Append(Arc::new(batch_of(samples, id)));
+        Some(Entry { proposed_at_ns: T0 + after * SECOND, command })
+    };
+    let mut log: Vec<Logged> =
+        (0..4).map(|part| append(0, &samples(-200_000 + part * 50_000, -150_000 + part * 50_000, 97), None)).collect();
+    // So many in one window have a key of their own.
+    log.push(append(1, &samples(-3000, -1800, 1), None));
+    log.push(None);
+    let before_ns = T0 - 150_000 * SECOND;
+    let command = Command::Expire { tier: Tier::Raw, retention_class: 0, before_ns };
+    log.push(Some(Entry { proposed_at_ns: T0 + 700 * SECOND, command }));
+    log.push(append(901, &samples(500, 900, 3), Some(1)));
+    // Their hours are to be summed up again.
+    log.push(append(902, &samples(-9000, -8000, 50), Some(2)));
+    log.push(append(1001, &samples(900, 1000, 3), Some(3)));
+    log
+}
+
+/// An entry that is there, and must not count again.
+const KNOWN: usize = 8;
+
+impl Store {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap();
+        let path = folder.path().join("state");
+        let engine = Engine::open(world::config(&path)).unwrap();
+        let log = log();
+        for (index, entry) in (1..).zip(&log) {
+            assert_eq!(apply(&engine, index, entry).unwrap(), Outcome::Applied);
+            if [5, 8, 10].contains(&index) {
+                engine.flush().unwrap();
+            }
+        }
+        let selections = selections();
+        let answers = selections.iter().map(|selection| answer(&engine, selection).unwrap()).collect();
+        drop(engine);
+        let values = values(&path);
+        Self { folder, values, selections, answers, log }
+    }
+
+    pub(crate) fn last_index(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Everything in the log behind what an engine has.
+    pub(crate) fn replay(&self, engine: &Engine) -> Result<(), EngineError> {
+        let applied = engine.applied().map_or(0, |position| position.index as usize);
+        (1..).zip(&self.log).skip(applied).try_for_each(|(index, entry)| apply(engine, index, entry).map(drop))
+    }
+
+    /// What comes of a batch that was applied, once more.
+    pub(crate) fn retry(&self, engine: &Engine) -> Result<Outcome, EngineError> {
+        apply(engine, self.log.len() + 1, &self.log[KNOWN - 1])
+    }
+
+    /// A copy of it at a new place. Files of RocksDB that are only ever read are shared.
+    pub(crate) fn copy(&self, number: usize) -> PathBuf {
+        let to = self.folder.path().join(format!("copy-{number}"));
+        std::fs::create_dir(&to).unwrap();
+        for file in std::fs::read_dir(self.folder.path().join("state")).unwrap().map(Result::unwrap) {
+            let name = file.file_name();
+            let is_table = Path::new(&name).extension().is_some_and(|extension| extension == "sst");
+            if is_table {
+                std::fs::hard_link(file.path(), to.join(&name)).unwrap();
+            } else if !name.to_string_lossy().starts_with("LOG") {
+                std::fs::copy(file.path(), to.join(&name)).unwrap();
+            }
+        }
+        to
+    }
+
+    /// Opens a copy.
+    pub(crate) fn open(path: &Path) -> Result<Engine, String> {
+        Engine::open(world::config(path)).map_err(|error| error.to_string())
+    }
+}
+
+/// What the engine answers; or why it has to stop.
+pub(crate) fn answer(engine: &Engine, selection: &Selection) -> Result<Answered, String> {
+    match engine.select(selection) {
+        Ok(answer) => Ok(Some((sums_of(&answer, selection), answer.samples))),
+        Err(storage_engine::SelectError::Engine(error)) => Err(error.to_string()),
+        Err(_refused) => Ok(None),
+    }
+}
+
+fn values(path: &Path) -> BTreeMap<&'static str, Vec<Stored>> {
+    let database = rocksdb::DB::open_for_read_only(&rocksdb::Options::default(), path, false).unwrap();
+    let mut values: BTreeMap<&'static str, Vec<Stored>> = BTreeMap::new();
+    for item in database.iterator(rocksdb::IteratorMode::Start) {
+        let (key, value) = item.unwrap();
+        if let Some(kind) = kind_of(&key) {
+            values.entry(kind).or_default().push((key.to_vec(), value.to_vec()));
+        }
+    }
+    values
+}
+
+/// Such that every value is needed for one of the answers, if for any.
+fn selections() -> Vec<Selection> {
+    let whole = Window { start_ns: T0 - 4 * DAY, end_ns: T0 + DAY };
+    let of = |fold: Fold, group_by: &[&str], stacks| Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold,
+        group_by: group_by.iter().map(|&name| name.to_owned()).collect(),
+        group_by_series: true,
+        stacks,
+    };
+    let day = T0 / DAY * DAY;
+    let hours: Vec<i64> = (0..30).map(|hour| day - 2 * DAY + hour * DAY / 24).collect();
+    let minutes: Vec<i64> = (0..90).map(|minute| T0 - 4000 * SECOND + minute * 60 * SECOND).collect();
+    let no_gauge = |mut selection: Selection| {
+        selection.matchers = vec![proto::Matcher {
+            name: "service_name".to_owned(),
+            operation: proto::selection::Operation::NotEqual,
+            value: "s3".to_owned(),
+        }];
+        selection
+    };
+    vec![
+        of(Fold::Points(whole), &["thread_name"], StackDetail::Full),
+        of(Fold::Last(whole), &[], StackDetail::Full),
+        no_gauge(of(Fold::Sum(vec![whole.start_ns, whole.end_ns]), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(vec![day - 2 * DAY, day - DAY, day]), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(hours), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(minutes), &[], StackDetail::None)),
+    ]
+}

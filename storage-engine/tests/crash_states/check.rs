@@ -1,0 +1,46 @@
+//! What an engine has to answer, be it behind a power cut or on a damaged disk.
+
+use proto::{Answer, Selection};
+use storage_engine::{Engine, Position, SelectError};
+
+use super::answers::{Sums, model_sums, sums_of};
+use super::history::Moment;
+
+/// The position of an entry of the model's log.
+pub(crate) fn position(index: usize) -> Position {
+    Position { index: index as u64, log_id: bytes::Bytes::from(format!("id {}", index - 1)) }
+}
+
+/// Whether all answers are the model's; or else which is not.
+pub(crate) fn check_answers(engine: &Engine, moment: &Moment, selections: &[Selection]) -> Result<(), String> {
+    selections.iter().try_for_each(|selection| {
+        let answer = engine.select(selection);
+        check_answer(answer, moment, selection).map_err(|what| format!("{what}: {selection:?}"))
+    })
+}
+
+fn check_answer(answer: Result<Answer, SelectError>, moment: &Moment, selection: &Selection) -> Result<(), String> {
+    let answer = match answer {
+        Err(SelectError::Engine(error)) => return Err(error.to_string()),
+        Err(_refused) if selection.fold.window().start_ns < moment.horizon_ns => return Ok(()),
+        Err(refused) => return Err(format!("all samples are there, and {refused}")),
+        Ok(answer) => answer,
+    };
+    if let Some(missing) = answer.missing.iter().find(|missing| missing.window.end_ns > moment.horizon_ns) {
+        return Err(format!("it is there, and said to be missing: {missing:?}"));
+    }
+    let (got, wanted) = (sums_of(&answer, selection), model_sums(&moment.rows, selection, &answer.missing));
+    if got == wanted {
+        return Ok(());
+    }
+    let lacks = |of: &Sums, other: &Sums| {
+        format!("{:?}", of.iter().filter(|cell| other.get(cell.0) != Some(cell.1)).collect::<Vec<_>>())
+    };
+    Err(format!("the answer has {}, and should have {}", lacks(&got, &wanted), lacks(&wanted, &got)))
+}
+
+/// Nothing on disk is at fault.
+pub(crate) fn check_disk(engine: &Engine) -> Result<(), String> {
+    let verified = engine.verify().map_err(|error| error.to_string())?;
+    if verified.faults == 0 { Ok(()) } else { Err(format!("{} faults: {:?}", verified.faults, verified.described)) }
+}

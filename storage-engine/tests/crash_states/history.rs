@@ -1,0 +1,141 @@
+//! A script that was played on an engine: its entries, what the model knew behind each, and what was done to files meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree as _;
+use proptest::test_runner::{Config as ProptestConfig, RngAlgorithm, TestRng, TestRunner};
+use proto::{Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
+use storage_engine::Engine;
+
+use super::answers::selection;
+use super::disk::{Disk, Inode, Loss, Operation};
+use super::random::Random;
+use super::recorder;
+use super::samples::{DAY, T0};
+use super::world::{Row, Step, World, step};
+
+/// Steps of a script.
+const STEPS: std::ops::Range<usize> = 30..70;
+/// Steps of a hundred at which a snapshot is taken.
+const SNAPSHOTS_PERCENT: usize = 4;
+
+/// What the model knows behind an entry.
+#[derive(Clone, Debug)]
+pub(crate) struct Moment {
+    pub(crate) rows: Arc<Vec<Row>>,
+    /// Up to where raw samples were dropped.
+    pub(crate) horizon_ns: i64,
+}
+
+/// See the module.
+pub(crate) struct History {
+    pub(crate) log: Vec<Entry>,
+    /// By log index; the first is of nothing.
+    pub(crate) moments: Vec<Moment>,
+    pub(crate) operations: Vec<Operation>,
+    /// The engine's directory.
+    pub(crate) root: Inode,
+    pub(crate) has_small_head: bool,
+    pub(crate) selections: Vec<Selection>,
+}
+
+fn runner(seed: u64) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    TestRunner::new_with_rng(ProptestConfig::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+fn steps(seed: u64) -> Vec<Step> {
+    // A power cut is what comes behind it.
+    let step = step().prop_map(|step| if matches!(step, Step::Crash) { Step::Restart } else { step });
+    let steps = prop::collection::vec(step, STEPS);
+    steps.new_tree(&mut runner(seed)).unwrap().current()
+}
+
+fn selections(seed: u64) -> Vec<Selection> {
+    let every_sample = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Points(Window { start_ns: T0 - 5 * DAY, end_ns: T0 + 5 * DAY }),
+        group_by: vec!["thread_name".to_owned()],
+        group_by_series: true,
+        stacks: StackDetail::Full,
+    };
+    let mut selections = prop::collection::vec(selection(), 8).new_tree(&mut runner(seed)).unwrap().current();
+    selections.insert(0, every_sample);
+    selections
+}
+
+impl History {
+    /// Plays the script of a seed.
+    pub(crate) fn record(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let has_small_head = random.chance(30);
+        let snapshots = directory();
+        recorder::start();
+        let parent = recorder::directory(snapshots.path());
+        let mut world = World::with(has_small_head, [&[], &[]]);
+        let root = recorder::directory(world.directory.path());
+        let mut moments = vec![moment(&world)];
+        for (number, step) in steps(seed).iter().enumerate() {
+            world.step(step);
+            moments.resize(world.log.len() + 1, moment(&world));
+            recorder::note(Operation::Told(flushed(world.engine())));
+            if random.chance(SNAPSHOTS_PERCENT) {
+                let name = format!("{number}");
+                let taken = world.engine().snapshot(&snapshots.path().join(&name)).unwrap();
+                let index = taken.position.map_or(0, |position| position.index as usize);
+                recorder::note(Operation::Told(index));
+                recorder::note(Operation::Snapshot { place: (parent, name.into()), index });
+            }
+        }
+        // Whatever it did in the background is done then.
+        world.engine = None;
+        let operations = recorder::stop();
+        assert_is_whole(&operations, root, world.directory.path());
+        let log = std::mem::take(&mut world.log);
+        Self { log, moments, operations, root, has_small_head, selections: selections(seed) }
+    }
+
+    /// An operation at which a power cut may come, more often one near to those that matter most.
+    pub(crate) fn draw(&self, random: &mut Random) -> usize {
+        let count = self.operations.len() + 1;
+        let at = random.below(count);
+        let matters = |operation: &Operation| !matches!(operation, Operation::Write { .. });
+        let near = self.operations[at.min(count - 2)..].iter().position(matters).unwrap_or_default();
+        if random.chance(50) { (at + near + random.below(3)).min(count - 1) } else { at }
+    }
+}
+
+/// In memory: it is not the disk under it that is tested.
+pub(crate) fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
+}
+
+fn moment(world: &World) -> Moment {
+    Moment { rows: Arc::new(world.rows.clone()), horizon_ns: world.horizon_ns(Tier::Raw) }
+}
+
+/// The log index up to which an engine says that everything is durable.
+pub(crate) fn flushed(engine: &Engine) -> usize {
+    engine.flushed().map_or(0, |position| position.index as usize)
+}
+
+/// Played back, the operations give the directory as it is: none was missed.
+fn assert_is_whole(operations: &[Operation], root: Inode, path: &Path) {
+    for operation in operations {
+        assert!(!matches!(operation, Operation::Unknown), "a file was changed in a way that is not recorded");
+    }
+    let disk = Disk::after(operations, Loss::Nothing, &mut Random::new(0));
+    let played = disk.files(root);
+    let mut names = 0;
+    for file in std::fs::read_dir(path).unwrap().map(Result::unwrap) {
+        names += 1;
+        let content = std::fs::read(file.path()).unwrap();
+        assert!(played.get(&file.file_name()).is_some_and(|played| *played == content), "{:?}", file.path());
+    }
+    assert_eq!(names, played.len(), "{:?}", played.keys());
+    assert!(operations.iter().any(|operation| matches!(operation, Operation::Sync(_))), "no sync was recorded");
+}
