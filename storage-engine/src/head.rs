@@ -19,7 +19,7 @@ pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() *
 /// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
 const CHUNK_BYTES: usize = 240;
 /// What a run takes beside its samples: itself, and the allocator's part of its columns.
-const RUN_BYTES: usize = 192;
+const RUN_BYTES: usize = 224;
 
 /// How much is in heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
