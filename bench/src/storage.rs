@@ -24,7 +24,7 @@ const HOURS_MAX: u64 = 400 * 24;
 const ABOUT: &str = "bench.json";
 /// Those of `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
-const CACHE_BYTES: usize = 256 << 20;
+const CACHE_BYTES: usize = 128 << 20;
 
 /// What is stored.
 #[derive(Clone, Debug, Args)]

@@ -22,7 +22,7 @@ const BLOOM_BITS: f64 = 10.0;
 /// Keys share long prefixes and values are large: fewer, larger blocks make a smaller index.
 const BLOCK_BYTES: usize = 16 << 10;
 /// A write buffer is flushed when [`crate::Engine::flush`] says so; this only bounds what one sealing may hold.
-const WRITE_BUFFER_BYTES: usize = 64 << 20;
+const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
 /// The database as of one moment.
 pub(crate) type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
