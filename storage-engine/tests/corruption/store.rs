@@ -147,7 +147,7 @@ impl Store {
             }
         }
         let selections = selections();
-        let answers = selections.iter().map(|selection| answer(&engine, selection).unwrap()).collect();
+        let answers = selections.iter().map(|selection| answer(&engine, selection, true).unwrap()).collect();
         drop(engine);
         let values = values(&path);
         Self { folder, values, selections, answers, log }
@@ -190,10 +190,10 @@ impl Store {
     }
 }
 
-/// What the engine answers; or why it has to stop.
-pub(crate) fn answer(engine: &Engine, selection: &Selection) -> Result<Answered, String> {
+/// What the engine answers; or why it has to stop. Names that were changed may be the same: then it is not looked at.
+pub(crate) fn answer(engine: &Engine, selection: &Selection, is_looked_at: bool) -> Result<Answered, String> {
     match engine.select(selection) {
-        Ok(answer) => Ok(Some((sums_of(&answer, selection), answer.samples))),
+        Ok(answer) => Ok(is_looked_at.then(|| (sums_of(&answer, selection), answer.samples))),
         Err(storage_engine::SelectError::Engine(error)) => Err(error.to_string()),
         Err(_refused) => Ok(None),
     }

@@ -48,8 +48,8 @@ fn runner(seed: u64) -> TestRunner {
 }
 
 fn steps(seed: u64) -> Vec<Step> {
-    // A power cut is what comes behind it.
-    let step = step().prop_map(|step| if matches!(step, Step::Crash) { Step::Restart } else { step });
+    // A power cut is what comes behind it, and snapshots are taken beside it.
+    let step = step().prop_map(|step| if matches!(step, Step::Crash | Step::Snapshot) { Step::Restart } else { step });
     let steps = prop::collection::vec(step, STEPS);
     steps.new_tree(&mut runner(seed)).unwrap().current()
 }
