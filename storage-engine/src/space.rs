@@ -1,9 +1,10 @@
 //! Disk space: what partitions take, and getting it back from those that were dropped.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use proto::Tier;
-use rocksdb::{CompactOptions, Range};
+use rocksdb::CompactOptions;
 
 use crate::database::read_partition_keys;
 use crate::engine::Engine;
@@ -31,7 +32,7 @@ impl Engine {
     pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
         let keys = read_partition_keys(&self.database)?;
         let bounds: Vec<_> = keys.iter().map(|key| (key.prefix(), key.end())).collect();
-        let ranges: Vec<_> = bounds.iter().map(|(from, to)| Range::new(from, to)).collect();
+        let ranges: Vec<_> = bounds.iter().map(|(from, to)| rocksdb::Range::new(from, to)).collect();
         let mut extents: BTreeMap<(i64, Tier, u8), u64> = BTreeMap::new();
         for (key, bytes) in keys.iter().zip(self.database.get_approximate_sizes(&ranges)) {
             *extents.entry((key.end_ns(), key.tier, key.class)).or_default() += bytes;
@@ -49,10 +50,33 @@ impl Engine {
         options.set_exclusive_manual_compaction(false);
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
         for &tier in tiers {
-            let from = PartitionKey::of(tier, retention_class, 0, i64::MIN).prefix();
-            // The first partition that does not end by then.
-            let to = PartitionKey::of(tier, retention_class, 0, before_ns.saturating_add(1)).prefix();
-            self.database.compact_range_opt(Some(from), Some(to), &options);
+            let Range { start, end } = ended(tier, retention_class, before_ns);
+            self.database.compact_range_opt(Some(start), Some(end), &options);
+        }
+    }
+}
+
+/// The keys of all partitions of a tier and class that end at or before a time.
+fn ended(tier: Tier, class: u8, before_ns: i64) -> Range<Vec<u8>> {
+    // The first that does not.
+    let end = PartitionKey::of(tier, class, 0, before_ns.saturating_add(1));
+    PartitionKey::of(tier, class, 0, i64::MIN).prefix()..end.prefix()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ended_by_a_time_is_all_tenants_partitions_up_to_it_and_no_later_one() {
+        let ends_ns = 100 * Tier::Raw.partition_ns();
+        let of = |tenant, end_ns| PartitionKey::of(Tier::Raw, 3, tenant, end_ns);
+        for before_ns in [ends_ns, ends_ns + 1, ends_ns + Tier::Raw.partition_ns() - 1] {
+            let ended = ended(Tier::Raw, 3, before_ns);
+            for tenant in [0, 1, u32::MAX] {
+                assert!(ended.start <= of(tenant, 1).prefix() && of(tenant, ends_ns).end() <= ended.end);
+                assert!(ended.end <= of(tenant, ends_ns + 1).prefix());
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use storage_engine::{Config, Engine, Extent, Position, TimeResolution};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
-/// One sample whose stack has a name of about 1 MB that does not compress.
+/// One sample of one of two tenants, whose stack has a name of about 1 MB that does not compress.
 fn batch(time_ns: i64) -> Batch {
     let mut state = time_ns.unsigned_abs();
     let mut next = || {
@@ -23,7 +23,7 @@ fn batch(time_ns: i64) -> Batch {
         char::from(b'0' + (state >> 58) as u8)
     };
     let name: String = (0..1 << 20).map(|_| next()).collect();
-    let tenant = TenantId::default_tenant();
+    let tenant = TenantId::new(["first", "second"][(time_ns % 2) as usize]).unwrap();
     let labels = LabelSet::new(vec![Label::new("service_name", "test")]);
     let mut dictionary = Dictionary::default();
     let set = dictionary.intern_attributes(Vec::new());

@@ -27,6 +27,9 @@ fn end_s(partition: i64) -> i64 {
     (T0 / SECOND / PARTITION_S - partition) * PARTITION_S - T0 / SECOND
 }
 
+/// What a thread does; returns how much it did.
+type Work = Box<dyn FnOnce(&Shared) -> usize + Send>;
+
 struct Shared {
     engine: Engine,
     stops: AtomicBool,
@@ -129,7 +132,7 @@ fn old_times_are_asked_for_beside_entries_and_flushes_and_nobody_waits_for_ever(
     engine.flush().unwrap();
     let shared = Arc::new(Shared { engine, stops: AtomicBool::new(false), horizon_ns: AtomicI64::new(i64::MIN) });
     let (done, ended) = mpsc::channel();
-    let mut work: Vec<Box<dyn FnOnce(&Shared) -> usize + Send>> = vec![
+    let mut work: Vec<Work> = vec![
         Box::new(move |shared: &Shared| {
             apply(shared, index);
             1
@@ -139,9 +142,7 @@ fn old_times_are_asked_for_beside_entries_and_flushes_and_nobody_waits_for_ever(
             1
         }),
     ];
-    work.extend([1, 50, 90].map(|seed| -> Box<dyn FnOnce(&Shared) -> usize + Send> {
-        Box::new(move |shared: &Shared| query(shared, seed))
-    }));
+    work.extend([1, 50, 90].map(|seed| -> Work { Box::new(move |shared: &Shared| query(shared, seed)) }));
     let threads = work.len();
     for work in work {
         let (shared, done) = (Arc::clone(&shared), done.clone());
