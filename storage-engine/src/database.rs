@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use proto::{TenantId, Tier};
 use rocksdb::{
-    BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch,
+    WriteBufferManager, WriteOptions,
 };
 
 use crate::encoding::frame;
@@ -32,7 +33,8 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     table.set_bloom_filter(BLOOM_BITS, false);
     table.set_block_size(BLOCK_BYTES);
     table.set_format_version(6);
-    table.set_block_cache(&Cache::new_lru_cache(config.cache_bytes));
+    let cache = Cache::new_lru_cache(config.cache_bytes);
+    table.set_block_cache(&cache);
     // Index and filters of files count against the cache, too.
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -42,6 +44,12 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     // Values are packed already.
     options.set_compression_type(DBCompressionType::None);
     options.set_write_buffer_size(WRITE_BUFFER_BYTES);
+    // What is written counts against the cache, too.
+    options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
+        config.cache_bytes.max(WRITE_BUFFER_BYTES * 2),
+        false,
+        cache,
+    ));
     options.set_max_background_jobs(2);
     options.set_keep_log_file_num(2);
     options.set_max_open_files(512);

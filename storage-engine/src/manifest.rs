@@ -4,12 +4,13 @@
 //! blocks of 32 KiB: ( | CRC-32C, masked, u32 | length u16 | type u8 | that many bytes | ) ... zeros             little-endian
 //! ```
 //!
-//! RocksDB appends a record, syncs the file, and only then relies on it, so a last record of which some sectors never reached the disk is
-//! as good as none. RocksDB takes a file that is too short so, but it refuses one that has its length and lacks a sector, which file
-//! systems leave that do not order data before lengths. Zeros in place of a record that is not the last it takes for none, and goes on.
+//! RocksDB appends the records of one change, syncs the file, and only then relies on them, so a record of which some sectors never reached
+//! the disk is as good as none, and those behind it, too. RocksDB takes a file that is too short so, but not one that has its length and
+//! lacks a sector, which file systems leave that do not order data before lengths: it refuses it, or, where a sector is missing in which a
+//! record begins, takes what is behind it without it.
 //!
-//! Invariant: a record is cut off only where all that it has of a sector is zeros, and no other begins behind it, which would have been written
-//! after it was synced. One that was damaged later stays, and RocksDB refuses the directory.
+//! Invariant: what is left is a beginning of the list, so the state as of an earlier position; the log is applied again from there, or, if it
+//! begins later, refused. Nothing is cut off but at a sector of zeros: a record that was damaged otherwise stays, and RocksDB refuses it.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -23,7 +24,7 @@ const SECTOR: usize = 512;
 /// Cuts a torn last record off the list of files of a directory; whether there was one.
 ///
 /// # Errors
-/// Where files cannot be read or written, or a record before the last is not there.
+/// Where files cannot be read or written.
 pub(crate) fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
     let current = match fs::read_to_string(directory.join("CURRENT")) {
         // A new directory.
@@ -33,10 +34,6 @@ pub(crate) fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
     let path = directory.join(current.trim_end());
     let bytes = fs::read(&path)?;
     let Some(length) = torn_at(&bytes) else { return Ok(false) };
-    if has_record_behind(&bytes, length + 1) {
-        let what = format!("{}: the record at {length} is damaged, and others stand behind it", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
-    }
     if bytes[length..].iter().all(|&byte| byte == 0) {
         // Space for what was never written.
         return Ok(false);
@@ -81,14 +78,6 @@ fn is_good(bytes: &[u8], at: usize) -> bool {
     of.is_some_and(|of| masked(crc32c::crc32c(of)).to_le_bytes() == header[..4])
 }
 
-/// Whether a record begins anywhere from here. The other parts of one that is torn are not its beginning.
-fn has_record_behind(bytes: &[u8], from: usize) -> bool {
-    let begins = |&at: &usize| bytes.get(at + HEADER - 1).is_some_and(|&kind| kind == WHOLE || kind == FIRST);
-    (from..bytes.len()).filter(begins).any(|at| is_good(bytes, at))
-}
-
-/// A record in one part.
-const WHOLE: u8 = 1;
 /// Parts of a record that goes on in the next block.
 const FIRST: u8 = 2;
 const MIDDLE: u8 = 3;
@@ -125,7 +114,7 @@ mod tests {
                 let rest = left.split_off(left.len().min(room - HEADER));
                 let is_last = rest.is_empty();
                 let kind = match (is_first, is_last) {
-                    (true, true) => WHOLE,
+                    (true, true) => 1,
                     (true, false) => FIRST,
                     (false, false) => MIDDLE,
                     (false, true) => 4,
@@ -163,25 +152,28 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_lacks_a_sector_is_damaged_where_another_was_written_behind_it() {
+    fn a_list_that_lacks_a_sector_ends_before_the_record_that_has_it() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("CURRENT"), "MANIFEST-000007\n").unwrap();
         let path = folder.path().join("MANIFEST-000007");
         for lengths in [&[100, 3000, 10][..], &[100, 50_000, 40_000]] {
             let (bytes, starts) = manifest(lengths);
             for sector in starts[1] / SECTOR + 1..starts[2] / SECTOR {
-                let mut damaged = bytes.clone();
-                damaged[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
-                std::fs::write(&path, &damaged).unwrap();
-                let said = cut_torn_tail(folder.path()).unwrap_err().to_string();
-                assert!(said.contains("others stand behind it"), "sector {sector}: {said}");
-                // Nothing is behind it: it is torn.
-                damaged.truncate(starts[2]);
-                std::fs::write(&path, &damaged).unwrap();
+                let mut torn = bytes.clone();
+                torn[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
+                std::fs::write(&path, &torn).unwrap();
                 assert!(cut_torn_tail(folder.path()).unwrap(), "sector {sector}");
                 assert_eq!(std::fs::read(&path).unwrap(), bytes[..starts[1]]);
             }
         }
+        // A sector in which a record begins, with another behind it.
+        let (mut bytes, starts) = manifest(&[SECTOR - HEADER, 100, SECTOR - HEADER - 107, 10]);
+        assert_eq!((starts[1], starts[3]), (SECTOR, 2 * SECTOR));
+        bytes[SECTOR..2 * SECTOR].fill(0);
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(cut_torn_tail(folder.path()).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap().len(), SECTOR);
+        // Space for what was never written.
         let padded = [manifest(&[100]).0, vec![0; 5000]].concat();
         std::fs::write(&path, &padded).unwrap();
         assert!(!cut_torn_tail(folder.path()).unwrap());

@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 const HEAD_BYTES: usize = 16 * MIB;
 const CACHE_BYTES: usize = 8 * MIB;
 /// Of RocksDB: one that is filled while another is written.
-const WRITE_BUFFERS_BYTES: usize = 2 * 64 * MIB;
+const WRITE_BUFFERS_BYTES: usize = 2 * 32 * MIB;
 
 /// A part of the series, with one sample each.
 fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {

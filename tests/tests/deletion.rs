@@ -11,7 +11,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 fn delete(varve: &Varve, query: &str, start_ns: u64, end_ns: u64) -> tests::http::Reply {
     let seconds = |time_ns: u64| format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     let form = encode(&[("query", query), ("start", &seconds(start_ns)), ("end", &seconds(end_ns))]);
-    let url = format!("http://{}/api/v1/admin/delete?{form}", varve.http);
+    let url = format!("http://{}/api/v1/delete?{form}", varve.http);
     request("POST", &url, &[], Some(b"")).unwrap()
 }
 

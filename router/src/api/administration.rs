@@ -11,9 +11,9 @@ use super::parameters::Parameters;
 use crate::nodes::Nodes;
 use crate::query::{QueryError, Reader};
 
-/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`, `POST /api/v1/admin/delete`.
+/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`, `POST /api/v1/delete`.
 pub(crate) fn routes(nodes: Nodes, reader: Reader) -> Router {
-    let delete = Router::new().route("/api/v1/admin/delete", post(delete)).with_state(reader);
+    let delete = Router::new().route("/api/v1/delete", post(delete)).with_state(reader);
     let task = |task| move |State(nodes): State<Nodes>| administer(nodes, task);
     Router::new()
         .route("/api/v1/admin/settle", post(task(AdministrationTask::Settle)))

@@ -53,7 +53,7 @@ fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
     }
     let parameters = [("query", selector.clone()), ("start", start.clone()), ("end", end.clone())];
     let answer: Value =
-        serde_json::from_str(&done(server, "/api/v1/admin/delete", &parameters)?).context("the answer is not JSON")?;
+        serde_json::from_str(&done(server, "/api/v1/delete", &parameters)?).context("the answer is not JSON")?;
     let (samples, windows) = (&answer["data"]["samples"], &answer["data"]["windows"]);
     print(&format!("deleted {samples} samples, and {windows} windows of times of which only sums were kept\n"))
 }
