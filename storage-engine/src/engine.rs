@@ -132,7 +132,7 @@ impl Engine {
             let is_current = vocabulary.read().generation() == partition.generation;
             if state.drops == drops && is_current {
                 let partition = state.keep(partition);
-                state.let_go(self.config.dictionary_bytes_max / 4 * 3);
+                state.let_go(self.config.idle_dictionary_bytes_max());
                 return Ok(Some(partition));
             }
         }

@@ -116,7 +116,7 @@ impl Engine {
         let log_index = frozen.position.index;
         drop(frozen);
         self.seal_evicted(sealing, log_index)?;
-        self.state.write().let_go(self.config.dictionary_bytes_max / 4 * 3);
+        self.state.write().let_go(self.config.idle_dictionary_bytes_max());
         Ok(())
     }
 

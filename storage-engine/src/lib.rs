@@ -76,7 +76,7 @@ pub struct Config {
     pub head_bytes_max: usize,
     /// Bytes of dictionaries and series in memory over which [`Engine::strip`] refuses what is new.
     pub dictionary_bytes_max: usize,
-    /// Bytes of RocksDB's block cache.
+    /// Bytes of RocksDB's block cache and write buffers; of the latter at least 64 MiB may be filled, whatever this is.
     pub cache_bytes: usize,
     /// How exact times are kept.
     pub time_resolution: TimeResolution,
@@ -86,6 +86,12 @@ pub struct Config {
 }
 
 impl Config {
+    /// Bytes of dictionaries over which partitions that nobody uses are let go: the rest is for what is being written to and asked for.
+    /// Where questions need more partitions than fit, each loads them again, which takes seconds for those of many stacks.
+    pub(crate) fn idle_dictionary_bytes_max(&self) -> usize {
+        self.dictionary_bytes_max / 4 * 3
+    }
+
     pub(crate) fn dropped_labels(&self, tier: Tier) -> &[String] {
         match tier {
             Tier::Raw | Tier::Minute => &[],

@@ -125,7 +125,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
     // In another partition of days than today.
     let old = T0 - 200 * DAY;
     let mut total = 0_i128;
-    // More than two files of 64 MiB below level 0, from where whole files are deleted.
+    // More than two files of 64 MiB below level 0.
     for _ in 0..4 {
         let mut batch = batch_of(&[Drawn::simple(0, 0, 1, 1)], None);
         let samples = &mut batch.series[0].samples;
