@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 2)]
     hours: u64,
     /// Takes the store that bench storage --keep left here, in place of one of its own
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "seed"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "every", "seed"])]
     store: Option<PathBuf>,
 }
 
@@ -162,7 +162,14 @@ mod tests {
     #[test]
     fn what_is_stored_is_selected_also_after_opening_it_again() {
         let folder = tempfile::tempdir().unwrap();
-        let own = StoreArguments { mix: Mix::L, hosts: Some(1), seed: 5, folder: folder.path().to_owned(), save: None };
+        let own = StoreArguments {
+            mix: Mix::L,
+            hosts: Some(1),
+            every: 1,
+            seed: 5,
+            folder: folder.path().to_owned(),
+            save: None,
+        };
         let kept = folder.path().join("kept");
         let store = Store::fill(&own, 1, Some(&kept)).unwrap();
         check_everything(&store).unwrap();

@@ -78,7 +78,7 @@ fn speed(corpus: &Corpus, seed: u64) -> anyhow::Result<Value> {
 
 fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
     let (pods, intervals) = (corpus.mix.pods(), HOST_REQUESTS as u64);
-    Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, days: Days::Full }
+    Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, every: 1, days: Days::Full }
 }
 
 /// 15 minutes, by time in each pod, and the figures of their stacks.

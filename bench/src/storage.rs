@@ -35,6 +35,9 @@ pub(crate) struct StoreArguments {
     /// Hosts of 8 pods [default: those of the mix]
     #[arg(long)]
     pub(crate) hosts: Option<usize>,
+    /// Plays 5 s of so many times 5 s: months with the samples of a day
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) every: u64,
     /// The same seed makes the same samples
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -103,10 +106,12 @@ impl Store {
         let corpus = Corpus::load(arguments.mix)?;
         let pods = arguments.hosts.map_or(arguments.mix.pods(), |hosts| hosts * crate::generator::HOST_PODS);
         ensure!((1..=100_000).contains(&pods), "--hosts: it must be from 1 to 12,500");
+        let every = arguments.every;
+        ensure!((1..=17_280).contains(&every), "--every {every}: it must be from 1 to 17,280, which is once a day");
         let end_ns = last_full_hour_ns();
         let start_ns = end_ns - hours * HOUR_NS;
         let intervals = hours * HOUR_NS / INTERVAL_NS;
-        let plan = Plan { seed: arguments.seed, first_pod: 0, pods, start_ns, intervals, days: Days::Daily };
+        let plan = Plan { seed: arguments.seed, first_pod: 0, pods, start_ns, intervals, every, days: Days::Daily };
         let temporary = match keep {
             Some(folder) => {
                 fs::create_dir(folder).with_context(|| format!("--keep {}", folder.display()))?;
@@ -132,6 +137,7 @@ impl Store {
             "corpus": corpus.describe(),
             "seed": arguments.seed,
             "hours": hours,
+            "every": every,
             "pods": pods,
             "samples": samples,
             "unsettled_disk_bytes": unsettled_bytes,

@@ -9,7 +9,7 @@
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
 //! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
 //! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `series`, `lacking` (from windows to answers) →
-//! `space`, `settle`, `statistics`, `verify`, `snapshot`.
+//! `space`, `settle`, `statistics`, `verify` (`signature`), `snapshot`.
 
 use std::path::PathBuf;
 
@@ -48,6 +48,7 @@ mod seal;
 mod select;
 mod series;
 mod settle;
+mod signature;
 mod snapshot;
 mod space;
 mod split;
@@ -57,6 +58,7 @@ mod stored_partition;
 mod strip;
 mod tree;
 mod verify;
+mod verify_partition;
 mod vocabulary;
 mod windows;
 

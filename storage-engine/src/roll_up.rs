@@ -128,7 +128,7 @@ impl Engine {
         Ok(state.keep(Partition::new(key, generation)))
     }
 
-    fn tenant_name(&self, id: u32) -> TenantId {
+    pub(crate) fn tenant_name(&self, id: u32) -> TenantId {
         let state = self.state.read();
         let name = state.tenants.iter().find(|(_, of)| **of == id).map(|(name, _)| name.clone());
         name.unwrap_or_else(TenantId::default_tenant)

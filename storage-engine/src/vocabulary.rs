@@ -84,6 +84,11 @@ impl Vocabulary {
         self.stacks.get(&hash).copied()
     }
 
+    /// All stacktraces, and the nodes at which they end.
+    pub(crate) fn stacks(&self) -> impl Iterator<Item = (StackHash, u32)> + '_ {
+        self.stacks.iter().map(|(&hash, &node)| (hash, node))
+    }
+
     /// The node below another one, which is made if it is not there.
     pub(crate) fn child(&mut self, parent: u32, location: u32) -> u32 {
         let Self { nodes, children, hashes, .. } = self;

@@ -41,6 +41,9 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Of 5 s.
     pub(crate) intervals: u64,
+    /// The first of so many intervals is played, in the others nobody samples: longer times with fewer samples. Stacks grow with
+    /// what is played.
+    pub(crate) every: u64,
     pub(crate) days: Days,
 }
 
@@ -78,6 +81,7 @@ pub(crate) struct Fleet<'a> {
     corpus: &'a Corpus,
     plan: Plan,
     pods: Vec<Pod>,
+    /// Of those that are played.
     interval: u64,
     /// Of those in the plan.
     host: usize,
@@ -94,7 +98,8 @@ impl<'a> Fleet<'a> {
         let Plan { seed, days, .. } = self.plan;
         let pod = &mut self.pods[number];
         let service = pod.place as usize % SERVICES;
-        if days == Days::Daily && Random::of([seed, pod.place, self.interval, 1]).below(LIFE_INTERVALS) == 0 {
+        let life = LIFE_INTERVALS.div_ceil(self.plan.every as usize);
+        if days == Days::Daily && Random::of([seed, pod.place, self.interval, 1]).below(life) == 0 {
             *pod = Pod::new(seed, pod.place, pod.life + 1);
         }
         let load = if days == Days::Daily { load(start_ns) } else { 1.0 };
@@ -133,11 +138,11 @@ impl Iterator for Fleet<'_> {
     type Item = HostSamples;
 
     fn next(&mut self) -> Option<HostSamples> {
-        if self.interval == self.plan.intervals {
+        if self.interval * self.plan.every >= self.plan.intervals {
             return None;
         }
         let (interval, host) = (self.interval, self.host);
-        let start_ns = self.plan.start_ns + interval * INTERVAL_NS;
+        let start_ns = self.plan.start_ns + interval * self.plan.every * INTERVAL_NS;
         let pods = host * HOST_PODS..(host + 1) * HOST_PODS;
         let pods = pods.map(|number| self.pod_samples(number, start_ns)).collect();
         self.host += 1;
@@ -165,7 +170,7 @@ mod tests {
     #[test]
     fn days_have_nights_and_pods_that_come_back_as_others() {
         let corpus = Corpus::load_with(Mix::L, None).unwrap();
-        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 17_280, days: Days::Daily };
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 17_280, every: 1, days: Days::Daily };
         let (mut by_hour, mut pods, mut last_ns) = ([0_usize; 24], HashSet::new(), 0);
         for host in Fleet::new(&corpus, plan) {
             assert!(last_ns <= host.start_ns);
@@ -184,7 +189,7 @@ mod tests {
     #[test]
     fn only_what_is_new_to_a_partition_is_defined_and_the_hashes_are_the_same() {
         let corpus = Corpus::load_with(Mix::L, None).unwrap();
-        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 20, days: Days::Full };
+        let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 20, every: 1, days: Days::Full };
         let mut builder = BatchBuilder::new(&corpus);
         let mut defined = HashSet::new();
         for host in Fleet::new(&corpus, plan) {

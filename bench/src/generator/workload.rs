@@ -88,7 +88,10 @@ fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = 
     let pods = corpus.mix.pods();
     (0..).flat_map(move |round| {
         let first_pod = round * pods;
-        Fleet::new(corpus, Plan { seed, first_pod, pods, start_ns, intervals: HOST_REQUESTS as u64, days: Days::Full })
+        Fleet::new(
+            corpus,
+            Plan { seed, first_pod, pods, start_ns, intervals: HOST_REQUESTS as u64, every: 1, days: Days::Full },
+        )
     })
 }
 
@@ -214,7 +217,15 @@ mod tests {
             let corpus = Corpus::load(mix).unwrap();
             let builder = BatchBuilder::new(&corpus);
             // Late enough for stacks that were not recorded.
-            let plan = Plan { seed: 1, first_pod: 0, pods: 8, start_ns: END_NS, intervals: 20_000, days: Days::Daily };
+            let plan = Plan {
+                seed: 1,
+                first_pod: 0,
+                pods: 8,
+                start_ns: END_NS,
+                intervals: 20_000,
+                every: 1,
+                days: Days::Daily,
+            };
             for host in Fleet::new(&corpus, plan).step_by(9_999).take(2) {
                 let batch = builder.build(&host);
                 let (told, held) = (told(&request::build(&batch, host.start_ns)), held(&batch));
