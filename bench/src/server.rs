@@ -119,6 +119,16 @@ impl Server {
         Ok((took_s, cpu_s))
     }
 
+    /// Has everything sealed, rolled up and compacted.
+    pub(crate) fn settle(&self) -> anyhow::Result<()> {
+        let endpoint = format!("http://{}", self.http);
+        let output = Command::new(&self.binary).args(["admin", "settle", "--endpoint", &endpoint]).output()?;
+        if !output.status.success() {
+            bail!("varve admin settle: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
     fn state(&self) -> anyhow::Result<String> {
         stat(&self.pid()?.to_string())?.into_iter().next().context("/proc/PID/stat has no state")
     }

@@ -30,6 +30,7 @@ mod workload;
 pub(crate) use batch::{BatchBuilder, PROFILE_TYPE};
 pub(crate) use corpus::Corpus;
 pub(crate) use fleet::{Days, Drawn, Fleet, HostSamples, Plan};
+pub(crate) use request::build as build_request;
 pub(crate) use workload::{Workload, last_full_hour_ns};
 
 /// Services of either mix; a pod belongs to one.

@@ -1,10 +1,12 @@
 //! What is measured: ingest, restart, queries. Each checks what it gets: a fast wrong answer is no figure.
 
+mod history;
 mod ingest;
 mod query;
 mod restart;
 mod sending;
 
+pub(crate) use history::history;
 pub(crate) use ingest::ingest;
 pub(crate) use query::queries;
 pub(crate) use restart::restart_after_kill;
