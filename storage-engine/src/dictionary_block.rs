@@ -178,11 +178,12 @@ impl Block {
         let mut ends = Vec::with_capacity(self.ends.len() + 1);
         ends.push(ROOT);
         let mut waiting = self.ends.iter().peekable();
+        let known = vocabulary.nodes();
         for (place, &(up, location)) in (0..).zip(&self.nodes) {
             path.truncate(path.len().saturating_sub(up as usize));
             let parent = path.last().copied().unwrap_or(ROOT);
             let location = importer.location(&mut vocabulary.dictionary, location);
-            let node = vocabulary.child(parent, location);
+            let node = vocabulary.child(parent, location, known);
             path.push(node);
             if let Some(&(_, hash)) = waiting.next_if(|(end, _)| *end == place) {
                 vocabulary.name_stack(hash, node);

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use proto::Tier;
 use rocksdb::DB;
 
-use crate::database;
+use crate::database::{self, Snapshot};
 use crate::error::EngineError;
 use crate::footprint::MemoryTotal;
 use crate::key::{PartitionKey, Section};
@@ -136,6 +136,25 @@ impl Engine {
                 return Ok(Some(partition));
             }
         }
+    }
+
+    /// A partition that exists, not of raw samples, for which the dictionary is not needed: if it is not in memory, then without
+    /// its dictionary, which is most of it, and for the caller alone.
+    pub(crate) fn outline(
+        &self,
+        key: PartitionKey,
+        snapshot: &Snapshot<'_>,
+    ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
+        {
+            let state = self.state.read();
+            if let Some(partition) = state.loaded.get(&key) {
+                return Ok(Some(Arc::clone(partition)));
+            }
+            if !state.existing.contains(&key) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Arc::new(RwLock::new(StoredPartition::outline(snapshot, key)?))))
     }
 
     /// Says what time it is, at least: the windows of a shard to which nothing is sent end, too. Changes no answer.

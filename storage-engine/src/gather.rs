@@ -13,7 +13,7 @@ use proto::{LabelSet, Samples, TenantId, Tier};
 
 use crate::database::Snapshot;
 use crate::engine::Engine;
-use crate::error::{Corruption, CorruptionCheck, SelectError};
+use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::key::PartitionKey;
 use crate::matcher::ReadyMatcher;
 use crate::partition::{LeftOut, Lengths, Partition};
@@ -33,6 +33,8 @@ pub(crate) struct Question<'a> {
     /// What is made of the samples of a series.
     pub(crate) asks: Asks,
     pub(crate) tiers: Tiers,
+    /// Whether stacks are told apart; without, partitions are read without their dictionaries, where those are not in memory.
+    pub(crate) needs_stacks: bool,
 }
 
 /// What a question makes of the samples of a series, which decides which windows can answer it.
@@ -202,7 +204,9 @@ impl Engine {
             let part = match moment.with_heads.remove(key) {
                 Some(part) => part,
                 None => {
-                    let Some(partition) = self.partition(*key)? else { return Ok(Progress::Dropped) };
+                    let Some(partition) = self.partition_for(question, *key, &moment.view.snapshot)? else {
+                        return Ok(Progress::Dropped);
+                    };
                     moment.view.vocabulary = Some(self.vocabulary(key.tenant));
                     let plan = moment.plan.parts.get(key).cloned().unwrap_or_default();
                     // What was in the head at that moment was not loaded, so there was none.
@@ -219,6 +223,23 @@ impl Engine {
             }
         }
         Ok(Progress::All)
+    }
+}
+
+impl Engine {
+    /// What a question needs of a partition.
+    fn partition_for(
+        &self,
+        question: &Question<'_>,
+        key: PartitionKey,
+        snapshot: &Snapshot<'_>,
+    ) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
+        if question.needs_stacks {
+            return self.partition(key);
+        }
+        let Some(outline) = self.outline(key, snapshot)? else { return Ok(None) };
+        let mut names = question.matchers.iter().map(|matcher| &matcher.name).chain(question.group_by);
+        if names.any(|name| outline.read().is_attribute(name)) { self.partition(key) } else { Ok(Some(outline)) }
     }
 }
 

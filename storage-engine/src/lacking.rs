@@ -59,7 +59,7 @@ impl Engine {
         }
         for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
             // One that was dropped meanwhile has nothing.
-            let Some(partition) = self.partition(key)? else { continue };
+            let Some(partition) = self.outline(key, &moment.view.snapshot)? else { continue };
             // Of a label that the windows have not, any value may be the one that is asked for.
             let matchers = {
                 let partition = partition.read();

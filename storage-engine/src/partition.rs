@@ -12,7 +12,7 @@ use indexmap::map::Entry;
 use indexmap::{IndexMap, IndexSet};
 use prost::Message as _;
 use proto::label::{PROFILE_TYPE_LABEL, sanitize_label_name};
-use proto::{Batch, Fingerprint, LabelSet, ProfileType, wire};
+use proto::{Batch, Fingerprint, LabelSet, ProfileType, Tier, wire};
 use roaring::RoaringBitmap;
 use rocksdb::WriteBatch;
 
@@ -81,7 +81,7 @@ pub(crate) struct Partition {
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
     pub(crate) index: LabelIndex,
-    /// Labels and attributes that samples had and this tier has not.
+    /// Labels and attributes that samples had and this tier's windows have not.
     left_out: IndexSet<LeftOut, FixedState>,
     pub(crate) head: Head,
     persisted: Lengths,
@@ -203,6 +203,7 @@ impl Partition {
             for attribute in &dictionary.attribute_sets[set as usize] {
                 let key = dictionary.strings.get(attribute.key);
                 if !self.attribute_names.contains(key) {
+                    self.left_out.insert(LeftOut::Attribute(sanitize_label_name(key)));
                     self.attribute_names.insert(sanitize_label_name(key));
                 }
             }
@@ -225,23 +226,25 @@ impl Partition {
         number
     }
 
-    /// Notes that this tier has not what is called so.
+    /// Notes that this tier's windows have not what is called so.
     pub(crate) fn leave_out(&mut self, name: LeftOut) {
+        // Raw samples, which are of the minutes' partition, have their attributes.
+        if let LeftOut::Attribute(name) = &name
+            && self.key.tier == Tier::Minute
+        {
+            self.attribute_names.insert(name.clone());
+        }
         self.left_out.insert(name);
     }
 
-    /// What this tier has not and samples had.
+    /// What this tier's windows have not and samples had.
     pub(crate) fn left_out(&self) -> impl Iterator<Item = &LeftOut> {
         self.left_out.iter()
     }
 
-    /// Whether any sample has an attribute of this name.
+    /// Whether any raw sample of its time has an attribute of this name.
     pub(crate) fn is_attribute(&self, name: &str) -> bool {
         self.attribute_names.contains(name)
-    }
-
-    pub(crate) fn attribute_names(&self) -> &BTreeSet<String> {
-        &self.attribute_names
     }
 
     pub(crate) fn is_gauge(&self, series: u32) -> bool {

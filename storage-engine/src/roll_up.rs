@@ -245,7 +245,6 @@ impl RollUp<'_> {
         let mut vocabulary = self.vocabulary.write();
         let (source, mut target) = (self.source.read(), self.target.write());
         source.left_out().for_each(|name| target.leave_out(name.clone()));
-        source.attribute_names().iter().for_each(|name| target.leave_out(LeftOut::Attribute(name.clone())));
         let kept = |labels: &LabelSet| -> (Fingerprint, LabelSet) {
             let kept = LabelSet::new(labels.iter().filter(|label| !dropped.contains(&label.name)).cloned().collect());
             (kept.fingerprint(&tenant), kept)

@@ -57,6 +57,7 @@ impl Engine {
             by_series,
             asks,
             tiers,
+            needs_stacks: selection.stacks != StackDetail::None || tiers != Tiers::ALL || asks == Asks::Last,
         };
         let (accumulator, found) = self.read(&question, || Accumulator::new(selection, &matchers))?;
         Ok(accumulator.finish(found))

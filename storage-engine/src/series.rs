@@ -49,6 +49,7 @@ impl Engine {
             by_series: whole,
             asks: Asks::Any,
             tiers: Tiers::ALL,
+            needs_stacks: false,
         };
         let (list, found) = self.read(&question, || List { matchers: &ready, ..List::default() })?;
         let mut answer = SeriesAnswer {
@@ -100,7 +101,6 @@ impl Work for List<'_> {
         let mut left_out = Vec::new();
         {
             let partition = part.partition.read();
-            self.attribute_names.extend(partition.attribute_names().iter().cloned());
             for of_tier in partition.left_out() {
                 match of_tier {
                     LeftOut::Attribute(name) => {

@@ -18,7 +18,7 @@ use crate::vocabulary::Vocabulary;
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed. Where there are more,
 /// a quarter is let go at once: making room is not for each of many that are asked for one after the other.
-const IDLE_PARTITIONS_MAX: usize = 64;
+const IDLE_PARTITIONS_MAX: usize = 1024;
 
 /// Locks are taken in this order: state, vocabulary, partitions in the order of their keys, so finer tiers first.
 #[derive(Default)]
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn many_partitions_are_let_go_at_once_and_the_vocabulary_is_made_anew_only_where_that_saves_much() {
         let mut state = State::default();
-        for place in 0..1000 {
+        for place in 0..1500 {
             partition(&mut state, place, 10);
             state.let_go(usize::MAX);
             assert!(state.loaded.len() <= IDLE_PARTITIONS_MAX);
@@ -202,7 +202,7 @@ mod tests {
         assert!(state.loaded.len() >= IDLE_PARTITIONS_MAX / 4 * 3, "{}", state.loaded.len());
         assert_eq!(state.generations, 1, "a small one was made anew");
         // 64 MiB of labels in all, of which few are needed.
-        for place in 1000..1064 {
+        for place in 1500..1564 {
             partition(&mut state, place, 1 << 20);
             state.let_go(usize::MAX);
         }

@@ -34,24 +34,36 @@ impl StoredPartition {
             let block = Block::read(&at, &value)?;
             stored.blocks.push((at, block));
         }
-        for item in scan_at(snapshot, &key.section(Section::Series)) {
-            let (at, value) = item?;
-            stored.read_series(&at, &value)?;
-        }
-        let mut left_out_blocks = 0;
-        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
-            let (at, value) = item?;
-            check_key(&at, &key.left_out_block(left_out_blocks))?;
-            dictionary_block::decode_left_out(&at, &value)?
-                .into_iter()
-                .for_each(|name| stored.partition.leave_out(name));
-            left_out_blocks += 1;
-        }
+        let left_out_blocks = stored.read_outline(snapshot)?;
         if key.tier == Tier::Minute {
             stored.read_head(snapshot, now_ns)?;
         }
         stored.partition.restored(stored.blocks.len() as u32, left_out_blocks);
         Ok(stored)
+    }
+
+    /// Reads what a partition has beside its dictionary and its head.
+    pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
+        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new() };
+        stored.read_outline(snapshot)?;
+        Ok(stored.partition)
+    }
+
+    /// Its series, and what it left out, in how many blocks.
+    fn read_outline(&mut self, snapshot: &Snapshot<'_>) -> Result<u32, EngineError> {
+        let key = self.partition.key;
+        for item in scan_at(snapshot, &key.section(Section::Series)) {
+            let (at, value) = item?;
+            self.read_series(&at, &value)?;
+        }
+        let mut left_out_blocks = 0;
+        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
+            let (at, value) = item?;
+            check_key(&at, &key.left_out_block(left_out_blocks))?;
+            dictionary_block::decode_left_out(&at, &value)?.into_iter().for_each(|name| self.partition.leave_out(name));
+            left_out_blocks += 1;
+        }
+        Ok(left_out_blocks)
     }
 
     fn read_series(&mut self, at: &[u8], value: &[u8]) -> Result<(), EngineError> {

@@ -89,17 +89,19 @@ impl Vocabulary {
         self.stacks.iter().map(|(&hash, &node)| (hash, node))
     }
 
-    /// The node below another one, which is made if it is not there.
-    pub(crate) fn child(&mut self, parent: u32, location: u32) -> u32 {
+    /// The node below another one, which is made if it is not there. `known`: how many nodes there were when the caller began to add
+    /// a tree that has each node once: below one of its own nothing can be there, so it is not looked for, which takes longest.
+    pub(crate) fn child(&mut self, parent: u32, location: u32, known: usize) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
-        let found = children.entry(
-            hashes.hash_one(wanted),
-            |&node| nodes[node as usize] == wanted,
-            |&node| hashes.hash_one(nodes[node as usize]),
-        );
+        let hash = hashes.hash_one(wanted);
         let new = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
-        let node = *found.or_insert(new).get();
+        let rehash = |&node: &u32| hashes.hash_one(nodes[node as usize]);
+        let node = if (parent as usize) < known {
+            *children.entry(hash, |&node| nodes[node as usize] == wanted, rehash).or_insert(new).get()
+        } else {
+            *children.insert_unique(hash, new, rehash).get()
+        };
         if node == new {
             nodes.push(wanted);
         }
@@ -108,7 +110,8 @@ impl Vocabulary {
 
     /// The node of a stacktrace whose locations, leaf first, are numbers of this vocabulary.
     pub(crate) fn add_stack(&mut self, hash: StackHash, leaf_first: &[u32]) -> u32 {
-        let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location));
+        let known = self.nodes.len();
+        let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location, known));
         self.name_stack(hash, node);
         node
     }

@@ -13,7 +13,7 @@ use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world;
 
 /// The kinds of keys that `FORMAT.md` lists, and of windows each tier's.
-pub(crate) const KINDS: [&str; 20] = [
+pub(crate) const KINDS: [&str; 21] = [
     "format",
     "position",
     "membership",
@@ -28,6 +28,7 @@ pub(crate) const KINDS: [&str; 20] = [
     "1m series",
     "1m dictionary",
     "1m windows",
+    "1m left out",
     "1h series",
     "1h dictionary",
     "1h windows",
@@ -54,6 +55,7 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
         ([0x10, 1, ..], Some(b's')) => "1m series",
         ([0x10, 1, ..], Some(b'd')) => "1m dictionary",
         ([0x10, 1, ..], Some(b'w')) => "1m windows",
+        ([0x10, 1, ..], Some(b'n')) => "1m left out",
         ([0x10, 2, ..], Some(b's')) => "1h series",
         ([0x10, 2, ..], Some(b'd')) => "1h dictionary",
         ([0x10, 2, ..], Some(b'w')) => "1h windows",

@@ -205,3 +205,34 @@ fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
         assert!(matches!(refused, storage_engine::StripError::DictionaryFull { .. }), "{refused}");
     }
 }
+
+#[test]
+fn what_tells_no_stacks_apart_needs_no_dictionary() {
+    let mut world = World::new();
+    let drawn = |second: i64| Drawn { thread: (second % 3) as u8, ..Drawn::simple((second % 2) as u8, second, 1, 5) };
+    for day in 0..4 {
+        world.step(&Step::Append((0..30).map(|second| drawn(day * 86_400 + second)).collect(), None));
+        world.step(&Step::Wait(86_400));
+    }
+    world.step(&Step::Settle);
+    world.lose_memory();
+    let engine = Engine::open(config(world.directory.path())).unwrap();
+    let selection = |group_by: &str| Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![T0 + SECOND / 2, T0 + 5 * DAY]),
+        group_by: vec![group_by.to_owned()],
+        group_by_series: false,
+        stacks: StackDetail::None,
+    };
+    let loaded_before = engine.dictionary_bytes();
+    let by_service = engine.select(&selection("service_name")).unwrap();
+    assert_eq!(by_service.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
+    // An empty vocabulary takes some.
+    assert!(engine.dictionary_bytes() < loaded_before + 1000);
+    // What threads are called is in the dictionary.
+    let by_thread = engine.select(&selection("thread_name")).unwrap();
+    assert_eq!(by_thread.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
+    assert!(by_thread.groups.len() > 1, "{:?}", by_thread.groups);
+    assert!(engine.dictionary_bytes() > loaded_before + 1000);
+}
