@@ -21,6 +21,7 @@ const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
 /// Each run asks for a window this much earlier, so that no answer is one that was given already.
 const SHIFT_NS: i64 = 1_300_000_000;
+const MINUTE_NS: i64 = 60 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
 const SPANS: [(&str, i64); 5] = [
     ("5 m", 300 * SECOND_NS),
@@ -41,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 2)]
     hours: u64,
     /// Takes the store that bench storage --keep left here, in place of one of its own
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "seed"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "seed", "recurring"])]
     store: Option<PathBuf>,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Of all stacks, without naming more than their leaves: little but the merge.
+    /// Of all stacks, without naming more than their leaves, between whole minutes: little but the merge of sums.
     LeafSums,
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.add("storage", store.figures.clone())?;
     for (name, span_ns) in SPANS {
         // Room for the shifts at the other end.
-        if span_ns + RUNS * SHIFT_NS > store.end_ns - store.start_ns + SECOND_NS * 60 {
+        if span_ns + RUNS * SHIFT_NS > store.end_ns - store.start_ns + MINUTE_NS {
             continue;
         }
         for service in [Some(store.service.as_str()), None] {
@@ -78,7 +79,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind: Kind) -> anyhow::Result<Value> {
     let ask = |shift_ns: i64| -> anyhow::Result<(f64, Answer)> {
-        let end_ns = store.end_ns - shift_ns;
+        let mut end_ns = store.end_ns - shift_ns;
+        if kind == Kind::LeafSums {
+            end_ns -= end_ns.rem_euclid(MINUTE_NS);
+        }
         let selection = selection(end_ns - span_ns, end_ns, service, kind);
         let began = Instant::now();
         let answer = store.engine.select(&selection)?;
@@ -162,7 +166,14 @@ mod tests {
     #[test]
     fn what_is_stored_is_selected_also_after_opening_it_again() {
         let folder = tempfile::tempdir().unwrap();
-        let own = StoreArguments { mix: Mix::L, hosts: Some(1), seed: 5, folder: folder.path().to_owned(), save: None };
+        let own = StoreArguments {
+            mix: Mix::L,
+            hosts: Some(1),
+            recurring: false,
+            seed: 5,
+            folder: folder.path().to_owned(),
+            save: None,
+        };
         let kept = folder.path().join("kept");
         let store = Store::fill(&own, 1, Some(&kept)).unwrap();
         check_everything(&store).unwrap();

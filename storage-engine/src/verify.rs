@@ -323,7 +323,7 @@ fn read_windows(
         return Err("the series is not defined".to_owned());
     }
     let mut read = Vec::new();
-    for StoredWindow { place, samples, total, last_ns, sums } in stored {
+    for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
         let mut rows: Vec<Row> = Vec::new();
         dense.resize(reading.lengths.pairs);
         sums.add_to(dense, total).ok_or("a stack is not defined")?;
