@@ -21,7 +21,8 @@ const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
 /// Each run asks for a window this much earlier, so that no answer is one that was given already.
 const SHIFT_NS: i64 = 1_300_000_000;
-const MINUTE_NS: i64 = 60 * SECOND_NS;
+/// Of minutes, a value has so many.
+const VALUE_NS: i64 = 600 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
 const SPANS: [(&str, i64); 5] = [
     ("5 m", 300 * SECOND_NS),
@@ -50,7 +51,7 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Of all stacks, without naming more than their leaves, between whole minutes: little but the merge of sums.
+    /// Of all stacks, without naming more than their leaves, and of whole stored values: little but the merge of sums.
     LeafSums,
 }
 
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.add("storage", store.figures.clone())?;
     for (name, span_ns) in SPANS {
         // Room for the shifts at the other end.
-        if span_ns + RUNS * SHIFT_NS > store.end_ns - store.start_ns + MINUTE_NS {
+        if span_ns + RUNS * SHIFT_NS > store.end_ns - store.start_ns + SECOND_NS * 60 {
             continue;
         }
         for service in [Some(store.service.as_str()), None] {
@@ -81,7 +82,7 @@ fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind:
     let ask = |shift_ns: i64| -> anyhow::Result<(f64, Answer)> {
         let mut end_ns = store.end_ns - shift_ns;
         if kind == Kind::LeafSums {
-            end_ns -= end_ns.rem_euclid(MINUTE_NS);
+            end_ns -= end_ns.rem_euclid(VALUE_NS);
         }
         let selection = selection(end_ns - span_ns, end_ns, service, kind);
         let began = Instant::now();

@@ -5,6 +5,7 @@ pub(crate) mod bits;
 pub(crate) mod events;
 pub(crate) mod frame;
 pub(crate) mod packed;
+pub(crate) mod share_codes;
 pub(crate) mod shares;
 pub(crate) mod sums;
 pub(crate) mod varint;
