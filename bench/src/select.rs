@@ -21,6 +21,8 @@ const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
 /// Each run asks for a window this much earlier, so that no answer is one that was given already.
 const SHIFT_NS: i64 = 1_300_000_000;
+/// Of minutes, a value has so many.
+const VALUE_NS: i64 = 600 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
 const SPANS: [(&str, i64); 5] = [
     ("5 m", 300 * SECOND_NS),
@@ -41,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 2)]
     hours: u64,
     /// Takes the store that bench storage --keep left here, in place of one of its own
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "every", "seed"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "every", "seed", "recurring"])]
     store: Option<PathBuf>,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Of all stacks, without naming more than their leaves: little but the merge.
+    /// Of all stacks, without naming more than their leaves, and of whole stored values: little but the merge of sums.
     LeafSums,
 }
 
@@ -78,7 +80,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
 fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind: Kind) -> anyhow::Result<Value> {
     let ask = |shift_ns: i64| -> anyhow::Result<(f64, Answer)> {
-        let end_ns = store.end_ns - shift_ns;
+        let mut end_ns = store.end_ns - shift_ns;
+        if kind == Kind::LeafSums {
+            end_ns -= end_ns.rem_euclid(VALUE_NS);
+        }
         let selection = selection(end_ns - span_ns, end_ns, service, kind);
         let began = Instant::now();
         let answer = store.engine.select(&selection)?;
@@ -166,6 +171,7 @@ mod tests {
             mix: Mix::L,
             hosts: Some(1),
             every: 1,
+            recurring: false,
             seed: 5,
             folder: folder.path().to_owned(),
             save: None,

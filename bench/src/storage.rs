@@ -38,6 +38,9 @@ pub(crate) struct StoreArguments {
     /// Plays 5 s of so many times 5 s: months with the samples of a day
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) every: u64,
+    /// No stack is new after the first 15 minutes of the fleet
+    #[arg(long)]
+    pub(crate) recurring: bool,
     /// The same seed makes the same samples
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -103,7 +106,10 @@ impl Store {
     /// The corpora cannot be read, or the engine refuses or fails.
     pub(crate) fn fill(arguments: &StoreArguments, hours: u64, keep: Option<&Path>) -> anyhow::Result<Self> {
         ensure!((1..=HOURS_MAX).contains(&hours), "--hours {hours}: it must be from 1 to {HOURS_MAX}");
-        let corpus = Corpus::load(arguments.mix)?;
+        let mut corpus = Corpus::load(arguments.mix)?;
+        if arguments.recurring {
+            corpus.stop_growth();
+        }
         let pods = arguments.hosts.map_or(arguments.mix.pods(), |hosts| hosts * crate::generator::HOST_PODS);
         ensure!((1..=100_000).contains(&pods), "--hosts: it must be from 1 to 12,500");
         let every = arguments.every;

@@ -6,16 +6,21 @@
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+/// Slots that are looked at together when they are emptied.
+const GROUP: usize = 64;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Dense {
-    /// How many there are; `narrow` and `touched` stay as long as they were ever needed.
+    /// How many there are; `narrow`, `groups` and `zeros` stay as long as they were ever needed.
     slots: usize,
     narrow: Vec<i64>,
     /// What narrow slots had before they could have overflowed.
     wide: HashMap<u32, i128, FixedState>,
-    /// A bit for each slot that anything was added to, be it zero.
-    touched: Vec<u64>,
+    /// Not 0 where anything was added to a slot of the group: to note that costs a store, and no load.
+    groups: Vec<u8>,
+    /// A bit for each slot that something was added to and that may be zero all the same.
+    zeros: Vec<u64>,
     bound: u64,
 }
 
@@ -25,7 +30,8 @@ impl Dense {
         self.slots = slots;
         if slots > self.narrow.len() {
             self.narrow.resize(slots, 0);
-            self.touched.resize(slots.div_ceil(64), 0);
+            self.groups.resize(slots.div_ceil(GROUP), 0);
+            self.zeros.resize(slots.div_ceil(GROUP), 0);
         }
     }
 
@@ -43,9 +49,13 @@ impl Dense {
     }
 
     fn spill(&mut self) {
-        let Self { narrow, wide, .. } = self;
-        for (slot, sum) in (0..).zip(narrow).filter(|(_, sum)| **sum != 0) {
+        let Self { narrow, wide, zeros, .. } = self;
+        for (slot, sum) in (0_u32..).zip(narrow).filter(|(_, sum)| **sum != 0) {
             *wide.entry(slot).or_default() += i128::from(std::mem::take(sum));
+            let slot = slot as usize;
+            if let Some(zeros) = zeros.get_mut(slot / GROUP) {
+                *zeros |= 1 << (slot % GROUP);
+            }
         }
         self.bound = 0;
     }
@@ -61,45 +71,64 @@ impl Dense {
             let wide = self.wide.entry(slot).or_default();
             *wide = wide.checked_add(value)?;
         }
-        *self.touched.get_mut(index / 64)? |= 1 << (index % 64);
+        self.note_zero(index)
+    }
+
+    /// Something was added to a slot, which may leave it zero.
+    fn note_zero(&mut self, slot: usize) -> Option<()> {
+        *self.groups.get_mut(slot / GROUP)? = 1;
+        *self.zeros.get_mut(slot / GROUP)? |= 1 << (slot % GROUP);
         Some(())
     }
 
     /// Adds `values[i] * unit`, whose sum was reserved, to `slots[i]`. `None` if there is no such slot.
     pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
-        let sums = self.narrow.get_mut(..self.slots)?;
+        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
+        let mut is_any_zero = false;
         for (&slot, &value) in slots.iter().zip(values) {
-            let slot = slot as usize;
-            let sum = sums.get_mut(slot)?;
+            let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(u64::from(value).wrapping_mul(unit).cast_signed());
-            *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
+            *groups.get_mut(slot as usize / GROUP)? = 1;
+            is_any_zero |= value == 0;
+        }
+        if is_any_zero {
+            let zeros = slots.iter().zip(values).filter(|(_, value)| **value == 0);
+            zeros.map(|(slot, _)| *slot as usize).try_for_each(|slot| self.note_zero(slot))?;
         }
         Some(())
     }
 
     /// Adds the same value, which was reserved, to all these slots. `None` if there is no such slot.
     pub(crate) fn add_same(&mut self, slots: &[u32], value: u64) -> Option<()> {
-        let sums = self.narrow.get_mut(..self.slots)?;
+        if value == 0 {
+            return slots.iter().try_for_each(|&slot| self.add(slot, 0));
+        }
+        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
         for &slot in slots {
-            let slot = slot as usize;
-            let sum = sums.get_mut(slot)?;
+            let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(value.cast_signed());
-            *self.touched.get_mut(slot / 64)? |= 1 << (slot % 64);
+            *groups.get_mut(slot as usize / GROUP)? = 1;
         }
         Some(())
     }
 
     /// Gives every slot that anything was added to, ascending, and empties it.
     pub(crate) fn drain(&mut self, mut visit: impl FnMut(u32, i128)) {
-        for (word, touched) in self.touched.iter_mut().enumerate() {
-            let mut bits = std::mem::take(touched);
+        let Self { narrow, wide, groups, zeros, .. } = self;
+        let of_groups = narrow.chunks_mut(GROUP).zip(groups).zip(zeros).enumerate();
+        for (group, ((sums, noted), zeros)) in of_groups.filter(|(_, ((_, noted), _))| **noted != 0) {
+            *noted = 0;
+            let mut bits = std::mem::take(zeros);
+            for (slot, &sum) in sums.iter().enumerate() {
+                bits |= u64::from(sum != 0) << slot;
+            }
             while bits != 0 {
-                let slot = word * 64 + bits.trailing_zeros() as usize;
+                let place = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let sum = i128::from(std::mem::take(&mut self.narrow[slot]));
-                let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-                let wide = if self.wide.is_empty() { 0 } else { self.wide.remove(&slot).unwrap_or_default() };
-                visit(slot, sum + wide);
+                let sum = sums.get_mut(place).map(std::mem::take).unwrap_or_default();
+                let slot = u32::try_from(group * GROUP + place).unwrap_or(u32::MAX);
+                let before = if wide.is_empty() { 0 } else { wide.remove(&slot).unwrap_or_default() };
+                visit(slot, i128::from(sum) + before);
             }
         }
         self.bound = 0;
@@ -140,5 +169,27 @@ mod tests {
         let mut got = Vec::new();
         dense.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(49, 1)]);
+    }
+
+    #[test]
+    fn what_adds_up_to_zero_is_there() {
+        let mut dense = Dense::default();
+        dense.resize(200);
+        assert!(dense.reserve(7));
+        assert_eq!(dense.add_block(&[3, 70], &[0, 1], 7), Some(()));
+        assert_eq!(dense.add_same(&[130], 0), Some(()));
+        // 5 in block, then gone.
+        assert!(dense.reserve(5));
+        assert_eq!((dense.add_same(&[199], 5), dense.add(199, -5)), (Some(()), Some(())));
+        let mut got = Vec::new();
+        dense.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(3, 0), (70, 7), (130, 0), (199, 0)]);
+        // A slot that was moved to 128 bits.
+        assert!(dense.reserve(i64::MAX.into()));
+        assert_eq!(dense.add_same(&[9], i64::MAX as u64), Some(()));
+        assert!(dense.reserve(1));
+        got.clear();
+        dense.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(9, i64::MAX.into())]);
     }
 }

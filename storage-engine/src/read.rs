@@ -107,13 +107,17 @@ impl<'a> PartReader<'a> {
                 continue;
             }
             let stored = windows::decode(frame::open(key, value)?, values, value_window);
-            for stored in stored.ok_or_else(|| corrupt(key))? {
+            let stored = stored.ok_or_else(|| corrupt(key))?;
+            let run_of = |stored: &StoredWindow<'_>| {
                 let window = window.saturating_add(stored.place.into());
                 let run = runs.get(runs.partition_point(|run| run.end <= window)).filter(|run| run.first <= window);
-                if let Some(run) = run {
-                    let StoredWindow { samples, total, last_ns, sums, .. } = stored;
+                run.map(|run| run.bucket)
+            };
+            for of_bucket in stored.chunk_by(|a, b| run_of(a) == run_of(b)) {
+                let Some(bucket) = of_bucket.first().and_then(run_of) else { continue };
+                for StoredWindow { samples, total, last_ns, sums, .. } in windows::joined(of_bucket) {
                     let read = ReadSums { samples, total, last_ns, sums };
-                    visitor.sums(run.bucket, &read)?.ok_or_else(|| corrupt(key))?;
+                    visitor.sums(bucket, &read)?.ok_or_else(|| corrupt(key))?;
                     if visitor.is_done() {
                         return Ok(());
                     }

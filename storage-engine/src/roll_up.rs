@@ -208,13 +208,15 @@ impl Engine {
         for (key, value, window) in values.iter().rev() {
             let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
             let stored = windows::decode(frame::open(key, value)?, unit, *window).ok_or_else(corrupt)?;
-            for window in stored.iter().rev() {
+            let last = stored.last().filter(|last| last.last_ns.is_some());
+            let wanted = last.map_or(stored.as_slice(), std::slice::from_ref);
+            for window in windows::joined(wanted) {
                 dense.resize(pairs);
                 window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;
                 added.push(Added { samples: window.samples, last_ns: window.last_ns });
-                if window.last_ns.is_some() {
-                    return Ok(added);
-                }
+            }
+            if last.is_some() {
+                return Ok(added);
             }
         }
         Ok(added)

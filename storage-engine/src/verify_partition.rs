@@ -104,7 +104,7 @@ impl<'a> PartitionCheck<'a> {
             return Err("the series is not defined".to_owned());
         }
         let mut read = Vec::new();
-        for StoredWindow { place, samples, total, last_ns, sums } in stored {
+        for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
             if last_ns.is_some() != self.partition.is_gauge(series) {
                 return Err("sums of a gauge, or last points of what is none".to_owned());
             }

@@ -3,10 +3,15 @@
 //! ```text
 //! | kind u8: 0 sums, 1 a gauge's last points | unit varint | windows varint | window ... |
 //! window: | place u8 | samples varint | total | last time zigzag, of a gauge, since the value's start | sums behind their length |
+//!
+//! | kind u8: 2 minutes that share their sums | unit varint | windows varint | ( place u8 | samples varint | total ) ... |
+//! | sums of all, behind their length | shares |
 //! ```
 //!
-//! Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time. Checks: places ascend and are below
+//! Most stacks of a minute come in the minutes beside it, too: so a stack stands once in a value, with its sum of all its minutes, and
+//! how that is divided among them. Minutes of which a sum is negative, zero, or above 32 bits are apart, as gauges are. Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time. Checks: places ascend and are below
 //! ten, of hours and days 0; a last point is in its window; there is a window, and in it a sample; nothing is left over.
+//! Of shared sums, see `encoding::shares`.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,11 +20,13 @@ use std::collections::btree_map::Entry;
 use proto::{Samples, Tier};
 
 use crate::chunk::Scratch;
+use crate::encoding::shares::{self, Parts, Shares, put_shares};
 use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
 use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_length, take_sum, unzigzag, zigzag};
 
 const SUMS: u8 = 0;
 const LAST_POINTS: u8 = 1;
+const SHARED: u8 = 2;
 
 /// What is stored of one window.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +42,9 @@ pub(crate) struct WindowRows {
 /// The value of some windows, ascending; `start_ns` is the value's start.
 pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> Vec<u8> {
     let unit = unit_of(windows.iter().flat_map(|window| &window.rows).map(|row| row.1));
+    if let Some(parts) = parts_of(windows, unit).filter(|_| !is_gauge && windows.len() > 1) {
+        return encode_shared(windows, unit, &parts);
+    }
     let mut out = vec![if is_gauge { LAST_POINTS } else { SUMS }];
     put(&mut out, unit);
     put(&mut out, windows.len() as u64);
@@ -50,6 +60,54 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
         put_rows(&mut rows, &window.rows, unit, false);
         put_bytes(&mut out, &rows);
     }
+    out
+}
+
+/// What each minute has of each stack, in units, ascending by stack; `None` if a sum of it, or of all, is no number from 1 on of 32 bits.
+fn parts_of(windows: &[WindowRows], unit: u64) -> Option<Vec<(u32, Parts)>> {
+    let mut of_minutes: Vec<(u32, u8, u32)> = Vec::new();
+    for window in windows {
+        for &(stack, sum) in &window.rows {
+            let part = u32::try_from(sum / i128::from(unit)).ok().filter(|&part| part > 0)?;
+            of_minutes.push((stack, window.place, part));
+        }
+    }
+    // Each minute's ascend, which this sort makes use of.
+    of_minutes.sort_by_key(|of| of.0);
+    let mut all = Vec::new();
+    for of_stack in of_minutes.chunk_by(|a, b| a.0 == b.0) {
+        let (mut parts, mut sum) = (Parts::default(), 0_u32);
+        for &(_, place, part) in of_stack {
+            *parts.get_mut(usize::from(place))? = part;
+            sum = sum.checked_add(part)?;
+        }
+        all.push((of_stack.first()?.0, parts));
+    }
+    Some(all)
+}
+
+fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> Vec<u8> {
+    let mut out = vec![SHARED];
+    put(&mut out, unit);
+    put(&mut out, windows.len() as u64);
+    for window in windows {
+        out.push(window.place);
+        put(&mut out, window.samples);
+        put_sum(&mut out, window.rows.iter().map(|row| row.1).sum());
+    }
+    let sum_of = |parts: &Parts| parts.iter().map(|&part| i128::from(part) * i128::from(unit)).sum();
+    let rows: Vec<Row> = parts.iter().map(|(stack, parts)| (*stack, sum_of(parts))).collect();
+    let (mut sums, mut in_order) = (Vec::new(), Vec::new());
+    put_rows(&mut sums, &rows, unit, false);
+    put_bytes(&mut out, &sums);
+    // In the order in which a reader meets them.
+    if let Some(sums) = Sums::read(&sums, unit) {
+        let _read: Option<()> = sums.for_each(|stack, _| {
+            in_order.push(parts.get(parts.binary_search_by_key(&stack, |of| of.0).ok()?)?.1);
+            Some(())
+        });
+    }
+    put_shares(&mut out, in_order.into_iter());
     out
 }
 
@@ -119,6 +177,29 @@ pub(crate) struct StoredWindow<'a> {
     /// Of a gauge, the time of its point.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
+    /// With the other windows of the value.
+    are_shared: bool,
+}
+
+impl<'a> StoredWindow<'a> {
+    fn minutes(&self) -> shares::Minutes {
+        1 << self.place
+    }
+}
+
+/// Windows of one value, each for itself; those that share their sums as one, which is read at once.
+pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = StoredWindow<'a>> {
+    let shared = windows.first().filter(|first| first.are_shared).map(|first| {
+        let minutes = windows.iter().fold(0, |minutes, window| minutes | window.minutes());
+        StoredWindow {
+            samples: windows.iter().map(|window| window.samples).fold(0, u64::wrapping_add),
+            total: windows.iter().map(|window| window.total).fold(0, i128::wrapping_add),
+            sums: first.sums.of_minutes(minutes),
+            ..*first
+        }
+    });
+    let apart = if shared.is_some() { &[] } else { windows };
+    shared.into_iter().chain(apart.iter().copied())
 }
 
 /// The windows of a value, ascending. `values` is the tier whose windows values have, and `window` which of them: of minutes those of
@@ -129,7 +210,7 @@ pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<
         Tier::Raw => (Tier::Minute.windows_in(Tier::Raw), Tier::Minute.window_ns()),
         tier => (1, tier.window_ns()),
     };
-    let (&kind, rest) = bytes.split_first().filter(|(kind, _)| **kind <= LAST_POINTS)?;
+    let (&kind, rest) = bytes.split_first().filter(|(kind, _)| **kind <= SHARED)?;
     bytes = rest;
     let unit = take(&mut bytes)?;
     let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= places as usize)?;
@@ -146,11 +227,17 @@ pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<
         } else {
             None
         };
-        let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
+        let sums = if kind == SHARED { Sums::default() } else { Sums::read(take_bytes(&mut bytes)?, unit)? };
         if u32::from(place) >= places || windows.last().is_some_and(|last| last.place >= place) {
             return None;
         }
-        windows.push(StoredWindow { place, samples, total, last_ns, sums });
+        windows.push(StoredWindow { place, samples, total, last_ns, sums, are_shared: kind == SHARED });
+    }
+    if kind == SHARED {
+        let sums = take_bytes(&mut bytes)?;
+        let stored = windows.iter().fold(0, |minutes, window| minutes | window.minutes());
+        let sums = Sums::read_shared(sums, unit, Shares::read(std::mem::take(&mut bytes), stored)?)?;
+        windows.iter_mut().for_each(|window| window.sums = sums.of_minutes(window.minutes()));
     }
     bytes.is_empty().then_some(windows)
 }
@@ -160,14 +247,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::dense::Dense;
 
     const WINDOW: u32 = 2_983_333;
+
+    fn sum() -> impl Strategy<Value = i128> {
+        prop_oneof![60 => 1..20_i128, 10 => 20..1000_i128, 1 => Just(u32::MAX.into()), 1 => -5..1_i128]
+    }
 
     proptest! {
         #[test]
         fn windows_come_back(
-            rows in prop::collection::btree_map(0..10_u8, (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, -5..1000_i128, 1..60)), 1..10),
+            rows in prop::collection::btree_map(0..10_u8, (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, sum(), 1..60)), 1..10),
             is_gauge: bool,
+            asked in 0..11_usize,
         ) {
             let start_ns = Tier::Raw.window_start_ns(WINDOW);
             let minute_ns = |place: u8| start_ns + i64::from(place) * Tier::Minute.window_ns();
@@ -186,6 +279,21 @@ mod tests {
                 prop_assert_eq!(got.total, wanted.rows.iter().map(|row| row.1).sum::<i128>());
                 prop_assert_eq!(got.last_ns, is_gauge.then_some(wanted.last_ns));
             }
+            // Some of them together.
+            let asked = asked.min(windows.len());
+            let mut dense = Dense::default();
+            dense.resize(500);
+            let mut samples = 0;
+            for window in joined(&read[..asked]) {
+                window.sums.add_to(&mut dense, window.total).unwrap();
+                samples += window.samples;
+            }
+            prop_assert_eq!(samples, windows[..asked].iter().map(|window| window.samples).sum::<u64>());
+            let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
+            windows[..asked].iter().flat_map(|window| &window.rows).for_each(|row| *wanted.entry(row.0).or_default() += row.1);
+            let mut got = BTreeMap::new();
+            dense.drain(|stack, sum| { got.insert(stack, sum); });
+            prop_assert_eq!(got, wanted);
         }
 
         #[test]
@@ -213,6 +321,24 @@ mod tests {
         assert!(!reads(&[minute(0, 1, 0)], Tier::Raw), "a point before its window");
         assert!(!reads(&[minute(0, 1, minute_ns + 1)], Tier::Raw), "a point behind its window");
         assert!(!reads(&[minute(1, 1, minute_ns + 1), minute(0, 1, 1)], Tier::Raw), "in another order");
+    }
+
+    #[test]
+    fn what_minutes_share_is_stored_once() {
+        let start_ns = Tier::Raw.window_start_ns(WINDOW);
+        let minute = |place: u8| {
+            let rows = (0..300).map(|stack| (stack * 7, i128::from(1 + (stack + u32::from(place)) % 3) * 52)).collect();
+            WindowRows { place, samples: 600, last_ns: 0, rows }
+        };
+        let length = |minutes: &[WindowRows]| encode(minutes, false, start_ns).len();
+        let minutes: Vec<WindowRows> = (0..10).map(minute).collect();
+        let apart: usize = minutes.iter().map(|minute| length(std::slice::from_ref(minute))).sum();
+        assert!(length(&minutes) * 3 < apart * 2, "{} and apart {apart}", length(&minutes));
+        // Where a sum is no number from 1 on, they are apart.
+        let mut odd = minutes.clone();
+        odd[3].rows[5].1 = 0;
+        assert!(length(&odd) > apart / 2, "{} and apart {apart}", length(&odd));
+        assert_eq!((encode(&minutes, false, start_ns)[0], encode(&odd, false, start_ns)[0]), (SHARED, SUMS));
     }
 
     #[test]

@@ -76,6 +76,11 @@ impl Corpus {
         Ok(corpus)
     }
 
+    /// From now on all stacks are drawn from those that 15 minutes have.
+    pub(crate) fn stop_growth(&mut self) {
+        self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
+    }
+
     /// How many of the locations of a stack, leaf first, are its kernel part.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()

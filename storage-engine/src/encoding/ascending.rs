@@ -86,26 +86,46 @@ impl HighBits<'_> {
         self.word == 0 && self.bytes.is_empty() && self.length as u64 == bits.div_ceil(8)
     }
 
-    /// How many zeros are before the next one.
-    fn take(&mut self) -> Option<u64> {
-        while self.word == 0 {
-            let (word, rest) = match self.bytes.split_first_chunk::<8>() {
-                Some((word, rest)) => (u64::from_le_bytes(*word), rest),
-                None if self.bytes.is_empty() => return None,
-                None => {
-                    let word = self.bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
-                    (word, Default::default())
-                }
-            };
-            self.bytes = rest;
+    /// Puts the high parts of the next numbers, how many zeros are before the one of each, above their low bits.
+    fn take(&mut self, numbers: &mut [u32], low_bits: u32) -> Option<()> {
+        let mut numbers = numbers.iter_mut();
+        while numbers.len() > 0 {
+            while self.word == 0 {
+                self.next_word()?;
+            }
+            // As many ones as the word has, or are wanted.
+            let ones = (self.word.count_ones() as usize).min(numbers.len());
+            // Places begin at 64 for the first word.
+            let (mut word, mut high) = (self.word, 0);
+            let before = self.place - 64 - self.taken;
+            for (i, number) in (0..ones as u64).zip(numbers.by_ref()) {
+                high = before + u64::from(word.trailing_zeros()) - i;
+                word &= word - 1;
+                *number |= (high << low_bits) as u32;
+            }
             self.word = word;
-            self.place += 64;
+            self.taken += ones as u64;
+            // They do not fall: where the last fits, all do.
+            if high > u64::from(u32::MAX >> low_bits) {
+                return None;
+            }
         }
-        let bit = self.place + u64::from(self.word.trailing_zeros());
-        self.word &= self.word - 1;
-        self.taken += 1;
-        // Places begin at 64 for the first word.
-        (bit + 1).checked_sub(64 + self.taken)
+        Some(())
+    }
+
+    fn next_word(&mut self) -> Option<()> {
+        let (word, rest) = match self.bytes.split_first_chunk::<8>() {
+            Some((word, rest)) => (u64::from_le_bytes(*word), rest),
+            None if self.bytes.is_empty() => return None,
+            None => {
+                let word = self.bytes.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                (word, Default::default())
+            }
+        };
+        self.bytes = rest;
+        self.word = word;
+        self.place += 64;
+        Some(())
     }
 }
 
@@ -152,20 +172,15 @@ impl<'a> Ascending<'a> {
                 }
             }
             Form::Halves { low_bits, high, next } => {
-                // Looked at once: this is read for every row of every query.
-                let (mut ascends, mut least) = (true, *next);
-                for number in numbers.iter_mut() {
-                    let value = high.take()? << *low_bits | u64::from(*number);
-                    ascends &= least <= value;
-                    least = value + 1;
-                    *number = value as u32;
-                }
-                let is_whole = self.left > 0 || high.ends_with(*numbers.last()? >> *low_bits);
-                // They ascend: where the last fits, all do.
-                if !ascends || least > 1 << 32 || !is_whole {
+                high.take(numbers, *low_bits)?;
+                let (&first, &last) = (numbers.first()?, numbers.last()?);
+                // Looked at together: this is read for every row of every query.
+                let ascend = numbers.windows(2).fold(true, |ascend, pair| ascend & (pair[0] < pair[1]));
+                let is_whole = self.left > 0 || high.ends_with(last >> *low_bits);
+                if !ascend || u64::from(first) < *next || !is_whole {
                     return None;
                 }
-                *next = least;
+                *next = u64::from(last) + 1;
             }
         }
         Some(count)

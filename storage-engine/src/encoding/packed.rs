@@ -129,17 +129,16 @@ pub(crate) fn skip_block(bytes: &mut &[u8], count: usize) -> Option<()> {
 }
 
 fn unpack_tail(packed: &[u8], to: &mut [u32], width: u8) {
+    // With zeros behind them, eight bytes can be read wherever a number begins.
+    let mut bytes = [0; BLOCK * 4 + 8];
+    if let Some(bytes) = bytes.get_mut(..packed.len()) {
+        bytes.copy_from_slice(packed);
+    }
     let mask = u64::from(u32::MAX.checked_shr(32 - u32::from(width)).unwrap_or_default());
-    let (mut waiting, mut bits) = (0_u64, 0_u32);
-    let mut bytes = packed.iter();
-    for number in to {
-        while bits < u32::from(width) {
-            waiting |= u64::from(bytes.next().copied().unwrap_or_default()) << bits;
-            bits += 8;
-        }
-        *number = (waiting & mask) as u32;
-        waiting >>= width;
-        bits -= u32::from(width);
+    for (i, number) in to.iter_mut().enumerate() {
+        let bit = i * usize::from(width);
+        let word = bytes.get(bit / 8..).and_then(|rest| rest.first_chunk::<8>());
+        *number = (word.map_or(0, |word| u64::from_le_bytes(*word)) >> (bit % 8) & mask) as u32;
     }
 }
 

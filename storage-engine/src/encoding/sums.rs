@@ -12,6 +12,7 @@
 
 use super::ascending::{Ascending, put_ascending};
 use super::packed::{BLOCK, Block, put_block, take_block};
+use super::shares::{Minutes, ShareReader, Shares};
 use super::varint::{put, put_sum, take_length, take_sum, take_u32};
 use crate::dense::Dense;
 
@@ -90,13 +91,15 @@ fn put_by_sum(rows: &[(u32, u32)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Rows as they are stored.
-#[derive(Clone, Copy, Debug)]
+/// Rows as they are stored; by default none.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums<'a> {
     rows: usize,
     form: u8,
     unit: u64,
     bytes: &'a [u8],
+    /// Of sums that minutes share.
+    shares: Option<Shares<'a>>,
 }
 
 impl<'a> Sums<'a> {
@@ -106,9 +109,21 @@ impl<'a> Sums<'a> {
         let (&form, rest) = bytes.split_first()?;
         // A block of 128 stacks takes at least a byte.
         let is_possible = form <= BY_SUM && rows.div_ceil(BLOCK) <= rest.len() && unit > 0;
-        is_possible.then_some(Self { rows, form, unit, bytes: rest })
+        is_possible.then_some(Self { rows, form, unit, bytes: rest, shares: None })
     }
 
+    /// As [`Sums::read`], of minutes that share each sum.
+    pub(crate) fn read_shared(bytes: &'a [u8], unit: u64, shares: Shares<'a>) -> Option<Self> {
+        let sums = Self::read(bytes, unit).filter(|sums| sums.form != WIDE)?;
+        Some(Self { shares: Some(shares), ..sums })
+    }
+
+    /// Of sums that minutes share, those of some minutes: what they have of each sum, where they have any.
+    pub(crate) fn of_minutes(self, asked: Minutes) -> Self {
+        Self { shares: self.shares.map(|shares| shares.of(asked)), ..self }
+    }
+
+    /// How many are read; those of some of the minutes that share them may be fewer.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -150,6 +165,19 @@ impl<'a> Sums<'a> {
     }
 
     fn for_each_block(&self, mut visit: impl FnMut(&[u32], BlockSums<'_>) -> Option<()>) -> Option<()> {
+        let Some(shares) = self.shares.filter(|shares| !shares.are_all_asked()) else {
+            return self.for_each_whole_block(visit);
+        };
+        let mut shares = shares.reader();
+        let (mut asked_stacks, mut parts): (Block, Block) = ([0; BLOCK], [0; BLOCK]);
+        self.for_each_whole_block(|stacks, sums| {
+            let count = asked(stacks, sums, &mut shares, (&mut asked_stacks, &mut parts))?;
+            visit(&asked_stacks[..count], BlockSums::Each(&parts[..count]))
+        })?;
+        shares.is_at_end().then_some(())
+    }
+
+    fn for_each_whole_block(&self, mut visit: impl FnMut(&[u32], BlockSums<'_>) -> Option<()>) -> Option<()> {
         let mut bytes = self.bytes;
         let mut others = self.rows;
         if self.form == BY_SUM {
@@ -178,6 +206,26 @@ impl<'a> Sums<'a> {
         }
         bytes.is_empty().then_some(())
     }
+}
+
+/// Puts the stacks of which the minutes that are asked for have a part, and those parts, to the front of two blocks.
+fn asked(
+    stacks: &[u32],
+    sums: BlockSums<'_>,
+    shares: &mut ShareReader<'_>,
+    (to_stacks, to_parts): (&mut Block, &mut Block),
+) -> Option<usize> {
+    let mut count = 0;
+    for (i, &stack) in stacks.iter().enumerate() {
+        let part = shares.part(match sums {
+            BlockSums::Each(sums) => *sums.get(i)?,
+            BlockSums::All(sum) => sum,
+        })?;
+        // What stays empty is written over.
+        (*to_stacks.get_mut(count)?, *to_parts.get_mut(count)?) = (stack, part);
+        count += usize::from(part > 0);
+    }
+    Some(count)
 }
 
 /// Sums of a block of stacks, divided by the unit.

@@ -1,0 +1,95 @@
+//! Bits one behind the other, the lowest of each byte first.
+
+/// Bits that are being written.
+#[derive(Debug, Default)]
+pub(crate) struct BitWriter {
+    bytes: Vec<u8>,
+    waiting: u64,
+    /// Fewer than 8.
+    count: u32,
+}
+
+impl BitWriter {
+    /// Appends the low bits of a number: at most 32, and nothing above them.
+    pub(crate) fn put(&mut self, number: u32, bits: u32) {
+        self.waiting |= u64::from(number) << self.count;
+        self.count += bits;
+        while self.count >= 8 {
+            self.bytes.push(self.waiting as u8);
+            self.waiting >>= 8;
+            self.count -= 8;
+        }
+    }
+
+    /// Zeros up to the end of the last byte.
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        if self.count > 0 {
+            self.bytes.push(self.waiting as u8);
+        }
+        self.bytes
+    }
+}
+
+/// Bits that are being read; behind the end there are zeros.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BitReader<'a> {
+    bytes: &'a [u8],
+    /// Bits that were taken.
+    taken: usize,
+}
+
+impl<'a> BitReader<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, taken: 0 }
+    }
+
+    /// The next bits, 56 at least.
+    pub(crate) fn peek(&self) -> u64 {
+        let rest = self.bytes.get(self.taken / 8..).unwrap_or_default();
+        let word = match rest.first_chunk::<8>() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => rest.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        };
+        word >> (self.taken % 8)
+    }
+
+    pub(crate) fn skip(&mut self, bits: u32) {
+        self.taken += bits as usize;
+    }
+
+    /// Takes so many, at most 32.
+    pub(crate) fn take(&mut self, bits: u32) -> u32 {
+        let number = self.peek() & ((1 << bits) - 1);
+        self.skip(bits);
+        number as u32
+    }
+
+    /// Whether no more were taken than there are, and no byte is left over.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.taken.div_ceil(8) == self.bytes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn bits_come_back(numbers in prop::collection::vec((any::<u32>(), 0..=32_u32), 0..100)) {
+            let low = |number: u32, bits: u32| (u64::from(number) & ((1 << bits) - 1)) as u32;
+            let mut writer = BitWriter::default();
+            numbers.iter().for_each(|&(number, bits)| writer.put(low(number, bits), bits));
+            let bytes = writer.finish();
+            let mut reader = BitReader::new(&bytes);
+            for &(number, bits) in &numbers {
+                prop_assert_eq!(reader.take(bits), low(number, bits));
+            }
+            prop_assert!(reader.is_at_end());
+            reader.skip(8);
+            prop_assert!(!reader.is_at_end());
+        }
+    }
+}
