@@ -9,6 +9,9 @@ use hashbrown::HashMap;
 /// Slots that are looked at together when they are emptied.
 const GROUP: usize = 64;
 
+/// Values above 2^40 are added in 128 bits: millions of smaller ones fit before all slots must be moved.
+const LARGE_BITS: u32 = 40;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Dense {
@@ -35,9 +38,12 @@ impl Dense {
         }
     }
 
-    /// Makes sure that sums of values of one sign, up to `total` together, fit; `false` if they are too large for any slot.
-    pub(crate) fn reserve(&mut self, total: i128) -> bool {
-        let Some(total) = u64::try_from(total.unsigned_abs()).ok().filter(|&total| total <= i64::MAX.unsigned_abs())
+    /// Makes sure that so many values of one sign, up to `total` together, fit; `false` if they are too large: then each is added by
+    /// itself, so that not a few of them have all slots moved again and again.
+    pub(crate) fn reserve(&mut self, total: i128, values: usize) -> bool {
+        let is_small = total.unsigned_abs() <= (values as u128) << LARGE_BITS;
+        let Some(total) =
+            u64::try_from(total.unsigned_abs()).ok().filter(|&total| is_small && total <= i64::MAX.unsigned_abs())
         else {
             return false;
         };
@@ -62,7 +68,7 @@ impl Dense {
 
     /// Adds to one slot; `None` if there is no such.
     pub(crate) fn add(&mut self, slot: u32, value: i128) -> Option<()> {
-        let reserved = self.reserve(value);
+        let reserved = self.reserve(value, 1);
         let index = slot as usize;
         let sum = self.narrow.get_mut(..self.slots)?.get_mut(index)?;
         if reserved {
@@ -175,21 +181,37 @@ mod tests {
     fn what_adds_up_to_zero_is_there() {
         let mut dense = Dense::default();
         dense.resize(200);
-        assert!(dense.reserve(7));
+        assert!(dense.reserve(7, 2));
         assert_eq!(dense.add_block(&[3, 70], &[0, 1], 7), Some(()));
         assert_eq!(dense.add_same(&[130], 0), Some(()));
         // 5 in block, then gone.
-        assert!(dense.reserve(5));
+        assert!(dense.reserve(5, 1));
         assert_eq!((dense.add_same(&[199], 5), dense.add(199, -5)), (Some(()), Some(())));
         let mut got = Vec::new();
         dense.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(3, 0), (70, 7), (130, 0), (199, 0)]);
         // A slot that was moved to 128 bits.
-        assert!(dense.reserve(i64::MAX.into()));
+        assert!(dense.reserve(i64::MAX.into(), 1 << 23));
         assert_eq!(dense.add_same(&[9], i64::MAX as u64), Some(()));
-        assert!(dense.reserve(1));
+        assert!(dense.reserve(1, 1));
         got.clear();
         dense.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(9, i64::MAX.into())]);
+    }
+
+    // Found by review: two values of 2^62 had all slots moved, so a push of millions of them took minutes.
+    #[test]
+    fn large_values_have_no_slot_moved() {
+        let mut dense = Dense::default();
+        dense.resize(10);
+        assert_eq!(dense.add(3, 7), Some(()));
+        for _ in 0..1000 {
+            assert_eq!(dense.add(4, 1 << 62), Some(()));
+            assert!(!dense.reserve(1 << 62, 1000));
+        }
+        assert_eq!(dense.bound, 7);
+        let mut got = Vec::new();
+        dense.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(3, 7), (4, 1000 << 62)]);
     }
 }

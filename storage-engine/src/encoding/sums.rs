@@ -130,7 +130,7 @@ impl<'a> Sums<'a> {
 
     /// Adds every row to its stack's slot. `total` is of all rows. `None` if it cannot be read, or a stack has no slot.
     pub(crate) fn add_to(&self, dense: &mut Dense, total: i128) -> Option<()> {
-        if self.form == WIDE || !dense.reserve(total) {
+        if self.form == WIDE || !dense.reserve(total, self.rows()) {
             return self.for_each(|stack, sum| dense.add(stack, sum));
         }
         let unit = self.unit;
