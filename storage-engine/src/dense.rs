@@ -23,7 +23,11 @@ impl Dense {
     /// From now on there are so many slots; what was added to one that stays is kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
-        if slots > self.narrow.len() {
+        if self.narrow.is_empty() {
+            // Made zero by the system where it is first used.
+            self.narrow = vec![0; slots];
+            self.touched = vec![0; slots.div_ceil(64)];
+        } else if slots > self.narrow.len() {
             self.narrow.resize(slots, 0);
             self.touched.resize(slots.div_ceil(64), 0);
         }
