@@ -7,7 +7,7 @@ use anyhow::ensure;
 use clap::Args;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::selection::{Operation, WindowsRead};
-use proto::{Answer, Fold, Matcher, Selection, StackDetail, TenantId};
+use proto::{Answer, Fold, LocationSets, Matcher, Selection, StackDetail, TenantId};
 use serde_json::{Value, json};
 
 use crate::core_time::CoreTime;
@@ -147,7 +147,15 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
         Kind::LeafSums => (vec![start_ns, end_ns], Vec::new(), StackDetail::Leaf),
     };
     let tenant = TenantId::default_tenant();
-    Selection { tenant, matchers, fold: Fold::Sum(edges), group_by, group_by_series: false, stacks }
+    Selection {
+        tenant,
+        matchers,
+        fold: Fold::Sum(edges),
+        group_by,
+        group_by_series: false,
+        stacks,
+        locations: LocationSets::default(),
+    }
 }
 
 /// A fast wrong answer is no figure.

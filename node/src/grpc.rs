@@ -1,7 +1,7 @@
 //! The same over the network: `varve.v1.Node`, for routers of other processes.
 
 use prost::Message as _;
-use proto::{Batch, Deleted, Deletion, Matcher, Selection, TenantId, Window, wire};
+use proto::{Batch, Deleted, Deletion, KnownLocations, Matcher, Selection, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
@@ -35,6 +35,16 @@ impl wire::node_server::Node for Node {
         let answer = proto::Shards::select(self, shard, selection).await?;
         let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
         encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
+    }
+
+    async fn locations(
+        &self,
+        request: Request<wire::LocationsRequest>,
+    ) -> Result<Response<wire::LocationsResponse>, Status> {
+        let wire::LocationsRequest { shard, tenant, generation, count } = request.into_inner();
+        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
+        let page = proto::Shards::locations(self, shard, tenant, KnownLocations { generation, count }).await?;
+        Ok(Response::new(page.to_wire()))
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {

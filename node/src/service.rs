@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use proto::placement::FIRST_DATA_SHARD;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, Shards, TenantId,
-    Window,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
+    SeriesAnswer, Shards, TenantId, Window,
 };
 use storage_engine::{Outcome, SelectError, StripError, check_deletion};
 use tokio::sync::SemaphorePermit;
@@ -43,6 +43,11 @@ impl Shards for Node {
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
         check_shard(shard)?;
         self.shared.read(move |replica| replica.shard().engine().select(&selection)).await
+    }
+
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+        check_shard(shard)?;
+        self.shared.read(move |replica| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
     async fn series(

@@ -5,6 +5,7 @@ use crate::definitions::DefinitionsError;
 use crate::dictionary::Dictionary;
 use crate::label::LabelSet;
 use crate::limits;
+use crate::location_sets::LocationSets;
 use crate::tenant::{TenantId, TenantIdError};
 use crate::tier::Tier;
 use crate::wire;
@@ -72,12 +73,14 @@ pub struct Selection {
     pub group_by_series: bool,
     /// What of the stacks the answer tells.
     pub stacks: StackDetail,
+    /// Which stacks, and which locations need not be defined.
+    pub locations: LocationSets,
 }
 
 /// The answer of one shard.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The locations of the tree, and all they refer to.
+    /// The locations of the tree that the router did not know, and all they refer to.
     pub dictionary: Dictionary,
     /// The labels and attributes of each group, sorted by name.
     pub groups: Vec<LabelSet>,
@@ -97,6 +100,10 @@ pub struct Answer {
     pub windows_read: WindowsRead,
     /// Times that are no part of the sums, ascending, though there are samples: no tier holds them so finely any more.
     pub missing: Vec<Missing>,
+    /// Where there are samples and no cell, ascending.
+    pub unpassed: Vec<Unpassed>,
+    /// There are stacks of which the sets do not tell whether they pass, so there are no cells.
+    pub lacks_locations: bool,
 }
 
 /// How many windows of each tier were planned for an answer; of raw samples, intervals between edges.
@@ -158,7 +165,8 @@ pub struct LeftOutLabel {
 pub struct Node {
     /// Index of the caller's node; the root's is 0.
     pub parent: u32,
-    /// Location id; the root's means nothing.
+    /// Below the count of known locations, the number of one of those; else that count more than an id of the answer's dictionary.
+    /// The root's means nothing.
     pub location: u32,
 }
 
@@ -173,6 +181,15 @@ pub struct Cell {
     pub node: u32,
     /// In the profile type's unit.
     pub sum: i128,
+}
+
+/// A group that has samples in a bucket, but none whose stack passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unpassed {
+    /// Index into the groups.
+    pub group: u32,
+    /// Index into the buckets.
+    pub bucket: u32,
 }
 
 /// A selection or an answer that contradicts itself.
@@ -225,6 +242,7 @@ impl Selection {
             group_by: self.group_by.clone(),
             group_by_series: self.group_by_series,
             stacks: self.stacks.into(),
+            locations: Some(self.locations.to_wire()),
         }
     }
 
@@ -257,6 +275,7 @@ impl Selection {
             group_by: from.group_by,
             group_by_series: from.group_by_series,
             stacks: StackDetail::try_from(from.stacks).map_err(unknown)?,
+            locations: LocationSets::from_wire(from.locations.unwrap_or_default())?,
         })
     }
 }
@@ -276,17 +295,20 @@ impl Answer {
             cell_sums: self.cells.iter().flat_map(|cell| cell.sum.to_le_bytes()).collect(),
             bucket_time_deltas_ns: deltas(&self.bucket_times_ns),
             statistics: Some(self.statistics_to_wire()),
+            lacks_locations: self.lacks_locations,
+            unpassed_groups: self.unpassed.iter().map(|unpassed| unpassed.group).collect(),
+            unpassed_buckets: self.unpassed.iter().map(|unpassed| unpassed.bucket).collect(),
         }
     }
 
-    /// What was sent, its indices checked; `buckets` of a `Sum` are known to who asked.
+    /// What was sent, its indices checked; how many buckets a `Sum` has and how many locations are known, is known to who asked.
     ///
     /// # Errors
     /// [`SelectionError`] where it does not add up.
-    pub fn from_wire(from: wire::SelectResponse, fold: &Fold) -> Result<Self, SelectionError> {
+    pub fn from_wire(from: wire::SelectResponse, asked: &Selection) -> Result<Self, SelectionError> {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
-        let buckets = match fold {
+        let buckets = match &asked.fold {
             Fold::Sum(edges) => edges.len().saturating_sub(1),
             Fold::Points(_) | Fold::Last(_) => bucket_times_ns.len(),
         };
@@ -296,9 +318,9 @@ impl Answer {
             .zip(&from.node_locations)
             .map(|(&parent, &location)| Node { parent, location })
             .collect();
-        let badly_placed = |(i, node): (usize, &Node)| {
-            i > 0 && (node.parent as usize >= i || node.location as usize >= dictionary.locations.len())
-        };
+        let locations = asked.locations.known.count as usize + dictionary.locations.len();
+        let badly_placed =
+            |(i, node): (usize, &Node)| i > 0 && (node.parent as usize >= i || node.location as usize >= locations);
         if nodes.len() != from.node_parents.len().max(1) || nodes.iter().enumerate().any(badly_placed) {
             return Err(SelectionError::Inconsistent("a node of the answer has no parent or no location"));
         }
@@ -321,6 +343,12 @@ impl Answer {
         if cells.iter().any(dangles) {
             return Err(SelectionError::Inconsistent("a cell of the answer dangles"));
         }
+        let unpassed = from.unpassed_groups.iter().zip(&from.unpassed_buckets);
+        let unpassed: Vec<Unpassed> = unpassed.map(|(&group, &bucket)| Unpassed { group, bucket }).collect();
+        if unpassed.iter().any(|one| one.group as usize >= from.groups.len() || one.bucket as usize >= buckets) {
+            return Err(SelectionError::Inconsistent("a bucket without a stack that passes dangles"));
+        }
+        let lacks_locations = from.lacks_locations;
         let statistics = from.statistics.unwrap_or_default();
         let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
         let (samples, series) = (statistics.samples, statistics.series);
@@ -328,7 +356,20 @@ impl Answer {
         let windows_read = WindowsRead { raw: raw_read, minutes: minutes_read, hours: hours_read, days: days_read };
         let missing = statistics.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?;
         let rows = statistics.rows;
-        Ok(Self { dictionary, groups, nodes, cells, bucket_times_ns, samples, series, rows, windows_read, missing })
+        Ok(Self {
+            dictionary,
+            groups,
+            nodes,
+            cells,
+            bucket_times_ns,
+            samples,
+            series,
+            rows,
+            windows_read,
+            missing,
+            unpassed,
+            lacks_locations,
+        })
     }
 
     fn statistics_to_wire(&self) -> wire::SelectStatistics {

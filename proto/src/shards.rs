@@ -8,6 +8,7 @@ use tonic::Status;
 use crate::batch::Batch;
 use crate::entry::Deletion;
 use crate::label::LabelSet;
+use crate::location_sets::{KnownLocations, LocationPage};
 use crate::selection::{Answer, LeftOutLabel, Matcher, Missing, Selection, SelectionError, Window};
 use crate::tenant::TenantId;
 use crate::wire;
@@ -21,6 +22,9 @@ pub trait Shards: Send + Sync {
 
     /// Sums of samples. Linearizable.
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status>;
+
+    /// Locations of a tenant's stacks that are not known yet; none for a tenant without any.
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status>;
 
     /// The series that have samples in a window. Linearizable.
     async fn series(

@@ -80,7 +80,8 @@ impl Strings {
     }
 
     /// Bytes that it takes in memory.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
         self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
     }
 }

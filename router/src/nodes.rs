@@ -9,8 +9,8 @@ use proto::placement::Placement;
 use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
-    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, Matcher, Selection, SeriesAnswer, Shards, TenantId,
-    Tokens, Window, limits, wire,
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
+    SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -199,27 +199,45 @@ impl Nodes {
         appended.map_err(|status| self.refused(shard, status))
     }
 
-    /// The answers of all shards that may hold what is asked for.
+    /// The answer of one shard.
     ///
     /// # Errors
-    /// The first shard's that failed.
-    pub async fn select(&self, selection: &Selection) -> Result<Vec<Answer>, NodesError> {
-        let mut answers = Vec::new();
-        for shard in self.placement.shards() {
-            answers.push(match &self.link {
-                Link::Local(node) => {
-                    node.select(shard, selection.clone()).await.map_err(|status| self.refused(shard, status))?
-                }
-                Link::Remote(node) => {
-                    let request = selection.to_wire(shard);
-                    let answer = node.within(node.client().select(request)).await;
-                    let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
-                    let read = Answer::from_wire(answer, &selection.fold);
-                    read.map_err(|source| NodesError::Unreadable { shard, source })?
-                }
-            });
+    /// Why it has none.
+    pub async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, NodesError> {
+        match &self.link {
+            Link::Local(node) => node.select(shard, selection).await.map_err(|status| self.refused(shard, status)),
+            Link::Remote(node) => {
+                let request = selection.to_wire(shard);
+                let answer = node.within(node.client().select(request)).await;
+                let answer = answer.map_err(|status| self.refused(shard, status))?.into_inner();
+                let read = Answer::from_wire(answer, &selection);
+                read.map_err(|source| NodesError::Unreadable { shard, source })
+            }
         }
-        Ok(answers)
+    }
+
+    /// Some of the locations of a tenant in one shard that are not known yet.
+    ///
+    /// # Errors
+    /// Why the shard did not answer.
+    pub async fn locations(
+        &self,
+        shard: u32,
+        tenant: &TenantId,
+        known: KnownLocations,
+    ) -> Result<LocationPage, NodesError> {
+        match &self.link {
+            Link::Local(node) => {
+                node.locations(shard, tenant.clone(), known).await.map_err(|status| self.refused(shard, status))
+            }
+            Link::Remote(node) => {
+                let KnownLocations { generation, count } = known;
+                let request = wire::LocationsRequest { shard, tenant: tenant.as_str().to_owned(), generation, count };
+                let page = node.within(node.client().locations(request)).await;
+                let page = page.map_err(|status| self.refused(shard, status))?.into_inner();
+                LocationPage::from_wire(page).map_err(|source| NodesError::Unreadable { shard, source })
+            }
+        }
     }
 
     /// The series of all shards that have samples in the window.

@@ -223,7 +223,9 @@ fn now_ns() -> i64 {
 mod tests {
     use std::io::Write as _;
 
-    use proto::{Answer, Appended, Batch, Matcher, Selection, SeriesAnswer, Shards, Window};
+    use proto::{
+        Answer, Appended, Batch, KnownLocations, LocationPage, Matcher, Selection, SeriesAnswer, Shards, Window,
+    };
     use tonic::Status;
 
     use super::*;
@@ -302,6 +304,10 @@ mod tests {
         }
 
         async fn select(&self, _shard: u32, _selection: Selection) -> Result<Answer, Status> {
+            Err(Status::unimplemented(""))
+        }
+
+        async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
             Err(Status::unimplemented(""))
         }
 

@@ -11,6 +11,7 @@ use crate::error::SelectError;
 use crate::gather::{PartView, View};
 use crate::grouping::{Grouping, Groups};
 use crate::read::{Need, ReadSums, Visitor};
+use crate::stack_filter::Passing;
 
 /// What the slots of a dense table are, and how many.
 #[derive(Clone, Copy, Debug)]
@@ -25,6 +26,9 @@ impl Slots {
         count
     }
 }
+
+/// In place of a pair: there are samples, but none whose stack passes. A partition has fewer pairs.
+pub(crate) const UNPASSED: u32 = u32::MAX;
 
 /// (group, bucket or time, pair) to sum.
 pub(crate) type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
@@ -49,7 +53,19 @@ pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectErro
 pub(crate) struct WholeAdder<'a> {
     pub(crate) dense: &'a mut Dense,
     pub(crate) slots: Slots,
+    /// `None`: all stacks pass. Where slots are pairs, all are added, and who drains them leaves out what does not pass.
+    pub(crate) passing: Option<&'a Passing>,
+    /// Buckets that have samples.
+    pub(crate) seen: &'a mut Dense,
     pub(crate) added: Added,
+}
+
+impl WholeAdder<'_> {
+    /// Adds what passes of some samples of one bucket; `None`: nothing does.
+    fn add_passing(&mut self, bucket: u32, total: Option<i128>) -> Option<()> {
+        self.seen.add(bucket, 0)?;
+        total.map_or(Some(()), |total| self.dense.add(bucket, total))
+    }
 }
 
 impl Visitor for WholeAdder<'_> {
@@ -59,12 +75,23 @@ impl Visitor for WholeAdder<'_> {
 
     fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
         self.added.samples += read.samples;
-        Ok(match self.slots {
-            Slots::Pairs(_) => {
+        Ok(match (self.slots, self.passing) {
+            (Slots::Pairs(_), _) => {
                 self.added.rows += read.sums.rows() as u64;
                 read.sums.add_to(self.dense, read.total)
             }
-            Slots::Buckets(_) => self.dense.add(bucket, read.total),
+            (Slots::Buckets(_), None) => self.dense.add(bucket, read.total),
+            (Slots::Buckets(_), Some(passing)) => {
+                self.added.rows += read.sums.rows() as u64;
+                let mut total = None;
+                let read = read.sums.for_each(|pair, sum| {
+                    if passing.has(pair)? {
+                        total = Some(total.unwrap_or(0_i128).checked_add(sum)?);
+                    }
+                    Some(())
+                });
+                read.and_then(|()| self.add_passing(bucket, total))
+            }
         })
     }
 
@@ -72,8 +99,19 @@ impl Visitor for WholeAdder<'_> {
         self.added.samples += rows.len() as u64;
         self.added.rows += rows.len() as u64;
         if let Slots::Buckets(_) = self.slots {
-            let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
-            return Ok(self.dense.add(bucket, total));
+            let Some(passing) = self.passing else {
+                let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
+                return Ok(self.dense.add(bucket, total));
+            };
+            let mut total = None;
+            for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
+                match passing.has(pair) {
+                    Some(true) => total = Some(total.unwrap_or(0) + i128::from(value)),
+                    Some(false) => {}
+                    None => return Ok(None),
+                }
+            }
+            return Ok(self.add_passing(bucket, total));
         }
         for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
             if self.dense.add(pair, i128::from(value)).is_none() {
@@ -93,15 +131,24 @@ pub(crate) struct AttributeAdder<'a, 'q> {
     pub(crate) sparse: &'a mut Sparse,
     pub(crate) by_time: bool,
     pub(crate) keeps_stacks: bool,
+    /// `None`: all stacks pass.
+    pub(crate) passing: Option<&'a Passing>,
     /// Only what is of this time.
     pub(crate) last_ns: Option<i64>,
     pub(crate) added: Added,
 }
 
 impl AttributeAdder<'_, '_> {
-    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) {
-        let pair = if self.keeps_stacks { pair } else { 0 };
+    /// `None` if there is no such pair.
+    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) -> Option<()> {
+        let passes = self.passing.map_or(Some(true), |passing| passing.has(pair))?;
+        let (pair, sum) = match (passes, self.keeps_stacks) {
+            (true, true) => (pair, sum),
+            (true, false) => (0, sum),
+            (false, _) => (UNPASSED, 0),
+        };
         *self.sparse.entry((group, bucket, pair)).or_default() += sum;
+        Some(())
     }
 }
 
@@ -125,7 +172,7 @@ impl Visitor for AttributeAdder<'_, '_> {
         let bucket = self.last_ns.unwrap_or(bucket.into());
         let read = read.sums.for_each(|pair, sum| {
             let known = (pair as usize) < self.part.known.pairs;
-            known.then(|| self.add(group, bucket, pair, sum))
+            if known { self.add(group, bucket, pair, sum) } else { None }
         });
         check_size(self.sparse.len(), self.groups)?;
         Ok(read)
@@ -144,7 +191,9 @@ impl Visitor for AttributeAdder<'_, '_> {
             let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
             let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
             let bucket = if self.by_time { time_ns } else { bucket.into() };
-            self.add(group, bucket, pair, samples.values[row].into());
+            if self.add(group, bucket, pair, samples.values[row].into()).is_none() {
+                return Ok(None);
+            }
             self.added.samples += 1;
         }
         check_size(self.sparse.len(), self.groups)?;
@@ -183,7 +232,8 @@ mod tests {
         let fold = Fold::Sum(vec![0, 1]);
         let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
         let stacks = proto::StackDetail::None;
-        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks };
+        let locations = proto::LocationSets::default();
+        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks, locations };
         let mut groups = Groups::default();
         let value = "x".repeat(1 << 20);
         let group = |groups: &mut Groups, number: usize| {

@@ -31,7 +31,12 @@ impl Dense {
     /// From now on there are so many slots; what was added to one that stays is kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
-        if slots > self.narrow.len() {
+        if self.narrow.is_empty() {
+            // Made zero by the system where it is first used.
+            self.narrow = vec![0; slots];
+            self.groups = vec![0; slots.div_ceil(GROUP)];
+            self.zeros = vec![0; slots.div_ceil(GROUP)];
+        } else if slots > self.narrow.len() {
             self.narrow.resize(slots, 0);
             self.groups.resize(slots.div_ceil(GROUP), 0);
             self.zeros.resize(slots.div_ceil(GROUP), 0);

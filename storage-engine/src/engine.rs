@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -61,6 +62,8 @@ impl Engine {
             existing: database::read_partition_keys(&database)?,
             stale: database::read_stale(&database.snapshot())?,
             expired: database::read_expired(&database)?,
+            // What a router knows of an earlier process means nothing in this one.
+            generations: RandomState::new().build_hasher().finish() / 2,
             ..State::default()
         };
         let definitions = state.definitions.clone();

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 use indexmap::IndexMap;
-use proto::selection::Cell;
+use proto::selection::{Cell, Node, Unpassed};
 use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
-use crate::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, WholeAdder, check_size};
+use crate::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
 use crate::dense::Dense;
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
@@ -22,6 +22,7 @@ use crate::key::Section;
 use crate::matcher::ReadyMatcher;
 use crate::plan::Tiers;
 use crate::read::PartReader;
+use crate::stack_filter::{Passing, StackFiltering};
 use crate::tree::StackTree;
 
 /// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
@@ -57,7 +58,10 @@ impl Engine {
             by_series,
             asks,
             tiers,
-            needs_stacks: selection.stacks != StackDetail::None || tiers != Tiers::ALL || asks == Asks::Last,
+            needs_stacks: selection.stacks != StackDetail::None
+                || !selection.locations.filters.is_empty()
+                || tiers != Tiers::ALL
+                || asks == Asks::Last,
         };
         let (accumulator, found) = self.read(&question, || Accumulator::new(selection, &matchers))?;
         Ok(accumulator.finish(found))
@@ -69,6 +73,7 @@ struct PartSum {
     group: u32,
     /// Of the buckets, or a time.
     bucket: i64,
+    /// [`UNPASSED`]: only that there are samples.
     pair: u32,
     /// `Fold::Last`: of those that have a last point.
     series: u32,
@@ -79,6 +84,7 @@ struct PartSum {
 struct Total {
     group: u32,
     bucket: i64,
+    /// [`UNPASSED`]: only that there are samples.
     node: u32,
     series: u32,
     sum: i128,
@@ -102,7 +108,11 @@ struct Accumulator<'a> {
     selection: &'a Selection,
     matchers: &'a [ReadyMatcher],
     groups: Groups,
+    /// `None`: all stacks pass.
+    filtering: Option<StackFiltering<'a>>,
     dense: Dense,
+    /// Buckets that have samples, where not all stacks pass.
+    seen: Dense,
     tree: StackTree,
     totals: Vec<Total>,
     added: Added,
@@ -114,10 +124,22 @@ struct Accumulator<'a> {
 
 impl Work for Accumulator<'_> {
     fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+        let passing = match &mut self.filtering {
+            Some(filtering) if !part.series.is_empty() => {
+                // Once there is no answer, partitions are only read for their locations.
+                let passing = if filtering.lacks() { Some(Passing::default()) } else { passing(filtering, view, part) };
+                let Some(passing) = passing else { return Ok(None) };
+                if filtering.lacks() {
+                    return Ok(Some(()));
+                }
+                Some(passing)
+            }
+            _ => None,
+        };
         let sums = if matches!(self.selection.fold, Fold::Last(_)) {
-            self.last_points(view, part)?
+            self.last_points(view, part, passing.as_ref())?
         } else {
-            self.sums(view, part)?
+            self.sums(view, part, passing.as_ref())?
         };
         let named = self.name(view, part, &sums)?;
         if self.totals.len() > limits::QUERY_CELLS_MAX {
@@ -139,8 +161,10 @@ impl<'a> Accumulator<'a> {
             selection,
             matchers,
             groups: Groups::default(),
+            filtering: StackFiltering::new(&selection.locations),
             dense: Dense::default(),
-            tree: StackTree::new(selection.stacks),
+            seen: Dense::default(),
+            tree: StackTree::new(selection.stacks, selection.locations.known),
             totals: Vec::new(),
             added: Added::default(),
             series: HashSet::default(),
@@ -149,7 +173,12 @@ impl<'a> Accumulator<'a> {
     }
 
     /// What a partition's samples add up to.
-    fn sums(&mut self, view: &View<'_>, part: &PartView) -> Result<Vec<PartSum>, SelectError> {
+    fn sums(
+        &mut self,
+        view: &View<'_>,
+        part: &PartView,
+        passing: Option<&Passing>,
+    ) -> Result<Vec<PartSum>, SelectError> {
         let slots = self.slots(part);
         let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
         for series in &part.series {
@@ -170,29 +199,14 @@ impl<'a> Accumulator<'a> {
         // One group after another in the same slots.
         whole.sort_by_key(|(group, _)| *group);
         if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
-            self.dense.resize(slots.count());
             for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
-                for (_, series) in of_group {
-                    let mut adder = WholeAdder { dense: &mut self.dense, slots, added: Added::default() };
-                    reader.read(series, &mut adder)?;
-                    let added = adder.added;
-                    self.count(added, series);
-                }
-                let group = of_group.first().map_or(0, |first| first.0);
-                self.dense.drain(|slot, sum| {
-                    let (bucket, pair) = match slots {
-                        Slots::Pairs(_) => (0, slot),
-                        Slots::Buckets(_) => (i64::from(slot), 0),
-                    };
-                    sums.push(PartSum { group, bucket, pair, series: 0, sum });
-                });
-                check_size(sums.len(), &self.groups)?;
+                self.add_whole(&mut reader, of_group, (slots, passing), &mut sums)?;
             }
         }
         let mut sparse = Sparse::default();
         for (mut grouping, series) in by_attributes {
             let added =
-                self.add_by_attributes(view, (part, series), &mut reader, &mut grouping, (&mut sparse, None))?;
+                self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, (&mut sparse, None))?;
             self.count(added, series);
         }
         let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: 0, sum };
@@ -201,8 +215,45 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
+    /// All samples of the series of one group, whatever their attributes, in slots.
+    fn add_whole(
+        &mut self,
+        reader: &mut PartReader<'_>,
+        of_group: &[(u32, &SeriesView)],
+        (slots, passing): (Slots, Option<&Passing>),
+        sums: &mut Vec<PartSum>,
+    ) -> Result<(), SelectError> {
+        self.dense.resize(slots.count());
+        self.seen.resize(if passing.is_some() { slots.count() } else { 0 });
+        for (_, series) in of_group {
+            let (dense, seen) = (&mut self.dense, &mut self.seen);
+            let mut adder = WholeAdder { dense, slots, passing, seen, added: Added::default() };
+            reader.read(series, &mut adder)?;
+            let added = adder.added;
+            self.count(added, series);
+        }
+        let group = of_group.first().map_or(0, |first| first.0);
+        let mut unpassed = false;
+        self.dense.drain(|slot, sum| match slots {
+            Slots::Buckets(_) => sums.push(PartSum { group, bucket: slot.into(), pair: 0, series: 0, sum }),
+            Slots::Pairs(_) if passing.is_none_or(|passing| passing.has(slot) == Some(true)) => {
+                sums.push(PartSum { group, bucket: 0, pair: slot, series: 0, sum });
+            }
+            Slots::Pairs(_) => unpassed = true,
+        });
+        let no_stack = |bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
+        sums.extend(unpassed.then(|| no_stack(0)));
+        self.seen.drain(|slot, _| sums.push(no_stack(slot.into())));
+        check_size(sums.len(), &self.groups)
+    }
+
     /// The last points of series whose last point so far is not newer.
-    fn last_points(&mut self, view: &View<'_>, part: &PartView) -> Result<Vec<PartSum>, SelectError> {
+    fn last_points(
+        &mut self,
+        view: &View<'_>,
+        part: &PartView,
+        passing: Option<&Passing>,
+    ) -> Result<Vec<PartSum>, SelectError> {
         let (mut reader, mut sums) = (PartReader::new(&view.snapshot, part), Vec::new());
         let part_end_ns = part.plan.end_ns(part.key.tier);
         for series in &part.series {
@@ -216,7 +267,7 @@ impl<'a> Accumulator<'a> {
             let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
             let mut sparse = Sparse::default();
             let into = (&mut sparse, Some(time_ns));
-            let added = self.add_by_attributes(view, (part, series), &mut reader, &mut grouping, into)?;
+            let added = self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, into)?;
             self.added.rows += added.rows;
             let entry = self.last.entry(Arc::clone(&series.labels));
             let number = crate::partition::dense(entry.index());
@@ -244,7 +295,7 @@ impl<'a> Accumulator<'a> {
     fn add_by_attributes(
         &mut self,
         view: &View<'_>,
-        (part, series): (&PartView, &SeriesView),
+        (part, series, passing): (&PartView, &SeriesView, Option<&Passing>),
         reader: &mut PartReader<'_>,
         grouping: &mut Grouping<'_>,
         (sparse, last_ns): (&mut Sparse, Option<i64>),
@@ -257,6 +308,7 @@ impl<'a> Accumulator<'a> {
             sparse,
             by_time: !matches!(self.selection.fold, Fold::Sum(_)),
             keeps_stacks: self.selection.stacks != StackDetail::None,
+            passing,
             last_ns,
             added: Added::default(),
         };
@@ -278,12 +330,14 @@ impl<'a> Accumulator<'a> {
         let total =
             |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
         self.totals.reserve(sums.len());
+        let (passed, unpassed): (Vec<&PartSum>, Vec<&PartSum>) = sums.iter().partition(|sum| sum.pair != UNPASSED);
+        self.totals.extend(unpassed.into_iter().map(|sum| total(sum, UNPASSED)));
         let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
-            self.totals.extend(sums.iter().map(|sum| total(sum, 0)));
+            self.totals.extend(passed.into_iter().map(|sum| total(sum, 0)));
             return Ok(Some(()));
         };
         let mut nodes = Vec::new();
-        for sums in sums.chunks(NAMED_AT_ONCE) {
+        for sums in passed.chunks(NAMED_AT_ONCE) {
             // The locks are let go in between: `apply` waits for them.
             let vocabulary = vocabulary.read();
             let partition = part.partition.read();
@@ -330,6 +384,10 @@ impl<'a> Accumulator<'a> {
             samples = last.values().map(|point| point.samples).sum();
             series = last.values().filter(|point| point.samples > 0).count() as u64;
         }
+        if self.filtering.as_ref().is_some_and(StackFiltering::lacks) {
+            let nodes = vec![Node { parent: 0, location: 0 }];
+            return Answer { nodes, lacks_locations: true, ..Answer::default() };
+        }
         self.join();
         let mut times: BTreeMap<i64, u32> = BTreeMap::new();
         let by_time = !matches!(self.selection.fold, Fold::Sum(_));
@@ -343,6 +401,7 @@ impl<'a> Accumulator<'a> {
         };
         let mut cells: Vec<Cell> = self.totals.iter().map(cell).collect();
         let groups = with_cells(self.groups, &mut cells);
+        let unpassed = without_unpassed(&mut cells);
         let (nodes, dictionary) = self.tree.into_parts();
         Answer {
             dictionary,
@@ -355,8 +414,34 @@ impl<'a> Accumulator<'a> {
             rows: self.added.rows,
             windows_read: found.windows_read,
             missing: found.missing,
+            unpassed,
+            lacks_locations: false,
         }
     }
+}
+
+/// Which pairs of a partition pass; `None` if it was dropped meanwhile.
+fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView) -> Option<Passing> {
+    let vocabulary = view.vocabulary.as_ref()?.read();
+    let partition = part.partition.read();
+    if partition.generation != vocabulary.generation() {
+        return None;
+    }
+    Some(filtering.passing(&vocabulary, partition.pairs.iter().take(part.known.pairs).copied()))
+}
+
+/// Takes what says only that there are samples out of sorted cells; returns what no cell says besides.
+fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
+    let mut unpassed = Vec::new();
+    let mut before = None;
+    cells.retain(|&Cell { group, bucket, node, .. }| {
+        if node == UNPASSED && before != Some((group, bucket)) {
+            unpassed.push(Unpassed { group, bucket });
+        }
+        before = Some((group, bucket));
+        node != UNPASSED
+    });
+    unpassed
 }
 
 /// The groups that have a cell, sorted: one that only its labels made is none.

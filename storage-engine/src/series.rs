@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proto::selection::LeftOutLabel;
-use proto::{Fold, LabelSet, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
+use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
 use crate::engine::Engine;
 use crate::error::SelectError;
@@ -81,6 +81,7 @@ fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Sele
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
+        locations: LocationSets::default(),
     }
 }
 

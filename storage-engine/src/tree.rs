@@ -1,17 +1,22 @@
 //! The tree of stacks of one answer: user frames from the root on, kernel frames below the user part's leaf.
+//!
+//! Locations that the router knows are its numbers, which are the vocabulary's; the others are copied, and come behind those. Once
+//! the vocabulary was made anew, nothing of it is known any more: a node may then be there twice, once with the number and once
+//! with the copy of a location, and the router puts both together, as it does with all that has the same names.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use proto::selection::Node;
-use proto::{Copied, Dictionary, Importer, StackDetail, limits};
+use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
 
 use crate::error::SelectError;
 use crate::partition::Pair;
 use crate::vocabulary::{self, Vocabulary};
 
-/// See the module. Its dictionary holds the locations of the tree and nothing else.
+/// See the module. Its dictionary holds the locations of the tree that are not known, and nothing else.
 pub(crate) struct StackTree {
     detail: StackDetail,
+    known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
     /// Of kernel parts and of leaves alone, by parent and location; of all, once the vocabulary was another.
@@ -22,14 +27,17 @@ pub(crate) struct StackTree {
     /// Nodes of the vocabulary that are to be added, a bit each; none, but while they are.
     marked: Vec<u64>,
     copied: Copied,
-    /// Of the vocabulary.
-    generation: u64,
+    /// Of the vocabulary; `None`: none yet.
+    generation: Option<u64>,
 }
 
 /// [`StackTree`] while the vocabulary is at hand.
 pub(crate) struct Naming<'a> {
     from: &'a Vocabulary,
-    importer: Importer<'a>,
+    /// Nothing was copied yet in `None`.
+    importer: Option<Importer<'a>>,
+    /// Locations with smaller numbers are known.
+    known: u32,
     tree: &'a mut StackTree,
     path: Vec<u32>,
 }
@@ -37,9 +45,10 @@ pub(crate) struct Naming<'a> {
 const ROOT: u32 = 0;
 
 impl StackTree {
-    pub(crate) fn new(detail: StackDetail) -> Self {
+    pub(crate) fn new(detail: StackDetail, known: KnownLocations) -> Self {
         Self {
             detail,
+            known,
             dictionary: Dictionary::default(),
             nodes: vec![Node { parent: ROOT, location: 0 }],
             children: HashMap::default(),
@@ -47,20 +56,20 @@ impl StackTree {
             users: Vec::new(),
             marked: Vec::new(),
             copied: Copied::default(),
-            generation: 0,
+            generation: None,
         }
     }
 
     /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
     pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Naming<'a> {
-        if self.generation != from.generation() && self.generation != 0 {
+        if self.generation.is_some_and(|generation| generation != from.generation()) {
             self.forget_vocabulary();
         }
-        self.generation = from.generation();
-        self.users.resize(from.nodes(), 0);
-        self.marked.resize(from.nodes().div_ceil(64), 0);
-        let importer = Importer::resume(&from.dictionary, std::mem::take(&mut self.copied));
-        Naming { from, importer, tree: self, path: Vec::new() }
+        self.generation = Some(from.generation());
+        grow(&mut self.users, from.nodes());
+        grow(&mut self.marked, from.nodes().div_ceil(64));
+        let known = if self.known.generation == from.generation() { self.known.count } else { 0 };
+        Naming { from, importer: None, known, tree: self, path: Vec::new() }
     }
 
     /// From now on nodes are found by what they are.
@@ -100,7 +109,9 @@ impl StackTree {
 
 impl Naming<'_> {
     pub(crate) fn stop(self) {
-        self.tree.copied = self.importer.stop();
+        if let Some(importer) = self.importer {
+            self.tree.copied = importer.stop();
+        }
     }
 
     /// Appends the nodes at which the stacks of these pairs end.
@@ -124,7 +135,14 @@ impl Naming<'_> {
     }
 
     fn location(&mut self, node: u32) -> u32 {
-        self.importer.location(&mut self.tree.dictionary, self.from.node(node).location)
+        let location = self.from.node(node).location;
+        if location < self.known {
+            return location;
+        }
+        let Self { from, importer, tree, .. } = self;
+        let resume = || Importer::resume(&from.dictionary, std::mem::take(&mut tree.copied));
+        let importer = importer.get_or_insert_with(resume);
+        tree.known.count + importer.location(&mut tree.dictionary, location)
     }
 
     fn leaf(&mut self, pair: Pair) -> Result<u32, SelectError> {
@@ -200,6 +218,16 @@ impl Naming<'_> {
     }
 }
 
+/// Makes room for so many, zero at first. A first room is one that the system has made zero, of which nobody reads most: the stacks of
+/// one service are few of a vocabulary's.
+fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
+    if list.is_empty() {
+        *list = vec![T::default(); length];
+    } else {
+        list.resize(length, T::default());
+    }
+}
+
 /// The node of a bit.
 fn number(word: usize, bit: u32) -> u32 {
     u32::try_from(word * 64).unwrap_or(u32::MAX) + bit
@@ -257,7 +285,7 @@ mod tests {
     #[test]
     fn stacks_keep_their_nodes_when_the_vocabulary_is_renewed_in_between() {
         let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
-        let mut tree = StackTree::new(StackDetail::Full);
+        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
         let first = vocabulary(1, stacks);
         let named = name(&mut tree, &first);
         for (node, stack) in named.iter().zip(stacks) {
@@ -279,7 +307,7 @@ mod tests {
         let names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
         let deep: Vec<&str> = names.iter().map(String::as_str).collect();
         let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
-        let mut tree = StackTree::new(StackDetail::Full);
+        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
         let named = name(&mut tree, &vocabulary(1, &stacks[..1]));
         assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
     }

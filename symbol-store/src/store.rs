@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -67,6 +68,8 @@ struct Shared {
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
     failures: Mutex<Failures>,
+    /// How often there came to be tables.
+    changes: AtomicU64,
 }
 
 impl SymbolStore {
@@ -88,6 +91,7 @@ impl SymbolStore {
             mapped: Mutex::new(Mapped::new(limits.mapped_bytes_max)),
             named: Mutex::default(),
             failures: Mutex::new(Failures::new(limits.failure_remembered)),
+            changes: AtomicU64::new(0),
         };
         shared.directory.shrink(limits.disk_bytes_max)?;
         Ok(Self { shared: Arc::new(shared) })
@@ -116,6 +120,21 @@ impl SymbolStore {
             self.shared.named.lock().keep(&table, found);
         }
         told
+    }
+
+    /// What tells the table of an object from every other one, or why there is none: names of an object's addresses hold as long
+    /// as this stays the same. Blocks as [`SymbolStore::symbolize`] does.
+    ///
+    /// # Errors
+    /// The reason that all its addresses have.
+    pub fn table_number(&self, object: &ObjectKey<'_>, wait: Duration) -> Result<u64, Reason> {
+        self.table(object, Instant::now() + wait).map(|table| table.number())
+    }
+
+    /// Grows when there is a table, be it a better one: whoever remembers [`SymbolStore::table_number`] is to ask again.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.shared.changes.load(Ordering::SeqCst)
     }
 
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
@@ -244,6 +263,7 @@ impl Shared {
             self.mapped.lock().remove(id);
             self.failures.lock().remove(id);
         }
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     fn reason(&self, id: &BuildId, path: &str, error: ConvertError) -> Reason {

@@ -17,8 +17,7 @@ const ANSWER_BYTES_MAX: usize = 512 << 20;
 #[must_use]
 pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
     let matcher = Matcher { name: label.0.to_owned(), operation: Operation::Equal, value: label.1.to_owned() };
-    let fold = Fold::Points(window);
-    let (attribute_names, answer) = block_on(async {
+    let (attribute_names, selection, answer) = block_on(async {
         let mut node = NodeClient::connect(format!("http://{}", varve.node)).await.unwrap();
         node = node.max_decoding_message_size(ANSWER_BYTES_MAX);
         let series = SeriesRequest {
@@ -32,15 +31,16 @@ pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
         let selection = Selection {
             tenant: TenantId::default_tenant(),
             matchers: vec![matcher],
-            fold: fold.clone(),
+            fold: Fold::Points(window),
             group_by: attribute_names.clone(),
             group_by_series: true,
             stacks: StackDetail::Full,
+            locations: proto::LocationSets::default(),
         };
         let request: SelectRequest = selection.to_wire(FIRST_DATA_SHARD);
-        (attribute_names, node.select(request).await.unwrap().into_inner())
+        (attribute_names, selection, node.select(request).await.unwrap().into_inner())
     });
-    let answer = Answer::from_wire(answer, &fold).unwrap();
+    let answer = Answer::from_wire(answer, &selection).unwrap();
     assert!(attribute_names.is_sorted(), "{attribute_names:?}");
     multiset(&answer)
 }

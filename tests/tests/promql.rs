@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tests::otlp::{Frame, PERIOD_NS, Request, now_ns, stack};
 use tests::pprof;
-use tests::server::Varve;
+use tests::server::{Processes, Setup, Varve};
 use tests::shared::{payloads, varve_binary};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -102,6 +102,39 @@ fn rates_are_cores_and_functions_of_the_stacks_can_be_grouped_and_matched() {
     assert_eq!(bottom.keys().collect::<Vec<_>>(), ["promql-b"]);
     let without = varve.query("sum without (region, __profile_type__) (sum_over_time(process_cpu[10m]))", at_s);
     assert!(without.iter().all(|(labels, _)| labels.keys().eq(["service_name"])), "{without:?}");
+}
+
+/// In one process, and with the node in another one, to which what is asked and known goes over the network.
+#[test]
+fn a_chart_by_function_says_what_the_flame_graphs_of_its_steps_say() {
+    for processes in [Processes::One, Processes::Three] {
+        let varve = Varve::start(Setup { processes, ..Setup::default() });
+        let now = now_ns();
+        two_services(&varve, now);
+        let end_s = (now / SECOND_NS) as f64;
+        for condition in
+            ["stack_function=\"hot\"", "leaf_function!=\"hot\"", "stack_function!~\"c.*|x\"", "stack_function=\"x\""]
+        {
+            let selector = format!("process_cpu{{{condition}}}");
+            let query = format!("sum(sum_over_time({selector}[10s]))");
+            let (start, end) = ((end_s - 70.0).to_string(), end_s.to_string());
+            let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "10")];
+            let chart = varve.get("/api/v1/query_range", &parameters).expect(200).json();
+            let points = chart["data"]["result"][0]["values"].as_array().cloned().unwrap_or_default();
+            let point = |point: &Value| {
+                (point[0].as_f64().unwrap() as i64, point[1].as_str().unwrap().parse::<f64>().unwrap() as i128)
+            };
+            let chart: BTreeMap<i64, i128> = points.iter().map(point).filter(|(_, sum)| *sum != 0).collect();
+            let steps = (0..=7).map(|step| end_s - 70.0 + f64::from(step) * 10.0);
+            let graph = |at_s: f64| {
+                let stacks = varve.folded(&selector, (at_s - 10.0, at_s));
+                (at_s as i64, stacks.values().sum::<i128>())
+            };
+            let graphs: BTreeMap<i64, i128> = steps.map(graph).filter(|(_, sum)| *sum != 0).collect();
+            assert_eq!(chart, graphs, "{processes:?} {condition}");
+            assert_eq!(graphs.is_empty(), condition.contains("=\"x\""), "{processes:?} {condition}");
+        }
+    }
 }
 
 #[test]

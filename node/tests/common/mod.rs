@@ -96,13 +96,14 @@ async fn select(node: &Node, fold: Fold) -> Result<proto::Answer, Status> {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::<Matcher>::new(),
-        fold: fold.clone(),
+        fold,
         group_by: Vec::new(),
         group_by_series: false,
         stacks: StackDetail::None,
+        locations: proto::LocationSets::default(),
     };
     let answer = node.select(Request::new(selection.to_wire(FIRST_DATA_SHARD))).await?.into_inner();
-    Ok(proto::Answer::from_wire(answer, &fold).unwrap())
+    Ok(proto::Answer::from_wire(answer, &selection).unwrap())
 }
 
 /// One sample per serial, at a time of its own, all with one stack.

@@ -3,10 +3,11 @@
 //! A metric name here means every type of that full id or short name: these answers are for finding names, and refuse none.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::{Missing, Operation};
-use proto::{Fold, LabelSet, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
+use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::expr::Group;
@@ -14,9 +15,8 @@ use crate::query::fold::Folding;
 use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
 use crate::query::missing;
-use crate::query::namer::Namer;
 use crate::query::parse::parse_selector;
-use crate::query::reader::{Reader, detail};
+use crate::query::reader::Reader;
 use crate::query::resolve::is_named;
 use crate::query::run::{Run, Timings};
 use crate::query::selector::Selector;
@@ -141,7 +141,7 @@ impl Reader {
         let is_name = name == NAME_LABEL;
         let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
         let Group::By(labels) = &group else { return Ok(Default::default()) };
-        let stacks = detail(&StackGrouping::new(&selector.stack_matchers, labels));
+        let stacks = StackGrouping::new(&selector.stack_matchers, labels).detail();
         let selection = Selection {
             tenant: request.tenant.clone(),
             matchers,
@@ -149,16 +149,18 @@ impl Reader {
             group_by: Folding::shard_labels(&group),
             group_by_series: false,
             stacks,
+            locations: LocationSets::default(),
         };
-        let answers = run.shards(self.nodes.select(&selection)).await?;
-        let missing = missing::of(&answers);
-        let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
+        let selected = self.select(&selection, &selector.stack_matchers, run).await?;
+        let missing = missing::of(selected.plain());
+        let (namer, shelf) = (self.namer(run), self.shelf.clone());
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Vec::new()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
             let folding = Folding { group: &group, stacks, attributes: Vec::new() };
-            let namer = &mut Namer::new(&symbols, deadline);
-            let folded = timings.measure("fold", || folding.fold(&answers, &selection.fold, namer, cancelled))?;
+            let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
+            shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
+            let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
             Ok(values.collect())
@@ -180,7 +182,7 @@ fn warnings(lists: Vec<SeriesAnswer>, is_asked: impl Fn(&str) -> bool) -> Vec<St
 /// Parses the selectors; `None` for one whose name no type can have.
 async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<Matched>>, QueryError> {
     if request.selectors.is_empty() {
-        let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Vec::new() };
+        let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Arc::default() };
         return Ok(vec![Some(Matched { selector: everything, matchers: Vec::new() })]);
     }
     if request.selectors.len() > QUERY_SELECTORS_MAX {

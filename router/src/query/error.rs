@@ -104,6 +104,11 @@ pub(crate) enum QueryError {
         /// The label.
         label: &'static str,
     },
+    /// New locations came into stacks as fast as they were asked for.
+    #[error(
+        "the stacks of this time keep changing while they are looked through by name: try again in a moment, or ask for less time"
+    )]
+    StacksKeepChanging,
     /// A shard did not answer.
     #[error(transparent)]
     Nodes(Box<NodesError>),
@@ -163,7 +168,7 @@ impl QueryError {
                 NodesError::Unreadable { .. } => ErrorKind::Internal,
             },
             Self::Broken => ErrorKind::Internal,
-            Self::Cancelled => ErrorKind::Unavailable,
+            Self::Cancelled | Self::StacksKeepChanging => ErrorKind::Unavailable,
             _ => ErrorKind::Execution,
         }
     }

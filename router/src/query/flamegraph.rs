@@ -4,20 +4,19 @@
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::{Missing, Operation, WindowsRead};
-use proto::{Answer, Fold, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
+use proto::{Fold, LocationSets, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
 
+use crate::query::asking::Selected;
 use crate::query::error::QueryError;
-use crate::query::frame::{FrameTable, NamedLocations};
+use crate::query::frame::NamedLocations;
 use crate::query::missing;
-use crate::query::namer::Namer;
+use crate::query::names::{Book, Named, NamedAnswer};
 use crate::query::parse::parse_selector;
 use crate::query::prune::prune;
 use crate::query::reader::Reader;
 use crate::query::resolve::{Want, resolve};
 use crate::query::run::{Cancelled, Run, Timings};
-use crate::query::selector::Selector;
 use crate::query::stack_tree::{LocationKeys, StackTree, StackTreeBuilder};
-use crate::query::stack_values::StackGrouping;
 use crate::query::symbolization::Symbolization;
 use crate::query::{flamegraph_json, folded, pprof};
 
@@ -62,6 +61,16 @@ impl Summary {
         let (windows_read, missing) = (WindowsRead::default(), Vec::new());
         Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing }
     }
+
+    /// Adds what shards say beside their sums.
+    fn take(&mut self, selected: &Selected) {
+        self.samples = selected.plain().map(|answer| answer.samples).sum();
+        self.series = selected.plain().map(|answer| answer.series).sum();
+        self.shards = selected.answers.len();
+        self.missing.extend(missing::of(selected.plain()));
+        missing::tidy(&mut self.missing);
+        selected.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));
+    }
 }
 
 impl Reader {
@@ -79,7 +88,7 @@ impl Reader {
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
         summary.missing = resolved.missing;
-        let mut answers = Vec::new();
+        let mut selected = Selected { answers: Vec::new(), book: Book::default() };
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),
             [only] => {
@@ -92,25 +101,21 @@ impl Reader {
                 let fold =
                     if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window.start_ns, window.end_ns]) };
                 let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
+                let (group_by, locations) = (Vec::new(), LocationSets::default());
                 let selection =
-                    Selection { tenant, matchers, fold, group_by: Vec::new(), group_by_series: false, stacks };
-                answers = run.shards(self.nodes.select(&selection)).await?;
+                    Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
+                selected = self.select(&selection, &selector.stack_matchers, &mut run).await?;
                 summary.profile_type = Some(only.clone());
-                summary.samples = answers.iter().map(|answer| answer.samples).sum();
-                summary.series = answers.iter().map(|answer| answer.series).sum();
-                summary.shards = answers.len();
-                summary.missing.extend(missing::of(&answers));
-                missing::tidy(&mut summary.missing);
-                for answer in &answers {
-                    summary.windows_read.extend(answer.windows_read);
-                }
+                summary.take(&selected);
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }
-        let (symbols, deadline) = (self.symbols.clone(), run.symbols_deadline());
+        let (namer, shelf, tenant) = (self.namer(&run), self.shelf.clone(), tenant.clone());
         let written = run.blocking(move |cancelled, timings| {
-            let namer = Namer::new(&symbols, deadline);
-            Writing { answers, summary, selector, request }.write(namer, cancelled, timings)
+            let Selected { answers, book } = selected;
+            let named = timings.measure("name", || book.name(answers, &namer));
+            shelf.weigh(&tenant, &book, named.memory_bytes());
+            Writing { named, summary, request }.write(cancelled, timings)
         });
         Ok((written.await?, run.timings()))
     }
@@ -118,71 +123,57 @@ impl Reader {
 
 /// A flame graph that is only to be written.
 #[derive(Debug)]
-pub(crate) struct Writing {
-    pub(crate) answers: Vec<Answer>,
+pub(crate) struct Writing<'a> {
+    pub(crate) named: Named<'a>,
     pub(crate) summary: Summary,
-    pub(crate) selector: Selector,
     pub(crate) request: FlamegraphRequest,
 }
 
-impl Writing {
-    /// Names, merges, prunes and writes.
-    pub(crate) fn write(
-        &self,
-        mut namer: Namer<'_>,
-        cancelled: &Cancelled,
-        timings: &mut Timings,
-    ) -> Result<Vec<u8>, QueryError> {
-        let mut named = Vec::with_capacity(self.answers.len());
-        for answer in &self.answers {
-            cancelled.check()?;
-            named.push((answer, timings.measure("name", || namer.name(&answer.dictionary))));
-        }
-        let Self { summary, request, .. } = self;
-        let table = &namer.table;
+impl Writing<'_> {
+    /// Merges, prunes and writes.
+    pub(crate) fn write(&self, cancelled: &Cancelled, timings: &mut Timings) -> Result<Vec<u8>, QueryError> {
+        let Self { named, summary, request } = self;
+        let frames = named.frames();
+        let table = frames.table;
         // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
         // stacks were left out.
         let nodes_max = request.nodes_max.max(2);
         match request.format {
             Format::Json => {
-                let keys = |_: &Answer, named: &NamedLocations| frame_keys(named);
-                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
-                let symbolization = timings.measure("count", || Symbolization::of(&tree, table));
+                let keys = |answer: &NamedAnswer<'_>| frame_keys(answer.locations);
+                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
+                let symbolization = timings.measure("count", || Symbolization::of(&tree, frames));
                 let order = |a, b| table.order(a, b);
                 let pruned = timings.measure("prune", || prune(&tree, request.nodes_max, order));
-                Ok(timings.measure("write", || flamegraph_json::write(&pruned, table, summary, &symbolization)))
+                Ok(timings.measure("write", || flamegraph_json::write(&pruned, frames, summary, &symbolization)))
             }
             Format::Folded => {
                 let mut names = folded::Names::default();
-                let keys = |_: &Answer, named: &NamedLocations| names.keys(named, table);
-                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
+                let keys = |answer: &NamedAnswer<'_>| names.keys(answer.locations, table);
+                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
                 let pruned = timings.measure("prune", || prune(&tree, nodes_max, |a, b| names.order(a, b)));
                 timings.measure("write", || folded::write(&pruned, &names))
             }
             Format::Pprof => {
                 let mut locations = pprof::Locations::default();
-                let keys = |answer: &Answer, named: &NamedLocations| locations.keys(answer, named, table);
-                let tree = timings.measure("merge", || self.tree(&named, table, keys, cancelled))?;
+                let keys = |answer: &NamedAnswer<'_>| locations.keys(answer, frames);
+                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
                 let order = |a, b| locations.order(a, b, table);
                 let pruned = timings.measure("prune", || prune(&tree, nodes_max, order));
-                timings.measure("write", || pprof::write(&pruned, &locations, table, summary))
+                timings.measure("write", || pprof::write(&pruned, &locations, frames, summary))
             }
         }
     }
 
-    /// The stacks of all answers that pass.
+    /// The stacks of all answers.
     fn tree(
         &self,
-        named: &[(&Answer, NamedLocations)],
-        table: &FrameTable,
-        mut keys: impl FnMut(&Answer, &NamedLocations) -> LocationKeys,
+        mut keys: impl FnMut(&NamedAnswer<'_>) -> LocationKeys,
         cancelled: &Cancelled,
     ) -> Result<StackTree, QueryError> {
-        let stacks = StackGrouping::new(&self.selector.stack_matchers, &[]);
         let mut builder = StackTreeBuilder::new();
-        for (answer, named) in named {
-            let passes = stacks.passes(answer, named, table);
-            builder.add(answer, &keys(answer, named), passes.as_deref(), cancelled)?;
+        for answer in self.named.answers() {
+            builder.add(answer.answer, &keys(&answer), cancelled)?;
         }
         Ok(builder.finish())
     }

@@ -4,7 +4,7 @@
 
 use crate::json::JsonText;
 use crate::query::flamegraph::Summary;
-use crate::query::frame::FrameTable;
+use crate::query::frame::Frames;
 use crate::query::missing;
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::symbolization::Symbolization;
@@ -12,11 +12,11 @@ use crate::query::symbolization::Symbolization;
 /// Writes a tree whose keys are frames.
 pub(crate) fn write(
     tree: &PrunedTree,
-    table: &FrameTable,
+    frames: Frames<'_>,
     summary: &Summary,
     symbolization: &Symbolization,
 ) -> Vec<u8> {
-    let columns = Columns::of(tree, table);
+    let columns = Columns::of(tree, frames);
     let profile_type = summary.profile_type.as_ref();
     let total = tree.nodes.first().map_or(0, |root| root.total);
     let gauge = profile_type.is_some_and(proto::ProfileType::is_gauge);
@@ -54,13 +54,13 @@ const NO_NAME: u32 = 0;
 
 impl Columns {
     /// Names and frames in the order in which nodes use them, and the nodes.
-    fn of(tree: &PrunedTree, table: &FrameTable) -> Self {
+    fn of(tree: &PrunedTree, frames: Frames<'_>) -> Self {
         let nodes = JsonText::with_capacity(tree.nodes.len() * 40);
         let mut out = Self { names: JsonText::default(), frames: JsonText::default(), nodes };
         out.names.text("total");
         out.frames.raw("{}");
         let mut count = 1;
-        let mut number_of_frame = vec![NO_NAME; table.frames.len()];
+        let mut number_of_frame = vec![NO_NAME; frames.table.len()];
         let mut number_of_other = NO_NAME;
         for (i, node) in tree.nodes.iter().enumerate() {
             let number = match node.kind {
@@ -72,7 +72,7 @@ impl Columns {
                 if *number == NO_NAME {
                     *number = count;
                     count += 1;
-                    out.name(node.kind, table);
+                    out.name(node.kind, frames);
                 }
                 *number
             });
@@ -84,10 +84,10 @@ impl Columns {
     }
 
     /// A name, and what else is known of its frame.
-    fn name(&mut self, kind: NodeKind, table: &FrameTable) {
-        let (names, frames) = (self.names.raw(","), self.frames.raw(","));
+    fn name(&mut self, kind: NodeKind, of: Frames<'_>) {
+        let (names, frames, table) = (self.names.raw(","), self.frames.raw(","), of.table);
         let frame = match kind {
-            NodeKind::Key(frame) => table.frames.get(frame as usize),
+            NodeKind::Key(frame) => of.get(frame),
             NodeKind::Root | NodeKind::Other => None,
         };
         let Some(frame) = frame else {

@@ -11,9 +11,9 @@ use proto::{Answer, Fold, ProfileType};
 
 use crate::query::error::QueryError;
 use crate::query::expr::Group;
-use crate::query::frame::{FrameTable, NamedLocations};
+use crate::query::frame::FrameTable;
 use crate::query::labels::{Labels, NAME_LABEL};
-use crate::query::namer::Namer;
+use crate::query::names::{Named, NamedAnswer};
 use crate::query::run::Cancelled;
 use crate::query::stack_label::StackLabel;
 use crate::query::stack_values::{Combinations, NodeValues, StackGrouping};
@@ -76,21 +76,15 @@ impl<'a> Folding<'a> {
     }
 
     /// Adds the answers to one selection.
-    pub(crate) fn fold(
-        &self,
-        answers: &[Answer],
-        fold: &Fold,
-        namer: &mut Namer<'_>,
-        cancelled: &Cancelled,
-    ) -> Result<Folded, QueryError> {
+    pub(crate) fn fold(&self, named: &Named<'_>, fold: &Fold, cancelled: &Cancelled) -> Result<Folded, QueryError> {
         let mut series = SeriesBuilder::default();
         let (mut leaf, mut any) = (Combinations::default(), Combinations::default());
-        for answer in answers {
-            let named = if self.stacks.is_empty() { NamedLocations::default() } else { namer.name(&answer.dictionary) };
-            let values = self.stacks.values_of(answer, &named, &namer.table, &mut leaf, &mut any);
+        let table = named.frames().table;
+        for NamedAnswer { answer, locations, .. } in named.answers() {
+            let values = self.stacks.values_of(answer, locations, table, &mut leaf, &mut any);
             self.add(answer, fold, &values, any.len(), &mut series, cancelled)?;
         }
-        Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], &namer.table))
+        Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
     }
 
     /// Adds one answer: cells in the order of (group, bucket, leaf values), so that the sums of one series and bucket are
@@ -120,17 +114,19 @@ impl<'a> Folding<'a> {
             let Some(grouped) = groups.get(first.group as usize).copied().flatten() else { continue };
             let Some(time) = time_of(answer, fold, first.bucket) else { continue };
             series.saw(grouped.times, time);
-            let passing = run.iter().filter(|cell| values.passes(cell.node));
             if self.stacks.any_labels.is_empty() {
-                let mut sums = passing.map(|cell| cell.sum).peekable();
-                if sums.peek().is_some() {
-                    series.add(grouped, [leaf_of(first), 0], time, sums.sum())?;
-                }
+                series.add(grouped, [leaf_of(first), 0], time, run.iter().map(|cell| cell.sum).sum())?;
             } else {
-                for cell in passing {
+                for cell in run {
                     counted.count(answer, values, cell);
                 }
                 counted.drain(|combination, sum| series.add(grouped, [leaf_of(first), combination], time, sum))?;
+            }
+        }
+        for unpassed in &answer.unpassed {
+            let grouped = groups.get(unpassed.group as usize).copied().flatten();
+            if let (Some(grouped), Some(time)) = (grouped, time_of(answer, fold, unpassed.bucket)) {
+                series.saw(grouped.times, time);
             }
         }
         Ok(())

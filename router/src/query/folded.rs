@@ -29,7 +29,7 @@ pub(crate) struct Names {
 impl Names {
     /// The names of each location's frames, outermost first.
     pub(crate) fn keys(&mut self, named: &NamedLocations, table: &FrameTable) -> LocationKeys {
-        self.of_frame.resize(table.frames.len(), None);
+        self.of_frame.resize(table.len(), None);
         let mut keys = LocationKeys::default();
         for location in 0..named.len() {
             keys.push(named.lines(location).iter().rev().map(|line| self.of_frame(line.frame, table)));
@@ -40,7 +40,7 @@ impl Names {
     fn of_frame(&mut self, frame: u32, table: &FrameTable) -> u32 {
         let known = self.of_frame.get(frame as usize).copied().flatten();
         known.unwrap_or_else(|| {
-            let name = table.frames.get(frame as usize).map_or("", |frame| table.text(frame.key.name));
+            let name = table.key(frame).map_or("", |key| table.text(key.name));
             let name = self.names.intern(&written(name));
             if let Some(place) = self.of_frame.get_mut(frame as usize) {
                 *place = Some(name);

@@ -1,4 +1,4 @@
-//! Frames with names: what locations become, each distinct frame once in all answers of a query.
+//! Frames with names: what locations become, each distinct frame once.
 //!
 //! A frame's identity is its name, source file, binary and frame type. `namer` makes them.
 
@@ -18,11 +18,21 @@ pub(crate) struct FrameKey {
     pub(crate) frame_type: u32,
 }
 
-/// A frame, and what is told of it besides.
+/// A frame, and what the locations of a query tell of it besides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) key: FrameKey,
     /// First line of the function; 0 if unknown.
+    pub(crate) start_line: i64,
+    /// Index of the reason why the name is none.
+    pub(crate) unnamed: Option<u32>,
+}
+
+/// One frame of a location as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptLine {
+    pub(crate) line: NamedLine,
+    /// First line of the function; 0 or less if unknown.
     pub(crate) start_line: i64,
     /// Index of the reason why the name is none.
     pub(crate) unnamed: Option<u32>,
@@ -53,11 +63,11 @@ pub(crate) struct NamedLine {
     pub(crate) system_name: u32,
 }
 
-/// All frames of a query.
+/// All frames that were ever named for a tenant.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTable {
     pub(crate) strings: Strings,
-    pub(crate) frames: Vec<Frame>,
+    frames: Vec<FrameKey>,
     pub(crate) unnamed: Vec<Unnamed>,
     frame_ids: HashMap<FrameKey, u32, RandomState>,
     unnamed_ids: HashMap<Unnamed, u32, RandomState>,
@@ -72,7 +82,7 @@ pub(crate) struct NamedLocations {
 }
 
 impl NamedLocations {
-    /// The frames of a location, innermost first; at least one.
+    /// The frames of a location, innermost first.
     pub(crate) fn lines(&self, location: u32) -> &[NamedLine] {
         let i = location as usize;
         let start = i.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
@@ -91,10 +101,82 @@ impl NamedLocations {
     }
 }
 
+/// What the locations of a query tell of frames. It does not depend on what else was ever named: of several first lines the
+/// smallest known one counts, of several reasons the first in their order.
+#[derive(Debug, Default)]
+pub(crate) struct FrameFacts {
+    start_lines: Vec<i64>,
+    /// One more than the index of the reason.
+    unnamed: Vec<u32>,
+}
+
+impl FrameFacts {
+    /// Of frames of which nothing was told yet.
+    pub(crate) fn new(table: &FrameTable) -> Self {
+        Self { start_lines: vec![0; table.frames.len()], unnamed: vec![0; table.frames.len()] }
+    }
+
+    /// Adds what a line tells.
+    pub(crate) fn add(&mut self, told: &KeptLine, table: &FrameTable) {
+        let frame = told.line.frame as usize;
+        if let Some(known) = self.start_lines.get_mut(frame)
+            && told.start_line > 0
+            && (*known == 0 || told.start_line < *known)
+        {
+            *known = told.start_line;
+        }
+        if let (Some(why), Some(known)) = (told.unnamed, self.unnamed.get_mut(frame))
+            && *known != why + 1
+        {
+            let text = |why: u32| table.unnamed.get(why as usize);
+            if *known == 0 || text(why) < text(*known - 1) {
+                *known = why + 1;
+            }
+        }
+    }
+}
+
+/// The frames of a query: what they are, and what is told of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frames<'a> {
+    pub(crate) table: &'a FrameTable,
+    pub(crate) facts: &'a FrameFacts,
+}
+
+impl Frames<'_> {
+    /// One of them.
+    pub(crate) fn get(&self, frame: u32) -> Option<Frame> {
+        let key = self.table.key(frame)?;
+        let (at, facts) = (frame as usize, self.facts);
+        let start_line = facts.start_lines.get(at).copied().unwrap_or(0);
+        Some(Frame { key, start_line, unnamed: facts.unnamed.get(at).and_then(|why| why.checked_sub(1)) })
+    }
+}
+
 impl FrameTable {
     /// The text of one of its ids.
     pub(crate) fn text(&self, id: u32) -> &str {
         self.strings.get(id)
+    }
+
+    /// What a frame is.
+    pub(crate) fn key(&self, frame: u32) -> Option<FrameKey> {
+        self.frames.get(frame as usize).copied()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let unnamed =
+            |why: &Unnamed| size_of::<Unnamed>() * 2 + 2 * (why.text.len() + why.binary.len() + why.build_id.len());
+        // A slot of a table beside what it holds: a byte and the load.
+        self.strings.memory_bytes()
+            + self.frames.capacity() * (size_of::<FrameKey>() * 2 + 8)
+            + self.unnamed.iter().map(unnamed).sum::<usize>()
     }
 
     /// What tells a frame from others, as text: an order that does not depend on ids.
@@ -108,19 +190,15 @@ impl FrameTable {
             return a.cmp(&b);
         };
         // Nearly always their names differ.
-        self.text(a.key.name).cmp(self.text(b.key.name)).then_with(|| self.texts(a.key).cmp(&self.texts(b.key)))
+        self.text(a.name).cmp(self.text(b.name)).then_with(|| self.texts(*a).cmp(&self.texts(*b)))
     }
 
-    /// The index of a frame, new or old. Of several first lines the smallest known one stays, of several reasons the first.
-    pub(crate) fn intern(&mut self, key: FrameKey, start_line: i64, unnamed: Option<u32>) -> u32 {
+    /// The index of a frame, new or old.
+    pub(crate) fn intern(&mut self, key: FrameKey) -> u32 {
         let next = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
         let id = *self.frame_ids.entry(key).or_insert(next);
-        match self.frames.get_mut(id as usize) {
-            Some(known) if start_line > 0 && (known.start_line == 0 || start_line < known.start_line) => {
-                known.start_line = start_line;
-            }
-            Some(_) => {}
-            None => self.frames.push(Frame { key, start_line: start_line.max(0), unnamed }),
+        if id == next {
+            self.frames.push(key);
         }
         id
     }
@@ -140,12 +218,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_has_the_smallest_first_line_that_is_known() {
+    fn a_frame_has_the_smallest_first_line_that_is_known_and_the_first_reason() {
         let mut table = FrameTable::default();
         let key = FrameKey { name: table.strings.intern("f"), file: 0, binary: 0, frame_type: 0 };
-        let ids: Vec<u32> = [-1, 30, 0, 20, 25].map(|line| table.intern(key, line, None)).to_vec();
-        assert_eq!(ids, [0; 5]);
-        assert_eq!(table.frames[0].start_line, 20);
+        let frame = table.intern(key);
+        assert_eq!((frame, table.intern(key), table.len()), (0, 0, 1));
+        let why = |binary: &str| Unnamed {
+            code: "c",
+            text: String::new(),
+            binary: binary.to_owned(),
+            build_id: String::new(),
+        };
+        let reasons = ["b", "c", "a"].map(|binary| table.intern_unnamed(why(binary)));
+        let mut facts = FrameFacts::new(&table);
+        let line = NamedLine { frame, line: 1, column: 0, system_name: 0 };
+        let [b, c, a] = reasons.map(Some);
+        for (start_line, unnamed) in [(-1, None), (30, b), (0, c), (20, a), (25, b)] {
+            facts.add(&KeptLine { line, start_line, unnamed }, &table);
+        }
+        let got = Frames { table: &table, facts: &facts }.get(frame).unwrap();
+        assert_eq!((got.start_line, got.unnamed), (20, a));
     }
 
     #[test]
@@ -153,7 +245,7 @@ mod tests {
         let mut table = FrameTable::default();
         for (name, file) in [("b", "x"), ("a", "y"), ("a", "x")] {
             let (name, file) = (table.strings.intern(name), table.strings.intern(file));
-            table.intern(FrameKey { name, file, binary: 0, frame_type: 0 }, 0, None);
+            table.intern(FrameKey { name, file, binary: 0, frame_type: 0 });
         }
         let mut order = [0, 1, 2];
         order.sort_by(|&a, &b| table.order(a, b));

@@ -7,8 +7,8 @@ use proto::{Answer, Tier};
 const TOLD_MAX: usize = 10;
 
 /// What is missing of some answers, each once, ascending.
-pub(crate) fn of(answers: &[Answer]) -> Vec<Missing> {
-    let mut missing: Vec<Missing> = answers.iter().flat_map(|answer| &answer.missing).copied().collect();
+pub(crate) fn of<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Vec<Missing> {
+    let mut missing: Vec<Missing> = answers.into_iter().flat_map(|answer| &answer.missing).copied().collect();
     tidy(&mut missing);
     missing
 }

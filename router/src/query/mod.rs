@@ -2,10 +2,11 @@
 //!
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
-//! `frame`, `namer`, `stack_label`, `stack_values` (names) → `fold` (answers to series) → `aggregate`, `binary`,
+//! `frame`, `naming`, `namer`, `names` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
 //! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
+mod asking;
 mod binary;
 pub(crate) mod catalog;
 mod deletion;
@@ -21,6 +22,8 @@ pub(crate) mod labels;
 mod limits;
 pub(crate) mod missing;
 mod namer;
+mod names;
+mod naming;
 mod parse;
 mod plan;
 mod pprof;

@@ -1,232 +1,270 @@
-//! Gives names to the locations of answers: those that came with lines have them, the others' are the symbol store's.
+//! Gives names to locations: those that came with lines have them, the others' are the symbol store's.
 //!
-//! What the dictionary has once is looked at once: a text, a mapping and, of each mapping, the reason why it has no names.
+//! Names are kept beside the dictionary whose locations they belong to. So naming has three steps: what is there to ask
+//! ([`Definitions::questions`]), asking, which may wait for symbol tables that must be made first and holds nothing meanwhile
+//! ([`Namer::ask`]), and taking what was told ([`Definitions::take`]).
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use proto::{Address, BuildId, Dictionary, Line, Location, MappingIdentity};
+use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
 use symbol_store::{Frame as Found, ObjectKey, Reason, SymbolStore};
 
-use crate::query::frame::{FrameKey, FrameTable, NamedLine, NamedLocations, Unnamed};
+use crate::query::frame::{FrameTable, KeptLine};
+use crate::query::naming::{Naming, Object};
 
-/// What a frame is called where the sender gave lines without any name.
-const NAMELESS: &str = "[unknown]";
+/// How long the symbol store is believed to have what it had: it looks for files on this host when it is asked.
+const FRESH: Duration = Duration::from_secs(1);
 
 /// What the symbol store says of one address.
 type Symbolized = Result<Arc<[Found]>, Reason>;
 
-/// See the module.
-pub(crate) struct Namer<'a> {
-    symbols: &'a SymbolStore,
-    deadline: Instant,
-    pub(crate) table: FrameTable,
+/// What a mapping's addresses were named with: the number of a table, or why there was none.
+type Source = Result<u64, Reason>;
+
+/// Locations of one dictionary, and the names of those that were named.
+#[derive(Debug, Default)]
+pub(crate) struct Definitions {
+    dictionary: Dictionary,
+    /// Where each location's lines are, innermost first.
+    spans: Vec<Span>,
+    lines: Vec<KeptLine>,
+    /// Ids in the table of frames of the dictionary's texts, [`UNKNOWN`] before they are needed.
+    texts: Vec<u32>,
+    mappings: Vec<Option<Mapping>>,
 }
 
-impl<'a> Namer<'a> {
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    /// [`UNKNOWN`]: it has no name yet.
+    start: u32,
+    count: u32,
+}
+
+const UNKNOWN: u32 = u32::MAX;
+
+const UNNAMED: Span = Span { start: UNKNOWN, count: 0 };
+
+#[derive(Debug)]
+struct Mapping {
+    source: Source,
+    /// [`SymbolStore::changes`] before it was asked, and when that was.
+    changes: u64,
+    asked: Instant,
+}
+
+/// What is to be asked of the addresses of one mapping.
+#[derive(Debug)]
+pub(crate) struct Question {
+    mapping: u32,
+    build_id: Option<BuildId>,
+    file: String,
+    locations: Vec<u32>,
+    addresses: Vec<symbol_store::Address>,
+    /// Where all of them have names: from where.
+    known: Option<Source>,
+}
+
+impl Question {
+    fn key(&self) -> ObjectKey<'_> {
+        ObjectKey { build_id: self.build_id.as_ref(), file: &self.file }
+    }
+}
+
+/// What was told of one mapping.
+#[derive(Debug)]
+pub(crate) struct Told {
+    mapping: u32,
+    locations: Vec<u32>,
+    /// None where the names that are known hold.
+    symbolized: Vec<Symbolized>,
+    now: Mapping,
+}
+
+/// Asks the symbol store.
+#[derive(Debug)]
+pub(crate) struct Namer {
+    symbols: SymbolStore,
+    deadline: Instant,
+}
+
+impl Namer {
     /// `deadline`: until when it waits for symbol tables that must be made first.
-    pub(crate) fn new(symbols: &'a SymbolStore, deadline: Instant) -> Self {
-        Self { symbols, deadline, table: FrameTable::default() }
+    pub(crate) fn new(symbols: SymbolStore, deadline: Instant) -> Self {
+        Self { symbols, deadline }
     }
 
-    /// The frames of all locations of a dictionary; blocks while symbol tables are read or made.
-    pub(crate) fn name(&mut self, dictionary: &Dictionary) -> NamedLocations {
-        let mut objects = self.symbolize(dictionary);
-        let mut naming = Naming::new(dictionary, &mut self.table);
-        let mut named = NamedLocations::default();
-        for location in &dictionary.locations {
-            match location {
-                Location::Lines { mapping_file, frame_type, lines } => {
-                    let (binary, frame_type) = (naming.text(*mapping_file), naming.text(*frame_type));
-                    named.push(lines.iter().map(|line| naming.sent_line(*line, binary, frame_type)));
-                }
-                Location::Address { mapping, address, frame_type } => {
-                    let frame_type = naming.text(*frame_type);
-                    let Some(object) = objects.get_mut(*mapping as usize) else {
-                        named.push([]);
-                        continue;
-                    };
-                    let symbolized = object.symbolized.get(object.next).cloned();
-                    object.next += 1;
-                    match symbolized.unwrap_or(Err(Reason::NoBuildId)) {
-                        Ok(frames) => {
-                            named.push(frames.iter().map(|frame| naming.found_line(object, frame, frame_type)));
-                        }
-                        Err(reason) => named.push([naming.unnamed_line(object, *address, frame_type, reason)]),
-                    }
-                }
-            }
-        }
-        named
+    /// What must be asked so that these locations of a dictionary have names; `None`: they have.
+    pub(crate) fn questions(&self, definitions: &Definitions, wanted: &[u32]) -> Option<Vec<Question>> {
+        definitions.questions(wanted, self.symbols.changes())
     }
 
-    /// What the symbol store says of the addresses of each mapping: one question for each.
-    fn symbolize<'d>(&self, dictionary: &'d Dictionary) -> Vec<Object<'d>> {
-        let mut addresses: Vec<Vec<symbol_store::Address>> = vec![Vec::new(); dictionary.mappings.len()];
-        for location in &dictionary.locations {
-            if let Location::Address { mapping, address, .. } = location
-                && let Some(addresses) = addresses.get_mut(*mapping as usize)
-            {
-                addresses.push(match *address {
-                    Address::Virtual(address) => symbol_store::Address::Virtual(address),
-                    Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
-                });
-            }
-        }
-        let mut objects: Vec<Object<'d>> =
-            (0..).zip(&addresses).map(|(mapping, _)| Object::new(dictionary.mapping(mapping))).collect();
+    /// Asks; blocks while symbol tables are read or made.
+    pub(crate) fn ask(&self, questions: Vec<Question>) -> Vec<Told> {
+        // Before what is told: what comes meanwhile is asked for again.
+        let changes = self.symbols.changes();
         // Without addresses and without waiting first: so all tables that are missing are made at once, and the time until
         // the deadline is not spent on the first of them alone.
-        for (object, _) in objects.iter().zip(&addresses).filter(|(_, addresses)| !addresses.is_empty()) {
-            let _none_asked: Vec<Symbolized> = self.symbols.symbolize(&object.key(), &[], Duration::ZERO);
+        for question in &questions {
+            let _none_asked: Vec<Symbolized> = self.symbols.symbolize(&question.key(), &[], Duration::ZERO);
         }
-        for (object, addresses) in objects.iter_mut().zip(&addresses).filter(|(_, addresses)| !addresses.is_empty()) {
-            let wait = self.deadline.saturating_duration_since(Instant::now());
-            object.symbolized = self.symbols.symbolize(&object.key(), addresses, wait);
-        }
-        objects
-    }
-}
-
-/// A mapping whose addresses are named.
-struct Object<'a> {
-    build_id: Option<&'a BuildId>,
-    file: &'a str,
-    /// Of its addresses, in the order of the locations.
-    symbolized: Vec<Symbolized>,
-    /// The first that was not looked at yet.
-    next: usize,
-    /// Lines by the function, the file and the frame type, the first two by where their texts are: what is symbolized stays
-    /// there, and shares them.
-    found: HashMap<(*const u8, *const u8, u32), NamedLine, RandomState>,
-    /// Id of the file's name in the table.
-    binary: Option<u32>,
-    /// The last reason of an address, and its index.
-    unnamed: Option<(Reason, u32)>,
-}
-
-impl<'a> Object<'a> {
-    fn new((identity, file): (&'a MappingIdentity, &'a str)) -> Self {
-        let (symbolized, found, binary, unnamed) = (Vec::new(), HashMap::default(), None, None);
-        Self { build_id: build_id(identity), file, symbolized, next: 0, found, binary, unnamed }
-    }
-
-    fn key(&self) -> ObjectKey<'a> {
-        ObjectKey { build_id: self.build_id, file: self.file }
-    }
-
-    /// As build IDs are displayed, or "".
-    fn build_id(&self) -> String {
-        self.build_id.map(BuildId::to_string).unwrap_or_default()
-    }
-}
-
-/// One dictionary being named.
-struct Naming<'a> {
-    dictionary: &'a Dictionary,
-    table: &'a mut FrameTable,
-    /// The ids in the table of the dictionary's texts, where they are known.
-    texts: Vec<Option<u32>>,
-    name: String,
-}
-
-impl<'a> Naming<'a> {
-    fn new(dictionary: &'a Dictionary, table: &'a mut FrameTable) -> Self {
-        let texts = vec![None; dictionary.strings.len() as usize];
-        Self { dictionary, table, texts, name: String::new() }
-    }
-
-    /// The id in the table of a text of the dictionary.
-    fn text(&mut self, id: u32) -> u32 {
-        match self.texts.get(id as usize) {
-            Some(&Some(known)) => known,
-            _ => {
-                let known = self.table.strings.intern(self.dictionary.strings.get(id));
-                if let Some(place) = self.texts.get_mut(id as usize) {
-                    *place = Some(known);
-                }
-                known
-            }
-        }
-    }
-
-    fn binary(&mut self, object: &mut Object<'_>) -> u32 {
-        *object.binary.get_or_insert_with(|| self.table.strings.intern(object.file))
-    }
-
-    /// A line as the sender gave it.
-    fn sent_line(&mut self, line: Line, binary: u32, frame_type: u32) -> NamedLine {
-        let function = self.dictionary.functions.get_index(line.function as usize).copied().unwrap_or_default();
-        let [mut name, system_name, file] =
-            [function.name, function.system_name, function.file].map(|id| self.text(id));
-        let mut unnamed = None;
-        // "" has the id 0.
-        if name == 0 {
-            name = system_name;
-        }
-        if name == 0 {
-            name = self.table.strings.intern(NAMELESS);
-            let text = "the sender gave no name for this function".to_owned();
-            let binary = self.table.text(binary).to_owned();
-            let why = Unnamed { code: "no_name_sent", text, binary, build_id: String::new() };
-            unnamed = Some(self.table.intern_unnamed(why));
-        }
-        let frame = self.table.intern(FrameKey { name, file, binary, frame_type }, function.start_line, unnamed);
-        NamedLine { frame, line: line.line, column: line.column, system_name }
-    }
-
-    /// A frame that the symbol store found.
-    fn found_line(&mut self, object: &mut Object<'_>, found: &Found, frame_type: u32) -> NamedLine {
-        let place = (found.function.as_ptr(), found.file.as_ptr(), frame_type);
-        if let Some(known) = object.found.get(&place) {
-            return NamedLine { line: i64::from(found.line), ..*known };
-        }
-        let binary = self.binary(object);
-        let strings = &mut self.table.strings;
-        let [name, file, system_name] =
-            [&found.function, &found.file, &found.system_name].map(|text| strings.intern(text));
-        let key = FrameKey { name, file, binary, frame_type };
-        let frame = self.table.intern(key, i64::from(found.start_line), None);
-        let line = NamedLine { frame, line: i64::from(found.line), column: 0, system_name };
-        object.found.insert(place, line);
-        line
-    }
-
-    /// An address without a name keeps its weight under `binary+0xaddress`.
-    fn unnamed_line(
-        &mut self,
-        object: &mut Object<'_>,
-        address: Address,
-        frame_type: u32,
-        reason: Reason,
-    ) -> NamedLine {
-        self.name.clear();
-        match object.file.rsplit('/').next() {
-            Some(base) if !base.is_empty() => self.name.push_str(base),
-            _ if object.build_id.is_some() => self.name.push_str(&object.build_id()),
-            _ => self.name.push_str(NAMELESS),
-        }
-        let (Address::Virtual(number) | Address::FileOffset(number)) = address;
-        // Writing to a String cannot fail.
-        let _infallible = write!(self.name, "+{number:#x}");
-        let unnamed = match &object.unnamed {
-            Some((known, unnamed)) if *known == reason => *unnamed,
-            _ => {
-                let (code, text) = (reason.code(), reason.to_string());
-                let why = Unnamed { code, text, binary: object.file.to_owned(), build_id: object.build_id() };
-                let unnamed = self.table.intern_unnamed(why);
-                object.unnamed = Some((reason, unnamed));
-                unnamed
-            }
+        let wait = || self.deadline.saturating_duration_since(Instant::now());
+        let ask = |question: Question| {
+            let source = self.symbols.table_number(&question.key(), wait());
+            let holds = question.known.as_ref() == Some(&source);
+            let symbolized =
+                if holds { Vec::new() } else { self.symbols.symbolize(&question.key(), &question.addresses, wait()) };
+            let locations = if holds { Vec::new() } else { question.locations };
+            let now = Mapping { source, changes, asked: Instant::now() };
+            Told { mapping: question.mapping, locations, symbolized, now }
         };
-        let binary = self.binary(object);
-        let name = self.table.strings.intern(&self.name);
-        let frame = self.table.intern(FrameKey { name, file: 0, binary, frame_type }, 0, Some(unnamed));
-        NamedLine { frame, line: 0, column: 0, system_name: 0 }
+        questions.into_iter().map(ask).collect()
     }
+}
+
+impl Definitions {
+    /// A dictionary none of whose locations has a name yet.
+    pub(crate) fn new(dictionary: Dictionary) -> Self {
+        let mut definitions = Self { dictionary, ..Self::default() };
+        definitions.grew();
+        definitions
+    }
+
+    pub(crate) fn dictionary(&self) -> &Dictionary {
+        &self.dictionary
+    }
+
+    /// Adds locations of another dictionary, which come behind those that are here.
+    pub(crate) fn extend(&mut self, from: &Dictionary) {
+        let mut importer = proto::Importer::new(from);
+        for location in (0..).take(from.locations.len()) {
+            importer.location(&mut self.dictionary, location);
+        }
+        self.grew();
+    }
+
+    fn grew(&mut self) {
+        self.spans.resize(self.dictionary.locations.len(), UNNAMED);
+        self.texts.resize(self.dictionary.strings.len() as usize, UNKNOWN);
+        self.mappings.resize_with(self.dictionary.mappings.len(), || None);
+    }
+
+    /// How many locations there are.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.spans.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The lines of a location that has a name, innermost first.
+    pub(crate) fn lines(&self, location: u32) -> &[KeptLine] {
+        let Some(&Span { start, count }) = self.spans.get(location as usize) else { return &[] };
+        self.lines.get(start as usize..).and_then(|lines| lines.get(..count as usize)).unwrap_or_default()
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.dictionary.memory_bytes()
+            + self.spans.capacity() * size_of::<Span>()
+            + self.lines.capacity() * size_of::<KeptLine>()
+            + self.texts.capacity() * size_of::<u32>()
+            + self.mappings.capacity() * size_of::<Option<Mapping>>()
+    }
+
+    /// Whether a location has a name.
+    pub(crate) fn is_named(&self, location: u32) -> bool {
+        self.spans.get(location as usize).is_some_and(|span| span.start != UNKNOWN)
+    }
+
+    fn is_fresh(&self, mapping: u32, changes: u64) -> bool {
+        self.mappings.get(mapping as usize).and_then(Option::as_ref).is_some_and(|mapping| {
+            let is_settled = mapping.source != Err(Reason::Converting);
+            is_settled && mapping.changes == changes && mapping.asked.elapsed() < FRESH
+        })
+    }
+
+    fn questions(&self, wanted: &[u32], changes: u64) -> Option<Vec<Question>> {
+        let mut all_named = true;
+        let mut fresh: Vec<Option<bool>> = vec![None; self.mappings.len()];
+        let mut by_mapping: HashMap<u32, Question, RandomState> = HashMap::default();
+        for &wanted in wanted {
+            let is_named = self.is_named(wanted);
+            all_named &= is_named;
+            let Some(Location::Address { mapping, address, .. }) = self.location(wanted) else { continue };
+            let Some(fresh) = fresh.get_mut(*mapping as usize) else { continue };
+            if is_named && *fresh.get_or_insert_with(|| self.is_fresh(*mapping, changes)) {
+                continue;
+            }
+            let question = by_mapping.entry(*mapping).or_insert_with(|| self.question(*mapping));
+            question.locations.push(wanted);
+            question.addresses.push(match *address {
+                Address::Virtual(address) => symbol_store::Address::Virtual(address),
+                Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
+            });
+            if !is_named {
+                question.known = None;
+            }
+        }
+        let mut questions: Vec<Question> = by_mapping.into_values().collect();
+        questions.sort_unstable_by_key(|question| question.mapping);
+        (!all_named || !questions.is_empty()).then_some(questions)
+    }
+
+    fn question(&self, mapping: u32) -> Question {
+        let (identity, file) = self.dictionary.mapping(mapping);
+        let known = self.mappings.get(mapping as usize).and_then(Option::as_ref).map(|known| known.source.clone());
+        let (build_id, file) = (build_id(identity).cloned(), file.to_owned());
+        Question { mapping, build_id, file, locations: Vec::new(), addresses: Vec::new(), known }
+    }
+
+    fn location(&self, location: u32) -> Option<&Location> {
+        ((location as usize) < self.dictionary.locations.len()).then(|| &self.dictionary.locations[location as usize])
+    }
+
+    /// Names what was told, and all that needs no telling.
+    pub(crate) fn take(&mut self, wanted: &[u32], told: Vec<Told>, table: &mut FrameTable) {
+        for Told { mapping, locations, symbolized, now } in told {
+            let Some(known) = self.mappings.get_mut(mapping as usize) else { continue };
+            let changed = known.as_ref().is_some_and(|known| known.source != now.source);
+            *known = Some(now);
+            if changed {
+                self.forget(mapping);
+            }
+            let (identity, file) = self.dictionary.mapping(mapping);
+            let mut object = Object::new(build_id(identity), file);
+            let mut naming = Naming::new(&self.dictionary, &mut self.texts, table);
+            for (location, symbolized) in locations.into_iter().zip(symbolized) {
+                let Some(place) = self.spans.get_mut(location as usize) else { continue };
+                let start = self.lines.len();
+                naming.address(&mut object, location, symbolized, &mut self.lines);
+                *place = span(start, self.lines.len());
+            }
+        }
+        let mut naming = Naming::new(&self.dictionary, &mut self.texts, table);
+        for &wanted in wanted {
+            let Some(place) = self.spans.get_mut(wanted as usize).filter(|span| span.start == UNKNOWN) else {
+                continue;
+            };
+            let start = self.lines.len();
+            if naming.sent(wanted, &mut self.lines) {
+                *place = span(start, self.lines.len());
+            }
+        }
+    }
+
+    /// Takes the names of all addresses of a mapping: they are another table's.
+    fn forget(&mut self, forgotten: u32) {
+        for (span, location) in self.spans.iter_mut().zip(&self.dictionary.locations) {
+            if matches!(location, Location::Address { mapping, .. } if *mapping == forgotten) {
+                *span = UNNAMED;
+            }
+        }
+    }
+}
+
+fn span(start: usize, end: usize) -> Span {
+    let number = |place: usize| u32::try_from(place).unwrap_or(UNKNOWN);
+    Span { start: number(start), count: number(end - start) }
 }
 
 /// The build ID of a mapping that has one.

@@ -12,12 +12,13 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::IndexSet;
 use prost::Message as _;
-use proto::{Address, Answer, BuildId, Location as Stored, build_id};
+use proto::{Address, BuildId, Location as Stored, build_id};
 
 use crate::query::error::QueryError;
 use crate::query::flamegraph::Summary;
-use crate::query::frame::{FrameTable, NamedLine, NamedLocations};
+use crate::query::frame::{FrameTable, Frames, NamedLine};
 use crate::query::namer::build_id as build_id_of;
+use crate::query::names::NamedAnswer;
 use crate::query::pprof_message::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::stack_tree::LocationKeys;
@@ -55,20 +56,18 @@ struct MappingKey {
 
 impl Locations {
     /// The key of each location: itself.
-    pub(crate) fn keys(&mut self, answer: &Answer, named: &NamedLocations, table: &FrameTable) -> LocationKeys {
+    pub(crate) fn keys(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
         let mut keys = LocationKeys::default();
-        let dictionary = &answer.dictionary;
-        for (i, location) in (0..).zip(&dictionary.locations) {
-            let mut lines = named.lines(i);
+        for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
+            let mut lines = answer.locations.lines(i);
             let (mapping, address) = match location {
                 Stored::Lines { mapping_file, .. } => {
                     let file = dictionary.strings.get(*mapping_file).to_owned();
                     (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
                 }
                 Stored::Address { mapping, address, .. } => {
-                    let unnamed = |line: &NamedLine| {
-                        table.frames.get(line.frame as usize).is_some_and(|frame| frame.unnamed.is_some())
-                    };
+                    let unnamed =
+                        |line: &NamedLine| frames.get(line.frame).is_some_and(|frame| frame.unnamed.is_some());
                     if lines.first().is_some_and(unnamed) {
                         lines = &[];
                     }
@@ -92,7 +91,7 @@ impl Locations {
     /// The order of two locations by what they say.
     pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
         let line = |line: &NamedLine| {
-            let texts = table.frames.get(line.frame as usize).map(|frame| table.texts(frame.key));
+            let texts = table.key(line.frame).map(|key| table.texts(key));
             (texts, line.line, line.column, table.text(line.system_name))
         };
         let (Some(a), Some(b)) = (self.locations.get_index(a as usize), self.locations.get_index(b as usize)) else {
@@ -120,10 +119,10 @@ fn plain_build_id(id: &BuildId) -> String {
 pub(crate) fn write(
     tree: &PrunedTree,
     locations: &Locations,
-    table: &FrameTable,
+    frames: Frames<'_>,
     summary: &Summary,
 ) -> Result<Vec<u8>, QueryError> {
-    let mut writer = Writer { locations, table, ids: Ids::default(), profile: Profile::default() };
+    let mut writer = Writer { locations, frames, ids: Ids::default(), profile: Profile::default() };
     writer.string("");
     writer.header(summary);
     let mut id_of_node: Vec<u64> = Vec::with_capacity(tree.nodes.len());
@@ -181,7 +180,7 @@ struct Ids {
 
 struct Writer<'a> {
     locations: &'a Locations,
-    table: &'a FrameTable,
+    frames: Frames<'a>,
     ids: Ids,
     profile: Profile,
 }
@@ -254,8 +253,8 @@ impl Writer<'_> {
         if let Some(&id) = self.ids.functions.get(&key) {
             return id;
         }
-        let table = self.table;
-        let Some(frame) = table.frames.get(line.frame as usize) else { return 0 };
+        let table = self.frames.table;
+        let Some(frame) = self.frames.get(line.frame) else { return 0 };
         let function = Function {
             id: self.next_function(),
             name: self.string(table.text(frame.key.name)),
@@ -290,8 +289,7 @@ impl Writer<'_> {
             }
         };
         let named = !location.lines.is_empty();
-        let has_file =
-            |line: &NamedLine| self.table.frames.get(line.frame as usize).is_some_and(|frame| frame.key.file != 0);
+        let has_file = |line: &NamedLine| self.frames.table.key(line.frame).is_some_and(|key| key.file != 0);
         let has_files = named && location.lines.iter().all(has_file);
         let has_numbers = named && location.lines.iter().all(|line| line.line != 0);
         // Ids count from 1 in the order of the mappings.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::{Missing, Operation};
-use proto::{Answer, Fold, LabelSet, Matcher, ProfileType, Selection, StackDetail, TenantId, Window, limits};
+use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, TenantId, Window, limits};
 use symbol_store::SymbolStore;
 use tokio::sync::Semaphore;
 
@@ -16,7 +16,7 @@ use crate::query::evaluate::{Evaluation, Value};
 use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::fold::Folding;
 use crate::query::missing;
-use crate::query::namer::Namer;
+use crate::query::names::Shelf;
 use crate::query::parse::parse;
 use crate::query::plan::plan;
 use crate::query::resolve::{Resolved, Want, resolve};
@@ -30,6 +30,7 @@ use crate::query::window::{self, Series, Steps};
 pub struct Reader {
     pub(crate) nodes: Nodes,
     pub(crate) symbols: SymbolStore,
+    pub(crate) shelf: Shelf,
     pub(crate) at_once: Arc<Semaphore>,
 }
 
@@ -55,7 +56,8 @@ impl Reader {
     /// A reader over these shards and symbols.
     #[must_use]
     pub fn new(nodes: Nodes, symbols: SymbolStore) -> Self {
-        Self { nodes, symbols, at_once: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)) }
+        let at_once = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
+        Self { nodes, symbols, shelf: Shelf::default(), at_once }
     }
 
     /// Evaluates a query at each of the steps, and writes what it is.
@@ -127,19 +129,21 @@ impl Reader {
                 fold,
                 group_by: shard_labels.clone(),
                 group_by_series: matches!(this.group, Group::Series(_)),
-                stacks: detail(&stacks),
+                stacks: stacks.detail(),
+                locations: LocationSets::default(),
             };
-            let answers = run.shards(self.nodes.select(&selection)).await?;
-            loaded.missing.extend(missing::of(&answers));
-            let (query, windows, symbols) = (Arc::clone(query), Arc::clone(&windows), self.symbols.clone());
-            let (attributes, deadline, room_left) = (attributes.clone(), run.symbols_deadline(), *room);
+            let selected = self.select(&selection, &this.selector.stack_matchers, run).await?;
+            loaded.missing.extend(missing::of(selected.plain()));
+            let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
+            let (attributes, room_left, shelf) = (attributes.clone(), *room, self.shelf.clone());
             let folded = run.blocking(move |cancelled, timings| {
                 let Some(leaf) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
                 let folding = Folding { group: &leaf.group, stacks, attributes };
-                let answers: Vec<Answer> = answers;
-                let namer = &mut Namer::new(&symbols, deadline);
-                let folded = timings.measure("fold", || folding.fold(&answers, &selection.fold, namer, cancelled))?;
+                let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
+                shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
+                let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
+                drop(named);
                 timings.measure("windows", || window::evaluate(&folded, leaf, &windows, room_left, cancelled))
             });
             let folded = folded.await?;
@@ -154,17 +158,6 @@ impl Reader {
 fn group_labels(group: &Group) -> &[String] {
     let (Group::Series(labels) | Group::By(labels)) = group;
     labels
-}
-
-/// What of the stacks must be told.
-pub(crate) fn detail(stacks: &StackGrouping<'_>) -> StackDetail {
-    if stacks.needs_whole_stacks() {
-        StackDetail::Full
-    } else if stacks.is_empty() {
-        StackDetail::None
-    } else {
-        StackDetail::Leaf
-    }
 }
 
 /// Of the labels that shards group by, those that no series has.

@@ -1,9 +1,12 @@
-//! A selector, sorted by who can answer each matcher: shards, or the router once frames have names.
+//! A selector, sorted by who can answer each matcher: shards, or, once the router has given frames names, shards too.
+
+use std::sync::Arc;
 
 use promql_parser::label::{MatchOp, Matcher as ParsedMatcher};
 use promql_parser::parser::VectorSelector;
 use proto::Matcher;
 use proto::label::PROFILE_TYPE_LABEL;
+use proto::location_sets::STACK_FILTERS_MAX;
 use proto::selection::Operation;
 
 use crate::query::error::QueryError;
@@ -18,7 +21,7 @@ pub(crate) struct Selector {
     /// Labels and sample attributes.
     pub(crate) matchers: Vec<Matcher>,
     /// What looks into stacks.
-    pub(crate) stack_matchers: Vec<StackMatcher>,
+    pub(crate) stack_matchers: Arc<[StackMatcher]>,
 }
 
 impl Selector {
@@ -32,18 +35,23 @@ impl Selector {
             });
         }
         let names = parsed.name.iter().cloned().collect();
-        let mut selector = Self { names, matchers: Vec::new(), stack_matchers: Vec::new() };
+        let mut selector = Self { names, matchers: Vec::new(), stack_matchers: Arc::default() };
+        let mut stack_matchers = Vec::new();
         for matcher in &parsed.matchers.matchers {
-            selector.add(matcher)?;
+            selector.add(matcher, &mut stack_matchers)?;
         }
+        if stack_matchers.len() > STACK_FILTERS_MAX {
+            return Err(QueryError::TooComplex { what: "matchers on labels of stacks", max: STACK_FILTERS_MAX });
+        }
+        selector.stack_matchers = stack_matchers.into();
         Ok(selector)
     }
 
-    fn add(&mut self, parsed: &ParsedMatcher) -> Result<(), QueryError> {
+    fn add(&mut self, parsed: &ParsedMatcher, stack_matchers: &mut Vec<StackMatcher>) -> Result<(), QueryError> {
         if parsed.name == NAME_LABEL && matches!(parsed.op, MatchOp::Equal) {
             self.names.push(parsed.value.clone());
         } else if let Some(label) = StackLabel::named(&parsed.name) {
-            self.stack_matchers.push(StackMatcher::new(label, &parsed.op, &parsed.value)?);
+            stack_matchers.push(StackMatcher::new(label, &parsed.op, &parsed.value)?);
         } else {
             // A metric's name is its profile type's full id.
             let name = if parsed.name == NAME_LABEL { PROFILE_TYPE_LABEL } else { parsed.name.as_str() };

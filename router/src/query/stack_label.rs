@@ -5,6 +5,7 @@
 //! A stack without frames has the value "".
 
 use promql_parser::label::MatchOp;
+pub(crate) use proto::FramePlace as Place;
 use regex::{Regex, RegexBuilder};
 
 use crate::query::error::QueryError;
@@ -15,13 +16,6 @@ use crate::query::limits::REGEX_BYTES_MAX;
 pub(crate) struct StackLabel {
     pub(crate) place: Place,
     pub(crate) part: Part,
-}
-
-/// Which frames of a stack a label looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Place {
-    Leaf,
-    Any,
 }
 
 /// What of a frame a label tells.

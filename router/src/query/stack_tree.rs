@@ -123,7 +123,7 @@ impl StackTreeBuilder {
         Self { nodes, own: totals, places, far: HashMap::default() }
     }
 
-    /// Adds the stacks of an answer whose nodes pass; `None`: all do.
+    /// Adds the stacks of an answer.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
@@ -131,7 +131,6 @@ impl StackTreeBuilder {
         &mut self,
         answer: &Answer,
         keys: &LocationKeys,
-        passes: Option<&[bool]>,
         cancelled: &Cancelled,
     ) -> Result<(), QueryError> {
         let mut places = std::mem::take(&mut self.places);
@@ -150,9 +149,7 @@ impl StackTreeBuilder {
         self.own.resize(self.nodes.len(), 0);
         for cell in &answer.cells {
             let node = cell.node as usize;
-            if passes.is_none_or(|passes| passes.get(node).copied().unwrap_or(false))
-                && let Some(own) = places.get(node).and_then(|&place| self.own.get_mut(place as usize))
-            {
+            if let Some(own) = places.get(node).and_then(|&place| self.own.get_mut(place as usize)) {
                 *own += cell.sum;
             }
         }

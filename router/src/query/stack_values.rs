@@ -1,13 +1,13 @@
-//! What labels that look into stacks say of the nodes of one answer: which nodes pass the matchers, and under which values
-//! of the grouped labels a node's stack counts.
+//! What labels that look into stacks say of frames: which pass a matcher, and under which values of the grouped labels a stack
+//! counts.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use proto::Answer;
+use proto::{Answer, StackDetail};
 
-use crate::query::frame::{FrameTable, NamedLine, NamedLocations};
+use crate::query::frame::{FrameTable, KeptLine, NamedLine, NamedLocations};
 use crate::query::stack_label::{Part, Place, StackLabel, StackMatcher};
 
 /// What a frame says of one part: the id of a text of the table, or a line's number. 0 is "" in either.
@@ -62,8 +62,6 @@ pub(crate) struct StackGrouping<'a> {
 /// What the nodes of one answer say.
 #[derive(Debug)]
 pub(crate) struct NodeValues {
-    /// Whether stacks that end at a node pass all matchers; `None`: all do.
-    passes: Option<Vec<bool>>,
     /// The combination of `leaf_*` values of each node.
     pub(crate) leaf: Vec<u32>,
     /// The combinations of `stack_*` values of each location's frames, each once: location i has those from
@@ -75,11 +73,6 @@ pub(crate) struct NodeValues {
 }
 
 impl NodeValues {
-    /// Whether stacks that end at a node pass all matchers.
-    pub(crate) fn passes(&self, node: u32) -> bool {
-        self.passes.as_ref().is_none_or(|passes| passes.get(node as usize).copied().unwrap_or(false))
-    }
-
     /// The combinations of `stack_*` values that a location's frames have.
     pub(crate) fn any(&self, location: u32) -> &[u32] {
         let i = location as usize;
@@ -95,14 +88,15 @@ impl<'a> StackGrouping<'a> {
         Self { matchers, leaf_labels: of(Place::Leaf).collect(), any_labels: of(Place::Any).collect() }
     }
 
-    /// Whether nothing of it looks into stacks.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.matchers.is_empty() && self.leaf_labels.is_empty() && self.any_labels.is_empty()
-    }
-
-    /// Whether it looks at more than leaves.
-    pub(crate) fn needs_whole_stacks(&self) -> bool {
-        !self.any_labels.is_empty() || self.matchers.iter().any(|matcher| matcher.label.place == Place::Any)
+    /// What of the stacks must be told: which of them pass, shards decide.
+    pub(crate) fn detail(&self) -> StackDetail {
+        if !self.any_labels.is_empty() {
+            StackDetail::Full
+        } else if !self.leaf_labels.is_empty() {
+            StackDetail::Leaf
+        } else {
+            StackDetail::None
+        }
     }
 
     /// What the nodes of an answer say.
@@ -124,7 +118,6 @@ impl<'a> StackGrouping<'a> {
         let leaf_of_location: Vec<u32> = locations.clone().map(|location| leaf_of(named.lines(location))).collect();
         let leaf_of_empty = leaf_of(&[]);
         let mut out = NodeValues {
-            passes: self.passes(answer, named, table),
             leaf: Vec::with_capacity(answer.nodes.len()),
             any_ends: Vec::new(),
             any: Vec::new(),
@@ -160,53 +153,50 @@ impl<'a> StackGrouping<'a> {
         };
         if self.matchers.iter().any(left_out) { None } else { Some(any.intern(&values)) }
     }
+}
 
-    /// Whether stacks that end at each node pass all matchers; `None`: there are no matchers.
-    pub(crate) fn passes(&self, answer: &Answer, named: &NamedLocations, table: &FrameTable) -> Option<Vec<bool>> {
-        let mut passes = (!self.matchers.is_empty()).then(|| vec![true; answer.nodes.len()])?;
-        for matcher in self.matchers {
-            let part = matcher.label.part;
-            let leaf_only = matcher.label.place == Place::Leaf;
-            // Many locations have the same value.
-            let mut known: HashMap<PartValue, bool, RandomState> = HashMap::default();
-            let mut names = |line: Option<&NamedLine>| {
-                let value = value(part, line, table);
-                *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
-            };
-            let location_named: Vec<bool> = (0..named.len())
-                .map(|location| {
-                    let lines = named.lines(location);
-                    if leaf_only { names(lines.first()) } else { lines.iter().any(|line| names(Some(line))) }
-                })
-                .collect();
-            // Parents stand before their children.
-            let mut named_above = vec![false; answer.nodes.len()];
-            for (i, node) in answer.nodes.iter().enumerate() {
-                let here = location_named.get(node.location as usize).copied().unwrap_or(false);
-                let above = !leaf_only && named_above.get(node.parent as usize).copied().unwrap_or(false);
-                // The root is the stack without frames, which has the value "", and no frame of any other stack.
-                let named_here = if i == 0 { names(None) } else { here || above };
-                if let Some(passes) = passes.get_mut(i) {
-                    *passes &= named_here != matcher.negated;
-                }
-                if let Some(place) = named_above.get_mut(i) {
-                    *place = i > 0 && named_here;
-                }
-            }
+/// A matcher that is asked of many frames: many have the same value.
+#[derive(Debug)]
+pub(crate) struct FrameTest<'a> {
+    matcher: &'a StackMatcher,
+    table: &'a FrameTable,
+    known: HashMap<PartValue, bool, RandomState>,
+}
+
+impl StackMatcher {
+    /// The matcher for frames of a table.
+    pub(crate) fn test<'a>(&'a self, table: &'a FrameTable) -> FrameTest<'a> {
+        FrameTest { matcher: self, table, known: HashMap::default() }
+    }
+}
+
+impl FrameTest<'_> {
+    /// Whether a frame's value is what the matcher names, be that wanted or not; none has the value "".
+    pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
+        let Self { matcher, table, known } = self;
+        let part = matcher.label.part;
+        let value = value(part, line, table);
+        *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
+    }
+
+    /// Whether that is so of a location, innermost first: of its innermost frame, or of any, as the matcher says.
+    pub(crate) fn holds_of(&mut self, lines: &[KeptLine]) -> bool {
+        match self.matcher.label.place {
+            Place::Leaf => self.holds(lines.first().map(|line| &line.line)),
+            Place::Any => lines.iter().any(|line| self.holds(Some(&line.line))),
         }
-        Some(passes)
     }
 }
 
 /// What a frame says of one part; 0 where there is no frame.
 fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> PartValue {
     let Some(line) = line else { return 0 };
-    let Some(frame) = table.frames.get(line.frame as usize) else { return 0 };
+    let Some(key) = table.key(line.frame) else { return 0 };
     match part {
-        Part::Function => i64::from(frame.key.name),
-        Part::File => i64::from(frame.key.file),
-        Part::Binary => i64::from(frame.key.binary),
-        Part::FrameType => i64::from(frame.key.frame_type),
+        Part::Function => i64::from(key.name),
+        Part::File => i64::from(key.file),
+        Part::Binary => i64::from(key.binary),
+        Part::FrameType => i64::from(key.frame_type),
         // What is unknown is 0, and nothing else is meant by what is below.
         Part::Line => line.line.max(0),
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 
-use crate::query::frame::{FrameTable, Unnamed};
+use crate::query::frame::{Frames, Unnamed};
 use crate::query::stack_tree::StackTree;
 
 /// See the module. Frames are counted once, wherever they stand in the tree.
@@ -67,8 +67,9 @@ impl Ways {
 
 impl Symbolization {
     /// Of a tree whose keys are frames, before it is pruned.
-    pub(crate) fn of(tree: &StackTree, table: &FrameTable) -> Self {
-        let mut seen = vec![false; table.frames.len()];
+    pub(crate) fn of(tree: &StackTree, frames: Frames<'_>) -> Self {
+        let table = frames.table;
+        let mut seen = vec![false; table.len()];
         let mut shares: Vec<(usize, i128)> = vec![(0, 0); table.unnamed.len()];
         let mut ways = Ways::new();
         let mut way_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
@@ -81,10 +82,10 @@ impl Symbolization {
                 way_of.push(NO_WAY);
                 continue;
             }
-            let frame = &table.frames[node.key as usize];
+            let unnamed = frames.get(node.key).and_then(|frame| frame.unnamed);
             let is_new = usize::from(!std::mem::replace(&mut seen[node.key as usize], true));
             out.frames += is_new;
-            let Some(why) = frame.unnamed else {
+            let Some(why) = unnamed else {
                 out.named += is_new;
                 way_of.push(above);
                 continue;

@@ -195,7 +195,9 @@ impl Store {
 /// What the engine answers; or why it has to stop. Names that were changed may be the same: then it is not looked at.
 pub(crate) fn answer(engine: &Engine, selection: &Selection, is_looked_at: bool) -> Result<Answered, String> {
     match engine.select(selection) {
-        Ok(answer) => Ok(is_looked_at.then(|| (sums_of(&answer, selection), answer.samples))),
+        Ok(answer) => {
+            Ok(is_looked_at.then(|| (sums_of(&answer, selection, &proto::Dictionary::default()), answer.samples)))
+        }
         Err(storage_engine::SelectError::Engine(error)) => Err(error.to_string()),
         Err(_refused) => Ok(None),
     }
@@ -223,6 +225,7 @@ fn selections() -> Vec<Selection> {
         group_by: group_by.iter().map(|&name| name.to_owned()).collect(),
         group_by_series: true,
         stacks,
+        locations: proto::LocationSets::default(),
     };
     let day = T0 / DAY * DAY;
     let hours: Vec<i64> = (0..30).map(|hour| day - 2 * DAY + hour * DAY / 24).collect();

@@ -62,6 +62,7 @@ fn selections(seed: u64) -> Vec<Selection> {
         group_by: vec!["thread_name".to_owned()],
         group_by_series: true,
         stacks: StackDetail::Full,
+        locations: proto::LocationSets::default(),
     };
     let mut selections = prop::collection::vec(selection(), 8).new_tree(&mut runner(seed)).unwrap().current();
     selections.insert(0, every_sample);

@@ -1,10 +1,13 @@
 //! Answers of the engine and of the model, in one form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use proto::selection::{Missing, Operation};
-use proto::{Answer, Fold, Location, Matcher, Selection, StackDetail, TenantId, Window};
+use proto::selection::{Missing, Operation, Unpassed};
+use proto::{
+    Answer, Dictionary, Fold, FramePlace, LabelSet, Location, LocationSets, Matcher, Selection, StackDetail, TenantId,
+    Window,
+};
 
 use super::samples::{T0, time};
 use super::world::Row;
@@ -12,23 +15,63 @@ use super::world::Row;
 /// (group, bucket or time, root-first stack) to sum.
 pub(crate) type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
 
-pub(crate) fn sums_of(answer: &Answer, selection: &Selection) -> Sums {
+/// A condition on stacks, by the names of their functions.
+#[derive(Clone, Debug)]
+pub(crate) struct Condition {
+    pub(crate) place: FramePlace,
+    pub(crate) is_negated: bool,
+    pub(crate) functions: Vec<String>,
+}
+
+impl Condition {
+    fn is_met(&self, row: &Row) -> bool {
+        let named = |function: &String| self.functions.contains(function);
+        let is_named = match self.place {
+            FramePlace::Leaf => row.stack.last().is_some_and(named),
+            FramePlace::Any => row.stack.iter().any(named),
+        };
+        is_named != self.is_negated
+    }
+}
+
+/// All that a stack must meet, and how many hundredths of the locations are known when it is first asked for.
+pub(crate) type Conditions = (Vec<Condition>, u32);
+
+pub(crate) fn conditions() -> impl Strategy<Value = Conditions> {
+    let functions = prop::sample::subsequence(vec!["main", "f0", "f1", "f2", "k0", "k1", "none"], 0..4);
+    let condition = (any::<bool>(), any::<bool>(), functions).prop_map(|(leaf, is_negated, functions)| Condition {
+        place: if leaf { FramePlace::Leaf } else { FramePlace::Any },
+        is_negated,
+        functions: functions.into_iter().map(str::to_owned).collect(),
+    });
+    (prop_oneof![Just(Vec::new()), prop::collection::vec(condition, 1..3)], 0..=100_u32)
+}
+
+/// The function of a location of the model.
+pub(crate) fn function_of(dictionary: &Dictionary, location: u32) -> &str {
+    let Location::Lines { lines, .. } = &dictionary.locations[location as usize] else {
+        panic!("all locations of the model have lines")
+    };
+    dictionary.strings.get(dictionary.functions[lines[0].function as usize].name)
+}
+
+/// `known`: the locations that need not be in the answer.
+pub(crate) fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
+    let count = selection.locations.known.count;
     for cell in &answer.cells {
         let mut stack = Vec::new();
         let mut node = cell.node;
         while node != 0 {
-            let Location::Lines { lines, .. } =
-                &answer.dictionary.locations[answer.nodes[node as usize].location as usize]
-            else {
-                panic!("all locations of the model have lines")
+            let location = answer.nodes[node as usize].location;
+            let function = match location.checked_sub(count) {
+                Some(own) => function_of(&answer.dictionary, own),
+                None => function_of(known, location),
             };
-            let function = answer.dictionary.functions[lines[0].function as usize];
-            stack.insert(0, answer.dictionary.strings.get(function.name).to_owned());
+            stack.insert(0, function.to_owned());
             node = answer.nodes[node as usize].parent;
         }
-        let group =
-            answer.groups[cell.group as usize].iter().map(|label| (label.name.clone(), label.value.clone())).collect();
+        let group = labels(&answer.groups[cell.group as usize]);
         let bucket = match selection.fold {
             Fold::Sum(_) => i64::from(cell.bucket),
             _ => answer.bucket_times_ns[cell.bucket as usize],
@@ -37,6 +80,25 @@ pub(crate) fn sums_of(answer: &Answer, selection: &Selection) -> Sums {
         assert!(before.is_none(), "a cell is there twice");
     }
     out
+}
+
+/// Groups and buckets, or times.
+pub(crate) type Places = BTreeSet<(BTreeMap<String, String>, i64)>;
+
+/// Where there are samples, but no stack that passes.
+pub(crate) fn unpassed_of(answer: &Answer, selection: &Selection) -> Places {
+    let place = |unpassed: &Unpassed| {
+        let bucket = match selection.fold {
+            Fold::Sum(_) => i64::from(unpassed.bucket),
+            _ => answer.bucket_times_ns[unpassed.bucket as usize],
+        };
+        (labels(&answer.groups[unpassed.group as usize]), bucket)
+    };
+    answer.unpassed.iter().map(place).collect()
+}
+
+fn labels(group: &LabelSet) -> BTreeMap<String, String> {
+    group.iter().map(|label| (label.name.clone(), label.value.clone())).collect()
 }
 
 fn attribute_or_label(row: &Row, name: &str) -> String {
@@ -60,8 +122,13 @@ pub(crate) fn may_match(row: &Row, selection: &Selection) -> bool {
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
-/// What the model answers, without times that are said to be missing.
-pub(crate) fn model_sums(rows: &[Row], selection: &Selection, missing: &[Missing]) -> Sums {
+/// What the model answers, without times that are said to be missing; and where there are samples, but no stack that passes.
+pub(crate) fn model_sums(
+    rows: &[Row],
+    selection: &Selection,
+    conditions: &[Condition],
+    missing: &[Missing],
+) -> (Sums, Places) {
     let window = selection.fold.window();
     let is_missing =
         |time: i64| missing.iter().any(|missing| missing.window.start_ns < time && time <= missing.window.end_ns);
@@ -74,7 +141,7 @@ pub(crate) fn model_sums(rows: &[Row], selection: &Selection, missing: &[Missing
         let time = last.entry(&row.labels).or_insert(row.time_ns);
         *time = row.time_ns.max(*time);
     }
-    let mut out = Sums::new();
+    let (mut out, mut unpassed, mut passed) = (Sums::new(), Places::new(), Places::new());
     for row in rows.iter().filter(in_window).filter(matches) {
         let bucket = match &selection.fold {
             Fold::Sum(edges) => {
@@ -94,9 +161,15 @@ pub(crate) fn model_sums(rows: &[Row], selection: &Selection, missing: &[Missing
             StackDetail::Leaf => vec![row.stack.last().unwrap().clone()],
             StackDetail::Full => row.stack.clone(),
         };
-        *out.entry((group, bucket, stack)).or_default() += i128::from(row.value);
+        if conditions.iter().all(|condition| condition.is_met(row)) {
+            passed.insert((group.clone(), bucket));
+            *out.entry((group, bucket, stack)).or_default() += i128::from(row.value);
+        } else {
+            unpassed.insert((group, bucket));
+        }
     }
-    out
+    unpassed.retain(|place| !passed.contains(place));
+    (out, unpassed)
 }
 
 pub(crate) fn selection() -> impl Strategy<Value = Selection> {
@@ -133,6 +206,7 @@ pub(crate) fn selection() -> impl Strategy<Value = Selection> {
                 group_by: names[usize::from(group_by)].iter().map(|&name| name.to_owned()).collect(),
                 group_by_series,
                 stacks: StackDetail::try_from(stacks).unwrap(),
+                locations: LocationSets::default(),
             }
         },
     )

@@ -37,6 +37,7 @@ fn selection(service: u8, fold: Fold, group_by: &[&str]) -> Selection {
         group_by: group_by.iter().map(|&name| name.to_owned()).collect(),
         group_by_series: false,
         stacks: StackDetail::Full,
+        locations: proto::LocationSets::default(),
     }
 }
 

@@ -14,16 +14,36 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
-use proto::{Answer, Fold, Selection, SeriesAnswer, Tier};
+use proto::{
+    Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, StackDetail, StackFilter, Tier,
+};
 use storage_engine::SelectError;
 
-use answers::{Sums, may_match, model_sums, selection, sums_of};
+use answers::{
+    Condition, Conditions, Sums, conditions, function_of, may_match, model_sums, selection, sums_of, unpassed_of,
+};
 use world::{Dropped, Row, Step, World, step};
 
 /// The answer is the model's; or it is refused, and that is right.
-fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
+fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
-    let answer = match world.engine().select(selection) {
+    let (conditions, hundredths) = conditions;
+    let known = Known::of(world, selection);
+    let asked = known.asked(selection, conditions, known.count() * hundredths / 100);
+    let (known, asked, answer) = match world.engine().select(&asked) {
+        // What it lacks is in memory now.
+        Ok(answer) if answer.lacks_locations => {
+            let lacked = asked.locations.known;
+            let known = Known::of(world, selection);
+            prop_assert!(lacked != known.numbers(), "nothing was lacking: {:?}", selection);
+            let asked = known.asked(selection, conditions, known.count());
+            let answer = world.engine().select(&asked);
+            prop_assert!(!answer.as_ref().is_ok_and(|answer| answer.lacks_locations), "{:?}", selection);
+            (known, asked, answer)
+        }
+        answer => (known, asked, answer),
+    };
+    let answer = match answer {
         Err(SelectError::LeftOut { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
             prop_assert!(window.start_ns < horizon_ns && horizon_ns <= world.horizon_ns(Tier::Raw), "{:?}", selection);
             // Nothing is refused for what other series lack.
@@ -37,11 +57,64 @@ fn check(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     for missing in &answer.missing {
         prop_assert!(missing.window.end_ns <= world.horizon_ns(Tier::Raw), "{:?}", missing);
     }
-    let read = Answer::from_wire(answer.to_wire(), &selection.fold).unwrap();
+    let read = Answer::from_wire(answer.to_wire(), &asked).unwrap();
     prop_assert_eq!((&read.missing, read.windows_read), (&answer.missing, answer.windows_read));
-    let wanted = model_sums(&world.rows, selection, &answer.missing);
-    prop_assert_eq!(sums_of(&read, selection), wanted, "{:?}", selection);
+    let (wanted, unpassed) = model_sums(&world.rows, selection, conditions, &answer.missing);
+    prop_assert_eq!(sums_of(&read, &asked, &known.dictionary), wanted, "{:?} {:?}", selection, conditions);
+    prop_assert_eq!(unpassed_of(&read, &asked), unpassed, "{:?} {:?}", selection, conditions);
+    if !conditions.is_empty() {
+        // Of what does not pass, nothing is told.
+        prop_assert!(selection.stacks != StackDetail::None || read.nodes.len() == 1);
+    }
     Ok(())
+}
+
+/// The locations that the engine has in memory.
+struct Known {
+    generation: u64,
+    dictionary: Dictionary,
+}
+
+impl Known {
+    fn of(world: &World, selection: &Selection) -> Self {
+        let page = world.engine().locations(&selection.tenant, KnownLocations::default());
+        assert_eq!((page.first, page.count as usize), (0, page.dictionary.locations.len()), "all are on one page");
+        let half = KnownLocations { generation: page.generation, count: page.count / 2 };
+        let rest = world.engine().locations(&selection.tenant, half);
+        assert_eq!((rest.generation, rest.first, rest.count), (page.generation, half.count, page.count));
+        let functions = |dictionary: &Dictionary| -> Vec<String> {
+            (0..dictionary.locations.len()).map(|one| function_of(dictionary, one as u32).to_owned()).collect()
+        };
+        assert_eq!(
+            functions(&rest.dictionary),
+            functions(&page.dictionary)[half.count as usize..],
+            "behind what is known"
+        );
+        Self { generation: page.generation, dictionary: page.dictionary }
+    }
+
+    fn count(&self) -> u32 {
+        self.dictionary.locations.len() as u32
+    }
+
+    fn numbers(&self) -> KnownLocations {
+        KnownLocations { generation: self.generation, count: self.count() }
+    }
+
+    /// The selection of who knows so many.
+    fn asked(&self, selection: &Selection, conditions: &[Condition], count: u32) -> Selection {
+        let filter = |condition: &Condition| {
+            let mut filter = StackFilter::new(condition.place, condition.is_negated, false);
+            let named = |location: &u32| {
+                condition.functions.iter().any(|name| name == function_of(&self.dictionary, *location))
+            };
+            (0..count).filter(named).for_each(|location| filter.insert(location));
+            filter
+        };
+        let known = KnownLocations { generation: self.generation, count };
+        let locations = LocationSets { known, filters: conditions.iter().map(filter).collect() };
+        Selection { locations, ..selection.clone() }
+    }
 }
 
 /// The series are the model's.
@@ -57,7 +130,7 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     prop_assert_eq!(&SeriesAnswer::from_wire(answer.to_wire()).unwrap(), &answer);
     let in_series =
         Selection { fold: Fold::Points(window), group_by_series: true, group_by: Vec::new(), ..selection.clone() };
-    let sums: Sums = model_sums(&world.rows, &in_series, &answer.missing);
+    let (sums, _): (Sums, _) = model_sums(&world.rows, &in_series, &[], &answer.missing);
     let wanted: BTreeSet<_> = sums.into_keys().map(|(group, _, _)| group).collect();
     let got: BTreeSet<BTreeMap<String, String>> =
         answer.series.iter().map(|set| set.iter().map(|l| (l.name.clone(), l.value.clone())).collect()).collect();
@@ -78,7 +151,7 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
 }
 
 /// What happens, what is asked then, and whether the head is small and labels are dropped.
-type Case = (Vec<Step>, Vec<Selection>, bool, bool);
+type Case = (Vec<Step>, Vec<(Selection, Conditions)>, bool, bool);
 
 fn run(&(ref steps, ref selections, small_head, drops): &Case) -> Result<(), TestCaseError> {
     let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
@@ -88,14 +161,14 @@ fn run(&(ref steps, ref selections, small_head, drops): &Case) -> Result<(), Tes
     }
     let verified = world.engine().verify().unwrap();
     prop_assert_eq!(&verified.described, &Vec::<String>::new());
-    for selection in selections {
-        check(&world, selection)?;
+    for (selection, conditions) in selections {
+        check(&world, selection, conditions)?;
         check_series(&world, selection)?;
     }
     // Whatever was lost by a power cut now was in the log.
     world.step(&Step::Crash);
-    for selection in selections {
-        check(&world, selection)?;
+    for (selection, conditions) in selections {
+        check(&world, selection, conditions)?;
     }
     Ok(())
 }
@@ -120,7 +193,7 @@ fn every_answer_is_the_models() {
         bytes[..8].copy_from_slice(&(seed.wrapping_add(worker)).to_le_bytes());
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         let steps = prop::collection::vec(step(), 1..25);
-        let selections = prop::collection::vec(selection(), 1..6);
+        let selections = prop::collection::vec((selection(), conditions()), 1..6);
         let case = (steps, selections, prop::bool::weighted(0.3), prop::bool::weighted(0.3));
         runner.run(&case, |case| run(&case)).map_err(|error| error.to_string())
     };

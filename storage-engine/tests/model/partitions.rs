@@ -43,6 +43,7 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
+        locations: proto::LocationSets::default(),
     };
     let answer = world.engine().select(&selection).unwrap();
     assert_eq!((answer.samples, answer.cells[0].sum, answer.missing.len()), (30, 150, 0));
@@ -61,6 +62,7 @@ fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
         group_by: Vec::new(),
         group_by_series: false,
         stacks: StackDetail::None,
+        locations: proto::LocationSets::default(),
     };
     for (after_s, head_is_empty, days) in [(8_000, true, 0), (10_000, true, 0), (2 * 86_400, true, 1)] {
         world.engine().pass_time(T0 + after_s * SECOND);
@@ -154,6 +156,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
+        locations: proto::LocationSets::default(),
     };
     for tier in Tier::ALL {
         world.expire(tier, T0 - 10 * DAY);
@@ -224,6 +227,7 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
         group_by: vec![group_by.to_owned()],
         group_by_series: false,
         stacks: StackDetail::None,
+        locations: proto::LocationSets::default(),
     };
     let loaded_before = engine.dictionary_bytes();
     let by_service = engine.select(&selection("service_name")).unwrap();

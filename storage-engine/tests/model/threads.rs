@@ -53,6 +53,7 @@ impl Shared {
             group_by: Vec::new(),
             group_by_series: true,
             stacks: StackDetail::Full,
+            locations: proto::LocationSets::default(),
         };
         self.engine.select(&selection).unwrap().cells.iter().map(|cell| cell.sum).sum()
     }

@@ -3,6 +3,7 @@
 mod catalog;
 mod flamegraphs;
 mod naive_node;
+mod names;
 mod oracle;
 mod promql;
 mod properties;
@@ -68,6 +69,10 @@ impl Server {
     }
 
     fn of_node(node: NaiveNode) -> Self {
+        Self::of(Arc::new(node))
+    }
+
+    fn of(node: Arc<NaiveNode>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let symbols = SymbolStore::open(Config {
             directory: directory.path().join("symbols"),
@@ -76,7 +81,7 @@ impl Server {
             debug_directory: directory.path().join("debug").display().to_string(),
             limits: Limits::DEFAULT,
         });
-        let reader = Reader::new(Nodes::local(Arc::new(node)), symbols.unwrap());
+        let reader = Reader::new(Nodes::local(node), symbols.unwrap());
         let routes = crate::api::read::routes(reader).layer(Extension(TenantId::default_tenant()));
         Self { routes, _symbols: directory }
     }

@@ -5,10 +5,11 @@ use std::sync::Mutex;
 
 use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
-use proto::selection::{Cell, Node as TreeNode, Operation};
+use proto::selection::{Cell, Node as TreeNode, Operation, Unpassed};
 use proto::{
-    Address, Answer, Appended, Batch, BuildId, Fold, Function, Label, LabelSet, Line, Location, MappingIdentity,
-    Matcher, Selection, SeriesAnswer, Shards, StackDetail, TenantId, Window,
+    Address, Answer, Appended, Batch, BuildId, Fold, FramePlace, Function, Importer, KnownLocations, Label, LabelSet,
+    Line, Location, LocationPage, LocationSets, MappingIdentity, Matcher, Selection, SeriesAnswer, Shards, StackDetail,
+    StackFilter, TenantId, Window,
 };
 use tonic::Status;
 
@@ -59,6 +60,13 @@ impl Sample {
         label.or_else(attribute).map_or("", |(_, value)| value)
     }
 
+    fn group(&self, selection: &Selection) -> LabelSet {
+        let mut labels: Vec<Label> =
+            if selection.group_by_series { self.label_set().iter().cloned().collect() } else { Vec::new() };
+        labels.extend(selection.group_by.iter().map(|name| Label::new(name, self.value_of(name))));
+        LabelSet::new(labels)
+    }
+
     fn matches(&self, matchers: &[Matcher]) -> bool {
         matchers.iter().all(|matcher| {
             let value = self.value_of(&matcher.name);
@@ -76,17 +84,51 @@ impl Sample {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct NaiveNode {
-    samples: Vec<Sample>,
+    pub(super) samples: Vec<Sample>,
     /// What every selection is refused with, if anything.
     pub(super) refuses: Option<tonic::Code>,
     pub(super) selections: Mutex<Vec<Selection>>,
     /// What lists say that they lack.
     pub(super) list: SeriesAnswer,
+    /// Its locations, and which numbers they have.
+    pub(super) vocabulary: Mutex<(Dictionary, u64)>,
+    /// Whether the numbers are other ones whenever somebody has asked for them.
+    pub(super) is_fickle: bool,
 }
+
+/// Locations of one page.
+const PAGE: usize = 2;
 
 impl NaiveNode {
     pub(super) fn new(samples: Vec<Sample>) -> Self {
-        Self { samples, ..Self::default() }
+        let mut dictionary = Dictionary::default();
+        for frame in samples.iter().flat_map(|sample| &sample.stack) {
+            location(&mut dictionary, frame);
+        }
+        Self { samples, vocabulary: Mutex::new((dictionary, 7)), ..Self::default() }
+    }
+
+    /// Whether a stack passes, location by location; `None` if a location is none that is known.
+    fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
+        let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
+        let numbers: Vec<u32> = stack.iter().map(|frame| location(dictionary, frame)).collect();
+        let KnownLocations { generation: known, count } = sets.known;
+        if !sets.filters.is_empty()
+            && !numbers.is_empty()
+            && (known != *generation || numbers.iter().any(|&number| number >= count))
+        {
+            return None;
+        }
+        let is_met = |filter: &StackFilter| {
+            let inside = |number: &u32| filter.iter().any(|one| one == *number);
+            let holds = match filter.place {
+                _ if numbers.is_empty() => filter.has_empty,
+                FramePlace::Leaf => numbers.first().is_some_and(inside),
+                FramePlace::Any => numbers.iter().any(inside),
+            };
+            holds != filter.is_negated
+        };
+        Some(sets.filters.iter().all(is_met))
     }
 
     fn answer(&self, selection: &Selection) -> Answer {
@@ -97,10 +139,15 @@ impl NaiveNode {
             let last = last.entry(sample.label_set()).or_insert(sample.time_ns);
             *last = sample.time_ns.max(*last);
         }
-        let mut tree = Tree::new(selection.stacks);
+        let KnownLocations { generation, count } = selection.locations.known;
+        let known = {
+            let (dictionary, now) = &*self.vocabulary.lock().unwrap();
+            if generation == *now { dictionary.clone() } else { Dictionary::default() }
+        };
+        let mut tree = Tree::new(selection.stacks, known, count);
         let (mut groups, mut times) = (Vec::new(), BTreeSet::new());
         let mut sums: BTreeMap<(usize, i64, u32), i128> = BTreeMap::new();
-        let (mut samples, mut series) = (0, BTreeSet::new());
+        let (mut samples, mut series, mut unpassed) = (0, BTreeSet::new(), BTreeSet::new());
         for sample in self.samples.iter().filter(inside).filter(|sample| sample.matches(&selection.matchers)) {
             let bucket = match &selection.fold {
                 Fold::Sum(edges) => edges.iter().position(|&edge| sample.time_ns <= edge).unwrap() as i64 - 1,
@@ -108,15 +155,23 @@ impl NaiveNode {
                 Fold::Last(_) if last[&sample.label_set()] == sample.time_ns => sample.time_ns,
                 Fold::Last(_) => continue,
             };
-            let mut labels: Vec<Label> =
-                if selection.group_by_series { sample.label_set().iter().cloned().collect() } else { Vec::new() };
-            labels.extend(selection.group_by.iter().map(|name| Label::new(name, sample.value_of(name))));
-            let group = LabelSet::new(labels);
+            let group = sample.group(selection);
             let group = groups.iter().position(|known| *known == group).unwrap_or_else(|| {
                 groups.push(group);
                 groups.len() - 1
             });
-            *sums.entry((group, bucket, tree.node(&sample.stack))).or_default() += i128::from(sample.value);
+            match self.passes(&sample.stack, &selection.locations) {
+                Some(true) => {
+                    *sums.entry((group, bucket, tree.node(&sample.stack))).or_default() += i128::from(sample.value);
+                }
+                Some(false) => {
+                    unpassed.insert((group, bucket));
+                }
+                None => {
+                    let nodes = vec![TreeNode { parent: 0, location: 0 }];
+                    return Answer { nodes, lacks_locations: true, ..Answer::default() };
+                }
+            }
             times.insert(bucket);
             samples += 1;
             series.insert(sample.label_set());
@@ -131,6 +186,10 @@ impl NaiveNode {
             sum,
         });
         let cells = cells.collect();
+        unpassed.retain(|&(group, bucket)| !sums.keys().any(|cell| (cell.0, cell.1) == (group, bucket)));
+        let unpassed =
+            unpassed.iter().map(|&(group, bucket)| Unpassed { group: group as u32, bucket: place(bucket) as u32 });
+        let unpassed = unpassed.collect();
         Answer {
             dictionary: tree.dictionary,
             groups,
@@ -139,6 +198,7 @@ impl NaiveNode {
             bucket_times_ns,
             samples,
             series: series.len() as u64,
+            unpassed,
             ..Answer::default()
         }
     }
@@ -147,13 +207,23 @@ impl NaiveNode {
 /// The tree of stacks of an answer.
 struct Tree {
     detail: StackDetail,
+    known: Dictionary,
+    count: u32,
     dictionary: Dictionary,
     nodes: Vec<TreeNode>,
 }
 
 impl Tree {
-    fn new(detail: StackDetail) -> Self {
-        Self { detail, dictionary: Dictionary::default(), nodes: vec![TreeNode { parent: 0, location: 0 }] }
+    fn new(detail: StackDetail, known: Dictionary, count: u32) -> Self {
+        let nodes = vec![TreeNode { parent: 0, location: 0 }];
+        Self { detail, known, count, dictionary: Dictionary::default(), nodes }
+    }
+
+    /// The number of what the router knows, or that of the answer's own dictionary behind those.
+    fn location(&mut self, frame: &Frame) -> u32 {
+        let here = self.known.locations.len() as u32;
+        let known = location(&mut self.known, frame);
+        if known < self.count.min(here) { known } else { self.count + location(&mut self.dictionary, frame) }
     }
 
     fn node(&mut self, stack: &[Frame]) -> u32 {
@@ -163,7 +233,7 @@ impl Tree {
             StackDetail::Full => stack,
         };
         told.iter().rev().fold(0, |parent, frame| {
-            let node = TreeNode { parent, location: location(&mut self.dictionary, frame) };
+            let node = TreeNode { parent, location: self.location(frame) };
             let known = self.nodes.iter().skip(1).position(|known| *known == node).map(|i| i + 1);
             known.unwrap_or_else(|| {
                 self.nodes.push(node);
@@ -219,6 +289,18 @@ impl Shards for NaiveNode {
         let answer = self.answer(&selection);
         self.selections.lock().unwrap().push(selection);
         Ok(answer)
+    }
+
+    async fn locations(&self, _shard: u32, _tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+        let (from, generation) = &mut *self.vocabulary.lock().unwrap();
+        let first = if known.generation == *generation { known.count } else { 0 };
+        let (mut importer, mut dictionary) = (Importer::new(from), Dictionary::default());
+        for number in (first..from.locations.len() as u32).take(PAGE) {
+            importer.location(&mut dictionary, number);
+        }
+        let page = LocationPage { generation: *generation, first, count: from.locations.len() as u32, dictionary };
+        *generation += u64::from(self.is_fickle);
+        Ok(page)
     }
 
     async fn series(

@@ -12,7 +12,7 @@ use super::random_answer::any_answer;
 use super::*;
 use crate::query::flamegraph::{FlamegraphRequest, Format, Summary, Writing};
 use crate::query::namer::Namer;
-use crate::query::parse::parse_selector;
+use crate::query::names::{Book, ShardAnswer};
 use crate::query::run::{Cancelled, Timings};
 
 /// Name, file, binary, frame type.
@@ -35,6 +35,11 @@ pub(super) fn symbols() -> (tempfile::TempDir, SymbolStore) {
         limits: Limits::DEFAULT,
     });
     (directory, symbols.unwrap())
+}
+
+/// Answers of who knew no location.
+pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
+    (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
 }
 
 /// The frames of a location, outermost first.
@@ -68,8 +73,11 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
         }
     }
     for (frame, line, why) in &told {
-        let (first, _) = table.entry(frame.clone()).or_insert((0, why.clone()));
+        let (first, reason) = table.entry(frame.clone()).or_insert((0, why.clone()));
         *first = if *line > 0 && (*first == 0 || line < first) { *line } else { *first };
+        if why.is_some() && (reason.is_none() || *why < *reason) {
+            *reason = why.clone();
+        }
     }
     told.into_iter().rev().map(|(frame, ..)| frame).collect()
 }
@@ -88,7 +96,13 @@ impl<K: Ord + Clone> Weights<K> {
         let mut out = Self { own: BTreeMap::new(), total: BTreeMap::from([(Vec::new(), 0)]) };
         for answer in answers {
             let dictionary = &answer.dictionary;
-            let frames: Vec<_> = dictionary.locations.iter().map(|l| frames_of(dictionary, l, table)).collect();
+            let used: BTreeSet<u32> = answer.nodes.iter().skip(1).map(|node| node.location).collect();
+            // What no stack has tells nothing of any frame.
+            let mut unused = Table::new();
+            let frames = (0..).zip(&dictionary.locations).map(|(i, location)| {
+                frames_of(dictionary, location, if used.contains(&i) { &mut *table } else { &mut unused })
+            });
+            let frames: Vec<_> = frames.collect();
             let mut ways: Vec<Vec<K>> = vec![Vec::new()];
             for node in answer.nodes.iter().skip(1) {
                 let below = frames[node.location as usize].iter().map(&key);
@@ -272,10 +286,10 @@ proptest! {
             let request = FlamegraphRequest { query: String::new(), window, format, nodes_max };
             let profile_type = proto::ProfileType::parse(CPU);
             let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
-            let selector = parse_selector("process_cpu").unwrap();
-            let namer = Namer::new(&symbols, Instant::now() + Duration::from_secs(1));
-            let writing = Writing { answers: answers.clone(), summary, selector, request };
-            String::from_utf8(writing.write(namer, &Cancelled::default(), &mut Timings::default()).unwrap()).unwrap()
+            let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
+            let book = Book::default();
+            let writing = Writing { named: book.name(shard_answers(&answers), &namer), summary, request };
+            String::from_utf8(writing.write(&Cancelled::default(), &mut Timings::default()).unwrap()).unwrap()
         };
         prop_assert_eq!(write(Format::Json), frames.json(&table, nodes_max));
         prop_assert_eq!(write(Format::Folded), names.folded(nodes_max.max(2)));

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use proto::selection::{Cell, Node};
-use proto::{Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, MappingIdentity, Window};
+use proto::{
+    Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, LocationPage, MappingIdentity, Window,
+};
 
 use super::oracle::symbols;
 use crate::query::flamegraph::{FlamegraphRequest, Format, Summary, Writing};
 use crate::query::namer::Namer;
-use crate::query::parse::{parse, parse_selector};
+use crate::query::names::{Book, ShardAnswer};
+use crate::query::parse::parse;
 use crate::query::run::{Cancelled, Timings};
 
 const SERVICE_FUNCTIONS: u64 = 600;
@@ -90,14 +93,20 @@ fn answer_of(services: u64) -> Answer {
 fn fastest(answer: &Answer, nodes_max: usize) -> (Duration, Timings) {
     let (_directory, symbols) = symbols();
     let window = Window { start_ns: 0, end_ns: 1 };
-    let summary = Summary { samples: 1, series: 1, shards: 1, ..Summary::of(window) };
+    let summary = || Summary { samples: 1, series: 1, shards: 1, ..Summary::of(window) };
     let request = FlamegraphRequest { query: String::new(), window, format: Format::Json, nodes_max };
-    let (answers, selector) = (vec![answer.clone()], parse_selector("process_cpu").unwrap());
-    let writing = Writing { answers, summary, selector, request };
+    // A book that knows all locations, as that of a tenant who asked before.
+    let (book, shard, known) = (Book::default(), 0, answer.dictionary.locations.len() as u32);
+    let page = LocationPage { generation: 1, first: 0, count: known, dictionary: answer.dictionary.clone() };
+    book.add(shard, &page).unwrap();
+    let answer = Answer { dictionary: Dictionary::default(), ..answer.clone() };
     let run = |_| {
+        let answers = vec![ShardAnswer { shard, known, answer: answer.clone() }];
         let (mut timings, began) = (Timings::default(), Instant::now());
-        let namer = Namer::new(&symbols, began + Duration::from_secs(1));
-        writing.write(namer, &Cancelled::default(), &mut timings).unwrap();
+        let namer = Namer::new(symbols.clone(), began + Duration::from_secs(1));
+        let named = timings.measure("name", || book.name(answers, &namer));
+        let writing = Writing { named, summary: summary(), request: request.clone() };
+        writing.write(&Cancelled::default(), &mut timings).unwrap();
         (began.elapsed(), timings)
     };
     (0..15).map(run).min_by_key(|(took, _)| *took).unwrap()

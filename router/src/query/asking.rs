@@ -1,0 +1,126 @@
+//! Asking shards for sums: which stacks are meant is said in sets of locations, and what of the stacks is not known yet is asked for.
+
+use std::sync::Arc;
+
+use proto::{Answer, LocationSets, Selection, StackDetail};
+
+use crate::query::error::QueryError;
+use crate::query::limits::NAMING_ROUNDS_MAX;
+use crate::query::namer::Namer;
+use crate::query::names::{Book, ShardAnswer};
+use crate::query::reader::Reader;
+use crate::query::run::Run;
+use crate::query::stack_label::StackMatcher;
+
+/// What all shards answered, and where the names of their stacks are.
+#[derive(Clone, Debug)]
+pub(crate) struct Selected {
+    pub(crate) answers: Vec<ShardAnswer>,
+    pub(crate) book: Book,
+}
+
+impl Selected {
+    /// The answers by themselves.
+    pub(crate) fn plain(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().map(|shard| &shard.answer)
+    }
+}
+
+impl Reader {
+    /// The answers of all shards that may hold what is asked for, of stacks that pass all matchers.
+    pub(crate) async fn select(
+        &self,
+        selection: &Selection,
+        matchers: &Arc<[StackMatcher]>,
+        run: &mut Run,
+    ) -> Result<Selected, QueryError> {
+        let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
+        for _ in 0..NAMING_ROUNDS_MAX {
+            let book = if reads_stacks { self.shelf.book(&selection.tenant) } else { Book::default() };
+            if let Some(answers) = self.select_with(&book, selection, matchers, run).await? {
+                return Ok(Selected { answers, book });
+            }
+        }
+        Err(QueryError::StacksKeepChanging)
+    }
+
+    /// `None`: the book did not have all that was needed, or has to be begun anew; what is to be done about it was noted.
+    async fn select_with(
+        &self,
+        book: &Book,
+        selection: &Selection,
+        matchers: &Arc<[StackMatcher]>,
+        run: &mut Run,
+    ) -> Result<Option<Vec<ShardAnswer>>, QueryError> {
+        let mut answers = Vec::new();
+        for shard in self.nodes.placement().shards() {
+            // Without conditions on stacks, answers say all that is not known.
+            let catches_up = book.is_behind(shard).unwrap_or(!matchers.is_empty());
+            if catches_up && self.catch_up(book, shard, selection, run).await?.is_none() {
+                return Ok(None);
+            }
+            let locations = if matchers.is_empty() {
+                LocationSets { known: book.known(shard), filters: Vec::new() }
+            } else {
+                self.sets(book, shard, selection, matchers, run).await?
+            };
+            let known = locations.known.count;
+            let selection = Selection { locations, ..selection.clone() };
+            let answer = run.shards(self.nodes.select(shard, selection)).await?;
+            if answer.lacks_locations {
+                book.fall_behind(shard);
+                return Ok(None);
+            }
+            if !answer.dictionary.locations.is_empty() {
+                book.fall_behind(shard);
+            }
+            answers.push(ShardAnswer { shard, known, answer });
+        }
+        Ok(Some(answers))
+    }
+
+    /// Reads what a shard has more than a book; `None` if it is to be begun anew.
+    async fn catch_up(
+        &self,
+        book: &Book,
+        shard: u32,
+        selection: &Selection,
+        run: &mut Run,
+    ) -> Result<Option<()>, QueryError> {
+        loop {
+            let known = book.known(shard);
+            let page = run.shards(self.nodes.locations(shard, &selection.tenant, known)).await?;
+            if book.add(shard, &page).is_none() {
+                self.shelf.renew(&selection.tenant, book);
+                return Ok(None);
+            }
+            let now = book.known(shard);
+            if now.count >= page.count || now == known {
+                return Ok(Some(()));
+            }
+        }
+    }
+
+    async fn sets(
+        &self,
+        book: &Book,
+        shard: u32,
+        selection: &Selection,
+        matchers: &Arc<[StackMatcher]>,
+        run: &mut Run,
+    ) -> Result<LocationSets, QueryError> {
+        let (book, matchers, namer) = (book.clone(), Arc::clone(matchers), self.namer(run));
+        let (shelf, tenant) = (self.shelf.clone(), selection.tenant.clone());
+        run.blocking(move |_, timings| {
+            let (sets, bytes) = timings.measure("sets", || book.sets(shard, &matchers, &namer));
+            shelf.weigh(&tenant, &book, bytes);
+            Ok(sets)
+        })
+        .await
+    }
+
+    /// Who names the locations of one query.
+    pub(crate) fn namer(&self, run: &Run) -> Namer {
+        Namer::new(self.symbols.clone(), run.symbols_deadline())
+    }
+}
