@@ -237,14 +237,14 @@ fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, 
         costs.generate += began.elapsed()?;
         let now_ns = host.start_ns + INTERVAL_NS;
         index += 1;
-        let mut outcome = apply(engine, index, now_ns, &batch, &mut costs)?;
+        samples += batch.series.iter().map(|series| series.samples.len() as u64).sum::<u64>();
+        let mut outcome = apply(engine, index, now_ns, batch, &mut costs)?;
         if outcome == Outcome::Dangling {
             costs.dangling += 1;
             index += 1;
-            outcome = apply(engine, index, now_ns, &builder.build(&host), &mut costs)?;
+            outcome = apply(engine, index, now_ns, builder.build(&host), &mut costs)?;
         }
         ensure!(outcome == Outcome::Applied, "entry {index} is {outcome:?}");
-        samples += batch.series.iter().map(|series| series.samples.len() as u64).sum::<u64>();
         if engine.wants_flush() {
             flush(engine, &mut costs)?;
         }
@@ -253,11 +253,11 @@ fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, 
     Ok((samples, costs))
 }
 
-fn apply(engine: &Engine, index: u64, now_ns: u64, batch: &Batch, costs: &mut Costs) -> anyhow::Result<Outcome> {
+fn apply(engine: &Engine, index: u64, now_ns: u64, mut batch: Batch, costs: &mut Costs) -> anyhow::Result<Outcome> {
     let began = CoreTime::now()?;
-    let stripped = Arc::new(engine.strip(batch)?);
+    engine.strip(&mut batch)?;
     costs.strip += began.elapsed()?;
-    let entry = Entry { proposed_at_ns: now_ns.cast_signed(), command: Command::Append(stripped) };
+    let entry = Entry { proposed_at_ns: now_ns.cast_signed(), command: Command::Append(Arc::new(batch)) };
     let began = CoreTime::now()?;
     let outcome = engine.apply(Position { index, log_id: Bytes::new() }, &entry)?;
     costs.apply += began.elapsed()?;

@@ -214,31 +214,37 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
 }
 
 /// Proposes a batch that fits into an entry, without what the shard knows.
-async fn append_part(replica: &Arc<Replica>, batch: Batch) -> Result<Outcome, Refused> {
-    let batch = Arc::new(batch);
-    let (of, whole) = (Arc::clone(replica), Arc::clone(&batch));
-    let strip = move || of.shard().engine().strip(&whole).map(|stripped| Proposal::append(Arc::new(stripped)));
+async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
+    let of = Arc::clone(replica);
+    let strip = move || {
+        let left_out = of.shard().engine().strip(&mut batch)?;
+        let batch = Arc::new(batch);
+        Ok((Proposal::append(Arc::clone(&batch)), batch, left_out))
+    };
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
-    let stripped = stripped.map_err(|error| match error {
+    let (proposal, batch, left_out) = stripped.map_err(|error| match error {
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
         StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
             Refused(Refusal::Busy, Status::resource_exhausted(error.to_string()))
         }
         StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
     })?;
-    let outcome = replica.propose(stripped).await.map_err(refused)?;
-    if outcome != Outcome::Dangling {
-        return Ok(outcome);
+    let mut outcome = replica.propose(proposal).await.map_err(refused)?;
+    if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
+        // What was stripped has been dropped meanwhile: with all definitions it cannot dangle.
+        let whole = move || {
+            let mut whole = Arc::unwrap_or_clone(batch);
+            whole.put_back(left_out);
+            Proposal::append(Arc::new(whole))
+        };
+        let whole = spawn_blocking(whole).await.map_err(panicked)?;
+        outcome = replica.propose(whole).await.map_err(refused)?;
     }
-    // What was stripped has been dropped meanwhile: with all definitions it cannot dangle.
-    let whole = spawn_blocking(move || Proposal::append(batch)).await.map_err(panicked)?;
-    match replica.propose(whole).await.map_err(refused)? {
-        Outcome::Dangling => {
-            let text = "the batch refers to definitions that it does not hold: send it with all of them";
-            Err(Refused(Refusal::Invalid, Status::invalid_argument(text)))
-        }
-        outcome => Ok(outcome),
+    if outcome == Outcome::Dangling {
+        let text = "the batch refers to definitions that it does not hold: send it with all of them";
+        return Err(Refused(Refusal::Invalid, Status::invalid_argument(text)));
     }
+    Ok(outcome)
 }
 
 async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {

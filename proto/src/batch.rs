@@ -4,6 +4,7 @@ use crate::definitions::{DefinitionsError, read_u128, u128_bytes};
 use crate::dictionary::Dictionary;
 use crate::encoder::Encoder;
 use crate::label::{Fingerprint, Label, LabelSet};
+use crate::stacks::Spans;
 use crate::tenant::{TenantId, TenantIdError};
 use crate::wire;
 
@@ -116,6 +117,13 @@ pub struct SeriesSamples {
     pub samples: Samples,
 }
 
+/// What a batch had before something was left out of it: see [`Batch::leave_out`].
+#[derive(Debug)]
+pub struct LeftOut {
+    stacks: Spans,
+    labels: Vec<(usize, LabelSet)>,
+}
+
 /// A batch that contradicts itself: the sender is broken, or the bytes are not what it sent.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
@@ -140,6 +148,28 @@ impl Batch {
             definitions: Some(self.dictionary.to_wire()),
             series: self.series.iter().map(series_to_wire).collect(),
             retention_class: self.retention_class.into(),
+        }
+    }
+
+    /// Leaves out the definitions of stacks and series that the shard knows, by id and place. It is done where they are: what
+    /// nothing refers to any more stays in the dictionary, and is neither logged nor applied.
+    pub fn leave_out(
+        &mut self,
+        is_known_stack: impl Fn(usize) -> bool,
+        is_known_series: impl Fn(usize) -> bool,
+    ) -> LeftOut {
+        // The empty stack is never a reference.
+        let stacks = self.dictionary.stacks.leave_out(|id| id > 0 && is_known_stack(id));
+        let known = self.series.iter_mut().enumerate().filter(|(place, _)| is_known_series(*place));
+        let labels = known.filter_map(|(place, series)| Some((place, series.labels.take()?))).collect();
+        LeftOut { stacks, labels }
+    }
+
+    /// Undoes [`Batch::leave_out`].
+    pub fn put_back(&mut self, left_out: LeftOut) {
+        self.dictionary.stacks.put_back(left_out.stacks);
+        for (place, labels) in left_out.labels {
+            self.series[place].labels = Some(labels);
         }
     }
 

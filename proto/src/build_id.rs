@@ -28,26 +28,6 @@ impl BuildId {
     }
 }
 
-impl BuildId {
-    /// Appends the bytes of its text.
-    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
-        match self {
-            Self::Gnu(bytes) => {
-                out.extend(b"gnu:");
-                write_hex(bytes, out);
-            }
-            Self::Go(id) => {
-                out.extend(b"go:");
-                out.extend(id.as_bytes());
-            }
-            Self::Htlhash(bytes) => {
-                out.extend(b"htlhash:");
-                write_hex(bytes, out);
-            }
-        }
-    }
-}
-
 impl fmt::Display for BuildId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -91,15 +71,6 @@ pub fn from_hex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_bytes_that_are_hashed_are_those_of_the_text() {
-        for id in [BuildId::Gnu(vec![0, 0x9f, 0xff]), BuildId::Go("a/b".to_owned()), BuildId::Htlhash([7; 16])] {
-            let mut bytes = Vec::new();
-            id.write_to(&mut bytes);
-            assert_eq!(bytes, id.to_string().into_bytes());
-        }
-    }
 
     #[test]
     fn every_kind_reads_what_it_writes() {

@@ -5,10 +5,12 @@
 //! ever appended, and refer to entries of the same dictionary that exist; whoever adds an entry keeps that so.
 
 use foldhash::fast::FixedState;
+use indexmap::map::Entry;
 use indexmap::{IndexMap, IndexSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
+pub use crate::functions::Functions;
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
 pub use crate::locations::Locations;
 pub use crate::pairs::Pairs;
@@ -53,9 +55,11 @@ pub struct Dictionary {
     /// All text.
     pub strings: Strings,
     /// Functions.
-    pub functions: Set<Function>,
+    pub functions: Functions,
     /// Mappings, with the id of the file name that came first.
     pub mappings: Map<MappingIdentity, u32>,
+    /// Of their identities, by id.
+    mapping_hashes: Vec<u128>,
     /// Locations.
     pub locations: Locations,
     /// Stacktraces.
@@ -76,8 +80,9 @@ impl Default for Dictionary {
     fn default() -> Self {
         let mut dictionary = Self {
             strings: Strings::default(),
-            functions: Set::default(),
+            functions: Functions::default(),
             mappings: Map::default(),
+            mapping_hashes: Vec::new(),
             locations: Locations::default(),
             stacks: Stacks::default(),
             attribute_sets: Set::default(),
@@ -96,14 +101,27 @@ impl Default for Dictionary {
 impl Dictionary {
     /// The id of a function, new or old.
     pub fn intern_function(&mut self, function: Function) -> u32 {
-        dense(self.functions.insert_full(function).0)
+        let Function { name, system_name, file, start_line } = function;
+        let mut bytes = [0; 56];
+        for (part, text) in bytes.as_chunks_mut::<16>().0.iter_mut().zip([name, system_name, file]) {
+            *part = self.strings.hash(text).to_le_bytes();
+        }
+        bytes[48..].copy_from_slice(&start_line.to_le_bytes());
+        self.functions.intern(xxh3_128(&bytes), function)
     }
 
     /// The id of a mapping, new or old; `file` is kept if it is new.
     pub fn intern_mapping(&mut self, identity: MappingIdentity, file: u32) -> u32 {
         let entry = self.mappings.entry(identity);
         let id = entry.index();
-        entry.or_insert(file);
+        if let Entry::Vacant(entry) = entry {
+            let hash = match entry.key() {
+                MappingIdentity::BuildId(build_id) => xxh3_128(build_id.to_string().as_bytes()),
+                MappingIdentity::File(file) => xxh3_128(format!("file:{}", self.strings.get(*file)).as_bytes()),
+            };
+            self.mapping_hashes.push(hash);
+            entry.insert(file);
+        }
         dense(id)
     }
 
@@ -114,17 +132,21 @@ impl Dictionary {
         if hashed.capacity() <= HASHED_BYTES_MAX {
             self.hashed = hashed;
         }
-        self.locations.find(hash).unwrap_or_else(|| self.add_location(hash, location))
+        self.intern_hashed(hash, location)
     }
 
-    /// Adds a location whose hash is not here; returns its id.
-    pub(crate) fn add_location(&mut self, hash: u128, location: Location) -> u32 {
-        if let Location::Lines { lines, .. } = &location
-            && lines.spilled()
-        {
-            self.lines += lines.len();
+    /// The id of a location whose hash is known, new or old.
+    pub(crate) fn intern_hashed(&mut self, hash: u128, location: Location) -> u32 {
+        let outside = match &location {
+            Location::Lines { lines, .. } if lines.spilled() => lines.len(),
+            Location::Lines { .. } | Location::Address { .. } => 0,
+        };
+        let before = self.locations.len();
+        let id = self.locations.intern(hash, location);
+        if self.locations.len() > before {
+            self.lines += outside;
         }
-        self.locations.insert(hash, location)
+        id
     }
 
     /// The id of a stack, new or old: its locations, leaf first, or nothing but its hash where the holder of the batch knows
@@ -186,8 +208,8 @@ impl Dictionary {
         // An entry of an index map: its hash (8), a slot of the table (4 to 8, by load), the allocator's header where it owns
         // memory (16), and itself.
         self.strings.memory_bytes()
-            + self.functions.len() * (size_of::<Function>() + 16)
-            + self.mappings.len() * (size_of::<MappingIdentity>() + 64)
+            + self.functions.memory_bytes()
+            + self.mappings.len() * (size_of::<MappingIdentity>() + 80)
             + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
             + self.stacks.memory_bytes()
@@ -204,57 +226,51 @@ impl Dictionary {
     }
 
     fn identity_hash(&self, location: &Location, bytes: &mut Vec<u8>) -> u128 {
-        // Hashed in one go: most encodings are shorter than the state of a hash that is fed in parts.
+        // Of hashes in place of texts, so all parts but the lines have one length, and nothing is read twice.
         bytes.clear();
-        let text = |bytes: &mut Vec<u8>, text: &str| {
-            bytes.extend((text.len() as u64).to_le_bytes());
-            bytes.extend(text.as_bytes());
-        };
         match location {
             Location::Address { mapping, address, frame_type } => {
-                let (identity, _file) = self.mapping(*mapping);
-                match identity {
-                    MappingIdentity::BuildId(build_id) => {
-                        let start = bytes.len();
-                        bytes.extend(0_u64.to_le_bytes());
-                        build_id.write_to(bytes);
-                        let length = (bytes.len() - start - 8) as u64;
-                        bytes[start..start + 8].copy_from_slice(&length.to_le_bytes());
-                    }
-                    MappingIdentity::File(file) => text(bytes, &format!("file:{}", self.strings.get(*file))),
-                }
-                text(bytes, self.strings.get(*frame_type));
                 let (kind, address) = match address {
                     Address::Virtual(address) => (0, address),
                     Address::FileOffset(offset) => (1, offset),
                 };
-                bytes.push(kind);
-                bytes.extend(address.to_le_bytes());
+                bytes.extend_from_slice(&self.place(kind, self.mapping_hashes[*mapping as usize], *frame_type));
+                bytes.extend_from_slice(&address.to_le_bytes());
             }
             Location::Lines { mapping_file, frame_type, lines } => {
-                bytes.push(2);
-                text(bytes, self.strings.get(*mapping_file));
-                text(bytes, self.strings.get(*frame_type));
-                for line in lines {
-                    let function = &self.functions[line.function as usize];
-                    for part in [function.name, function.system_name, function.file] {
-                        text(bytes, self.strings.get(part));
-                    }
-                    for number in [function.start_line, line.line, line.column] {
-                        bytes.extend(number.to_le_bytes());
-                    }
+                bytes.extend_from_slice(&self.place(2, self.strings.hash(*mapping_file), *frame_type));
+                for Line { function, line, column } in lines {
+                    let mut part = [0; 32];
+                    part[..16].copy_from_slice(&self.functions.hash(*function).to_le_bytes());
+                    part[16..24].copy_from_slice(&line.to_le_bytes());
+                    part[24..].copy_from_slice(&column.to_le_bytes());
+                    bytes.extend_from_slice(&part);
                 }
             }
         }
         xxh3_128(bytes)
     }
 
+    /// How the identity of a location begins.
+    fn place(&self, kind: u8, place: u128, frame_type: u32) -> [u8; 33] {
+        let mut start = [kind; 33];
+        start[1..17].copy_from_slice(&place.to_le_bytes());
+        start[17..].copy_from_slice(&self.strings.hash(frame_type).to_le_bytes());
+        start
+    }
+
     /// A mapping's identity and the name of its file.
     #[must_use]
     #[inline]
     pub fn mapping(&self, id: u32) -> (&MappingIdentity, &str) {
+        let (identity, file) = self.mapping_at(id);
+        (identity, self.strings.get(file))
+    }
+
+    /// A mapping's identity and the id of its file's name.
+    pub(crate) fn mapping_at(&self, id: u32) -> (&MappingIdentity, u32) {
         let (identity, file) = self.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
-        (identity, self.strings.get(*file))
+        (identity, *file)
     }
 
     /// The locations of a stack, leaf first; none if only its hash is here.
@@ -278,9 +294,10 @@ pub fn stack_hash_with(location_hashes: impl ExactSizeIterator<Item = u128>, byt
         return StackHash::default();
     }
     // Every part has the same length, so the encoding is canonical without lengths in between.
-    bytes.clear();
-    bytes.reserve(location_hashes.len() * size_of::<u128>());
-    location_hashes.for_each(|hash| bytes.extend_from_slice(&hash.to_le_bytes()));
+    bytes.resize(location_hashes.len() * size_of::<u128>(), 0);
+    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes) {
+        *part = hash.to_le_bytes();
+    }
     StackHash(xxh3_128(bytes))
 }
 

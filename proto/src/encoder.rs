@@ -1,11 +1,12 @@
-//! A [`Batch`] straight into the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged: the same bytes, without
-//! the message in between.
+//! A [`Batch`] straight into the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged: without the message in
+//! between, and of the definitions only those that stacks and attribute sets need.
 
 use crate::attribute::{Attribute, AttributeValue};
 use crate::batch::{Batch, SeriesSamples};
 use crate::dictionary::Dictionary;
 use crate::label::LabelSet;
 use crate::location::{Address, Function, Line, Location, MappingIdentity};
+use crate::needed::Needed;
 
 /// The protobuf wire format, field after field; fields that have their default are left out.
 pub(crate) struct Encoder<'a> {
@@ -128,20 +129,26 @@ impl<'a> Encoder<'a> {
 
     /// Every table's entry 0 that is the empty one is not sent.
     fn dictionary(&mut self, from: &Dictionary) {
-        for id in 1..from.strings.len() {
+        let needed = Needed::of(from);
+        for id in needed.strings.ids().skip(1) {
             self.element(1, from.strings.get(id).as_bytes());
         }
-        from.functions.iter().for_each(|function| self.message(2, |to| to.function(function)));
-        for (identity, &file) in &from.mappings {
+        for id in needed.functions.ids() {
+            self.message(2, |to| to.function(&from.functions[id as usize], &needed));
+        }
+        for id in needed.mappings.ids() {
+            let (identity, file) = from.mapping_at(id);
             self.message(3, |to| match identity {
                 MappingIdentity::BuildId(build_id) => {
-                    to.uint32(1, file);
+                    to.uint32(1, needed.strings.of(file));
                     to.bytes(2, build_id.to_string().as_bytes());
                 }
-                MappingIdentity::File(file) => to.uint32(1, *file),
+                MappingIdentity::File(file) => to.uint32(1, needed.strings.of(*file)),
             });
         }
-        from.locations.iter().for_each(|location| self.message(4, |to| to.location(location)));
+        for id in needed.locations.ids() {
+            self.message(4, |to| to.location(&from.locations[id as usize], &needed));
+        }
         let stacks = from.stacks.len().saturating_sub(1);
         if stacks > 0 {
             self.message(5, |to| {
@@ -151,40 +158,42 @@ impl<'a> Encoder<'a> {
         let each = || from.stacks.iter().skip(1).map(|(_, stack)| stack.unwrap_or_default());
         self.column(6, each().map(|stack| stack.len() as u64));
         if each().any(|stack| !stack.is_empty()) {
-            self.message(7, |to| each().flatten().for_each(|&location| to.varint(u64::from(location))));
+            self.message(7, |to| {
+                each().flatten().for_each(|&location| to.varint(u64::from(needed.locations.of(location))));
+            });
         }
         for set in from.attribute_sets.iter().skip(1) {
-            self.message(8, |to| set.iter().for_each(|attribute| to.message(1, |to| to.attribute(attribute))));
+            self.message(8, |to| set.iter().for_each(|attribute| to.message(1, |to| to.attribute(attribute, &needed))));
         }
         self.column(9, from.pairs.iter().skip(1).map(|pair| u64::from(pair.user)));
         self.column(10, from.pairs.iter().skip(1).map(|pair| u64::from(pair.kernel)));
     }
 
-    fn function(&mut self, function: &Function) {
-        self.uint32(1, function.name);
-        self.uint32(2, function.system_name);
-        self.uint32(3, function.file);
+    fn function(&mut self, function: &Function, needed: &Needed) {
+        self.uint32(1, needed.strings.of(function.name));
+        self.uint32(2, needed.strings.of(function.system_name));
+        self.uint32(3, needed.strings.of(function.file));
         self.sint64(4, function.start_line);
     }
 
-    fn location(&mut self, location: &Location) {
+    fn location(&mut self, location: &Location, needed: &Needed) {
         match location {
             Location::Address { mapping, address, frame_type } => {
                 let (address, is_file_offset) = match *address {
                     Address::Virtual(address) => (address, 0),
                     Address::FileOffset(offset) => (offset, 1),
                 };
-                self.uint32(1, *frame_type);
-                self.uint32(2, *mapping);
+                self.uint32(1, needed.strings.of(*frame_type));
+                self.uint32(2, needed.mappings.of(*mapping));
                 self.uint64(3, address);
                 self.uint32(4, is_file_offset);
             }
             Location::Lines { mapping_file, frame_type, lines } => {
-                self.uint32(1, *frame_type);
-                self.uint32(2, *mapping_file);
+                self.uint32(1, needed.strings.of(*frame_type));
+                self.uint32(2, needed.strings.of(*mapping_file));
                 for Line { function, line, column } in lines {
                     self.message(5, |to| {
-                        to.uint32(1, *function);
+                        to.uint32(1, needed.functions.of(*function));
                         to.sint64(2, *line);
                         to.sint64(3, *column);
                     });
@@ -193,15 +202,15 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    fn attribute(&mut self, attribute: &Attribute) {
-        self.uint32(1, attribute.key);
-        self.uint32(2, attribute.unit);
+    fn attribute(&mut self, attribute: &Attribute, needed: &Needed) {
+        self.uint32(1, needed.strings.of(attribute.key));
+        self.uint32(2, needed.strings.of(attribute.unit));
         // One of them is always there, whatever it is.
         let (number, value) = match attribute.value {
-            AttributeValue::Text(id) => (3, u64::from(id)),
+            AttributeValue::Text(id) => (3, u64::from(needed.strings.of(id))),
             AttributeValue::Integer(integer) => (4, zigzag(integer)),
             AttributeValue::Boolean(boolean) => (5, u64::from(boolean)),
-            AttributeValue::Json(id) => (7, u64::from(id)),
+            AttributeValue::Json(id) => (7, u64::from(needed.strings.of(id))),
             AttributeValue::Double(bits) => {
                 self.key(6, FIXED64);
                 self.out.extend_from_slice(&bits.to_le_bytes());
@@ -224,7 +233,7 @@ mod tests {
     use crate::{BatchId, Command, Entry, Fingerprint, Label, Samples, TenantId};
 
     fn batch(n: u32) -> Batch {
-        let dictionary = if n == 0 { Dictionary::default() } else { filled(n).without_known(|stack| stack == 1) };
+        let dictionary = if n == 0 { Dictionary::default() } else { filled(n) };
         let samples = Samples {
             times_ns: (0..i64::from(n)).map(|i| [i64::MIN, 0, i64::MAX, i << 33][i as usize % 4]).collect(),
             pairs: (0..n).collect(),
@@ -238,19 +247,58 @@ mod tests {
         Batch { tenant: TenantId::default_tenant(), id, retention_class: (n % 256) as u8, dictionary, series }
     }
 
+    /// The same with nothing that no stack and no attribute set needs, copied one by one.
+    fn compact(from: &Dictionary) -> Dictionary {
+        let mut to = Dictionary::default();
+        let mut importer = crate::Importer::new(from);
+        for id in 0..from.stacks.len() as u32 {
+            match from.stacks.get(id) {
+                Some(_) => importer.stack(&mut to, id),
+                None => to.intern_stack(from.stacks.hash(id), None),
+            };
+        }
+        for id in 0..from.attribute_sets.len() as u32 {
+            importer.attributes(&mut to, id);
+        }
+        to.pairs = from.pairs.clone();
+        to
+    }
+
     #[test]
-    fn the_bytes_are_those_of_the_message_whatever_their_number() {
+    fn the_bytes_are_those_of_the_message_without_what_nothing_needs_whatever_their_number() {
         for n in [0, 1, 4, 40, 400, 4000] {
-            let batch = batch(n);
-            assert_eq!(batch.encoded_len(), batch.to_wire().encoded_len());
-            let command = Command::Append(Arc::new(batch));
-            let mut bytes = Vec::new();
-            command.encode(&mut bytes);
-            assert!(bytes == Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec(), "{n}");
+            for known in [0, 1, 2, n] {
+                let mut batch = batch(n);
+                let left_out = batch.leave_out(|stack| stack % 3 < known as usize, |series| series as u32 == known);
+                let message = Batch { dictionary: compact(&batch.dictionary), ..batch.clone() }.to_wire();
+                assert_eq!(batch.encoded_len(), message.encoded_len());
+                let command = Command::Append(Arc::new(batch.clone()));
+                let mut bytes = Vec::new();
+                command.encode(&mut bytes);
+                let command = Some(crate::wire::entry::Command::Append(message));
+                assert!(bytes == crate::wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
+                batch.put_back(left_out);
+                assert_eq!(batch.to_wire(), self::batch(n).to_wire());
+            }
         }
         let (command, mut bytes) =
             (Command::Expire { tier: crate::Tier::Hour, retention_class: 2, before_ns: -5 }, Vec::new());
         command.encode(&mut bytes);
         assert_eq!(bytes, Entry { proposed_at_ns: 0, command }.to_wire().encode_to_vec());
+    }
+
+    #[test]
+    fn of_definitions_that_nothing_needs_none_is_written_and_what_is_read_back_is_the_rest() {
+        let (mut batch, whole) = (batch(40), batch(40));
+        batch.leave_out(|stack| stack != 7, |_series| false);
+        let mut bytes = Vec::new();
+        Encoder::new(&mut bytes).batch(&batch);
+        let read = Batch::from_wire(crate::wire::Batch::decode(bytes.as_slice()).unwrap()).unwrap();
+        let hashes = |d: &Dictionary| d.stack(7).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
+        assert_eq!(hashes(&read.dictionary), hashes(&whole.dictionary));
+        assert_eq!(read.dictionary.locations.len(), whole.dictionary.stack(7).len());
+        assert!(read.dictionary.stacks.keys().eq(whole.dictionary.stacks.keys()));
+        assert!(read.dictionary.pairs.iter().eq(whole.dictionary.pairs.iter()));
+        assert!(read.dictionary.has_attributes_of(&whole.dictionary));
     }
 }

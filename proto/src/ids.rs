@@ -24,9 +24,9 @@ impl Slot {
     }
 }
 
-/// The half of a hash that is kept.
-pub(crate) fn kept(hash: u64) -> u32 {
-    (hash >> 32) as u32
+/// What is kept of a hash that is good in all its bits.
+pub(crate) fn kept(hash: u128) -> u32 {
+    hash as u32
 }
 
 impl Ids {
@@ -39,6 +39,17 @@ impl Ids {
     /// Adds an entry that is not here yet.
     pub(crate) fn insert(&mut self, hash: u32, id: u32) {
         self.slots.insert_unique(Slot::spread(hash), Slot { hash, id }, |slot| Slot::spread(slot.hash));
+    }
+
+    /// The id of the entry with this hash for which `is_it`; if there is none, `new`, which is the id of it from now on.
+    #[inline]
+    pub(crate) fn find_or_insert(&mut self, hash: u32, new: u32, mut is_it: impl FnMut(u32) -> bool) -> u32 {
+        let slot = self.slots.entry(
+            Slot::spread(hash),
+            |slot| slot.hash == hash && is_it(slot.id),
+            |slot| Slot::spread(slot.hash),
+        );
+        slot.or_insert(Slot { hash, id: new }).get().id
     }
 
     /// Makes room for so many more.

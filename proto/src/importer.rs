@@ -1,7 +1,7 @@
 //! Copying from one [`Dictionary`] into another what is needed and nothing else.
 
 use crate::attribute::{Attribute, AttributeValue};
-use crate::dictionary::{Dictionary, StackPair, dense};
+use crate::dictionary::{Dictionary, StackPair};
 use crate::location::{Function, Line, Location, MappingIdentity};
 
 /// Copies entries of one dictionary into another, each once.
@@ -58,21 +58,20 @@ impl<'a> Importer<'a> {
     pub fn string(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         let known = &mut self.copied.strings[id as usize];
         if *known == UNKNOWN {
-            *known = to.strings.intern(self.from.strings.get(id));
+            *known = to.strings.intern_hashed(self.from.strings.hash(id), self.from.strings.get(id));
         }
         *known
     }
 
     fn function(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.functions[id as usize] == UNKNOWN {
-            let from = self.from.functions[id as usize];
-            let copy = Function {
-                name: self.string(to, from.name),
-                system_name: self.string(to, from.system_name),
-                file: self.string(to, from.file),
-                start_line: from.start_line,
-            };
-            self.copied.functions[id as usize] = to.intern_function(copy);
+            let from = self.from;
+            let hash = from.functions.hash(id);
+            self.copied.functions[id as usize] = to.functions.find(hash).unwrap_or_else(|| {
+                let Function { name, system_name, file, start_line } = from.functions[id as usize];
+                let [name, system_name, file] = [name, system_name, file].map(|text| self.string(to, text));
+                to.functions.intern(hash, Function { name, system_name, file, start_line })
+            });
         }
         self.copied.functions[id as usize]
     }
@@ -80,12 +79,12 @@ impl<'a> Importer<'a> {
     fn mapping(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.mappings[id as usize] == UNKNOWN {
             let from = self.from;
-            let (identity, file) = from.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
+            let (identity, file) = from.mapping_at(id);
             let identity = match identity {
                 MappingIdentity::BuildId(build_id) => MappingIdentity::BuildId(build_id.clone()),
                 MappingIdentity::File(file) => MappingIdentity::File(self.string(to, *file)),
             };
-            let file = self.string(to, *file);
+            let file = self.string(to, file);
             self.copied.mappings[id as usize] = to.intern_mapping(identity, file);
         }
         self.copied.mappings[id as usize]
@@ -115,7 +114,7 @@ impl<'a> Importer<'a> {
                         .collect(),
                 },
             };
-            self.copied.locations[id as usize] = to.add_location(hash, copy);
+            self.copied.locations[id as usize] = to.intern_hashed(hash, copy);
         }
         self.copied.locations[id as usize]
     }
@@ -138,14 +137,6 @@ impl<'a> Importer<'a> {
                 }
                 (_, None) => to.intern_stack(hash, None),
             };
-        }
-        self.copied.stacks[id as usize]
-    }
-
-    /// The id in `to` of a stack of which only the hash is copied: whoever gets `to` knows the rest.
-    pub fn stack_reference(&mut self, to: &mut Dictionary, id: u32) -> u32 {
-        if self.copied.stacks[id as usize] == UNKNOWN {
-            self.copied.stacks[id as usize] = to.intern_stack(self.from.stacks.hash(id), None);
         }
         self.copied.stacks[id as usize]
     }
@@ -179,47 +170,5 @@ impl<'a> Importer<'a> {
             self.copied.pairs[id as usize] = to.intern_pair(copy);
         }
         self.copied.pairs[id as usize]
-    }
-}
-
-impl Dictionary {
-    /// The same with nothing but the hashes of the stacks that are known, and with only what the others need. Stacks,
-    /// attribute sets and pairs keep their ids, so that samples need not be rewritten.
-    #[must_use]
-    pub fn without_known(&self, is_known: impl Fn(usize) -> bool) -> Self {
-        let mut to = Self::default();
-        (to.stacks, to.pairs) = (self.stacks.references(), self.pairs.clone());
-        let mut importer = Importer::new(self);
-        for id in (0..self.stacks.len()).filter(|&id| !is_known(id)) {
-            importer.stack(&mut to, dense(id));
-        }
-        for id in 0..self.attribute_sets.len() {
-            importer.attributes(&mut to, dense(id));
-        }
-        to
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::definitions::tests::filled;
-
-    #[test]
-    fn without_what_is_known_every_id_of_a_sample_stays() {
-        let from = filled(9);
-        let last = from.stacks.len() - 1;
-        let to = from.without_known(|stack| stack > 0 && stack != last);
-        assert!(from.pairs.iter().eq(to.pairs.iter()));
-        assert!(from.stacks.keys().eq(to.stacks.keys()));
-        assert_eq!(from.attribute_sets.len(), to.attribute_sets.len());
-        assert!(to.has_attributes_of(&from));
-        let here: Vec<_> =
-            to.stacks.iter().enumerate().filter(|(_, (_, stack))| stack.is_some()).map(|(i, _)| i).collect();
-        assert_eq!(here, [0, last]);
-        let hashes =
-            |d: &crate::Dictionary| d.stack(last as u32).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
-        assert_eq!(hashes(&from), hashes(&to));
-        // Nothing that only the others need.
-        assert_eq!((to.locations.len(), to.functions.len()), (2, 0));
     }
 }

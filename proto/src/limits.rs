@@ -45,10 +45,6 @@ pub const PUSH_LABEL_BYTES_MAX: usize = 64 << 20;
 /// profile are written once, with any number of samples.
 pub const PUSH_ATTRIBUTES_MAX: usize = 8_000_000;
 
-/// Bytes of names in the locations of one push: each location's are hashed, and a name that is sent once may be in all of them.
-/// A second of work; a large real push has a few MB.
-pub const PUSH_LOCATION_BYTES_MAX: usize = 4 << 30;
-
 /// A build ID: GNU's have 20 bytes in hexadecimal, Go's are 83 characters.
 pub const BUILD_ID_BYTES_MAX: usize = 512;
 

@@ -3,7 +3,7 @@
 use std::ops::Index;
 
 use crate::dictionary::dense;
-use crate::ids::Ids;
+use crate::ids::{Ids, kept};
 use crate::location::Location;
 
 /// Locations by dense ids, each once. Two are the same if their hashes are: what is copied from one dictionary into another
@@ -13,11 +13,6 @@ pub struct Locations {
     entries: Vec<Location>,
     hashes: Vec<u128>,
     ids: Ids,
-}
-
-/// Any 32 bits of what is a hash already.
-fn kept(hash: u128) -> u32 {
-    hash as u32
 }
 
 impl Locations {
@@ -51,12 +46,15 @@ impl Locations {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 
-    /// Adds a location whose hash is not here.
-    pub(crate) fn insert(&mut self, hash: u128, location: Location) -> u32 {
-        let id = dense(self.entries.len());
-        self.entries.push(location);
-        self.hashes.push(hash);
-        self.ids.insert(kept(hash), id);
+    /// The id of a location by its hash, new or old.
+    #[inline]
+    pub(crate) fn intern(&mut self, hash: u128, location: Location) -> u32 {
+        let (new, hashes) = (dense(self.hashes.len()), &self.hashes);
+        let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
+        if id == new {
+            self.entries.push(location);
+            self.hashes.push(hash);
+        }
         id
     }
 

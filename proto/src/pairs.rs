@@ -3,7 +3,7 @@
 use std::ops::Index;
 
 use crate::dictionary::{StackPair, dense};
-use crate::ids::{Ids, kept};
+use crate::ids::Ids;
 
 /// Pairs by dense ids, each once.
 ///
@@ -22,7 +22,7 @@ const NONE: u32 = u32::MAX;
 fn hash(pair: StackPair) -> u32 {
     // As `ids` spreads: both ids in all bits of the upper half.
     let both = u64::from(pair.user) << 32 | u64::from(pair.kernel);
-    kept((both ^ both >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    ((both ^ both >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
 }
 
 impl Pairs {

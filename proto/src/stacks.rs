@@ -1,7 +1,7 @@
 //! Stacktraces: location ids under the hash of what they stand for.
 
 use crate::dictionary::dense;
-use crate::ids::Ids;
+use crate::ids::{Ids, kept};
 use crate::location::StackHash;
 
 /// Stacktraces by dense ids, each once; of some nothing but the hash is here, since the holder of the batch knows the rest.
@@ -21,6 +21,10 @@ struct Span {
     length: u32,
 }
 
+/// Where the locations of all stacks were.
+#[derive(Debug)]
+pub(crate) struct Spans(Vec<Span>);
+
 /// Only the hash is here. Dictionaries are bounded (`limits`) long before they hold 2^32 locations.
 const REFERENCE: Span = Span { start: u32::MAX, length: 0 };
 
@@ -28,11 +32,6 @@ impl Span {
     fn is_reference(self) -> bool {
         self.start == u32::MAX
     }
-}
-
-/// Any 32 bits of what is a hash already.
-fn kept(hash: &StackHash) -> u32 {
-    hash.0 as u32
 }
 
 impl Stacks {
@@ -57,7 +56,7 @@ impl Stacks {
     #[must_use]
     #[inline]
     pub fn find(&self, hash: &StackHash) -> Option<u32> {
-        self.ids.find(kept(hash), |id| self.hashes[id as usize] == *hash)
+        self.ids.find(kept(hash.0), |id| self.hashes[id as usize] == *hash)
     }
 
     /// Whether a hash is here.
@@ -96,7 +95,7 @@ impl Stacks {
             let id = dense(self.hashes.len());
             self.hashes.push(hash);
             self.spans.push(REFERENCE);
-            self.ids.insert(kept(&hash), id);
+            self.ids.insert(kept(hash.0), id);
             id
         });
         let span = &mut self.spans[id as usize];
@@ -107,10 +106,17 @@ impl Stacks {
         id
     }
 
-    /// The same hashes by the same ids, all of them references.
-    pub(crate) fn references(&self) -> Self {
-        let (hashes, spans) = (self.hashes.clone(), vec![REFERENCE; self.hashes.len()]);
-        Self { hashes, spans, locations: Vec::new(), ids: self.ids.clone() }
+    /// Makes references of some, of which nothing but the hash is here then; returns what [`Stacks::put_back`] needs.
+    pub(crate) fn leave_out(&mut self, is_left_out: impl Fn(usize) -> bool) -> Spans {
+        let before = Spans(self.spans.clone());
+        let left_out = self.spans.iter_mut().enumerate().filter(|(id, _)| is_left_out(*id));
+        left_out.for_each(|(_, span)| *span = REFERENCE);
+        before
+    }
+
+    /// Undoes [`Stacks::leave_out`].
+    pub(crate) fn put_back(&mut self, before: Spans) {
+        self.spans = before.0;
     }
 
     pub(crate) fn reserve(&mut self, additional: usize, locations: usize) {
@@ -146,5 +152,19 @@ mod tests {
         let all: Vec<_> = stacks.iter().collect();
         assert_eq!(all, [(&a, Some([8, 9].as_slice())), (&b, Some([7].as_slice()))]);
         assert_eq!(stacks.find(&StackHash(0)), None);
+    }
+
+    #[test]
+    fn what_is_left_out_is_a_reference_until_it_is_put_back() {
+        let mut stacks = Stacks::default();
+        let hashes = [1, 2, 3].map(StackHash);
+        hashes.iter().for_each(|&hash| {
+            stacks.intern(hash, Some(&[hash.0 as u32]));
+        });
+        let before = stacks.leave_out(|id| id != 1);
+        assert_eq!([0, 1, 2].map(|id| stacks.get(id)), [None, Some([2].as_slice()), None]);
+        assert!(stacks.keys().eq(&hashes));
+        stacks.put_back(before);
+        assert_eq!([0, 1, 2].map(|id| stacks.get(id)), [1, 2, 3].each_ref().map(|id| Some(std::slice::from_ref(id))));
     }
 }

@@ -1,48 +1,54 @@
 //! Interned text.
 
-use std::hash::BuildHasher as _;
-
-use foldhash::fast::FixedState;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::ids::{Ids, kept};
 
-/// Interned text; id 0 is "". All of it lies in one piece of memory.
+/// Interned text; id 0 is "". All of it lies in one piece of memory. Two texts are the same if their hashes are, of which those of
+/// functions and locations are made: so text is read once, however many refer to it and wherever it is copied to.
 #[derive(Clone, Debug)]
 pub struct Strings {
     text: String,
     /// Where each text ends and the next begins.
     ends: Vec<usize>,
+    hashes: Vec<u128>,
     ids: Ids,
 }
 
 impl Default for Strings {
     fn default() -> Self {
-        let mut strings = Self { text: String::new(), ends: Vec::new(), ids: Ids::default() };
+        let mut strings = Self { text: String::new(), ends: Vec::new(), hashes: Vec::new(), ids: Ids::default() };
         strings.intern("");
         strings
     }
 }
 
 impl Strings {
-    fn hash(text: &str) -> u32 {
-        kept(FixedState::default().hash_one(text))
-    }
-
-    fn find_hashed(&self, hash: u32, text: &str) -> Option<u32> {
-        self.ids.find(hash, |id| self.get(id) == text)
+    fn find_hash(&self, hash: u128) -> Option<u32> {
+        self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 
     /// The id of a text, new or old.
     pub fn intern(&mut self, text: &str) -> u32 {
-        let hash = Self::hash(text);
-        if let Some(id) = self.find_hashed(hash, text) {
-            return id;
+        self.intern_hashed(xxh3_128(text.as_bytes()), text)
+    }
+
+    /// The id of a text whose hash is known.
+    pub(crate) fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
+        let (new, hashes) = (self.len(), &self.hashes);
+        let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
+        if id == new {
+            self.text.push_str(text);
+            self.ends.push(self.text.len());
+            self.hashes.push(hash);
         }
-        let id = self.len();
-        self.text.push_str(text);
-        self.ends.push(self.text.len());
-        self.ids.insert(hash, id);
         id
+    }
+
+    /// The hash of a text: its xxh3-128.
+    #[inline]
+    pub(crate) fn hash(&self, id: u32) -> u128 {
+        self.hashes[id as usize]
     }
 
     /// The text of an id of this table.
@@ -57,7 +63,7 @@ impl Strings {
     /// The id of a text that is here.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<u32> {
-        self.find_hashed(Self::hash(text), text)
+        self.find_hash(xxh3_128(text.as_bytes()))
     }
 
     /// How many there are, "" included.
@@ -76,13 +82,17 @@ impl Strings {
     pub(crate) fn reserve(&mut self, additional: usize, text_bytes: usize) {
         self.text.reserve(text_bytes);
         self.ends.reserve(additional);
+        self.hashes.reserve(additional);
         self.ids.reserve(additional);
     }
 
     /// Bytes that it takes in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
+        self.text.capacity()
+            + self.ends.capacity() * size_of::<usize>()
+            + self.hashes.capacity() * size_of::<u128>()
+            + self.ids.memory_bytes()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, BatchId, Command, Entry, Importer, Samples, StackPair, Tier, limits};
+use proto::{Batch, BatchId, Command, Entry, Importer, LeftOut, Samples, StackPair, Tier, limits};
 
 use crate::batch_ids;
 use crate::engine::Engine;
@@ -12,18 +12,19 @@ use crate::key::PartitionKey;
 use crate::partition::{Pair, Partition};
 use crate::split::{self, Part};
 use crate::strip::{defines_nothing, strip};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{NodesOf, Vocabulary};
 use crate::{Outcome, Position, TimeResolution};
 
 /// A partition, if it exists, and what of a batch goes there.
 type Destination<'a> = (PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'a>>);
 
 impl Engine {
-    /// The batch without the definitions that the shard knows already: what is proposed holds only new ones.
+    /// Leaves out of the batch the definitions that the shard knows already: what is proposed holds only new ones. Returns what it
+    /// needs to be whole again; `None`: it is.
     ///
     /// # Errors
-    /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read.
-    pub fn strip(&self, batch: &Batch) -> Result<Batch, StripError> {
+    /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read; the batch is of no use then.
+    pub fn strip(&self, batch: &mut Batch) -> Result<Option<LeftOut>, StripError> {
         let tenant = self.state.read().tenants.get(&batch.tenant).copied();
         let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
         let (partitions, partitions_max) = (keys.len(), limits::BATCH_PARTITIONS_MAX);
@@ -32,25 +33,19 @@ impl Engine {
         }
         let known = keys.iter().map(|&key| self.partition(key)).collect::<Result<Option<Vec<_>>, _>>()?;
         let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
-        let stripped = if known.is_empty() {
-            batch.clone()
-        } else {
-            strip(batch, &known, &self.vocabulary(tenant.unwrap_or_default()).read())
-        };
-        let new_series = stripped.series.iter().filter(|series| series.labels.is_some()).count();
+        let vocabulary = self.vocabulary(tenant.unwrap_or_default());
+        let left_out = (!known.is_empty()).then(|| strip(batch, &known, &vocabulary.read()));
+        let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
         if new_series > 0 {
             for partition in &known {
                 check_series(&partition.read(), new_series)?;
             }
         }
         let (bytes, bytes_max) = (self.dictionary_bytes(), self.config.dictionary_bytes_max);
-        if bytes > bytes_max {
-            let vocabulary = self.vocabulary(tenant.unwrap_or_default());
-            if known.is_empty() || !defines_nothing(&stripped, &vocabulary.read()) {
-                return Err(StripError::DictionaryFull { bytes, bytes_max });
-            }
+        if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &vocabulary.read())) {
+            return Err(StripError::DictionaryFull { bytes, bytes_max });
         }
-        Ok(stripped)
+        Ok(left_out)
     }
 
     /// Applies the entry at the next position.
@@ -124,9 +119,7 @@ impl Engine {
             partitions.push((key, self.partition(key)?, parts));
         }
         let vocabulary = self.vocabulary(tenant);
-        if !self.knows_what_is_stripped(batch, &partitions, &vocabulary) {
-            return pass(Outcome::Dangling);
-        }
+        let Some(nodes) = known_nodes(batch, &partitions, &vocabulary.read()) else { return pass(Outcome::Dangling) };
         // Definitions first, which nothing refers to yet, so that the state is held for the samples alone.
         let partitions: Vec<_> = partitions
             .into_iter()
@@ -136,7 +129,7 @@ impl Engine {
         for (partition, parts) in partitions {
             let mut vocabulary = vocabulary.write();
             let mut inner = partition.write();
-            let mut import = Import::new(batch, self.config.time_resolution);
+            let mut import = Import::new(batch, vocabulary.current(&nodes), self.config.time_resolution);
             let samples: Vec<_> = parts.iter().map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
             inner.recount();
             vocabulary.recount();
@@ -169,19 +162,6 @@ impl Engine {
         Ok(is_unwritten || batch_ids::is_written(&self.database, id, partitions)?)
     }
 
-    fn knows_what_is_stripped(
-        &self,
-        batch: &Batch,
-        partitions: &[Destination<'_>],
-        vocabulary: &RwLock<Vocabulary>,
-    ) -> bool {
-        let vocabulary = vocabulary.read();
-        partitions.iter().all(|(key, partition, _)| match partition {
-            Some(partition) => partition.read().knows_what_is_stripped(batch, &vocabulary),
-            None => Partition::new(*key, 0).knows_what_is_stripped(batch, &vocabulary),
-        })
-    }
-
     /// The partition, in the state from now on, so that whoever renews the vocabulary knows of it.
     fn existing_or_new(
         &self,
@@ -200,6 +180,16 @@ impl Engine {
     }
 }
 
+/// The nodes of a batch's stacks, as far as they are known; `None` where a definition that the batch leaves out is not there.
+fn known_nodes(batch: &Batch, partitions: &[Destination<'_>], vocabulary: &Vocabulary) -> Option<NodesOf> {
+    let nodes = vocabulary.nodes_of(&batch.dictionary);
+    let knows = |(key, partition, _): &Destination<'_>| match partition {
+        Some(partition) => partition.read().knows_what_is_stripped(batch, &nodes),
+        None => Partition::new(*key, 0).knows_what_is_stripped(batch, &nodes),
+    };
+    partitions.iter().all(knows).then_some(nodes)
+}
+
 /// Series of one partition are bounded: each costs memory in every query.
 fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
     let (series, series_max) = (partition.series.len() + new, limits::PARTITION_SERIES_MAX);
@@ -215,7 +205,8 @@ struct Import<'a> {
     batch: &'a Batch,
     resolution: TimeResolution,
     importer: Importer<'a>,
-    stacks: Vec<u32>,
+    /// Nodes of the vocabulary.
+    stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
 }
@@ -224,13 +215,14 @@ struct Import<'a> {
 const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Import<'a> {
-    fn new(batch: &'a Batch, resolution: TimeResolution) -> Self {
+    /// `stacks`: the nodes that are known.
+    fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution) -> Self {
         let dictionary = &batch.dictionary;
         Self {
             batch,
             resolution,
             importer: Importer::new(dictionary),
-            stacks: vec![UNKNOWN; dictionary.stacks.len()],
+            stacks,
             pairs: vec![UNKNOWN; dictionary.pairs.len()],
             attribute_sets: vec![UNKNOWN; dictionary.attribute_sets.len()],
         }
@@ -265,11 +257,11 @@ impl<'a> Import<'a> {
     }
 
     fn stack(&mut self, vocabulary: &mut Vocabulary, id: u32) -> u32 {
-        if self.stacks[id as usize] == UNKNOWN {
-            let node = vocabulary.import_stack(&mut self.importer, &self.batch.dictionary, id);
-            self.stacks[id as usize] = node.unwrap_or_default();
-        }
-        self.stacks[id as usize]
+        let node = self.stacks[id as usize].unwrap_or_else(|| {
+            vocabulary.import_stack(&mut self.importer, &self.batch.dictionary, id).unwrap_or_default()
+        });
+        self.stacks[id as usize] = Some(node);
+        node
     }
 
     fn attribute_set(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {

@@ -25,7 +25,7 @@ use crate::head::Head;
 use crate::key::PartitionKey;
 use crate::label_index::LabelIndex;
 use crate::stored_partition::StoredPartition;
-use crate::vocabulary::{ROOT, Vocabulary};
+use crate::vocabulary::{NodesOf, ROOT, Vocabulary};
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
@@ -255,11 +255,11 @@ impl Partition {
         node == ROOT || self.stacks.contains(node)
     }
 
-    /// Whether every definition that a batch leaves out is here.
-    pub(crate) fn knows_what_is_stripped(&self, batch: &Batch, vocabulary: &Vocabulary) -> bool {
-        let stripped = |stack: &Option<_>| stack.is_none();
-        let mut stacks = batch.dictionary.stacks.iter().filter(|(_, stack)| stripped(stack));
-        stacks.all(|(&hash, _)| vocabulary.find_stack(hash).is_some_and(|node| self.knows_stack(node)))
+    /// Whether every definition that a batch leaves out is here; `nodes`: of its stacks, as they are now.
+    pub(crate) fn knows_what_is_stripped(&self, batch: &Batch, nodes: &NodesOf) -> bool {
+        let stacks = batch.dictionary.stacks.iter().zip(&nodes.nodes);
+        let mut stripped = stacks.filter(|((_, stack), _)| stack.is_none());
+        stripped.all(|(_, node)| node.is_some_and(|node| self.knows_stack(node)))
             && batch
                 .series
                 .iter()

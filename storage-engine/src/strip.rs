@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, SeriesSamples};
+use proto::{Batch, LeftOut};
 
 use crate::partition::Partition;
 use crate::vocabulary::Vocabulary;
 
-/// The batch without what all of these partitions, which its samples go to, know.
-pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>], vocabulary: &Vocabulary) -> Batch {
+/// Leaves out of the batch what all of these partitions, which its samples go to, know.
+pub(crate) fn strip(batch: &mut Batch, partitions: &[Arc<RwLock<Partition>>], vocabulary: &Vocabulary) -> LeftOut {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
     // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
@@ -23,20 +23,12 @@ pub(crate) fn strip(batch: &Batch, partitions: &[Arc<RwLock<Partition>>], vocabu
             *unknown |= !partition.series.contains_key(&series.fingerprint);
         }
     }
-    // The empty stack is never a reference.
-    let dictionary = batch.dictionary.without_known(|stack| stack > 0 && !unknown_stacks[stack]);
-    let strip_series = |(series, is_unknown): (&SeriesSamples, &bool)| {
-        let labels = series.labels.as_ref().filter(|_| *is_unknown).cloned();
-        SeriesSamples { fingerprint: series.fingerprint, labels, samples: series.samples.clone() }
-    };
-    let series = batch.series.iter().zip(&unknown_series).map(strip_series).collect();
-    let Batch { tenant, id, retention_class, .. } = batch;
-    Batch { tenant: tenant.clone(), id: *id, retention_class: *retention_class, dictionary, series }
+    batch.leave_out(|stack| !unknown_stacks[stack], |series| !unknown_series[series])
 }
 
 /// Whether a stripped batch defines nothing that is not in memory already.
 pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &Vocabulary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
-        && stripped.dictionary.locations.is_empty()
+        && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
         && vocabulary.dictionary.has_attributes_of(&stripped.dictionary)
 }

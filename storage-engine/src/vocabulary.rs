@@ -30,6 +30,13 @@ pub(crate) struct Node {
     pub(crate) location: u32,
 }
 
+/// Where the stacktraces of a batch end, `None` where that is not known, in the vocabulary of a generation.
+#[derive(Debug)]
+pub(crate) struct NodesOf {
+    generation: u64,
+    pub(crate) nodes: Vec<Option<u32>>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Vocabulary {
@@ -87,6 +94,17 @@ impl Vocabulary {
     /// All stacktraces, and the nodes at which they end.
     pub(crate) fn stacks(&self) -> impl Iterator<Item = (StackHash, u32)> + '_ {
         self.stacks.iter().map(|(&hash, &node)| (hash, node))
+    }
+
+    /// The nodes at which the stacktraces of a batch end, by id.
+    pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> NodesOf {
+        let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
+        NodesOf { generation: self.generation, nodes }
+    }
+
+    /// The same as of now; none if this vocabulary was made anew meanwhile.
+    pub(crate) fn current(&self, of: &NodesOf) -> Vec<Option<u32>> {
+        if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
     /// The node below another one, which is made if it is not there. `known`: how many nodes there were when the caller began to add
@@ -203,5 +221,31 @@ impl Vocabulary {
             + self.children.capacity() * 6
             + self.stacks.capacity() * (size_of::<(StackHash, u32)>() + 2)
             + self.label_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::dictionary::stack_hash;
+    use proto::{Line, Location};
+
+    use super::*;
+
+    #[test]
+    fn nodes_of_a_batch_mean_nothing_in_a_vocabulary_that_was_made_anew() {
+        let mut batch = Dictionary::default();
+        let function = batch.intern_function(proto::Function::default());
+        let lines = [Line { function, line: 1, column: 0 }].into();
+        let location = batch.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        batch.intern_stack(stack_hash(&[batch.location_hash(location)]), Some(&[location]));
+        let mut vocabulary = Vocabulary::new(1);
+        let before = vocabulary.nodes_of(&batch);
+        assert_eq!(vocabulary.current(&before), [Some(ROOT), None]);
+        let node = vocabulary.import_stack(&mut Importer::new(&batch), &batch, 1);
+        let nodes = vocabulary.nodes_of(&batch);
+        assert_eq!(vocabulary.current(&nodes), [Some(ROOT), node]);
+        let mut partitions: [Box<Partition>; 0] = [];
+        vocabulary.renew(2, &mut partitions);
+        assert_eq!(vocabulary.current(&nodes), [None, None]);
     }
 }

@@ -73,8 +73,9 @@ impl World {
     fn append(&mut self, series: usize, minute: u64, mut then: impl FnMut(&Engine)) -> usize {
         let mut in_head = 0;
         for first in (0..series).step_by(500) {
-            let batch = batch(first..first + 500, START_NS + minute * MINUTE_NS + first as u64);
-            let command = Command::Append(Arc::new(self.engine.strip(&batch).unwrap()));
+            let mut batch = batch(first..first + 500, START_NS + minute * MINUTE_NS + first as u64);
+            self.engine.strip(&mut batch).unwrap();
+            let command = Command::Append(Arc::new(batch));
             let entry = Entry { proposed_at_ns: (START_NS + (minute + 1) * MINUTE_NS).cast_signed(), command };
             self.index += 1;
             let before = self.engine.head_bytes();

@@ -62,7 +62,6 @@ pub(crate) struct Builder {
     samples: usize,
     label_bytes: usize,
     attributes: usize,
-    location_bytes: usize,
     warnings_left_out: u64,
 }
 
@@ -78,7 +77,6 @@ impl Builder {
             samples: 0,
             label_bytes: 0,
             attributes: 0,
-            location_bytes: 0,
             warnings_left_out: 0,
         }
     }
@@ -152,30 +150,7 @@ impl Builder {
         Ok(self.push.dictionary.intern_attributes(attributes))
     }
 
-    pub(crate) fn location(&mut self, location: Location) -> Result<u32, Rejection> {
-        self.location_bytes += self.name_bytes(&location);
-        if self.location_bytes > limits::PUSH_LOCATION_BYTES_MAX {
-            let count_max = limits::PUSH_LOCATION_BYTES_MAX;
-            return Err(Rejection::TooMany { what: "bytes of names in locations in one request", count_max });
-        }
-        Ok(self.intern_location(location))
-    }
-
-    /// Bytes of text that a location's hash covers.
-    fn name_bytes(&self, location: &Location) -> usize {
-        let dictionary = &self.push.dictionary;
-        let text = |id: u32| dictionary.strings.get(id).len();
-        match location {
-            Location::Address { mapping, .. } => dictionary.mapping(*mapping).1.len(),
-            Location::Lines { mapping_file, lines, .. } => {
-                let function = |line: &Line| dictionary.functions[line.function as usize];
-                let names = |function: Function| text(function.name) + text(function.system_name) + text(function.file);
-                text(*mapping_file) + lines.iter().map(|line| names(function(line))).sum::<usize>()
-            }
-        }
-    }
-
-    fn intern_location(&mut self, location: Location) -> u32 {
+    pub(crate) fn location(&mut self, location: Location) -> u32 {
         let dictionary = &mut self.push.dictionary;
         let frame_type = match &location {
             Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
@@ -222,7 +197,7 @@ impl Builder {
         let name = self.push.dictionary.strings.intern("[truncated stack]");
         let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
         let lines = [Line { function, line: 0, column: 0 }].into();
-        let marker = self.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        let marker = self.location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         self.truncated = Some(marker);
         marker
     }

@@ -111,18 +111,33 @@ impl<'a> Value<'a> {
 
     /// A repeated integer, packed or one at a time, into `out`.
     pub(crate) fn varints(self, number: u32, out: &mut Vec<u64>) -> Result<(), WireError> {
-        match self {
-            Self::Varint(varint) => out.push(varint),
-            Self::Bytes(mut packed) => {
-                // A number takes a byte at least.
-                out.reserve(packed.len());
-                while !packed.is_empty() {
-                    out.push(varint(&mut packed)?);
-                }
-            }
-            _ => return Err(WireError::Type(number)),
+        if let Self::Bytes(packed) = self {
+            // A number takes a byte at least.
+            out.reserve(packed.len());
         }
-        Ok(())
+        self.each_varint(number, |varint| {
+            out.push(varint);
+            Ok(())
+        })
+    }
+
+    /// Calls back with each number of a repeated integer, packed or one at a time.
+    #[inline]
+    pub(crate) fn each_varint<E: From<WireError>>(
+        self,
+        number: u32,
+        mut visit: impl FnMut(u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Varint(varint) => visit(varint),
+            Self::Bytes(mut packed) => {
+                while !packed.is_empty() {
+                    visit(varint(&mut packed)?)?;
+                }
+                Ok(())
+            }
+            _ => Err(WireError::Type(number).into()),
+        }
     }
 
     /// How many a repeated fixed64 holds, packed or one at a time.

@@ -16,12 +16,17 @@ fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
     let mut knows = World::new();
     let samples = [Drawn::simple(0, 0, 1, 5)];
     knows.step(&Step::Append(samples.to_vec(), None));
-    let stripped = knows.engine().strip(&batch_of(&samples, None)).unwrap();
+    let mut stripped = batch_of(&samples, None);
+    let left_out = knows.engine().strip(&mut stripped).unwrap().unwrap();
     assert!(stripped.series[0].labels.is_none());
-    assert!(stripped.dictionary.locations.is_empty(), "everything was known");
+    let stacks = stripped.dictionary.stacks.iter().skip(1);
+    assert!({ stacks }.all(|(_, stack)| stack.is_none()), "everything was known");
     let mut world = World::new();
-    assert_eq!(world.append_whole(stripped), Outcome::Dangling);
+    assert_eq!(world.append_whole(stripped.clone()), Outcome::Dangling);
     assert_eq!(world.engine().head_bytes(), 0);
+    // Whole again, it has everything.
+    stripped.put_back(left_out);
+    assert_eq!(world.append_whole(stripped), Outcome::Applied);
     assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
 }
 
@@ -183,7 +188,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
 fn a_batch_of_too_many_partitions_is_refused_and_one_of_many_is_taken_in_one_pass() {
     let mut world = World::new();
     let spread = |partitions: i64| -> Vec<_> { (0..partitions).map(|i| Drawn::simple(0, i * 21_600, 1, 1)).collect() };
-    let refused = world.engine().strip(&batch_of(&spread(200), None)).unwrap_err();
+    let refused = world.engine().strip(&mut batch_of(&spread(200), None)).unwrap_err();
     assert!(refused.to_string().contains("200 spans"), "{refused}");
     world.step(&Step::Append(spread(100), None));
     world.step(&Step::Append(spread(100), None));
@@ -204,7 +209,7 @@ fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
     assert!(world.engine().dictionary_bytes() > 100);
     world.step(&Step::Append(known.to_vec(), None));
     for new in [new_thread, new_stack] {
-        let refused = world.engine().strip(&batch_of(&new, None)).unwrap_err();
+        let refused = world.engine().strip(&mut batch_of(&new, None)).unwrap_err();
         assert!(matches!(refused, storage_engine::StripError::DictionaryFull { .. }), "{refused}");
     }
 }

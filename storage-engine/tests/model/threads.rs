@@ -74,7 +74,8 @@ fn apply(shared: &Shared, mut index: u64) {
         now_s += 300;
         let old_s = end_s(round * 7 % PARTITIONS) - 100;
         for drawn in [Drawn::simple(0, now_s, 3, 1), Drawn::simple(1, old_s, (round % 8) as u8, 1)] {
-            let batch = shared.engine.strip(&batch_of(&[drawn], None)).unwrap();
+            let mut batch = batch_of(&[drawn], None);
+            shared.engine.strip(&mut batch).unwrap();
             propose(now_s, Command::Append(Arc::new(batch)));
         }
         if round % 20 == 19 {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use prost::Message as _;
 use proto::entry::Deletion;
 use proto::selection::Operation;
-use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window};
+use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
 use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
 
 use super::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
@@ -123,16 +124,27 @@ impl World {
 
     /// Entry `i` of the log has index `i + 1`.
     pub(crate) fn apply(&self, i: usize) -> Outcome {
+        self.apply_at(i, &self.log[i])
+    }
+
+    fn apply_at(&self, i: usize, entry: &Entry) -> Outcome {
         let position = Position { index: i as u64 + 1, log_id: Bytes::from(format!("id {i}")) };
-        self.engine().apply(position, &self.log[i]).unwrap()
+        self.engine().apply(position, entry).unwrap()
     }
 
     pub(crate) fn propose(&mut self, command: Command) -> Outcome {
-        // As a node does: what is logged went over the wire form.
+        // As a node does: what is logged are the command's own bytes; what is applied is what was proposed, or what was read back.
         self.now_ns += 1;
-        let entry = Entry { proposed_at_ns: self.now_ns, command };
-        self.log.push(Entry::from_wire(entry.to_wire()).unwrap());
-        self.apply(self.log.len() - 1)
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        let wire = wire::Entry { proposed_at_ns: self.now_ns as u64, ..wire::Entry::decode(bytes.as_slice()).unwrap() };
+        self.log.push(Entry::from_wire(wire).unwrap());
+        let i = self.log.len() - 1;
+        if self.now_ns % 2 == 0 {
+            self.apply(i)
+        } else {
+            self.apply_at(i, &Entry { proposed_at_ns: self.now_ns, command })
+        }
     }
 
     pub(crate) fn append_whole(&mut self, batch: Batch) -> Outcome {
@@ -204,7 +216,8 @@ impl World {
     }
 
     fn append(&mut self, samples: &[Drawn], id: Option<u8>) {
-        let batch = self.engine().strip(&batch_of(samples, id)).unwrap();
+        let mut batch = batch_of(samples, id);
+        self.engine().strip(&mut batch).unwrap();
         let outcome = self.append_whole(batch);
         // What comes behind the horizon of raw samples comes too late.
         let horizon_ns = self.horizon_ns(Tier::Raw);

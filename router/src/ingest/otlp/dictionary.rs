@@ -19,7 +19,10 @@ const ENTRIES_MAX: usize = 4_000_000;
 /// Entries of a table for which room is made before any is referred to.
 const ROOM_MAX: usize = 1 << 13;
 
-/// The same of text, and of all stacks.
+/// Of a whole dictionary, so many bytes and one entry of each long table: real ones have 25 to 60.
+const BYTES_PER_ENTRY: usize = 24;
+
+/// Room of text, and of all stacks.
 const ROOM_BYTES_MAX: usize = 1 << 18;
 
 /// See the module.
@@ -44,7 +47,6 @@ pub(crate) struct Tables<'a> {
 #[derive(Debug, Default)]
 struct Scratch {
     /// Of a stack.
-    indices: Vec<u64>,
     locations: Vec<u32>,
     /// Of a location.
     lines: Vec<Line>,
@@ -77,28 +79,39 @@ impl<'a> Tables<'a> {
         };
         let malformed = |error| IngestError::wire(FORMAT, error);
         let mut entries = 0;
-        for field in dictionaries.iter().flat_map(|dictionary| Fields::new(dictionary)) {
-            let (number, value) = field.map_err(malformed)?;
-            if !(1..=7).contains(&number) {
-                continue;
-            }
-            let entry = value.bytes(number).map_err(malformed)?;
-            match number {
-                1 => tables.mappings.push(entry),
-                2 => tables.locations.push(entry),
-                3 => tables.functions.push(entry),
-                4 => tables.links.push(entry),
-                5 => tables.strings.push(entry),
-                6 => tables.attributes.push(entry),
-                _ => tables.stacks.push(entry),
-            }
-            entries += 1;
-            if entries > ENTRIES_MAX {
-                return Err(IngestError::TooMany { what: "dictionary entries", count_max: ENTRIES_MAX });
+        for &dictionary in dictionaries {
+            tables.reserve_entries(dictionary.len());
+            for field in Fields::new(dictionary) {
+                let (number, value) = field.map_err(malformed)?;
+                if !(1..=7).contains(&number) {
+                    continue;
+                }
+                let entry = value.bytes(number).map_err(malformed)?;
+                match number {
+                    1 => tables.mappings.push(entry),
+                    2 => tables.locations.push(entry),
+                    3 => tables.functions.push(entry),
+                    4 => tables.links.push(entry),
+                    5 => tables.strings.push(entry),
+                    6 => tables.attributes.push(entry),
+                    _ => tables.stacks.push(entry),
+                }
+                entries += 1;
+                if entries > ENTRIES_MAX {
+                    return Err(IngestError::TooMany { what: "dictionary entries", count_max: ENTRIES_MAX });
+                }
             }
         }
         tables.check_zero_entries()?;
         Ok(tables)
+    }
+
+    /// Makes room in the tables that are long, of a dictionary of so many bytes.
+    fn reserve_entries(&mut self, bytes: usize) {
+        let entries = (bytes / BYTES_PER_ENTRY).min(ROOM_MAX);
+        for table in [&mut self.locations, &mut self.functions, &mut self.strings, &mut self.stacks] {
+            table.reserve(entries);
+        }
     }
 
     /// Entry 0 of every table must be its zero value: else everything in it is off by one, and names would be wrong.
@@ -180,25 +193,22 @@ impl<'a> Tables<'a> {
     }
 
     fn read_pair(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let (mut indices, mut locations) =
-            (std::mem::take(&mut self.scratch.indices), std::mem::take(&mut self.scratch.locations));
-        indices.clear();
+        let mut locations = std::mem::take(&mut self.scratch.locations);
         locations.clear();
         for field in Fields::new(entry) {
             if let (1, value) = field? {
-                value.varints(1, &mut indices)?;
+                value.each_varint(1, |index| {
+                    let index = index.cast_signed();
+                    locations.push(match self.locations.read(index) {
+                        Some(known) => known,
+                        None => self.location(builder, index)?,
+                    });
+                    Ok::<_, Rejection>(())
+                })?;
             }
         }
-        locations.reserve(indices.len());
-        for &index in &indices {
-            let index = index.cast_signed();
-            locations.push(match self.locations.read(index) {
-                Some(known) => known,
-                None => self.location(builder, index)?,
-            });
-        }
         let pair = builder.pair(&locations);
-        (self.scratch.indices, self.scratch.locations) = (indices, locations);
+        self.scratch.locations = locations;
         Ok(pair)
     }
 
@@ -246,7 +256,7 @@ impl<'a> Tables<'a> {
             Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.as_slice().into() }
         };
         (self.scratch.lines, self.scratch.attributes) = (lines, attributes);
-        builder.location(location)
+        Ok(builder.location(location))
     }
 
     fn frame_type(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<u32>, Rejection> {

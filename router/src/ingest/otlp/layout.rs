@@ -8,7 +8,7 @@
 //! ```
 //!
 //! So field 3 packed or field 4 varint is old, field 3 varint or field 4 packed is new. A sample with neither is ambiguous:
-//! the request's other samples decide. Where there are none, it is new if its field 2 can be the attribute indices of a sample
+//! the request's other samples decide, by their majority or by the first lead of 64. Where there are none, it is new if its field 2 can be the attribute indices of a sample
 //! that has timestamps alone, and old if it can be values: one, or as many as timestamps; else new. `Profile` moved too, from 1.8 to
 //! 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and what follows it is one lower.
 
@@ -46,12 +46,18 @@ impl Layout {
     }
 }
 
+/// One sender has one layout: a lead of so many samples decides, whatever the others are.
+const LEAD: usize = 64;
+
 /// The layout of a request's samples; `attributes`: entries of its attribute table.
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     let (mut old, mut new) = (0_usize, 0_usize);
     let mut can_be = Ambiguous { old: true, new: true };
     let mut field_2 = Vec::new();
     for sample in samples {
+        if old.abs_diff(new) >= LEAD {
+            break;
+        }
         field_2.clear();
         let (mut readable, mut times) = (true, 0);
         for (number, value) in Fields::new(sample).map_while(Result::ok) {
@@ -132,5 +138,18 @@ mod tests {
         let two = [sample(&[(2, true, &[200, 1, 2])]), ambiguous[ambiguous.len() - 9..].to_vec()].concat();
         assert_eq!(detect(&[&two], 3), Layout::New);
         assert_eq!(detect(&[], 0), Layout::New);
+    }
+
+    #[test]
+    fn the_majority_decides_or_the_first_long_lead() {
+        let old = sample(&[(3, true, &[1])]);
+        let new = sample(&[(4, true, &[7])]);
+        let of = |parts: &[(&Vec<u8>, usize)]| {
+            let samples: Vec<&[u8]> =
+                parts.iter().flat_map(|&(sample, count)| std::iter::repeat_n(sample.as_slice(), count)).collect();
+            detect(&samples, 0)
+        };
+        assert_eq!(of(&[(&new, LEAD - 1), (&old, LEAD)]), Layout::Old);
+        assert_eq!(of(&[(&new, LEAD), (&old, 3 * LEAD)]), Layout::New);
     }
 }

@@ -21,6 +21,11 @@ impl<'a, T: Copy> Table<'a, T> {
         Self { name, entries: Vec::new(), read: Vec::new(), broken: HashMap::new() }
     }
 
+    /// Makes room for so many entries, so that it need not grow step by step.
+    pub(crate) fn reserve(&mut self, entries: usize) {
+        self.entries.reserve(entries);
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
