@@ -113,12 +113,7 @@ impl Visitor for WholeAdder<'_> {
             }
             return Ok(self.add_passing(bucket, total));
         }
-        for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
-            if self.dense.add(pair, i128::from(value)).is_none() {
-                return Ok(None);
-            }
-        }
-        Ok(Some(()))
+        Ok(self.dense.add_each(&samples.pairs[rows.clone()], &samples.values[rows]))
     }
 }
 

@@ -85,6 +85,23 @@ impl Dense {
         self.note_zero(index)
     }
 
+    /// Adds `values[i]` to `slots[i]`. `None` if there is no such slot.
+    pub(crate) fn add_each(&mut self, slots: &[u32], values: &[i64]) -> Option<()> {
+        let (least, total) = values
+            .iter()
+            .fold((i64::MAX, 0_i128), |(least, total), &value| (least.min(value), total + i128::from(value)));
+        if least < 1 || !self.reserve(total, values.len()) {
+            return slots.iter().zip(values).try_for_each(|(&slot, &value)| self.add(slot, value.into()));
+        }
+        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
+        for (&slot, &value) in slots.iter().zip(values) {
+            let sum = sums.get_mut(slot as usize)?;
+            *sum = sum.wrapping_add(value);
+            *groups.get_mut(slot as usize / GROUP)? = 1;
+        }
+        Some(())
+    }
+
     /// Something was added to a slot, which may leave it zero.
     fn note_zero(&mut self, slot: usize) -> Option<()> {
         *self.groups.get_mut(slot / GROUP)? = 1;
@@ -202,6 +219,18 @@ mod tests {
         got.clear();
         dense.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(9, i64::MAX.into())]);
+    }
+
+    #[test]
+    fn values_of_samples_are_added_one_by_one_or_together() {
+        let mut dense = Dense::default();
+        dense.resize(100);
+        assert_eq!(dense.add_each(&[3, 70, 3], &[5, 6, 7]), Some(()));
+        assert_eq!(dense.add_each(&[3, 71, 72], &[-12, 0, 1 << 50]), Some(()));
+        assert_eq!((dense.add_each(&[100], &[1]), dense.add_each(&[100], &[0])), (None, None));
+        let mut got = Vec::new();
+        dense.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!(got, [(3, 0), (70, 6), (71, 0), (72, 1 << 50)]);
     }
 
     // Found by review: two values of 2^62 had all slots moved, so a push of millions of them took minutes.

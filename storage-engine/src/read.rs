@@ -184,13 +184,10 @@ fn visit_sorted(
     for interval in intervals[from..].iter().take_while(|interval| interval.start_ns < last) {
         // Most runs lie in one interval.
         if first <= interval.start_ns {
-            start += times[start..].partition_point(|&time| time <= interval.start_ns);
+            start += count_up_to(&times[start..], interval.start_ns);
         }
-        let end = if last <= interval.end_ns {
-            times.len()
-        } else {
-            start + times[start..].partition_point(|&time| time <= interval.end_ns)
-        };
+        let end =
+            if last <= interval.end_ns { times.len() } else { start + count_up_to(&times[start..], interval.end_ns) };
         if start < end {
             let rows = rows.start + start..rows.start + end;
             if visitor.samples(interval.bucket, samples, rows)?.is_none() {
@@ -200,6 +197,36 @@ fn visit_sorted(
         start = end;
     }
     Ok(Some(()))
+}
+
+/// How many of some times, ascending, are not after a time. Samples come about evenly, so it is looked for near where it would be then:
+/// halving again and again would wait for memory at each step.
+fn count_up_to(times: &[i64], time_ns: i64) -> usize {
+    let (Some(&first), Some(&last)) = (times.first(), times.last()) else { return 0 };
+    if time_ns < first {
+        return 0;
+    }
+    if last <= time_ns {
+        return times.len();
+    }
+    let part = (i128::from(time_ns) - i128::from(first)) * times.len() as i128 / (i128::from(last) - i128::from(first));
+    let guess = usize::try_from(part).unwrap_or_default().min(times.len() - 1);
+    // The count is in `low..=high`.
+    let (mut low, mut high, mut step) = (1, times.len() - 1, 4);
+    if times[guess] <= time_ns {
+        low = guess + 1;
+        while low + step < high && times[low + step] <= time_ns {
+            (low, step) = (low + step + 1, step * 2);
+        }
+        high = high.min(low + step);
+    } else {
+        high = guess;
+        while low + step < high && time_ns < times[high - step] {
+            (high, step) = (high - step, step * 2);
+        }
+        low = low.max(high.saturating_sub(step));
+    }
+    low + times[low..high].partition_point(|&time| time <= time_ns)
 }
 
 fn read_events(
@@ -241,4 +268,25 @@ fn numbers_of(key: &[u8]) -> Result<(u32, u32), EngineError> {
 
 fn corrupt(key: &[u8]) -> Corruption {
     Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn times_up_to_another_are_counted_however_they_lie(
+            gaps in prop::collection::vec(prop_oneof![8 => 0..100_i64, 1 => 0..1_000_000_i64], 0..300),
+            from in prop_oneof![Just(i64::MIN / 2), Just(0)],
+            asked in -10..40_000_i64,
+        ) {
+            let times: Vec<i64> = gaps.iter().scan(from, |time, gap| { *time += gap; Some(*time) }).collect();
+            for time in times.iter().flat_map(|&time| [time - 1, time, time + 1]).chain([from + asked, i64::MIN, i64::MAX]) {
+                prop_assert_eq!(count_up_to(&times, time), times.partition_point(|&at| at <= time));
+            }
+        }
+    }
 }
