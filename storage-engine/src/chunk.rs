@@ -11,7 +11,8 @@
 use proto::{Samples, Tier};
 
 use crate::dense::Dense;
-use crate::encoding::events::{Events, put_events};
+use crate::encoding::events::Events;
+use crate::encoding::sorted_events::put_events;
 use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
 use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
 use crate::error::EngineError;

@@ -8,7 +8,7 @@
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
 //! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
-//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `series`, `lacking` (from windows to answers) →
+//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `accumulator`, `series`, `lacking` (from windows to answers) →
 //! `space`, `settle`, `statistics`, `verify` (`signature`), `snapshot`.
 
 use std::path::PathBuf;
@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use proto::Tier;
 
+mod accumulator;
 mod adders;
 mod append;
 mod batch_ids;

@@ -18,7 +18,7 @@ use crate::vocabulary::Vocabulary;
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed. Where there are more,
 /// a quarter is let go at once: making room is not for each of many that are asked for one after the other.
-const IDLE_PARTITIONS_MAX: usize = 1024;
+const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// Locks are taken in this order: state, vocabulary, partitions in the order of their keys, so finer tiers first.
 #[derive(Default)]

@@ -7,5 +7,6 @@ pub(crate) mod frame;
 pub(crate) mod packed;
 pub(crate) mod share_codes;
 pub(crate) mod shares;
+pub(crate) mod sorted_events;
 pub(crate) mod sums;
 pub(crate) mod varint;
