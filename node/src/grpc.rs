@@ -44,7 +44,8 @@ impl wire::node_server::Node for Node {
         let wire::LocationsRequest { shard, tenant, generation, count } = request.into_inner();
         let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
         let page = proto::Shards::locations(self, shard, tenant, KnownLocations { generation, count }).await?;
-        Ok(Response::new(page.to_wire()))
+        let encoded = tokio::task::spawn_blocking(move || page.to_wire()).await;
+        encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
     }
 
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {

@@ -1,6 +1,12 @@
 //! Where the entries of a table are, by hash.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::LazyLock;
+
 use hashbrown::HashTable;
+
+/// Another one in each process: who sends entries can make their hashes alike, but not what is kept of them. No id depends on it.
+static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 
 /// Ids by the hashes of their entries; the entries are elsewhere.
 ///
@@ -24,9 +30,11 @@ impl Slot {
     }
 }
 
-/// What is kept of a hash that is good in all its bits.
+/// What is kept of a hash: something of all its bits.
 pub(crate) fn kept(hash: u128) -> u32 {
-    hash as u32
+    let [low, high] = *KEYS;
+    let product = u128::from(hash as u64 ^ low) * u128::from((hash >> 64) as u64 ^ high);
+    ((product >> 64) as u64 ^ product as u64) as u32
 }
 
 impl Ids {

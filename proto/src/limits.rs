@@ -31,6 +31,9 @@ pub const LABEL_VALUE_BYTES_MAX: usize = 2048;
 /// Attributes of one sample.
 pub const SAMPLE_ATTRIBUTES_MAX: usize = 128;
 
+/// Lines of all locations of one push: an empty one has two bytes on the wire and 24 in memory.
+pub const PUSH_LINES_MAX: usize = 4_000_000;
+
 /// Samples of one push: 64 MiB of the smallest samples that make sense.
 pub const PUSH_SAMPLES_MAX: usize = 4_000_000;
 

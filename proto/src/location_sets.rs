@@ -90,6 +90,10 @@ impl LocationSets {
         if filters.len() > STACK_FILTERS_MAX {
             return Err(SelectionError::Inconsistent("there are too many conditions on stacks: ask for fewer"));
         }
+        // Numbers of an answer's own locations follow.
+        if count > u32::MAX / 2 {
+            return Err(SelectionError::Inconsistent("no shard has so many locations"));
+        }
         let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown place of a frame");
         let filter = |from: wire::StackFilter| {
             let filter = StackFilter {

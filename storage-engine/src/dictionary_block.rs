@@ -170,8 +170,8 @@ impl Block {
         self.local.attribute_sets.len().saturating_sub(1)
     }
 
-    /// Teaches the vocabulary what is in the block.
-    pub(crate) fn gained(&self, vocabulary: &mut Vocabulary) -> Gained {
+    /// Teaches the vocabulary what is in the block; `None` if it has a stacktrace twice.
+    pub(crate) fn gained(&self, vocabulary: &mut Vocabulary) -> Option<Gained> {
         let mut importer = Importer::new(&self.local);
         // From the root, in the vocabulary's tree.
         let mut path: Vec<u32> = Vec::new();
@@ -186,14 +186,15 @@ impl Block {
             let node = vocabulary.child(parent, location, known);
             path.push(node);
             if let Some(&(_, hash)) = waiting.next_if(|(end, _)| *end == place) {
-                vocabulary.name_stack(hash, node);
+                // Else one stack would have two numbers.
+                vocabulary.name_stack(hash, node).then_some(())?;
                 ends.push(node);
             }
         }
         let pair = |&(user, kernel): &(u32, u32)| Pair { user: ends[user as usize], kernel: ends[kernel as usize] };
         let sets = 1..u32::try_from(self.local.attribute_sets.len()).unwrap_or(u32::MAX);
         let attribute_sets = sets.map(|set| importer.attributes(&mut vocabulary.dictionary, set)).collect();
-        Gained { pairs: self.pairs.iter().map(pair).collect(), attribute_sets }
+        Some(Gained { pairs: self.pairs.iter().map(pair).collect(), attribute_sets })
     }
 }
 
@@ -299,7 +300,7 @@ mod tests {
                 .collect();
             let value = frame::pack(b"k", &encode(&from, &pairs, &[]), LEVEL_GROWING).unwrap();
             let (mut to, _) = vocabulary(&known);
-            let gained = Block::read(b"k", &value).unwrap().gained(&mut to);
+            let gained = Block::read(b"k", &value).unwrap().gained(&mut to).unwrap();
             let wanted: Vec<_> = pairs.iter().map(|pair| (names(&from, pair.user), names(&from, pair.kernel))).collect();
             let got: Vec<_> = gained.pairs.iter().map(|pair| (names(&to, pair.user), names(&to, pair.kernel))).collect();
             prop_assert_eq!(got, wanted);
@@ -316,6 +317,19 @@ mod tests {
                 block.gained(&mut Vocabulary::new(1));
             }
         }
+    }
+
+    // Found by review: below a node that is new nothing is looked for, so the second became another node of the same stack.
+    #[test]
+    fn a_stacktrace_that_is_there_twice_is_refused() {
+        let (from, nodes) = vocabulary(&[vec![0, 1], vec![0, 2]]);
+        let pairs: Vec<Pair> = nodes.iter().map(|&user| Pair { user, kernel: ROOT }).collect();
+        let mut block = Block::of_bytes(&encode(&from, &pairs, &[])).unwrap();
+        assert!(block.gained(&mut Vocabulary::new(1)).is_some());
+        let (first, second) = (block.nodes[1], block.nodes.last_mut().unwrap());
+        second.1 = first.1;
+        block.ends[1].1 = block.ends[0].1;
+        assert!(block.gained(&mut Vocabulary::new(1)).is_none());
     }
 
     #[test]

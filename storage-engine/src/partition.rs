@@ -148,7 +148,7 @@ impl Partition {
 
     /// Adds what a block of its dictionary holds; `false` if anything of it is there already.
     pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut Vocabulary) -> bool {
-        let gained = block.gained(vocabulary);
+        let Some(gained) = block.gained(vocabulary) else { return false };
         let mut is_new = true;
         for pair in gained.pairs {
             is_new &= self.add_pair(pair).1;

@@ -1,5 +1,6 @@
 //! Verification: everything on disk is read again and checked, also against each other: sums are those of the events, minutes
-//! those of the chunks, hours those of the minutes, days those of the hours, and nothing refers to what is not there.
+//! those of the chunks, hours those of the minutes, days those of the hours, and nothing refers to what is not there. Hours and days
+//! of gauges, which do not add up, are read and checked by themselves alone.
 //!
 //! Partitions are read one after another, and of each one value after another; what is compared between tiers is 16 bytes of
 //! each window, see `signature`.

@@ -193,7 +193,10 @@ impl<'a> PartitionCheck<'a> {
         self.settled_values += u64::from(stored.is_some());
         // A value that cannot be read has been noted already.
         let stored = stored.map(|value| self.read_windows(&key, &value, series, number).unwrap_or_default());
-        let told = |window: WindowRows| (window.place, window.samples, window.rows);
+        // Only of a gauge its time is stored.
+        let is_gauge = self.partition.is_gauge(series);
+        let told =
+            |window: WindowRows| (window.place, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
         let wanted = window.minutes.into_windows().into_iter().map(told);
         if !stored.unwrap_or_default().into_iter().map(told).eq(wanted) {
             verified.note(&key, Err("the minutes are not those of the samples".to_owned()));

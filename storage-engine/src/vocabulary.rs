@@ -134,9 +134,9 @@ impl Vocabulary {
         node
     }
 
-    /// Notes that a stacktrace ends at a node.
-    pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) {
-        self.stacks.insert(hash, node);
+    /// Notes that a stacktrace ends at a node; `false` if it ends at another one already.
+    pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) -> bool {
+        *self.stacks.entry(hash).or_insert(node) == node
     }
 
     /// The node of a batch's stacktrace; `None` if the batch leaves it out and it is not known here.

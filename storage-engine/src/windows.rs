@@ -42,7 +42,8 @@ pub(crate) struct WindowRows {
 /// The value of some windows, ascending; `start_ns` is the value's start.
 pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> Vec<u8> {
     let unit = unit_of(windows.iter().flat_map(|window| &window.rows).map(|row| row.1));
-    if let Some(parts) = parts_of(windows, unit).filter(|_| !is_gauge && windows.len() > 1) {
+    let are_shared = !is_gauge && windows.len() > 1;
+    if let Some(parts) = if are_shared { parts_of(windows, unit) } else { None } {
         return encode_shared(windows, unit, &parts);
     }
     let mut out = vec![if is_gauge { LAST_POINTS } else { SUMS }];
@@ -214,6 +215,10 @@ pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<
     bytes = rest;
     let unit = take(&mut bytes)?;
     let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= places as usize)?;
+    // Where one asks for all there is, nobody would read the shares.
+    if kind == SHARED && count < 2 {
+        return None;
+    }
     let mut windows: Vec<StoredWindow<'_>> = Vec::with_capacity(count);
     for _ in 0..count {
         let (&place, rest) = bytes.split_first()?;

@@ -62,6 +62,7 @@ pub(crate) struct Builder {
     samples: usize,
     label_bytes: usize,
     attributes: usize,
+    lines: usize,
     warnings_left_out: u64,
 }
 
@@ -77,6 +78,7 @@ impl Builder {
             samples: 0,
             label_bytes: 0,
             attributes: 0,
+            lines: 0,
             warnings_left_out: 0,
         }
     }
@@ -150,7 +152,18 @@ impl Builder {
         Ok(self.push.dictionary.intern_attributes(attributes))
     }
 
-    pub(crate) fn location(&mut self, location: Location) -> u32 {
+    pub(crate) fn location(&mut self, location: Location) -> Result<u32, Rejection> {
+        if let Location::Lines { lines, .. } = &location {
+            self.lines += lines.len();
+            if self.lines > limits::PUSH_LINES_MAX {
+                let count_max = limits::PUSH_LINES_MAX;
+                return Err(Rejection::TooMany { what: "lines of locations in one request", count_max });
+            }
+        }
+        Ok(self.intern_location(location))
+    }
+
+    fn intern_location(&mut self, location: Location) -> u32 {
         let dictionary = &mut self.push.dictionary;
         let frame_type = match &location {
             Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
@@ -197,7 +210,7 @@ impl Builder {
         let name = self.push.dictionary.strings.intern("[truncated stack]");
         let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
         let lines = [Line { function, line: 0, column: 0 }].into();
-        let marker = self.location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        let marker = self.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         self.truncated = Some(marker);
         marker
     }
@@ -320,4 +333,22 @@ pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     let bytes = bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes);
     // Nearly always; and checking is faster than looking for what to replace.
     std::str::from_utf8(bytes).map_or_else(|_replaced| String::from_utf8_lossy(bytes), Cow::Borrowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Found by review: an empty line is two bytes on the wire, and locations of nothing else took gigabytes.
+    #[test]
+    fn lines_of_all_locations_together_are_bounded() {
+        let mut builder = Builder::new(0);
+        let function = builder.dictionary().intern_function(Function::default());
+        let lines = || vec![Line { function, line: 0, column: 0 }; limits::LOCATION_LINES_MAX].into();
+        let mut add = || builder.location(Location::Lines { mapping_file: 0, frame_type: 0, lines: lines() });
+        for _ in 0..limits::PUSH_LINES_MAX / limits::LOCATION_LINES_MAX {
+            add().unwrap();
+        }
+        assert!(matches!(add(), Err(Rejection::TooMany { .. })));
+    }
 }

@@ -35,9 +35,9 @@ impl Reader {
         run: &mut Run,
     ) -> Result<Selected, QueryError> {
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
+        let mut book = if reads_stacks { self.shelf.book(&selection.tenant) } else { Book::default() };
         for _ in 0..NAMING_ROUNDS_MAX {
-            let book = if reads_stacks { self.shelf.book(&selection.tenant) } else { Book::default() };
-            if let Some(answers) = self.select_with(&book, selection, matchers, run).await? {
+            if let Some(answers) = self.select_with(&mut book, selection, matchers, run).await? {
                 return Ok(Selected { answers, book });
             }
         }
@@ -47,7 +47,7 @@ impl Reader {
     /// `None`: the book did not have all that was needed, or has to be begun anew; what is to be done about it was noted.
     async fn select_with(
         &self,
-        book: &Book,
+        book: &mut Book,
         selection: &Selection,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
@@ -55,8 +55,12 @@ impl Reader {
         let mut answers = Vec::new();
         for shard in self.nodes.placement().shards() {
             // Without conditions on stacks, answers say all that is not known.
-            let catches_up = book.is_behind(shard).unwrap_or(!matchers.is_empty());
+            let has_to = !matchers.is_empty();
+            let is_worth_it = || has_to || !self.shelf.is_too_large(&selection.tenant);
+            let catches_up = book.is_behind(shard).map_or(has_to, |is_behind| is_behind && is_worth_it());
             if catches_up && self.catch_up(book, shard, selection, run).await?.is_none() {
+                self.shelf.renew(&selection.tenant, book);
+                *book = self.shelf.book(&selection.tenant);
                 return Ok(None);
             }
             let locations = if matchers.is_empty() {
@@ -90,12 +94,12 @@ impl Reader {
         loop {
             let known = book.known(shard);
             let page = run.shards(self.nodes.locations(shard, &selection.tenant, known)).await?;
-            if book.add(shard, &page).is_none() {
-                self.shelf.renew(&selection.tenant, book);
+            let (to, count) = (book.clone(), page.count);
+            if run.blocking(move |_, _| Ok(to.add(shard, &page))).await?.is_none() {
                 return Ok(None);
             }
             let now = book.known(shard);
-            if now.count >= page.count || now == known {
+            if now.count >= count || now == known {
                 return Ok(Some(()));
             }
         }

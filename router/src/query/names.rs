@@ -30,16 +30,34 @@ struct Books {
     uses: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Kept {
     book: Book,
     used: u64,
     bytes: usize,
+    /// It was too large to be kept: what shards have more is asked for only where a query cannot do without.
+    is_too_large: bool,
 }
 
 /// What is known of one tenant. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Book(Arc<RwLock<Pages>>);
+pub(crate) struct Book(Arc<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    /// Held as long as something is named, merged and written: not for an async task.
+    pages: RwLock<Pages>,
+    /// How far the pages are. Taken behind them, if both are.
+    progress: Mutex<BTreeMap<u32, Progress>>,
+}
+
+/// Of one shard.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    known: KnownLocations,
+    /// The shard has more.
+    is_behind: bool,
+}
 
 #[derive(Debug, Default)]
 struct Pages {
@@ -52,8 +70,6 @@ struct Pages {
 struct ShardPages {
     generation: u64,
     definitions: Definitions,
-    /// The shard has more.
-    is_behind: bool,
 }
 
 impl Shelf {
@@ -61,9 +77,14 @@ impl Shelf {
     pub(crate) fn book(&self, tenant: &TenantId) -> Book {
         let Books { kept, uses } = &mut *self.0.lock();
         *uses += 1;
-        let kept = kept.entry(tenant.clone()).or_insert_with(|| Kept { book: Book::default(), used: 0, bytes: 0 });
+        let kept = kept.entry(tenant.clone()).or_default();
         kept.used = *uses;
         kept.book.clone()
+    }
+
+    /// Whether the book of a tenant was too large to be kept.
+    pub(crate) fn is_too_large(&self, tenant: &TenantId) -> bool {
+        self.0.lock().kept.get(tenant).is_some_and(|kept| kept.is_too_large)
     }
 
     /// Begins a new book of a tenant, if this is still the one.
@@ -74,11 +95,16 @@ impl Shelf {
         }
     }
 
-    /// Notes how large a book is, and lets go those that were used the longest time ago while all are too large.
+    /// Notes how large a book is, and lets it go if it is too large by itself; and those that were used the longest time ago while
+    /// all are too large together.
     pub(crate) fn weigh(&self, tenant: &TenantId, book: &Book, bytes: usize) {
         let kept = &mut self.0.lock().kept;
         if let Some(known) = kept.get_mut(tenant).filter(|kept| Arc::ptr_eq(&kept.book.0, &book.0)) {
-            known.bytes = bytes + size_of::<Kept>() + tenant.as_str().len();
+            if bytes > NAMES_BYTES_MAX {
+                *known = Kept { used: known.used, is_too_large: true, ..Kept::default() };
+            }
+            let own = if known.is_too_large { 0 } else { bytes };
+            known.bytes = own + size_of::<Kept>() + tenant.as_str().len();
         }
         while kept.values().map(|kept| kept.bytes).sum::<usize>() > NAMES_BYTES_MAX {
             let oldest = kept.iter().min_by_key(|(_, kept)| kept.used).map(|(tenant, _)| tenant.clone());
@@ -91,22 +117,22 @@ impl Shelf {
 impl Book {
     /// Which locations of a shard it has.
     pub(crate) fn known(&self, shard: u32) -> KnownLocations {
-        self.0.read().known(shard)
+        self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
     }
 
     /// Whether a shard is known to have more, or nothing is known of it.
     pub(crate) fn is_behind(&self, shard: u32) -> Option<bool> {
-        self.0.read().shards.get(&shard).map(|pages| pages.is_behind)
+        self.0.progress.lock().get(&shard).map(|progress| progress.is_behind)
     }
 
     /// Notes that a shard has more.
     pub(crate) fn fall_behind(&self, shard: u32) {
-        self.0.write().shards.entry(shard).or_default().is_behind = true;
+        self.0.progress.lock().entry(shard).or_default().is_behind = true;
     }
 
-    /// Adds what a shard told of what it was not known to have; `None`: it has begun another generation.
+    /// Adds what a shard told of what it was not known to have; `None`: it has begun another generation. Not for an async task.
     pub(crate) fn add(&self, shard: u32, page: &LocationPage) -> Option<()> {
-        let pages = &mut *self.0.write();
+        let pages = &mut *self.0.pages.write();
         let pages = pages.shards.entry(shard).or_default();
         if pages.definitions.len() == 0 {
             pages.generation = page.generation;
@@ -118,7 +144,8 @@ impl Book {
         if page.first == pages.definitions.len() {
             pages.definitions.extend(&page.dictionary);
         }
-        pages.is_behind = pages.definitions.len() < page.count;
+        let known = KnownLocations { generation: pages.generation, count: pages.definitions.len() };
+        self.0.progress.lock().insert(shard, Progress { known, is_behind: known.count < page.count });
         Some(())
     }
 
@@ -181,7 +208,7 @@ impl Book {
     fn named(&self, namer: &Namer, own: &mut [Definitions], wanted: &[(u32, Vec<u32>)]) -> RwLockReadGuard<'_, Pages> {
         let own_wanted: Vec<Vec<u32>> = own.iter().map(|own| (0..own.len()).collect()).collect();
         for _ in 0..NAMED_AGAIN_MAX {
-            let pages = self.0.read();
+            let pages = self.0.pages.read();
             let of_shard = |(shard, wanted): &(u32, Vec<u32>)| {
                 pages.shards.get(shard).and_then(|pages| namer.questions(&pages.definitions, wanted))
             };
@@ -195,7 +222,7 @@ impl Book {
             let ask = |questions: Option<Vec<_>>| questions.map(|questions| namer.ask(questions));
             let of_shards: Vec<_> = of_shards.into_iter().map(ask).collect();
             let of_own: Vec<_> = of_own.into_iter().map(ask).collect();
-            let mut pages = self.0.write();
+            let mut pages = self.0.pages.write();
             let Pages { table, shards } = &mut *pages;
             for ((shard, wanted), told) in wanted.iter().zip(of_shards) {
                 if let (Some(pages), Some(told)) = (shards.get_mut(shard), told) {
@@ -214,16 +241,11 @@ impl Book {
                 return RwLockWriteGuard::downgrade(pages);
             }
         }
-        self.0.read()
+        self.0.pages.read()
     }
 }
 
 impl Pages {
-    fn known(&self, shard: u32) -> KnownLocations {
-        let of = |pages: &ShardPages| KnownLocations { generation: pages.generation, count: pages.definitions.len() };
-        self.shards.get(&shard).map(of).unwrap_or_default()
-    }
-
     fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.shards.values().map(|pages| pages.definitions.memory_bytes()).sum::<usize>()
     }

@@ -256,7 +256,7 @@ impl<'a> Tables<'a> {
             Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.as_slice().into() }
         };
         (self.scratch.lines, self.scratch.attributes) = (lines, attributes);
-        Ok(builder.location(location))
+        builder.location(location)
     }
 
     fn frame_type(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<u32>, Rejection> {

@@ -149,7 +149,7 @@ impl<'a> Tables<'a> {
             let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "" }.as_bytes());
             Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.into() }
         };
-        let interned = builder.location(location);
+        let interned = builder.location(location)?;
         self.locations.read.insert(id, interned);
         Ok(interned)
     }
