@@ -182,18 +182,27 @@ impl<'a> StackFiltering<'a> {
 
 #[cfg(test)]
 mod tests {
-    use proto::{KnownLocations, StackFilter};
+    use proto::{Dictionary, Function, KnownLocations, Line, Location, StackFilter};
 
     use super::*;
 
     const GENERATION: u64 = 3;
 
-    /// Stacks of location numbers, leaf first, and the nodes at which they end.
+    /// Stacks of location numbers below 5, leaf first, and the nodes at which they end.
     fn vocabulary(stacks: &[&[u32]]) -> (Vocabulary, Vec<u32>) {
         let mut vocabulary = Vocabulary::new(GENERATION);
+        let dictionary = &mut vocabulary.dictionary;
+        (0..5).for_each(|number| assert_eq!(location(dictionary, &number.to_string()), number));
         let ends = stacks.iter().zip(1..).map(|(stack, hash)| vocabulary.add_stack(proto::StackHash(hash), stack));
         let ends = ends.collect();
         (vocabulary, ends)
+    }
+
+    fn location(dictionary: &mut Dictionary, name: &str) -> u32 {
+        let name = dictionary.strings.intern(name);
+        let function = dictionary.intern_function(Function { name, ..Function::default() });
+        let lines = [Line { function, line: 1, column: 0 }].into();
+        dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
     }
 
     fn filter(place: FramePlace, is_negated: bool, locations: &[u32]) -> StackFilter {
@@ -282,11 +291,7 @@ mod tests {
     fn vocabulary_of(generation: u64, functions: &[&str]) -> Vocabulary {
         let mut vocabulary = Vocabulary::new(generation);
         for (name, hash) in functions.iter().zip(1..) {
-            let dictionary = &mut vocabulary.dictionary;
-            let name = dictionary.strings.intern(name);
-            let function = dictionary.intern_function(proto::Function { name, ..Default::default() });
-            let lines = [proto::Line { function, line: 1, column: 0 }].into();
-            let location = dictionary.intern_location(proto::Location::Lines { mapping_file: 0, frame_type: 0, lines });
+            let location = location(&mut vocabulary.dictionary, name);
             vocabulary.add_stack(proto::StackHash(hash), &[location]);
         }
         vocabulary
