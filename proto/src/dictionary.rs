@@ -10,9 +10,8 @@ use indexmap::{IndexMap, IndexSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
-pub use crate::functions::Functions;
+pub use crate::hashed::{Functions, Locations};
 use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
-pub use crate::locations::Locations;
 pub use crate::pairs::Pairs;
 pub use crate::stacks::Stacks;
 pub use crate::strings::Strings;

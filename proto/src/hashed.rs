@@ -1,21 +1,33 @@
-//! Locations by the hash of what they stand for.
+//! What is found by the hash of what it stands for: functions and locations.
 
 use std::ops::Index;
 
 use crate::dictionary::dense;
 use crate::ids::{Ids, kept};
-use crate::location::Location;
+use crate::location::{Function, Location};
 
-/// Locations by dense ids, each once. Two are the same if their hashes are: what is copied from one dictionary into another
-/// is found there by its hash, without a look at its names.
-#[derive(Clone, Debug, Default)]
-pub struct Locations {
-    entries: Vec<Location>,
+/// Functions of a dictionary.
+pub type Functions = Hashed<Function>;
+
+/// Locations of a dictionary.
+pub type Locations = Hashed<Location>;
+
+/// Entries by dense ids, each once. Two are the same if their hashes are: what is copied from one dictionary into another is found
+/// there by its hash, without a look at its names.
+#[derive(Clone, Debug)]
+pub struct Hashed<T> {
+    entries: Vec<T>,
     hashes: Vec<u128>,
     ids: Ids,
 }
 
-impl Locations {
+impl<T> Default for Hashed<T> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), hashes: Vec::new(), ids: Ids::default() }
+    }
+}
+
+impl<T> Hashed<T> {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -29,8 +41,14 @@ impl Locations {
     }
 
     /// All, by id.
-    pub fn iter(&self) -> std::slice::Iter<'_, Location> {
+    pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.entries.iter()
+    }
+
+    /// The entry of an id, if it is of this table.
+    #[must_use]
+    pub fn get_index(&self, id: usize) -> Option<&T> {
+        self.entries.get(id)
     }
 
     /// The hash of an id of this table.
@@ -46,13 +64,13 @@ impl Locations {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 
-    /// The id of a location by its hash, new or old.
+    /// The id of an entry by its hash, new or old.
     #[inline]
-    pub(crate) fn intern(&mut self, hash: u128, location: Location) -> u32 {
+    pub(crate) fn intern(&mut self, hash: u128, entry: T) -> u32 {
         let (new, hashes) = (dense(self.hashes.len()), &self.hashes);
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
         if id == new {
-            self.entries.push(location);
+            self.entries.push(entry);
             self.hashes.push(hash);
         }
         id
@@ -64,26 +82,24 @@ impl Locations {
         self.ids.reserve(additional);
     }
 
-    /// Bytes that it takes in memory, but for lines that lie outside their locations.
+    /// Bytes that it takes in memory, but for what entries hold elsewhere.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Location>()
-            + self.hashes.capacity() * size_of::<u128>()
-            + self.ids.memory_bytes()
+        self.entries.capacity() * size_of::<T>() + self.hashes.capacity() * size_of::<u128>() + self.ids.memory_bytes()
     }
 }
 
-impl Index<usize> for Locations {
-    type Output = Location;
+impl<T> Index<usize> for Hashed<T> {
+    type Output = T;
 
     #[inline]
-    fn index(&self, id: usize) -> &Location {
+    fn index(&self, id: usize) -> &T {
         &self.entries[id]
     }
 }
 
-impl<'a> IntoIterator for &'a Locations {
-    type Item = &'a Location;
-    type IntoIter = std::slice::Iter<'a, Location>;
+impl<'a, T> IntoIterator for &'a Hashed<T> {
+    type Item = &'a T;
+    type IntoIter = std::slice::Iter<'a, T>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
