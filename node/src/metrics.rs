@@ -49,6 +49,8 @@ pub(crate) enum Refusal {
     Misplaced,
     /// The batch contradicts itself or cannot be cut into entries.
     Invalid,
+    /// The batch leaves definitions out that the shard does not have: it comes again with them.
+    Dangling,
     /// Too much in flight.
     Busy,
     /// No space on the file system, or over the cap on disk use.
@@ -63,6 +65,7 @@ impl Refusal {
             Self::NotReady => "not_ready",
             Self::Misplaced => "misplaced",
             Self::Invalid => "invalid",
+            Self::Dangling => "dangling",
             Self::Busy => "busy",
             Self::DiskFull => "disk_full",
             Self::Uncommitted => "uncommitted",

@@ -223,6 +223,7 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     };
     let stripped = spawn_blocking(strip).await.map_err(panicked)?;
     let (proposal, batch, left_out) = stripped.map_err(|error| match error {
+        StripError::Dangling => dangling(),
         StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
         StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
             Refused(Refusal::Busy, Status::resource_exhausted(error.to_string()))
@@ -240,11 +241,12 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
         let whole = spawn_blocking(whole).await.map_err(panicked)?;
         outcome = replica.propose(whole).await.map_err(refused)?;
     }
-    if outcome == Outcome::Dangling {
-        let text = "the batch refers to definitions that it does not hold: send it with all of them";
-        return Err(Refused(Refusal::Invalid, Status::invalid_argument(text)));
-    }
-    Ok(outcome)
+    if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
+}
+
+/// Nothing was stored; [`tonic::Code::Aborted`] tells the router to send the batch with all definitions.
+fn dangling() -> Refused {
+    Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
 }
 
 async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {

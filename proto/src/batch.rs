@@ -87,6 +87,21 @@ pub struct Push {
     pub has_own_times: bool,
 }
 
+impl Push {
+    /// Bytes that its batches take in memory together, about, and more than their wire forms.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let profile = |profile: &Profile| series_bytes(Some(&profile.labels), &profile.samples);
+        self.dictionary.memory_bytes() + self.profiles.iter().map(profile).sum::<usize>()
+    }
+}
+
+fn series_bytes(labels: Option<&LabelSet>, samples: &Samples) -> usize {
+    // Columns of a sample, and what varints may take more.
+    const SAMPLE_BYTES: usize = 10 + 5 + 10 + 5;
+    64 + labels.map_or(0, LabelSet::memory_bytes) + samples.len() * SAMPLE_BYTES
+}
+
 /// What makes a retry recognizable: a hash of the tenant and the client's key or the request's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchId(pub u128);
@@ -184,10 +199,7 @@ impl Batch {
     /// Bytes that it takes in memory, about, and more than its wire form.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // Columns of a sample, and what varints may take more.
-        const SAMPLE_BYTES: usize = 10 + 5 + 10 + 5;
-        let labels = |series: &SeriesSamples| series.labels.as_ref().map_or(0, LabelSet::memory_bytes);
-        let series = |series: &SeriesSamples| 64 + labels(series) + series.samples.len() * SAMPLE_BYTES;
+        let series = |series: &SeriesSamples| series_bytes(series.labels.as_ref(), &series.samples);
         self.dictionary.memory_bytes() + self.series.iter().map(series).sum::<usize>()
     }
 

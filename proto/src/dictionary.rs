@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
 pub use crate::hashed::{Functions, Locations};
-use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
+use crate::identity::{address_hash, function_hash, lines_hash};
+use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
 pub use crate::pairs::Pairs;
 pub use crate::stacks::Stacks;
 pub use crate::strings::Strings;
@@ -101,12 +102,8 @@ impl Dictionary {
     /// The id of a function, new or old.
     pub fn intern_function(&mut self, function: Function) -> u32 {
         let Function { name, system_name, file, start_line } = function;
-        let mut bytes = [0; 56];
-        for (part, text) in bytes.as_chunks_mut::<16>().0.iter_mut().zip([name, system_name, file]) {
-            *part = self.strings.hash(text).to_le_bytes();
-        }
-        bytes[48..].copy_from_slice(&start_line.to_le_bytes());
-        self.functions.intern(xxh3_128(&bytes), function)
+        let hash = function_hash([name, system_name, file].map(|text| self.strings.hash(text)), start_line);
+        self.functions.intern(hash, function)
     }
 
     /// The id of a mapping, new or old; `file` is kept if it is new.
@@ -225,37 +222,23 @@ impl Dictionary {
     }
 
     fn identity_hash(&self, location: &Location, bytes: &mut Vec<u8>) -> u128 {
-        // Of hashes in place of texts, so all parts but the lines have one length, and nothing is read twice.
-        bytes.clear();
+        let text = |id: u32| self.strings.hash(id);
         match location {
             Location::Address { mapping, address, frame_type } => {
-                let (kind, address) = match address {
-                    Address::Virtual(address) => (0, address),
-                    Address::FileOffset(offset) => (1, offset),
-                };
-                bytes.extend_from_slice(&self.place(kind, self.mapping_hashes[*mapping as usize], *frame_type));
-                bytes.extend_from_slice(&address.to_le_bytes());
+                address_hash(self.mapping_hash(*mapping), text(*frame_type), *address)
             }
             Location::Lines { mapping_file, frame_type, lines } => {
-                bytes.extend_from_slice(&self.place(2, self.strings.hash(*mapping_file), *frame_type));
-                for Line { function, line, column } in lines {
-                    let mut part = [0; 32];
-                    part[..16].copy_from_slice(&self.functions.hash(*function).to_le_bytes());
-                    part[16..24].copy_from_slice(&line.to_le_bytes());
-                    part[24..].copy_from_slice(&column.to_le_bytes());
-                    bytes.extend_from_slice(&part);
-                }
+                let lines = lines.iter().map(|line| (self.functions.hash(line.function), line.line, line.column));
+                lines_hash(text(*mapping_file), text(*frame_type), lines, bytes)
             }
         }
-        xxh3_128(bytes)
     }
 
-    /// How the identity of a location begins.
-    fn place(&self, kind: u8, place: u128, frame_type: u32) -> [u8; 33] {
-        let mut start = [kind; 33];
-        start[1..17].copy_from_slice(&place.to_le_bytes());
-        start[17..].copy_from_slice(&self.strings.hash(frame_type).to_le_bytes());
-        start
+    /// The hash of a mapping's identity.
+    #[must_use]
+    #[inline]
+    pub fn mapping_hash(&self, id: u32) -> u128 {
+        self.mapping_hashes[id as usize]
     }
 
     /// A mapping's identity and the name of its file.
@@ -283,18 +266,23 @@ impl Dictionary {
 /// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
 #[must_use]
 pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
-    stack_hash_with(location_hashes.iter().copied(), &mut Vec::new())
+    stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
 }
 
-/// [`stack_hash`] for who asks often, and keeps the memory that it takes.
+/// [`stack_hash`] for who asks often, and keeps the memory that it takes; `last`: one more.
 #[must_use]
-pub fn stack_hash_with(location_hashes: impl ExactSizeIterator<Item = u128>, bytes: &mut Vec<u8>) -> StackHash {
-    if location_hashes.len() == 0 {
+pub fn stack_hash_with(
+    location_hashes: impl ExactSizeIterator<Item = u128>,
+    last: Option<u128>,
+    bytes: &mut Vec<u8>,
+) -> StackHash {
+    let count = location_hashes.len() + usize::from(last.is_some());
+    if count == 0 {
         return StackHash::default();
     }
     // Every part has the same length, so the encoding is canonical without lengths in between.
-    bytes.resize(location_hashes.len() * size_of::<u128>(), 0);
-    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes) {
+    bytes.resize(count * size_of::<u128>(), 0);
+    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes.chain(last)) {
         *part = hash.to_le_bytes();
     }
     StackHash(xxh3_128(bytes))

@@ -59,8 +59,9 @@ impl<T> Hashed<T> {
     }
 
     /// The id of a hash that is here.
+    #[must_use]
     #[inline]
-    pub(crate) fn find(&self, hash: u128) -> Option<u32> {
+    pub fn find(&self, hash: u128) -> Option<u32> {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 

@@ -16,6 +16,7 @@ pub mod dictionary;
 mod encoder;
 pub mod entry;
 mod hashed;
+pub mod identity;
 mod ids;
 mod importer;
 pub mod label;

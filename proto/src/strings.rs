@@ -1,7 +1,6 @@
 //! Interned text.
 
-use xxhash_rust::xxh3::xxh3_128;
-
+use crate::identity::text_hash;
 use crate::ids::{Ids, kept};
 
 /// Interned text; id 0 is "". All of it lies in one piece of memory. Two texts are the same if their hashes are, of which those of
@@ -30,11 +29,11 @@ impl Strings {
 
     /// The id of a text, new or old.
     pub fn intern(&mut self, text: &str) -> u32 {
-        self.intern_hashed(xxh3_128(text.as_bytes()), text)
+        self.intern_hashed(text_hash(text.as_bytes()), text)
     }
 
-    /// The id of a text whose hash is known.
-    pub(crate) fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
+    /// The id of a text whose [`text_hash`](crate::identity::text_hash) is known, new or old.
+    pub fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
         let (new, hashes) = (self.len(), &self.hashes);
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
         if id == new {
@@ -45,9 +44,10 @@ impl Strings {
         id
     }
 
-    /// The hash of a text: its xxh3-128.
+    /// The [`text_hash`](crate::identity::text_hash) of an id of this table.
+    #[must_use]
     #[inline]
-    pub(crate) fn hash(&self, id: u32) -> u128 {
+    pub fn hash(&self, id: u32) -> u128 {
         self.hashes[id as usize]
     }
 
@@ -63,7 +63,7 @@ impl Strings {
     /// The id of a text that is here.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<u32> {
-        self.find_hash(xxh3_128(text.as_bytes()))
+        self.find_hash(text_hash(text.as_bytes()))
     }
 
     /// How many there are, "" included.

@@ -64,9 +64,14 @@ impl Admission {
 }
 
 impl InFlight {
-    /// Counts more bytes: of the body as it comes, and of what it is unpacked to.
+    /// Counts more bytes of the body as it comes.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
-        let bytes = self.bytes.saturating_add(bytes);
+        self.grow_to(self.bytes.saturating_add(bytes))
+    }
+
+    /// Counts so many bytes in all, with what the body is unpacked to; never fewer than before.
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Overloaded> {
+        let bytes = bytes.max(self.bytes);
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(self.permits.num_permits());
         if missing > 0 {
             self.permits.merge(self.admission.take(missing)?);

@@ -7,6 +7,7 @@ mod builder;
 pub(crate) mod otlp;
 pub(crate) mod pprof;
 pub(crate) mod protobuf;
+mod stacks;
 pub(crate) mod unpack;
 
 /// Why a whole push is refused.

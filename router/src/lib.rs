@@ -10,6 +10,7 @@ pub mod auth;
 mod body;
 mod ingest;
 mod json;
+mod known_stacks;
 pub mod nodes;
 pub mod otlp_grpc;
 pub mod push;

@@ -16,7 +16,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status};
+use tonic::{Code, Request, Status};
 
 /// One node: in this process, called without a network, or elsewhere.
 #[derive(Clone)]
@@ -133,6 +133,13 @@ pub enum NodesError {
         /// What is wrong.
         source: SelectionError,
     },
+}
+
+impl NodesError {
+    /// Whether the shard lacks a definition that a batch leaves out, and stored nothing of it.
+    pub(crate) fn is_dangling(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code() == Code::Aborted)
+    }
 }
 
 impl Nodes {

@@ -1,5 +1,6 @@
 //! A push from its body to its acknowledgement: admitted, decoded, written. HTTP and gRPC end here.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,12 +11,14 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
+use proto::placement::Placement;
 use proto::{BatchId, Label, Push, TenantId, limits};
 
 use crate::admission::{Admission, InFlight, Overloaded};
 use crate::body::BodyError;
 use crate::ingest::unpack::{Encoding, unpack};
 use crate::ingest::{IngestError, otlp, pprof};
+use crate::known_stacks::{Key, Knowledge, KnownStacks};
 use crate::nodes::{Nodes, NodesError};
 use crate::write::{PushKey, Written, write};
 
@@ -97,6 +100,7 @@ struct Metrics {
 pub struct Pusher {
     nodes: Nodes,
     admission: Admission,
+    known_stacks: Arc<KnownStacks>,
     metrics: Arc<Metrics>,
 }
 
@@ -114,7 +118,8 @@ impl Pusher {
             "Profiles refused out of pushes that were accepted",
             metrics.rejected_profiles.clone(),
         );
-        Self { nodes, admission: Admission::default(), metrics: Arc::new(metrics) }
+        let known_stacks = Arc::new(KnownStacks::default());
+        Self { nodes, admission: Admission::default(), known_stacks, metrics: Arc::new(metrics) }
     }
 
     /// Lets a push in of which this many bytes are here; held until it is acknowledged.
@@ -157,15 +162,23 @@ impl Pusher {
         body: PushBody,
         in_flight: InFlight,
     ) -> Result<Accepted, PushError> {
-        let of = tenant.clone();
-        let (_in_flight, decoded) = in_flight.decode(move |in_flight| decode(&of, &body, in_flight)).await?;
-        let (push, id) = decoded?;
-        let mut accepted = Accepted {
-            samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
-            rejected_profiles: push.rejected,
-            warnings: push.warnings.clone(),
-        };
-        let Written { samples_too_old, retention } = write(&self.nodes, tenant, push, id).await?;
+        let body = Arc::new(body);
+        let mut written = Written::default();
+        let (in_flight, decoded) = self.decode(tenant, &body, in_flight, Some(Arc::clone(&self.known_stacks))).await?;
+        let mut accepted = decoded.accepted();
+        let Decoded { push, id, mut told } = decoded;
+        let mut outcome = write(&self.nodes, tenant, push, id, &mut written).await;
+        if outcome.as_ref().is_err_and(NodesError::is_dangling) {
+            // A shard does not hold what it told us that it holds: it was dropped, or is another machine's. So all of it.
+            let (_in_flight, decoded) = self.decode(tenant, &body, in_flight, None).await?;
+            told = decoded.told;
+            outcome = write(&self.nodes, tenant, decoded.push, id, &mut written).await;
+        }
+        outcome?;
+        let Written { samples_too_old, retention, .. } = written;
+        if samples_too_old == 0 {
+            self.known_stacks.add(&told);
+        }
         if samples_too_old > 0 {
             if samples_too_old == accepted.samples {
                 return Err(PushError::TooOld { samples: samples_too_old, retention });
@@ -178,6 +191,40 @@ impl Pusher {
         }
         Ok(accepted)
     }
+
+    /// `known`: what need not be defined; `None`: everything is.
+    async fn decode(
+        &self,
+        tenant: &TenantId,
+        body: &Arc<PushBody>,
+        in_flight: InFlight,
+        known: Option<Arc<KnownStacks>>,
+    ) -> Result<(InFlight, Decoded), PushError> {
+        let (tenant, body, nodes) = (tenant.clone(), Arc::clone(body), self.nodes.clone());
+        let work =
+            move |in_flight: &mut InFlight| decode(&tenant, nodes.placement(), &body, in_flight, known.as_deref());
+        let (in_flight, decoded) = in_flight.decode(work).await?;
+        Ok((in_flight, decoded?))
+    }
+}
+
+/// A body that was decoded.
+#[derive(Debug)]
+struct Decoded {
+    push: Push,
+    id: Option<BatchId>,
+    /// The stacks that it defines.
+    told: Vec<Key>,
+}
+
+impl Decoded {
+    fn accepted(&self) -> Accepted {
+        Accepted {
+            samples: self.push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
+            rejected_profiles: self.push.rejected,
+            warnings: self.push.warnings.clone(),
+        }
+    }
 }
 
 /// A time for people: `30 days`, or seconds where it is no whole number of days.
@@ -186,31 +233,58 @@ fn days(time: Duration) -> String {
     if days > 0 && rest == 0 { format!("{days} days") } else { format!("{} seconds", time.as_secs()) }
 }
 
+/// Of a larger message all is defined. A batch that does not fit into one entry is cut, and where depends on all that it can hold:
+/// so that a retry is cut in the same places, nothing is left out of one that might be. Defined, an entry of a dictionary takes
+/// less than ten times the bytes in which it was sent, a stack of one frame most; the other six parts are for all else.
+const DEFINED_IN_PART_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
+
 /// Unpacks and decodes. What it was unpacked to is counted before anything is made of it.
-fn decode(tenant: &TenantId, body: &PushBody, in_flight: &mut InFlight) -> Result<(Push, Option<BatchId>), PushError> {
+fn decode(
+    tenant: &TenantId,
+    placement: &Placement,
+    body: &PushBody,
+    in_flight: &mut InFlight,
+    known: Option<&KnownStacks>,
+) -> Result<Decoded, PushError> {
     let now_ns = now_ns();
     let unpacked = unpack(&body.bytes, body.encoding, limits::PUSH_UNPACKED_BYTES_MAX)?;
-    in_flight.grow(unpacked.len())?;
-    // A push is its message, the same however it was packed, and what was said beside it.
-    let content = |said: &str, message: &[u8]| PushKey::Content(&[said.as_bytes(), message]).id(tenant);
-    let (push, content) = match &body.format {
-        Format::OtlpProtobuf => (otlp::decode(&unpacked, now_ns)?, content("", &unpacked)),
-        Format::OtlpJson => {
-            let message = otlp::to_protobuf(&unpacked)?;
-            (otlp::decode_json(&message, now_ns)?, content("", &message))
-        }
-        Format::Pprof { name, labels } => {
-            let message = pprof::message(&unpacked)?;
-            in_flight.grow(message.len())?;
-            let push = pprof::decode(&message, name.as_deref(), labels, now_ns)?;
-            (push, content(&format!("{name:?} {labels:?}"), &message))
-        }
+    let bytes = body.bytes.len() + unpacked.len();
+    in_flight.grow_to(bytes)?;
+    let message = match &body.format {
+        Format::OtlpProtobuf => Cow::Borrowed(&*unpacked),
+        Format::OtlpJson => Cow::Owned(otlp::to_protobuf(&unpacked)?),
+        Format::Pprof { .. } => pprof::message(&unpacked)?,
     };
+    if let Cow::Owned(message) = &message {
+        in_flight.grow_to(bytes + message.len())?;
+    }
+    let read = |knowledge: &mut Knowledge<'_>| match &body.format {
+        Format::OtlpProtobuf => otlp::decode(&message, now_ns, knowledge),
+        Format::OtlpJson => otlp::decode_json(&message, now_ns, knowledge),
+        Format::Pprof { name, labels } => pprof::decode(&message, name.as_deref(), labels, now_ns, knowledge),
+    };
+    let known = known.filter(|_| message.len() <= DEFINED_IN_PART_BYTES_MAX);
+    let mut knowledge = Knowledge::new(known, tenant, placement);
+    let mut push = read(&mut knowledge)?;
+    if known.is_some() && push.memory_bytes() > 6 * DEFINED_IN_PART_BYTES_MAX {
+        knowledge = Knowledge::new(None, tenant, placement);
+        push = read(&mut knowledge)?;
+    }
     let id = match &body.key {
         Some(key) => Some(PushKey::Client(key).id(tenant)),
-        None => push.has_own_times.then_some(content),
+        None if push.has_own_times => Some(content_id(tenant, &body.format, &message)),
+        None => None,
     };
-    Ok((push, id))
+    Ok(Decoded { push, id, told: knowledge.told() })
+}
+
+/// A push is its message, the same however it was packed, and what was said beside it.
+fn content_id(tenant: &TenantId, format: &Format, message: &[u8]) -> BatchId {
+    let said = match format {
+        Format::Pprof { name, labels } => format!("{name:?} {labels:?}"),
+        Format::OtlpProtobuf | Format::OtlpJson => String::new(),
+    };
+    PushKey::Content(&[said.as_bytes(), message]).id(tenant)
 }
 
 /// The receiver's clock, nanoseconds since 1970.
@@ -256,7 +330,7 @@ mod tests {
         let tenant = TenantId::default_tenant();
         let id = |body: PushBody| {
             let mut in_flight = admission.enter(body.bytes.len()).unwrap();
-            decode(&tenant, &body, &mut in_flight).unwrap().1.unwrap()
+            decode(&tenant, &Placement::single_shard(), &body, &mut in_flight, None).unwrap().id.unwrap()
         };
         let plain = id(body(pprof.clone(), Encoding::Identity));
         for packed in [gzip(&pprof, 1), gzip(&pprof, 0), zstd::encode_all(pprof.as_slice(), 1).unwrap()] {
@@ -269,7 +343,8 @@ mod tests {
         prost::encoding::bytes::encode(99, &vec![0; 10 << 20], &mut large);
         let mut in_flight = admission.enter(0).unwrap();
         let before = admission.free_bytes();
-        decode(&tenant, &body(gzip(&large, 6), Encoding::Identity), &mut in_flight).unwrap();
+        let body = body(gzip(&large, 6), Encoding::Identity);
+        decode(&tenant, &Placement::single_shard(), &body, &mut in_flight, None).unwrap();
         assert!(before - admission.free_bytes() >= 10 << 20);
     }
 
@@ -283,9 +358,13 @@ mod tests {
         assert!(matches!(key(&"x".repeat(limits::IDEMPOTENCY_KEY_BYTES_MAX + 1)), Err(PushError::Key)));
     }
 
-    /// A node that keeps ten days, and of which so many samples are older.
+    /// A node that keeps ten days, of which so many samples are older, and which holds no stack that it was not told.
+    #[derive(Default)]
     struct Forgetful {
         samples_too_old: u64,
+        told: std::sync::Mutex<std::collections::HashSet<proto::StackHash>>,
+        /// Whether each batch was whole, in the order of coming.
+        batches: std::sync::Mutex<Vec<bool>>,
     }
 
     #[tonic::async_trait]
@@ -298,8 +377,15 @@ mod tests {
             Err(Status::unimplemented("not asked for here"))
         }
 
-        async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
-            let Self { samples_too_old } = *self;
+        async fn append(&self, _shard: u32, _placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
+            let stacks = || batch.dictionary.stacks.iter().skip(1);
+            self.batches.lock().unwrap().push(stacks().all(|(_, stack)| stack.is_some()));
+            let mut told = self.told.lock().unwrap();
+            if stacks().any(|(hash, stack)| stack.is_none() && !told.contains(hash)) {
+                return Err(Status::aborted("send it with all of them"));
+            }
+            told.extend(stacks().map(|(hash, _)| *hash));
+            let samples_too_old = self.samples_too_old;
             Ok(Appended { duplicate: false, samples_too_old, retention: Duration::from_secs(864_000) })
         }
 
@@ -319,7 +405,7 @@ mod tests {
     #[tokio::test]
     async fn samples_that_are_older_than_the_retention_are_told() {
         let push = async |samples_too_old, samples| {
-            let nodes = Nodes::local(Arc::new(Forgetful { samples_too_old }));
+            let nodes = Nodes::local(Arc::new(Forgetful { samples_too_old, ..Forgetful::default() }));
             let pusher = Pusher::new(nodes, &mut Registry::default());
             let in_flight = pusher.enter(0).unwrap();
             let mut bytes = pprof();
@@ -334,5 +420,43 @@ mod tests {
         assert_eq!(some.warnings, ["1 samples are left out: they are older than what is kept, 10 days"]);
         let none = push(2, 2).await.unwrap_err().to_string();
         assert!(none.contains("all 2 samples") && none.contains("10 days"), "{none}");
+    }
+
+    #[tokio::test]
+    async fn a_stack_is_told_once_and_again_to_a_shard_that_lost_it() {
+        let node = Arc::new(Forgetful::default());
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        let batches = async || {
+            // A stack of one location, without a mapping.
+            let mut bytes = pprof();
+            bytes.extend(b"\x22\x04\x08\x01\x18\x07\x12\x06\x0a\x01\x01\x12\x01\x05");
+            let (body, in_flight) = (body(bytes, Encoding::Identity), pusher.enter(0).unwrap());
+            assert_eq!(pusher.push(&TenantId::default_tenant(), body, in_flight).await.unwrap().samples, 2);
+            std::mem::take(&mut *node.batches.lock().unwrap())
+        };
+        assert_eq!(batches().await, [true]);
+        assert_eq!(batches().await, [false]);
+        node.told.lock().unwrap().clear();
+        assert_eq!(batches().await, [false, true], "refused, and sent again with everything");
+        assert_eq!(batches().await, [false]);
+    }
+
+    // Where a batch is cut into entries depends on all of it, and a retry must be cut in the same places.
+    #[test]
+    fn of_a_large_message_everything_is_told() {
+        let (known, tenant, admission) = (KnownStacks::default(), TenantId::default_tenant(), Admission::default());
+        let is_whole = |filling: usize| {
+            let mut bytes = pprof();
+            bytes.extend(b"\x22\x04\x08\x01\x18\x07\x12\x06\x0a\x01\x01\x12\x01\x05");
+            prost::encoding::bytes::encode(99, &vec![0; filling], &mut bytes);
+            let (body, mut in_flight) = (body(bytes, Encoding::Identity), admission.enter(0).unwrap());
+            let decoded = decode(&tenant, &Placement::single_shard(), &body, &mut in_flight, Some(&known)).unwrap();
+            known.add(&decoded.told);
+            decoded.push.dictionary.stacks.iter().skip(1).all(|(_, stack)| stack.is_some())
+        };
+        assert_eq!(
+            [0, 0, DEFINED_IN_PART_BYTES_MAX - 100, DEFINED_IN_PART_BYTES_MAX].map(is_whole),
+            [true, false, false, true]
+        );
     }
 }

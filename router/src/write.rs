@@ -47,28 +47,32 @@ impl PushKey<'_> {
 /// What became of a push that is stored.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
+    /// Shards that have their part.
+    shards: Vec<u32>,
     /// Left out, because they are older than the retention.
     pub(crate) samples_too_old: u64,
     pub(crate) retention: Duration,
 }
 
-/// Stores a push. When this returns, it is durable and every query sees it.
+/// Stores a push in the shards that do not have their part yet. When this returns, it is durable and every query sees it.
 ///
 /// # Errors
-/// [`NodesError`]: some shards may have their part; the same push with the same id may be sent again.
+/// [`NodesError`]: some shards may have their part, as `written` says; the same push with the same id may be sent again.
 pub(crate) async fn write(
     nodes: &Nodes,
     tenant: &TenantId,
     push: Push,
     id: Option<BatchId>,
-) -> Result<Written, NodesError> {
-    let mut written = Written::default();
-    for (shard, batch) in batches(nodes.placement(), tenant, push, id) {
+    written: &mut Written,
+) -> Result<(), NodesError> {
+    let batches = batches(nodes.placement(), tenant, push, id);
+    for (shard, batch) in batches.into_iter().filter(|(shard, _)| !written.shards.contains(shard)).collect::<Vec<_>>() {
         let appended = nodes.append(shard, batch).await?;
+        written.shards.push(shard);
         written.samples_too_old += appended.samples_too_old;
         written.retention = appended.retention;
     }
-    Ok(written)
+    Ok(())
 }
 
 /// One batch for each shard, its series each once, its definitions those that its samples need.

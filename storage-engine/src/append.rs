@@ -11,7 +11,7 @@ use crate::error::{EngineError, StripError};
 use crate::key::PartitionKey;
 use crate::partition::{Pair, Partition};
 use crate::split::{self, Part};
-use crate::strip::{defines_nothing, strip};
+use crate::strip::{defines_nothing, is_whole, strip};
 use crate::vocabulary::{NodesOf, Vocabulary};
 use crate::{Outcome, Position, TimeResolution};
 
@@ -34,7 +34,14 @@ impl Engine {
         let known = keys.iter().map(|&key| self.partition(key)).collect::<Result<Option<Vec<_>>, _>>()?;
         let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
         let vocabulary = self.vocabulary(tenant.unwrap_or_default());
-        let left_out = (!known.is_empty()).then(|| strip(batch, &known, &vocabulary.read()));
+        let left_out = if known.is_empty() {
+            if !is_whole(batch) {
+                return Err(StripError::Dangling);
+            }
+            None
+        } else {
+            Some(strip(batch, &known, &vocabulary.read()).ok_or(StripError::Dangling)?)
+        };
         let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
         if new_series > 0 {
             for partition in &known {

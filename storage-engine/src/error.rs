@@ -54,6 +54,9 @@ impl EngineError {
 /// Why a batch is not prepared for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum StripError {
+    /// Something was left out of the batch before, and is not here.
+    #[error("the batch refers to definitions that it does not hold: send it with all of them")]
+    Dangling,
     /// Each would open a partition of its own.
     #[error(
         "the times of one batch lie in {partitions} spans of six hours, at most {partitions_max} are taken: send it in parts"

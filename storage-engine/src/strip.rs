@@ -8,8 +8,13 @@ use proto::{Batch, LeftOut};
 use crate::partition::Partition;
 use crate::vocabulary::Vocabulary;
 
-/// Leaves out of the batch what all of these partitions, which its samples go to, know.
-pub(crate) fn strip(batch: &mut Batch, partitions: &[Arc<RwLock<Partition>>], vocabulary: &Vocabulary) -> LeftOut {
+/// Leaves out of the batch what all of these partitions, which its samples go to, know; `None` where one lacks what was left out
+/// before.
+pub(crate) fn strip(
+    batch: &mut Batch,
+    partitions: &[Arc<RwLock<Partition>>],
+    vocabulary: &Vocabulary,
+) -> Option<LeftOut> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
     // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
@@ -23,7 +28,16 @@ pub(crate) fn strip(batch: &mut Batch, partitions: &[Arc<RwLock<Partition>>], vo
             *unknown |= !partition.series.contains_key(&series.fingerprint);
         }
     }
-    batch.leave_out(|stack| !unknown_stacks[stack], |series| !unknown_series[series])
+    let dangles =
+        batch.dictionary.stacks.iter().zip(&unknown_stacks).any(|((_, stack), unknown)| *unknown && stack.is_none())
+            || batch.series.iter().zip(&unknown_series).any(|(series, unknown)| *unknown && series.labels.is_none());
+    (!dangles).then(|| batch.leave_out(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
+}
+
+/// Whether a batch holds all that it refers to.
+pub(crate) fn is_whole(batch: &Batch) -> bool {
+    batch.dictionary.stacks.iter().all(|(_, stack)| stack.is_some())
+        && batch.series.iter().all(|series| series.labels.is_some())
 }
 
 /// Whether a stripped batch defines nothing that is not in memory already.

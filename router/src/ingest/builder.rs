@@ -1,16 +1,16 @@
-//! What all formats share when they become the normal form: interning, splitting and cutting stacks, checking times, counting
-//! what is refused.
+//! What all formats share when they become the normal form: interning, checking labels and times, counting what is refused.
 
 use std::borrow::Cow;
 
 use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::{Room, stack_hash_with};
+use proto::dictionary::Room;
+use proto::identity::text_hash;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
-use proto::{
-    Dictionary, Function, Label, LabelSet, Line, Location, Profile, ProfileType, Push, Samples, StackPair, limits,
-};
+use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
 
 use super::IngestError;
+use super::stacks::Part;
+use crate::known_stacks::{Knowledge, Place};
 
 /// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
@@ -50,15 +50,16 @@ pub(crate) enum Rejection {
 
 /// The push that is being built.
 pub(crate) struct Builder {
-    push: Push,
+    pub(super) push: Push,
     now_ns: i64,
-    /// By location.
-    is_kernel: Vec<bool>,
-    /// The frame type that was seen last, and whether it is the kernel's.
-    last_frame_type: (u32, bool),
-    /// What is being hashed.
-    hashed: Vec<u8>,
-    truncated: Option<u32>,
+    /// By stack: what it is a part of.
+    pub(super) parts: Vec<Part>,
+    /// By pair: the place that was last asked whether it holds its stacks, so that it is asked once, nearly always.
+    pub(super) asked: Vec<Option<Place>>,
+    /// What is being hashed, and what is being defined.
+    pub(super) hashed: Vec<u8>,
+    pub(super) locations: Vec<u32>,
+    pub(super) truncated: Option<u32>,
     samples: usize,
     label_bytes: usize,
     attributes: usize,
@@ -71,9 +72,11 @@ impl Builder {
         Self {
             push: Push { has_own_times: true, ..Push::default() },
             now_ns,
-            is_kernel: Vec::new(),
-            last_frame_type: (0, false),
+            // Nothing needs to be known of the empty stack.
+            parts: vec![Part::default()],
+            asked: Vec::new(),
             hashed: Vec::new(),
+            locations: Vec::new(),
             truncated: None,
             samples: 0,
             label_bytes: 0,
@@ -90,7 +93,7 @@ impl Builder {
     /// Makes room, so that nothing need grow step by step.
     pub(crate) fn reserve(&mut self, room: &Room) {
         self.push.dictionary.reserve(room);
-        self.is_kernel.reserve(room.locations);
+        self.parts.reserve(room.stacks);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {
@@ -108,6 +111,23 @@ impl Builder {
             self.warn_cut();
         }
         self.push.dictionary.strings.intern(&text_of(bytes))
+    }
+
+    /// Text whose hash is known.
+    pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
+        self.push.dictionary.strings.intern_hashed(hash, &text_of(bytes))
+    }
+
+    /// The hash that a text has when it is defined.
+    pub(crate) fn text_hash(&mut self, bytes: &[u8]) -> u128 {
+        if bytes.len() > limits::STRING_BYTES_MAX {
+            self.warn_cut();
+        }
+        // Nearly all is ASCII, which is always UTF-8.
+        if bytes.len() <= limits::STRING_BYTES_MAX && bytes.is_ascii() {
+            return text_hash(bytes);
+        }
+        text_hash(text_of(bytes).as_bytes())
     }
 
     pub(crate) fn warn_cut(&mut self) {
@@ -160,59 +180,7 @@ impl Builder {
                 return Err(Rejection::TooMany { what: "lines of locations in one request", count_max });
             }
         }
-        Ok(self.intern_location(location))
-    }
-
-    fn intern_location(&mut self, location: Location) -> u32 {
-        let dictionary = &mut self.push.dictionary;
-        let frame_type = match &location {
-            Location::Address { frame_type, .. } | Location::Lines { frame_type, .. } => *frame_type,
-        };
-        let id = dictionary.intern_location(location);
-        if id as usize == self.is_kernel.len() {
-            if self.last_frame_type.0 != frame_type {
-                self.last_frame_type = (frame_type, dictionary.strings.get(frame_type) == KERNEL_FRAME_TYPE);
-            }
-            self.is_kernel.push(self.last_frame_type.1);
-        }
-        id
-    }
-
-    /// The pair of a stack of locations, leaf first: kernel frames on the leaf side are its kernel part. Too deep a stack keeps
-    /// its leaf side, below a frame that says so.
-    pub(crate) fn pair(&mut self, locations: &[u32]) -> u32 {
-        let cut;
-        let locations = if locations.len() > limits::STACK_DEPTH_MAX {
-            let marker = self.truncated_marker();
-            let kept = &locations[..limits::STACK_DEPTH_MAX - 1];
-            cut = kept.iter().copied().chain([marker]).collect::<Vec<_>>();
-            self.warn(format!("a stack of {} frames was cut to {}", locations.len(), limits::STACK_DEPTH_MAX));
-            cut.as_slice()
-        } else {
-            locations
-        };
-        let kernel = locations.iter().take_while(|&&id| self.is_kernel[id as usize]).count();
-        let (kernel, user) = locations.split_at(kernel);
-        let pair = StackPair { user: self.stack(user), kernel: self.stack(kernel) };
-        self.push.dictionary.intern_pair(pair)
-    }
-
-    fn stack(&mut self, locations: &[u32]) -> u32 {
-        let hashes = locations.iter().map(|&id| self.push.dictionary.location_hash(id));
-        let hash = stack_hash_with(hashes, &mut self.hashed);
-        self.push.dictionary.intern_stack(hash, Some(locations))
-    }
-
-    fn truncated_marker(&mut self) -> u32 {
-        if let Some(marker) = self.truncated {
-            return marker;
-        }
-        let name = self.push.dictionary.strings.intern("[truncated stack]");
-        let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
-        let lines = [Line { function, line: 0, column: 0 }].into();
-        let marker = self.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
-        self.truncated = Some(marker);
-        marker
+        Ok(self.push.dictionary.intern_location(location))
     }
 
     /// Checks a time that came with the push, nanoseconds since 1970.
@@ -227,12 +195,15 @@ impl Builder {
         Ok(time)
     }
 
-    /// Adds a profile. A gauge that is all zeros keeps one sample, so that its time is known; elsewhere zeros say nothing.
+    /// Adds a profile, and defines its stacks: see [`Builder::define`]. A gauge that is all zeros keeps one sample, so that its time
+    /// is known; elsewhere zeros say nothing.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
         labels: &[&[Label]],
         samples: Samples,
+        knowledge: &mut Knowledge<'_>,
+        locations_of: impl FnMut(&mut Self, u32, &mut Vec<u32>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         if let Some(&value) = samples.values.iter().find(|&&value| value < 0) {
             return Err(Rejection::Negative { value });
@@ -252,6 +223,7 @@ impl Builder {
         let labels = LabelSet::new(labels);
         debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
         check_labels(&labels)?;
+        self.define(labels.get(SERVICE_NAME_LABEL), &samples, knowledge, locations_of)?;
         self.push.profiles.push(Profile { labels, samples });
         Ok(())
     }
@@ -337,6 +309,8 @@ pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use proto::{Function, Line};
+
     use super::*;
 
     // Found by review: an empty line is two bytes on the wire, and locations of nothing else took gigabytes.

@@ -6,6 +6,7 @@ mod attribute;
 mod dictionary;
 mod json;
 mod layout;
+mod location;
 mod profile;
 mod resource;
 mod table;
@@ -24,22 +25,28 @@ use self::resource::Resource;
 use super::IngestError;
 use super::builder::{Builder, Rejection};
 use super::protobuf::{Fields, WireError};
+use crate::known_stacks::Knowledge;
 
 pub(crate) use json::to_protobuf;
 
 const FORMAT: &str = "OTLP export request";
 
 /// Decodes a protobuf export request; `now_ns`: the receiver's clock, for checks and for profiles without a time.
-pub(crate) fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
-    decode_layout(body, None, now_ns)
+pub(crate) fn decode(body: &[u8], now_ns: i64, knowledge: &mut Knowledge<'_>) -> Result<Push, IngestError> {
+    decode_layout(body, None, now_ns, knowledge)
 }
 
 /// Decodes what [`to_protobuf`] made of JSON, which has names and not numbers, and so one layout.
-pub(crate) fn decode_json(protobuf: &[u8], now_ns: i64) -> Result<Push, IngestError> {
-    decode_layout(protobuf, Some(Layout::New), now_ns)
+pub(crate) fn decode_json(protobuf: &[u8], now_ns: i64, knowledge: &mut Knowledge<'_>) -> Result<Push, IngestError> {
+    decode_layout(protobuf, Some(Layout::New), now_ns, knowledge)
 }
 
-fn decode_layout(body: &[u8], layout: Option<Layout>, now_ns: i64) -> Result<Push, IngestError> {
+fn decode_layout(
+    body: &[u8],
+    layout: Option<Layout>,
+    now_ns: i64,
+    knowledge: &mut Knowledge<'_>,
+) -> Result<Push, IngestError> {
     let request = Request::read(body)?;
     let mut tables = Tables::read(&request.dictionaries)?;
     // Also bounds how many they are.
@@ -47,7 +54,7 @@ fn decode_layout(body: &[u8], layout: Option<Layout>, now_ns: i64) -> Result<Pus
     let layout = layout.unwrap_or_else(|| layout::detect(&samples, tables.attribute_count()));
     drop(samples);
     let mut builder = Builder::new(now_ns);
-    tables.reserve(&mut builder);
+    tables.reserve(&mut builder, knowledge);
     for resource_profiles in &request.resource_profiles {
         let resource = Resource::read(&mut builder, &mut tables, resource_profiles.resource);
         for scope_profiles in &resource_profiles.scopes {
@@ -56,7 +63,10 @@ fn decode_layout(body: &[u8], layout: Option<Layout>, now_ns: i64) -> Result<Pus
                 Err(rejection) => Err(rejection.clone()),
             };
             match context {
-                Ok(context) => add_scope(&mut builder, &mut tables, layout, &context, &scope_profiles.profiles),
+                Ok(context) => {
+                    let raw = scope_profiles.profiles.iter().map(|profile| RawProfile::read(profile, layout)).collect();
+                    add_scope(&mut builder, &mut tables, &context, raw, knowledge);
+                }
                 Err(rejection) => scope_profiles.profiles.iter().for_each(|_profile| builder.reject(&rejection)),
             }
         }
@@ -74,11 +84,10 @@ pub(crate) struct Context<'r> {
 fn add_scope<'a>(
     builder: &mut Builder,
     tables: &mut Tables<'a>,
-    layout: Layout,
     context: &Context<'_>,
-    profiles: &[&'a [u8]],
+    read: Vec<Result<RawProfile<'a>, WireError>>,
+    knowledge: &mut Knowledge<'_>,
 ) {
-    let read: Vec<_> = profiles.iter().map(|profile| RawProfile::read(profile, layout)).collect();
     let mut siblings = Siblings::default();
     for profile in read.iter().flatten() {
         if let Ok([kind, unit]) = profile.sample_type(builder, tables) {
@@ -89,7 +98,7 @@ fn add_scope<'a>(
     for profile in read {
         let added = profile
             .map_err(Rejection::from)
-            .and_then(|profile| profile::add(builder, tables, layout, context, siblings, &profile));
+            .and_then(|profile| profile.add(builder, tables, context, siblings, knowledge));
         if let Err(rejection) = added {
             builder.reject(&rejection);
         }

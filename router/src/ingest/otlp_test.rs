@@ -11,11 +11,21 @@ use proto::otlp::profiles::v1development::{
 use proto::otlp::resource::v1::Resource;
 use proto::{MappingIdentity, Push, limits};
 
-use super::{decode, decode_json, to_protobuf};
+use super::to_protobuf;
 use crate::ingest::IngestError;
+use crate::known_stacks::{KnownStacks, knowing};
 
 const NOW: i64 = 1_790_000_000_000_000_000;
 const TIME: u64 = 1_790_000_000_000_000_000;
+
+/// All of it defined.
+fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
+    knowing(None, |knowledge| super::decode(body, now_ns, knowledge)).map(|(push, _told)| push)
+}
+
+fn decode_json(message: &[u8], now_ns: i64) -> Result<Push, IngestError> {
+    knowing(None, |knowledge| super::decode_json(message, now_ns, knowledge)).map(|(push, _told)| push)
+}
 
 /// Strings 1.. of the dictionary.
 const STRINGS: [&str; 16] = [
@@ -424,4 +434,64 @@ fn every_prefix_of_a_request_and_every_flipped_byte_is_decoded_or_refused_withou
             let _outcome = decode(&bad, NOW);
         }
     }
+}
+
+#[test]
+fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everything() {
+    let of = |stacks: &[i32]| {
+        let samples = stacks.iter().map(|&stack| at(stack, &[TIME])).collect();
+        request(&[("service.name", "api")], vec![profile(samples)]).encode_to_vec()
+    };
+    let known = KnownStacks::default();
+    let decode = |stacks: &[i32]| {
+        let (push, told) = knowing(Some(&known), |knowledge| super::decode(&of(stacks), NOW, knowledge)).unwrap();
+        known.add(&told);
+        push
+    };
+    let hashes = |push: &Push| push.dictionary.stacks.keys().copied().collect::<Vec<_>>();
+    let defined = |push: &Push| push.dictionary.stacks.iter().skip(1).filter(|(_, stack)| stack.is_some()).count();
+
+    let (first, whole) = (decode(&[2, 3]), self::decode(&of(&[2, 3]), NOW).unwrap());
+    assert_eq!(
+        (rows(&first), hashes(&first)),
+        (rows(&whole), hashes(&whole)),
+        "of what is not known everything is made"
+    );
+    assert_eq!(defined(&first), 3, "two parts of stack 2, one of stack 3");
+
+    let again = decode(&[2, 3]);
+    assert_eq!((hashes(&again), defined(&again)), (hashes(&whole), 0));
+    assert!(again.dictionary.locations.is_empty() && again.dictionary.functions.is_empty());
+    assert!(again.dictionary.strings.find("leaf").is_none());
+    assert_eq!(again.profiles[0].samples.times_ns, whole.profiles[0].samples.times_ns);
+
+    // The user part of stack 2 is stack 1, which is known; stack 4 has never been seen.
+    let mut more =
+        request(&[("service.name", "api")], vec![profile([1, 2, 4].map(|stack| at(stack, &[TIME])).to_vec())]);
+    more.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices: vec![1, 2, 4] });
+    let more = knowing(Some(&known), |knowledge| super::decode(&more.encode_to_vec(), NOW, knowledge)).unwrap().0;
+    assert_eq!(defined(&more), 1);
+    let names = rows(&more).remove(2).2;
+    assert_eq!(names, ["leaf", "main", "Virtual(4660)"]);
+}
+
+#[test]
+fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
+    let mut deep = request(&[("service.name", "api")], vec![profile(vec![at(4, &[TIME])])]);
+    let location_indices = [&[3, 3][..], &[1, 2].repeat(limits::STACK_DEPTH_MAX)].concat();
+    deep.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices });
+    let deep = deep.encode_to_vec();
+    let whole = decode(&deep, NOW).unwrap();
+    let (_, _, user, kernel) = rows(&whole).remove(0);
+    assert_eq!((user.len() + kernel.len(), kernel.len()), (limits::STACK_DEPTH_MAX, 2));
+    assert_eq!(user.last().unwrap(), "[truncated stack]");
+    let stack = whole.dictionary.stack(1);
+    let hashes: Vec<u128> = stack.iter().map(|&location| whole.dictionary.location_hash(location)).collect();
+    assert_eq!(whole.dictionary.stacks.hash(1), proto::dictionary::stack_hash(&hashes));
+    let known = KnownStacks::default();
+    let decode = || knowing(Some(&known), |knowledge| super::decode(&deep, NOW, knowledge)).unwrap();
+    known.add(&decode().1);
+    let again = decode().0;
+    assert!(again.dictionary.stacks.keys().eq(whole.dictionary.stacks.keys()));
+    assert!(again.dictionary.stacks.get(1).is_none());
 }

@@ -12,11 +12,13 @@ use proto::{Label, ProfileType, Push, Samples, ValueType, limits};
 #[path = "pprof_test.rs"]
 mod pprof_test;
 
-use self::tables::Tables;
+use self::tables::{Located, Tables};
 use super::IngestError;
 use super::builder::{Builder, Rejection};
 use super::protobuf::{Fields, Value, WireError};
+use super::stacks::Frame;
 use super::unpack::{Encoding, unpack};
+use crate::known_stacks::Knowledge;
 
 const FORMAT: &str = "pprof";
 
@@ -38,7 +40,13 @@ pub(crate) fn message(body: &[u8]) -> Result<Cow<'_, [u8]>, IngestError> {
 ///
 /// # Errors
 /// [`IngestError`]: one pprof is one profile, so what is wrong in it refuses all of it, but for columns that overflow.
-pub(crate) fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
+pub(crate) fn decode(
+    message: &[u8],
+    name: Option<&str>,
+    labels: &[Label],
+    now_ns: i64,
+    knowledge: &mut Knowledge<'_>,
+) -> Result<Push, IngestError> {
     let refused = |rejection: Rejection| IngestError::Malformed { format: FORMAT, detail: rejection.to_string() };
     let raw = RawProfile::read(message)?;
     let mut tables = Tables::read(&raw.tables).map_err(refused)?;
@@ -48,7 +56,12 @@ pub(crate) fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_n
     for column in columns {
         let added = match column.overflow {
             Some(rejection) => Err(rejection),
-            None => builder.profile(&column.profile_type, &[labels], column.samples),
+            None => {
+                let locations_of = |builder: &mut Builder, sample: u32, locations: &mut Vec<u32>| {
+                    raw.locations(sample, &mut tables, builder, |located| locations.push(located.id))
+                };
+                builder.profile(&column.profile_type, &[labels], column.samples, knowledge, locations_of)
+            }
         };
         if let Err(rejection) = added {
             builder.reject(&rejection);
@@ -149,14 +162,12 @@ impl<'a> RawProfile<'a> {
             time if time < limits::TIME_MIN_NS => return Err(Rejection::TooOld { time_ns: time }),
             time => builder.time(time.cast_unsigned())?,
         };
-        let (mut ids, mut values) = (Vec::new(), Vec::new());
-        for sample in &self.samples {
-            ids.clear();
+        let (mut frames, mut values) = (Vec::new(), Vec::new());
+        for (at, sample) in self.samples.iter().enumerate() {
             values.clear();
             let mut attributes = Vec::new();
             for field in Fields::new(sample) {
                 match field? {
-                    (1, value) => value.varints(1, &mut ids)?,
                     (2, value) => value.varints(2, &mut values)?,
                     (3, value) => attributes.push(attribute(value, tables, builder)?),
                     _ => {}
@@ -165,8 +176,17 @@ impl<'a> RawProfile<'a> {
             if values.len() != columns.len() {
                 return Err(Rejection::Columns { values: values.len(), types: columns.len() });
             }
-            let locations: Vec<u32> = ids.iter().map(|&id| tables.location(builder, id)).collect::<Result<_, _>>()?;
-            let pair = builder.pair(&locations);
+            // Samples are bounded (`PUSH_SAMPLES_MAX`).
+            let at = at as u32;
+            frames.clear();
+            self.locations(at, tables, builder, |located| frames.push(located))?;
+            let dictionary = builder.dictionary();
+            let hash = |Located { id, is_kernel }: &Located| Frame {
+                hash: dictionary.location_hash(*id),
+                is_kernel: *is_kernel,
+            };
+            let hashed: Vec<Frame> = frames.iter().map(hash).collect();
+            let pair = builder.pair(&hashed, at);
             let attribute_set = builder.attribute_set(attributes)?;
             for (column, value) in columns.iter_mut().zip(&values) {
                 let count = value.cast_signed();
@@ -177,6 +197,25 @@ impl<'a> RawProfile<'a> {
             }
         }
         Ok(columns)
+    }
+
+    /// Calls back with each location of a sample, leaf first.
+    fn locations(
+        &self,
+        sample: u32,
+        tables: &mut Tables<'a>,
+        builder: &mut Builder,
+        mut visit: impl FnMut(Located),
+    ) -> Result<(), Rejection> {
+        for field in Fields::new(self.samples[sample as usize]) {
+            if let (1, value) = field? {
+                value.each_varint(1, |id| {
+                    visit(tables.location(builder, id)?);
+                    Ok::<_, Rejection>(())
+                })?;
+            }
+        }
+        Ok(())
     }
 }
 

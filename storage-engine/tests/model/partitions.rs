@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
-use storage_engine::{Config, Engine, Outcome, Position};
+use storage_engine::{Config, Engine, Outcome, Position, StripError};
 
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Step, World, config, listing};
@@ -24,6 +24,11 @@ fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
     let mut world = World::new();
     assert_eq!(world.append_whole(stripped.clone()), Outcome::Dangling);
     assert_eq!(world.engine().head_bytes(), 0);
+    // Where it was left out before it came, it is not even proposed: here there is no such partition, then no such stack in it.
+    assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
+    world.step(&Step::Append(vec![Drawn::simple(0, 1, 2, 5)], None));
+    assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
+    knows.engine().strip(&mut stripped.clone()).unwrap();
     // Whole again, it has everything.
     stripped.put_back(left_out);
     assert_eq!(world.append_whole(stripped), Outcome::Applied);

@@ -1,17 +1,21 @@
-//! The request's dictionary: its tables as raw messages, each entry interned when a sample first refers to it.
+//! The request's dictionary: its tables as raw messages. An entry is read when a sample first refers to it, for the hash that it is
+//! known by, and once more if it must be defined.
 //!
-//! So an entry that nothing refers to costs nothing, and a broken one refuses those profiles that need it and no others.
+//! So an entry that nothing refers to costs nothing, what shards hold already costs a hash, and a broken one refuses those profiles
+//! that need it and no others.
 
 use proto::attribute::{Attribute, AttributeValue};
-use proto::build_id::{from_hex, to_hex};
+use proto::build_id::to_hex;
 use proto::dictionary::Room;
-use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
 
 use super::FORMAT;
+use super::location::{FrameType, Mapping, RawLine};
 use super::table::Table;
 use crate::ingest::IngestError;
-use crate::ingest::builder::{Builder, Rejection, check_build_id};
+use crate::ingest::builder::{Builder, Rejection};
 use crate::ingest::protobuf::{Fields, Value, WireError};
+use crate::ingest::stacks::Frame;
+use crate::known_stacks::Knowledge;
 
 /// Entries of all tables together: an empty entry has two bytes on the wire and costs us 24.
 const ENTRIES_MAX: usize = 4_000_000;
@@ -28,36 +32,32 @@ const ROOM_BYTES_MAX: usize = 1 << 18;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Tables<'a> {
-    mappings: Table<'a, Mapping>,
-    locations: Table<'a>,
-    functions: Table<'a>,
+    pub(super) mappings: Table<'a, Mapping>,
+    pub(super) locations: Table<'a, Frame>,
+    /// Hashes.
+    pub(super) functions: Table<'a, u128>,
     links: Table<'a, Link>,
-    strings: Table<'a>,
+    /// Hashes.
+    strings: Table<'a, u128>,
     pub(super) attributes: Table<'a, Attribute>,
     /// Ids of stack pairs.
-    stacks: Table<'a>,
+    stacks: Table<'a, u32>,
     /// Of arrays and maps, written out.
     pub(super) json_bytes: usize,
     /// The attribute that was a location's frame type last, and which it was: neighbours share it.
-    last_frame_type: Option<(u64, u32)>,
-    scratch: Scratch,
+    pub(super) last_frame_type: Option<(u64, FrameType)>,
+    pub(super) scratch: Scratch,
 }
 
 /// Memory for what is being read, kept from entry to entry.
 #[derive(Debug, Default)]
-struct Scratch {
+pub(super) struct Scratch {
     /// Of a stack.
-    locations: Vec<u32>,
+    frames: Vec<Frame>,
     /// Of a location.
-    lines: Vec<Line>,
-    attributes: Vec<u64>,
-}
-
-/// Ids of a mapping and of the name of its file.
-#[derive(Clone, Copy, Debug)]
-struct Mapping {
-    id: u32,
-    file: u32,
+    pub(super) lines: Vec<RawLine>,
+    pub(super) attributes: Vec<u64>,
+    pub(super) hashed: Vec<u8>,
 }
 
 /// Trace and span id as attributes; `None` for ids of zeros.
@@ -109,9 +109,10 @@ impl<'a> Tables<'a> {
     /// Makes room in the tables that are long, of a dictionary of so many bytes.
     fn reserve_entries(&mut self, bytes: usize) {
         let entries = (bytes / BYTES_PER_ENTRY).min(ROOM_MAX);
-        for table in [&mut self.locations, &mut self.functions, &mut self.strings, &mut self.stacks] {
-            table.reserve(entries);
-        }
+        self.locations.reserve(entries);
+        self.functions.reserve(entries);
+        self.strings.reserve(entries);
+        self.stacks.reserve(entries);
     }
 
     /// Entry 0 of every table must be its zero value: else everything in it is off by one, and names would be wrong.
@@ -134,19 +135,21 @@ impl<'a> Tables<'a> {
         Ok(())
     }
 
-    /// Makes room for what is nearly always referred to: everything, of which there may be far too much.
-    pub(crate) fn reserve(&self, builder: &mut Builder) {
+    /// Makes room for the stacks, which nearly always are all referred to, and where all of them are to be defined for what they
+    /// need; there may be far too much of it.
+    pub(crate) fn reserve(&self, builder: &mut Builder, knowledge: &Knowledge<'_>) {
         let of = |length: usize| length.min(ROOM_MAX);
-        // A location takes a byte at least, and, of thousands, nearly always two.
-        let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
-        builder.reserve(&Room {
-            strings: of(self.strings.len()),
-            text_bytes: self.strings.bytes().min(ROOM_BYTES_MAX),
-            functions: of(self.functions.len()),
-            locations: of(self.locations.len()),
-            stacks: of(self.stacks.len()),
-            stack_locations: stack_locations.min(ROOM_BYTES_MAX / size_of::<u32>()),
-        });
+        let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
+        if knowledge.is_empty() {
+            // A location takes a byte at least, and, of thousands, nearly always two.
+            let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
+            room.strings = of(self.strings.len());
+            room.text_bytes = self.strings.bytes().min(ROOM_BYTES_MAX);
+            room.functions = of(self.functions.len());
+            room.locations = of(self.locations.len());
+            room.stack_locations = stack_locations.min(ROOM_BYTES_MAX / size_of::<u32>());
+        }
+        builder.reserve(&room);
     }
 
     /// Entries of the attribute table.
@@ -154,16 +157,21 @@ impl<'a> Tables<'a> {
         self.attributes.len()
     }
 
-    /// A string of the table.
-    pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    /// The hash of a string of the table.
+    #[inline]
+    pub(super) fn string_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, Rejection> {
         if let Some(known) = self.strings.read(index) {
             return Ok(known);
         }
         let (at, entry) = self.strings.get(index)?;
-        if let Some(known) = self.strings.known(at) {
-            return known;
-        }
-        self.strings.remember(at, Ok(builder.text(entry)))
+        self.strings.remember(at, Ok(builder.text_hash(entry)))
+    }
+
+    /// A string of the table, defined.
+    pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+        let hash = self.string_hash(builder, index)?;
+        let (_, entry) = self.strings.get(index)?;
+        Ok(builder.hashed_text(hash, entry))
     }
 
     /// A link of the table.
@@ -179,7 +187,7 @@ impl<'a> Tables<'a> {
         self.links.remember(at, read)
     }
 
-    /// The pair of a stack of the table.
+    /// The pair of a stack of the table, by its hashes.
     pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
         if let Some(known) = self.stacks.read(index) {
             return Ok(known);
@@ -188,189 +196,50 @@ impl<'a> Tables<'a> {
         if let Some(known) = self.stacks.known(at) {
             return known;
         }
-        let read = self.read_pair(builder, entry);
+        let read = self.read_pair(builder, at, entry);
         self.stacks.remember(at, read)
     }
 
-    fn read_pair(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let mut locations = std::mem::take(&mut self.scratch.locations);
-        locations.clear();
-        for field in Fields::new(entry) {
-            if let (1, value) = field? {
-                value.each_varint(1, |index| {
-                    let index = index.cast_signed();
-                    locations.push(match self.locations.read(index) {
-                        Some(known) => known,
-                        None => self.location(builder, index)?,
-                    });
-                    Ok::<_, Rejection>(())
-                })?;
-            }
-        }
-        let pair = builder.pair(&locations);
-        self.scratch.locations = locations;
+    fn read_pair(&mut self, builder: &mut Builder, at: usize, entry: &'a [u8]) -> Result<u32, Rejection> {
+        let mut frames = std::mem::take(&mut self.scratch.frames);
+        frames.clear();
+        each_location(entry, |index| {
+            frames.push(match self.locations.read(index) {
+                Some(known) => known,
+                None => self.frame(builder, index)?,
+            });
+            Ok(())
+        })?;
+        // Entries are bounded (`ENTRIES_MAX`).
+        let pair = builder.pair(&frames, at as u32);
+        self.scratch.frames = frames;
         Ok(pair)
     }
 
-    /// A location that was not read yet, or cannot be.
-    #[inline(never)]
-    fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
-        let (at, entry) = self.locations.get(index)?;
-        if let Some(known) = self.locations.known(at) {
-            return known;
-        }
-        let read = self.read_location(builder, entry);
-        self.locations.remember(at, read)
+    /// Adds the locations of a stack of the table, defined.
+    pub(crate) fn stack_locations(
+        &mut self,
+        builder: &mut Builder,
+        at: u32,
+        locations: &mut Vec<u32>,
+    ) -> Result<(), Rejection> {
+        let (_, entry) = self.stacks.get(at.into())?;
+        each_location(entry, |index| {
+            locations.push(self.location(builder, index)?);
+            Ok(())
+        })
     }
+}
 
-    fn read_location(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let (mut lines, mut attributes) =
-            (std::mem::take(&mut self.scratch.lines), std::mem::take(&mut self.scratch.attributes));
-        lines.clear();
-        attributes.clear();
-        let (mut mapping, mut address) = (0, 0);
-        for field in Fields::new(entry) {
-            match field? {
-                (1, value) => mapping = value.int64(1)?,
-                (2, value) => address = value.varint(2)?,
-                (3, value) if lines.len() < limits::LOCATION_LINES_MAX => {
-                    lines.push(self.line(builder, value.bytes(3)?)?);
-                }
-                (3, _) => {
-                    return Err(Rejection::TooMany {
-                        what: "lines in one location",
-                        count_max: limits::LOCATION_LINES_MAX,
-                    });
-                }
-                (4, value) => value.varints(4, &mut attributes)?,
-                _ => {}
-            }
+/// Calls back with each location of a stack, leaf first.
+#[inline]
+fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), Rejection>) -> Result<(), Rejection> {
+    for field in Fields::new(entry) {
+        if let (1, value) = field? {
+            value.each_varint(1, |index| visit(index.cast_signed()))?;
         }
-        let frame_type = self.frame_type(builder, &attributes)?;
-        let mapping = self.mapping(builder, mapping)?;
-        let location = if lines.is_empty() {
-            let frame_type = frame_type.unwrap_or_else(|| builder.text(b"native"));
-            Location::Address { mapping: mapping.id, address: Address::Virtual(address), frame_type }
-        } else {
-            let frame_type = frame_type.unwrap_or_default();
-            Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.as_slice().into() }
-        };
-        (self.scratch.lines, self.scratch.attributes) = (lines, attributes);
-        builder.location(location)
     }
-
-    fn frame_type(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<u32>, Rejection> {
-        if let (&[index], Some((last, frame_type))) = (attributes, self.last_frame_type)
-            && index == last
-        {
-            return Ok(Some(frame_type));
-        }
-        for &index in attributes {
-            let attribute = self.attribute(builder, index.cast_signed())?;
-            if let ("profile.frame.type", AttributeValue::Text(frame_type)) =
-                (builder.dictionary().strings.get(attribute.key), attribute.value)
-            {
-                self.last_frame_type = Some((index, frame_type));
-                return Ok(Some(frame_type));
-            }
-        }
-        Ok(None)
-    }
-
-    fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, Rejection> {
-        let (mut function, mut line, mut column) = (0, 0, 0);
-        for field in Fields::new(message) {
-            match field? {
-                (1, value) => function = value.int64(1)?,
-                (2, value) => line = value.int64(2)?,
-                (3, value) => column = value.int64(3)?,
-                _ => {}
-            }
-        }
-        Ok(Line { function: self.function(builder, function)?, line, column })
-    }
-
-    fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
-        if let Some(known) = self.functions.read(index) {
-            return Ok(known);
-        }
-        let (at, entry) = self.functions.get(index)?;
-        if let Some(known) = self.functions.known(at) {
-            return known;
-        }
-        let read = self.read_function(builder, entry);
-        self.functions.remember(at, read)
-    }
-
-    fn read_function(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<u32, Rejection> {
-        let mut function = Function::default();
-        for field in Fields::new(entry) {
-            match field? {
-                (1, value) => function.name = self.string(builder, value.int64(1)?)?,
-                (2, value) => function.system_name = self.string(builder, value.int64(2)?)?,
-                (3, value) => function.file = self.string(builder, value.int64(3)?)?,
-                (4, value) => function.start_line = value.int64(4)?,
-                _ => {}
-            }
-        }
-        Ok(builder.dictionary().intern_function(function))
-    }
-
-    fn mapping(&mut self, builder: &mut Builder, index: i64) -> Result<Mapping, Rejection> {
-        if let Some(known) = self.mappings.read(index) {
-            return Ok(known);
-        }
-        let (at, entry) = self.mappings.get(index)?;
-        if let Some(known) = self.mappings.known(at) {
-            return known;
-        }
-        let read = self.read_mapping(builder, entry);
-        self.mappings.remember(at, read)
-    }
-
-    fn read_mapping(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Mapping, Rejection> {
-        let (mut file, mut attributes) = (0, Vec::new());
-        for field in Fields::new(entry) {
-            match field? {
-                (4, value) => file = value.int64(4)?,
-                (5, value) => value.varints(5, &mut attributes)?,
-                _ => {}
-            }
-        }
-        let file = self.string(builder, file)?;
-        let identity = match self.build_id(builder, &attributes)? {
-            Some(build_id) => MappingIdentity::BuildId(build_id),
-            None => MappingIdentity::File(file),
-        };
-        Ok(Mapping { id: builder.dictionary().intern_mapping(identity, file), file })
-    }
-
-    /// Of several build IDs the GNU one wins, which debug files are found by; then Go's; then the hash.
-    fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, Rejection> {
-        // Ids of the texts first: a mapping may refer to one attribute any number of times.
-        let mut found: [Option<u32>; 3] = [None, None, None];
-        for &index in attributes {
-            let attribute = self.attribute(builder, index.cast_signed())?;
-            let AttributeValue::Text(text) = attribute.value else { continue };
-            let kind = match builder.dictionary().strings.get(attribute.key) {
-                "process.executable.build_id.gnu" => 0,
-                "process.executable.build_id.go" => 1,
-                // The second is the older name.
-                "process.executable.build_id.htlhash" | "process.executable.build_id.profiling" => 2,
-                _ => continue,
-            };
-            found[kind] = Some(text);
-        }
-        let strings = &builder.dictionary().strings;
-        for id in found.into_iter().flatten() {
-            check_build_id(strings.get(id).len())?;
-        }
-        let text = |id: Option<u32>| id.map(|id| strings.get(id)).filter(|text| !text.is_empty());
-        let gnu = text(found[0]).and_then(from_hex).map(BuildId::Gnu);
-        let go = || text(found[1]).map(|text| BuildId::Go(text.to_owned()));
-        let hash = || text(found[2]).and_then(from_hex)?.try_into().ok().map(BuildId::Htlhash);
-        Ok(gnu.or_else(go).or_else(hash))
-    }
+    Ok(())
 }
 
 /// Lower-case hexadecimal ids.

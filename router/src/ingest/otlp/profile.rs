@@ -14,6 +14,7 @@ use super::dictionary::Tables;
 use super::layout::Layout;
 use crate::ingest::builder::{Builder, Rejection, check_label_value};
 use crate::ingest::protobuf::{Fields, Value, WireError};
+use crate::known_stacks::Knowledge;
 
 /// The fields of a profile that matter, its samples unread.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct RawProfile<'a> {
     time_unix_nano: u64,
     samples: Vec<&'a [u8]>,
     attribute_indices: Vec<u64>,
+    layout: Layout,
 }
 
 impl<'a> RawProfile<'a> {
@@ -35,6 +37,7 @@ impl<'a> RawProfile<'a> {
             time_unix_nano: 0,
             samples: Vec::new(),
             attribute_indices: Vec::new(),
+            layout,
         };
         let attributes = if layout == Layout::Old && is_layout_1_8(message) { 12 } else { 11 };
         for field in Fields::new(message) {
@@ -72,6 +75,30 @@ impl<'a> RawProfile<'a> {
         };
         Ok(ProfileType::of_push(None, &owned(sample)?, siblings, &owned(period)?, self.period))
     }
+
+    /// Adds the profile to the push.
+    pub(crate) fn add(
+        &self,
+        builder: &mut Builder,
+        tables: &mut Tables<'a>,
+        context: &Context<'_>,
+        siblings: Siblings,
+        knowledge: &mut Knowledge<'_>,
+    ) -> Result<(), Rejection> {
+        let (profile_type, scale) = self.profile_type(builder, tables, siblings)?;
+        let attributes = common_attributes(builder, tables, context, self)?;
+        let mut common = Common { attributes, sets: HashMap::default(), time_unix_nano: self.time_unix_nano, scale };
+        let mut samples = Samples::with_capacity(self.samples.len());
+        let mut raw = RawSample::default();
+        for sample in &self.samples {
+            raw.read(sample, self.layout)?;
+            raw.add(builder, tables, &mut common, &mut samples)?;
+        }
+        let labels = [context.resource.labels.as_slice(), &context.scope_labels];
+        builder.profile(&profile_type, &labels, samples, knowledge, |builder, stack, locations| {
+            tables.stack_locations(builder, stack, locations)
+        })
+    }
 }
 
 /// Kind and unit of a `ValueType`.
@@ -90,27 +117,6 @@ fn is_layout_1_8(profile: &[u8]) -> bool {
     Fields::new(profile)
         .map_while(Result::ok)
         .any(|field| matches!(field, (8, Value::Bytes(_)) | (9, Value::Varint(_))))
-}
-
-/// Adds a profile to the push.
-pub(crate) fn add<'a>(
-    builder: &mut Builder,
-    tables: &mut Tables<'a>,
-    layout: Layout,
-    context: &Context<'_>,
-    siblings: Siblings,
-    profile: &RawProfile<'a>,
-) -> Result<(), Rejection> {
-    let (profile_type, scale) = profile.profile_type(builder, tables, siblings)?;
-    let attributes = common_attributes(builder, tables, context, profile)?;
-    let mut common = Common { attributes, sets: HashMap::default(), time_unix_nano: profile.time_unix_nano, scale };
-    let mut samples = Samples::with_capacity(profile.samples.len());
-    let mut raw = RawSample::default();
-    for sample in &profile.samples {
-        raw.read(sample, layout)?;
-        raw.add(builder, tables, &mut common, &mut samples)?;
-    }
-    builder.profile(&profile_type, &[&context.resource.labels, &context.scope_labels], samples)
 }
 
 /// What all samples of a profile have in common.

@@ -1,7 +1,7 @@
 //! One table of a request's dictionary: its entries as they were sent, and what became of each that was referred to.
 //!
 //! Invariant: an entry is read once, however often it is referred to, and whether it can be read or not: else a request costs
-//! the product of its references and its entries.
+//! the product of its references and its entries. (Once more where it must be defined: see `dictionary`.)
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use crate::ingest::builder::Rejection;
 
 /// See the module. `T`: what an entry becomes.
 #[derive(Debug)]
-pub(crate) struct Table<'a, T = u32> {
+pub(crate) struct Table<'a, T> {
     name: &'static str,
     entries: Vec<&'a [u8]>,
     read: Vec<Option<T>>,

@@ -52,10 +52,17 @@ impl<'a, T> Table<'a, T> {
 /// See the module.
 pub(crate) struct Tables<'a> {
     mappings: Table<'a, Mapping>,
-    locations: Table<'a>,
+    locations: Table<'a, Located>,
     functions: Table<'a>,
     strings: Vec<&'a [u8]>,
     string_ids: Vec<Option<u32>>,
+}
+
+/// A location's id, and whether it is the kernel's.
+#[derive(Clone, Copy)]
+pub(crate) struct Located {
+    pub(crate) id: u32,
+    pub(crate) is_kernel: bool,
 }
 
 /// Ids of a mapping and of its file's name, and where it was in the process.
@@ -113,7 +120,7 @@ impl<'a> Tables<'a> {
         Ok(value_type)
     }
 
-    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
+    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<Located, Rejection> {
         if let Some(&known) = self.locations.read.get(&id) {
             return Ok(known);
         }
@@ -149,9 +156,9 @@ impl<'a> Tables<'a> {
             let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "" }.as_bytes());
             Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.into() }
         };
-        let interned = builder.location(location)?;
-        self.locations.read.insert(id, interned);
-        Ok(interned)
+        let located = Located { id: builder.location(location)?, is_kernel };
+        self.locations.read.insert(id, located);
+        Ok(located)
     }
 
     fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, Rejection> {
