@@ -27,8 +27,9 @@ pub struct Matcher {
 /// How samples are folded over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Bucket i holds the sum of what lies in `(edges[i], edges[i + 1]]`, nanoseconds; ascending, at least two.
-    Sum(Vec<i64>),
+    /// Bucket i holds the sum of what lies in the i-th window; at least one, each at or behind the end of the one before. What
+    /// lies between two windows is not asked for.
+    Sum(Vec<Window>),
     /// Every time in `(start, end]` at which a series has samples is a bucket of its own.
     Points(Window),
     /// As `Points`, but only each series' last time in the window.
@@ -44,14 +45,22 @@ pub struct Window {
     pub end_ns: i64,
 }
 
+impl Window {
+    /// The windows between neighbours of some ascending times.
+    #[must_use]
+    pub fn between(edges_ns: &[i64]) -> Vec<Self> {
+        edges_ns.windows(2).map(|edges| Self { start_ns: edges[0], end_ns: edges[1] }).collect()
+    }
+}
+
 impl Fold {
-    /// The whole span of time that is read.
+    /// From the start of the first window to the end of the last.
     #[must_use]
     pub fn window(&self) -> Window {
         match self {
-            Self::Sum(edges) => Window {
-                start_ns: edges.first().copied().unwrap_or_default(),
-                end_ns: edges.last().copied().unwrap_or_default(),
+            Self::Sum(windows) => Window {
+                start_ns: windows.first().map_or(0, |first| first.start_ns),
+                end_ns: windows.last().map_or(0, |last| last.end_ns),
             },
             Self::Points(window) | Self::Last(window) => *window,
         }
@@ -229,16 +238,17 @@ impl Selection {
     #[must_use]
     pub fn to_wire(&self, shard: u32) -> wire::SelectRequest {
         use wire::fold::Kind;
-        let (kind, edges) = match &self.fold {
-            Fold::Sum(edges) => (Kind::Sum, deltas(edges)),
-            Fold::Points(window) => (Kind::Points, deltas(&[window.start_ns, window.end_ns])),
-            Fold::Last(window) => (Kind::Last, deltas(&[window.start_ns, window.end_ns])),
+        let (kind, windows) = match &self.fold {
+            Fold::Sum(windows) => (Kind::Sum, windows.as_slice()),
+            Fold::Points(window) => (Kind::Points, std::slice::from_ref(window)),
+            Fold::Last(window) => (Kind::Last, std::slice::from_ref(window)),
         };
+        let edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
         wire::SelectRequest {
             shard,
             tenant: self.tenant.as_str().to_owned(),
             matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
-            fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: edges }),
+            fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: deltas(&edges) }),
             group_by: self.group_by.clone(),
             group_by_series: self.group_by_series,
             stacks: self.stacks.into(),
@@ -259,14 +269,16 @@ impl Selection {
             return Err(SelectionError::Inconsistent("there are too many edges: ask for fewer steps"));
         }
         let edges = from_deltas(&fold.edge_deltas_ns);
-        if edges.len() < 2 || !edges.is_sorted() {
-            return Err(SelectionError::Inconsistent("edges are at least two and ascend"));
+        let (windows, half) = edges.as_chunks();
+        if windows.is_empty() || !half.is_empty() || !edges.is_sorted() {
+            return Err(SelectionError::Inconsistent("windows are at least one and ascend, each with two edges"));
         }
-        let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, edges.as_slice()) {
-            (Kind::Sum, _) => Fold::Sum(edges),
-            (Kind::Points, &[start_ns, end_ns]) => Fold::Points(Window { start_ns, end_ns }),
-            (Kind::Last, &[start_ns, end_ns]) => Fold::Last(Window { start_ns, end_ns }),
-            _ => return Err(SelectionError::Inconsistent("points have a window of two edges")),
+        let windows: Vec<Window> = windows.iter().map(|&[start_ns, end_ns]| Window { start_ns, end_ns }).collect();
+        let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, windows.as_slice()) {
+            (Kind::Sum, _) => Fold::Sum(windows),
+            (Kind::Points, &[window]) => Fold::Points(window),
+            (Kind::Last, &[window]) => Fold::Last(window),
+            _ => return Err(SelectionError::Inconsistent("points have one window")),
         };
         Ok(Self {
             tenant: TenantId::new(&from.tenant)?,
@@ -309,7 +321,7 @@ impl Answer {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
         let buckets = match &asked.fold {
-            Fold::Sum(edges) => edges.len().saturating_sub(1),
+            Fold::Sum(windows) => windows.len(),
             Fold::Points(_) | Fold::Last(_) => bucket_times_ns.len(),
         };
         let nodes: Vec<Node> = from

@@ -244,8 +244,8 @@ impl<'a> Accumulator<'a> {
     /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
     fn slots(&self, part: &PartView) -> Option<Slots> {
         match (&self.selection.fold, self.selection.stacks) {
-            (Fold::Sum(edges), StackDetail::None) => Some(Slots::Buckets(edges.len().saturating_sub(1))),
-            (Fold::Sum(edges), _) if edges.len() == 2 => Some(Slots::Pairs(part.known.pairs)),
+            (Fold::Sum(windows), StackDetail::None) => Some(Slots::Buckets(windows.len())),
+            (Fold::Sum(windows), _) if windows.len() == 1 => Some(Slots::Pairs(part.known.pairs)),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use proto::selection::{Missing, WindowsRead};
-use proto::{LabelSet, Samples, TenantId, Tier};
+use proto::{LabelSet, Samples, TenantId, Tier, Window};
 
 use crate::database::Snapshot;
 use crate::engine::Engine;
@@ -24,8 +24,8 @@ use crate::vocabulary::Vocabulary;
 pub(crate) struct Question<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) matchers: &'a [ReadyMatcher],
-    /// Bucket `i` is `(edges[i], edges[i + 1]]`.
-    pub(crate) edges: &'a [i64],
+    /// Each is a window, ascending.
+    pub(crate) buckets: &'a [Window],
     /// Labels and attributes that samples are told apart by.
     pub(crate) group_by: &'a [String],
     /// Series are told apart by all labels.
@@ -159,7 +159,7 @@ impl Engine {
     fn moment(&self, question: &Question<'_>, tiers: Tiers) -> Result<Moment<'_>, SelectError> {
         let state = self.state.read();
         let tenant = state.tenants.get(question.tenant).copied();
-        let plan = tenant.map(|tenant| plan(&state, tenant, question.edges, tiers)).unwrap_or_default();
+        let plan = tenant.map(|tenant| plan(&state, tenant, question.buckets, tiers)).unwrap_or_default();
         let mut with_heads = BTreeMap::new();
         for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
             if !state.existing.contains(key) {

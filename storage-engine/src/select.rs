@@ -27,17 +27,15 @@ impl Engine {
     /// one, each is asked for.
     pub(crate) fn select_as(&self, selection: &Selection, asks: Asks, by_series: bool) -> Result<Answer, SelectError> {
         let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let window = selection.fold.window();
-        let ends = [window.start_ns, window.end_ns];
-        let (edges, tiers) = match &selection.fold {
-            Fold::Sum(edges) => (edges.as_slice(), Tiers::ALL),
-            Fold::Last(_) => (ends.as_slice(), Tiers::ALL),
-            Fold::Points(_) => (ends.as_slice(), Tiers::RAW),
+        let (buckets, tiers) = match &selection.fold {
+            Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
+            Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),
+            Fold::Points(window) => (std::slice::from_ref(window), Tiers::RAW),
         };
         let question = Question {
             tenant: &selection.tenant,
             matchers: &matchers,
-            edges,
+            buckets,
             group_by: &selection.group_by,
             by_series,
             asks,

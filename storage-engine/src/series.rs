@@ -40,11 +40,10 @@ impl Engine {
         whole: bool,
     ) -> Result<SeriesAnswer, SelectError> {
         let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let edges = [window.start_ns, window.end_ns];
         let question = Question {
             tenant,
             matchers: &ready,
-            edges: &edges,
+            buckets: &[window],
             group_by: &[],
             by_series: whole,
             asks: Asks::Any,
@@ -77,7 +76,7 @@ fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Sele
     Selection {
         tenant: tenant.clone(),
         matchers: matchers.to_vec(),
-        fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
+        fold: Fold::Sum(vec![window]),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,

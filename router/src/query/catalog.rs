@@ -145,7 +145,7 @@ impl Reader {
         let selection = Selection {
             tenant: request.tenant.clone(),
             matchers,
-            fold: Fold::Sum(vec![request.window.start_ns, request.window.end_ns]),
+            fold: Fold::Sum(vec![request.window]),
             group_by: Folding::shard_labels(&group),
             group_by_series: false,
             stacks,

@@ -99,7 +99,7 @@ impl Reader {
                 };
                 matchers.push(is_type);
                 let fold =
-                    if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window.start_ns, window.end_ns]) };
+                    if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window]) };
                 let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
                 let (group_by, locations) = (Vec::new(), LocationSets::default());
                 let selection =

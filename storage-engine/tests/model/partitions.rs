@@ -44,7 +44,7 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY) * DAY + DAY / 4]),
+        fold: Fold::Sum(Window::between(&[(T0 / DAY) * DAY, (T0 / DAY) * DAY + DAY / 4])),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
@@ -63,7 +63,7 @@ fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY + 1) * DAY]),
+        fold: Fold::Sum(Window::between(&[(T0 / DAY) * DAY, (T0 / DAY + 1) * DAY])),
         group_by: Vec::new(),
         group_by_series: false,
         stacks: StackDetail::None,
@@ -157,7 +157,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![old - DAY, old + DAY]),
+        fold: Fold::Sum(Window::between(&[old - DAY, old + DAY])),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
@@ -228,7 +228,7 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
     let selection = |group_by: &str| Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![T0 + SECOND / 2, T0 + 5 * DAY]),
+        fold: Fold::Sum(Window::between(&[T0 + SECOND / 2, T0 + 5 * DAY])),
         group_by: vec![group_by.to_owned()],
         group_by_series: false,
         stacks: StackDetail::None,
