@@ -3,10 +3,11 @@
 //! A frame's identity is its name, source file, binary and frame type. `namer` makes them.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
+use symbol_store::Reason;
 
 /// A frame's identity; ids of the table's strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -150,6 +151,18 @@ impl Frames<'_> {
         let (at, facts) = (frame as usize, self.facts);
         let start_line = facts.start_lines.get(at).copied().unwrap_or(0);
         Some(Frame { key, start_line, unnamed: facts.unnamed.get(at).and_then(|why| why.checked_sub(1)) })
+    }
+
+    /// Files whose addresses have no names yet, since their symbol tables are being made.
+    pub(crate) fn unready(&self) -> BTreeSet<String> {
+        let mut told = vec![false; self.table.unnamed.len()];
+        for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
+            if let Some(told) = told.get_mut(why as usize) {
+                *told = true;
+            }
+        }
+        let told = self.table.unnamed.iter().zip(told).filter(|(_, told)| *told).map(|(why, _)| why);
+        told.filter(|why| why.code == Reason::Converting.code()).map(|why| why.binary.clone()).collect()
     }
 }
 

@@ -120,6 +120,18 @@ impl NaiveNode {
         Self { samples, vocabulary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
+    /// Gives its locations other numbers, as a node does that starts again or lets old partitions go.
+    pub(super) fn renumber(&self) {
+        let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
+        let mut anew = Dictionary::default();
+        let mut importer = Importer::new(dictionary);
+        for number in (0..dictionary.locations.len() as u32).rev() {
+            importer.location(&mut anew, number);
+        }
+        *dictionary = anew;
+        *generation += 1;
+    }
+
     /// Whether a stack passes, location by location; `None` if a location is none that is known.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
         let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
