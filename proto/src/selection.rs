@@ -222,6 +222,17 @@ impl Matcher {
         wire::Matcher { name: self.name.clone(), operation: self.operation.into(), value: self.value.clone() }
     }
 
+    /// All that were sent with one question.
+    ///
+    /// # Errors
+    /// Too many, and as [`Matcher::from_wire`].
+    pub fn all_from_wire(from: Vec<wire::Matcher>) -> Result<Vec<Self>, SelectionError> {
+        if from.len() > limits::QUERY_LABELS_MAX {
+            return Err(SelectionError::Inconsistent("there are too many matchers: ask for fewer"));
+        }
+        from.into_iter().map(Self::from_wire).collect()
+    }
+
     /// What was sent.
     ///
     /// # Errors
@@ -268,6 +279,9 @@ impl Selection {
         if fold.edge_deltas_ns.len() > limits::QUERY_EDGES_MAX {
             return Err(SelectionError::Inconsistent("there are too many edges: ask for fewer steps"));
         }
+        if from.group_by.len() > limits::QUERY_LABELS_MAX {
+            return Err(SelectionError::Inconsistent("there are too many labels to group by: ask for fewer"));
+        }
         let edges = from_deltas(&fold.edge_deltas_ns);
         let (windows, half) = edges.as_chunks();
         if windows.is_empty() || !half.is_empty() || !edges.is_sorted() {
@@ -282,7 +296,7 @@ impl Selection {
         };
         Ok(Self {
             tenant: TenantId::new(&from.tenant)?,
-            matchers: from.matchers.into_iter().map(Matcher::from_wire).collect::<Result<_, _>>()?,
+            matchers: Matcher::all_from_wire(from.matchers)?,
             fold,
             group_by: from.group_by,
             group_by_series: from.group_by_series,
@@ -436,4 +450,56 @@ impl LeftOutLabel {
 fn tier_from_wire(number: u32) -> Result<Tier, SelectionError> {
     let tier = u8::try_from(number).ok().and_then(Tier::from_number);
     tier.ok_or(SelectionError::Inconsistent("unknown tier"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(fold: Fold) -> Selection {
+        Selection {
+            tenant: TenantId::default_tenant(),
+            matchers: vec![Matcher { name: "a".to_owned(), operation: Operation::Equal, value: "b".to_owned() }],
+            fold,
+            group_by: vec!["c".to_owned()],
+            group_by_series: true,
+            stacks: StackDetail::Leaf,
+            locations: LocationSets::default(),
+        }
+    }
+
+    #[test]
+    fn folds_come_back_with_the_gaps_between_their_windows() {
+        let [first, next, far] =
+            [(-5, 10), (10, 20), (i64::MAX - 7, i64::MAX)].map(|(start_ns, end_ns)| Window { start_ns, end_ns });
+        for fold in [Fold::Sum(vec![first]), Fold::Sum(vec![first, next, far]), Fold::Points(next), Fold::Last(far)] {
+            let read = Selection::from_wire(selection(fold.clone()).to_wire(1)).unwrap();
+            assert_eq!((&read.fold, read.matchers.len(), read.group_by.len()), (&fold, 1, 1));
+        }
+    }
+
+    #[test]
+    fn what_no_router_asks_for_is_refused() {
+        let sent = || selection(Fold::Sum(Window::between(&[1, 2, 3]))).to_wire(1);
+        let refuses = |change: fn(&mut wire::SelectRequest)| {
+            let mut request = sent();
+            change(&mut request);
+            Selection::from_wire(request).is_err()
+        };
+        assert!(Selection::from_wire(sent()).is_ok());
+        let deltas = |request: &mut wire::SelectRequest, deltas: &[i64]| {
+            request.fold.as_mut().unwrap().edge_deltas_ns = deltas.to_vec();
+        };
+        assert!(refuses(|request| request.fold = None), "no window");
+        for bad in [&[][..], &[1], &[1, 2, 3], &[5, -1], &[1, 1, -1, 2]] {
+            let mut request = sent();
+            deltas(&mut request, bad);
+            assert!(Selection::from_wire(request).is_err(), "{bad:?}");
+        }
+        assert!(
+            refuses(|request| request.fold.as_mut().unwrap().edge_deltas_ns = vec![0; limits::QUERY_EDGES_MAX + 2])
+        );
+        assert!(refuses(|request| request.matchers = vec![request.matchers[0].clone(); limits::QUERY_LABELS_MAX + 1]));
+        assert!(refuses(|request| request.group_by = vec![String::new(); limits::QUERY_LABELS_MAX + 1]));
+    }
 }

@@ -68,7 +68,7 @@ impl Engine {
                 question.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
             };
             let part = gather(key, partition, part, &Question { matchers: &matchers, ..*question });
-            let mut reader = PartReader::new(&moment.view.snapshot, &part);
+            let mut reader = PartReader::new(&moment.view, &part);
             for series in part.series.iter().filter(|series| lacks(&series.labels, end_ns)) {
                 let mut any = AnySample(false);
                 reader.read(series, &mut any)?;

@@ -1,12 +1,13 @@
 //! Partitions: what is dropped, refused and kept.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
-use storage_engine::{Config, Engine, Outcome, Position};
+use storage_engine::{Config, Engine, Outcome, Position, SelectError};
 
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Step, World, config, listing};
@@ -244,4 +245,45 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
     assert_eq!(by_thread.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
     assert!(by_thread.groups.len() > 1, "{:?}", by_thread.groups);
     assert!(engine.dictionary_bytes() > loaded_before + 1000);
+}
+
+// Found by review: who had gone left his question running, and eight of them let nobody else in.
+#[test]
+fn a_question_that_nobody_waits_for_any_more_reads_nothing_more() {
+    let mut world = World::new();
+    let days: Vec<Drawn> =
+        (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
+    world.step(&Step::Append(days, None));
+    let window = Window { start_ns: T0 - DAY, end_ns: T0 + 3 * DAY };
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![window]),
+        group_by: Vec::new(),
+        group_by_series: false,
+        stacks: StackDetail::Full,
+        locations: proto::LocationSets::default(),
+    };
+    let looks = Cell::new(0);
+    let until = |last: u32| {
+        looks.set(0);
+        move |looks: &Cell<u32>| {
+            looks.set(looks.get() + 1);
+            looks.get() < last
+        }
+    };
+    for last in [1, 2, 5, 9] {
+        let is_wanted = until(last);
+        let cancelled = world.engine().select_while(&selection, &|| is_wanted(&looks));
+        assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
+        assert_eq!(looks.get(), last, "once it was said, nobody asks again");
+        let is_wanted = until(last);
+        let cancelled = world.engine().series_while(&selection.tenant, &[], window, &|| is_wanted(&looks));
+        assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
+        assert_eq!(looks.get(), last);
+    }
+    // Eight partitions, each with a series.
+    let is_wanted = until(100);
+    assert_eq!(world.engine().select_while(&selection, &|| is_wanted(&looks)).unwrap().samples, 8);
+    assert_eq!(looks.get(), 16);
 }
