@@ -18,8 +18,8 @@ use crate::query::stack_label::StackMatcher;
 pub(crate) struct Selected {
     pub(crate) answers: Vec<ShardAnswer>,
     pub(crate) book: Book,
-    /// Files whose addresses had no names yet when stacks were looked for by name.
-    pub(crate) unready: BTreeSet<String>,
+    /// Whose names were lacking when stacks were looked for by name, and why.
+    pub(crate) names: BTreeSet<String>,
 }
 
 impl Selected {
@@ -40,8 +40,8 @@ impl Reader {
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
         let mut book = if reads_stacks { self.shelf.book(&selection.tenant) } else { Book::default() };
         for _ in 0..NAMING_ROUNDS_MAX {
-            if let Some((answers, unready)) = self.select_with(&mut book, selection, matchers, run).await? {
-                return Ok(Selected { answers, book, unready });
+            if let Some((answers, names)) = self.select_with(&mut book, selection, matchers, run).await? {
+                return Ok(Selected { answers, book, names });
             }
         }
         Err(QueryError::StacksKeepChanging)
@@ -55,7 +55,7 @@ impl Reader {
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
     ) -> Result<Option<(Vec<ShardAnswer>, BTreeSet<String>)>, QueryError> {
-        let (mut answers, mut unready) = (Vec::new(), BTreeSet::new());
+        let (mut answers, mut names) = (Vec::new(), BTreeSet::new());
         for shard in self.nodes.placement().shards() {
             // Without conditions on stacks, answers say all that is not known.
             let has_to = !matchers.is_empty();
@@ -70,7 +70,7 @@ impl Reader {
                 LocationSets { known: book.known(shard), filters: Vec::new() }
             } else {
                 let named = self.sets(book, shard, selection, matchers, run).await?;
-                unready.extend(named.unready);
+                names.extend(named.lacking);
                 named.sets
             };
             let known = locations.known.count;
@@ -85,7 +85,7 @@ impl Reader {
             }
             answers.push(ShardAnswer { shard, known, answer });
         }
-        Ok(Some((answers, unready)))
+        Ok(Some((answers, names)))
     }
 
     /// Reads what a shard has more than a book; `None` if it is to be begun anew.

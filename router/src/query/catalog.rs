@@ -154,7 +154,7 @@ impl Reader {
         let selected = self.select(&selection, &selector.stack_matchers, run).await?;
         let mut lacking = Lacking::default();
         lacking.of_answers(selected.plain());
-        lacking.unready(selected.unready.clone());
+        lacking.names(selected.names.clone());
         let (namer, shelf) = (self.namer(run), self.shelf.clone());
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Default::default()) };
@@ -165,10 +165,10 @@ impl Reader {
             let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
-            Ok((values.collect(), named.frames().unready()))
+            Ok((values.collect(), named.frames().lacking()))
         });
-        let (values, unready) = values.await?;
-        lacking.unready(unready);
+        let (values, names) = values.await?;
+        lacking.names(names);
         Ok((values, lacking))
     }
 }

@@ -68,7 +68,7 @@ impl Summary {
         self.series = selected.plain().map(|answer| answer.series).sum();
         self.shards = selected.answers.len();
         self.lacking.of_answers(selected.plain());
-        self.lacking.unready(selected.unready.clone());
+        self.lacking.names(selected.names.clone());
         selected.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));
     }
 }
@@ -114,7 +114,7 @@ impl Reader {
             let Selected { answers, book, .. } = selected;
             let named = timings.measure("name", || book.name(answers, &namer));
             shelf.weigh(&tenant, &book, named.memory_bytes());
-            summary.lacking.unready(named.frames().unready());
+            summary.lacking.names(named.frames().lacking());
             Writing { named, summary, request }.write(cancelled, timings)
         });
         Ok((written.await?, run.timings()))

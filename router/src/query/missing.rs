@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use proto::selection::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
-/// Times, and files, that are told; of more, how many there are.
+/// Times, and files whose names are lacking, that are told; of more, how many there are.
 const TOLD_MAX: usize = 10;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lacking {
     times: Vec<Missing>,
-    /// Files whose addresses have no names yet, since their symbol tables are being made.
-    unready: BTreeSet<String>,
+    /// Whose names, and why.
+    names: BTreeSet<String>,
 }
 
 impl Lacking {
@@ -29,26 +29,23 @@ impl Lacking {
         self.times(answers.into_iter().flat_map(|answer| &answer.missing));
     }
 
-    /// Adds files.
-    pub(crate) fn unready(&mut self, files: BTreeSet<String>) {
-        self.unready.extend(files);
+    /// Adds whose names are lacking, and why.
+    pub(crate) fn names(&mut self, names: BTreeSet<String>) {
+        self.names.extend(names);
     }
 
     /// Adds what another answer lacks.
     pub(crate) fn extend(&mut self, other: Self) {
         self.times(&other.times);
-        self.unready(other.unready);
+        self.names(other.names);
     }
 
     /// A sentence for each.
     pub(crate) fn told(&self) -> Vec<String> {
         let mut told = told_of_times(&self.times);
-        let tell = |file: &String| {
-            format!("left out: names of {file:?}, whose symbol table is being made: ask again in some seconds")
-        };
-        told.extend(self.unready.iter().take(TOLD_MAX).map(tell));
-        if self.unready.len() > TOLD_MAX {
-            told.push(format!("and names of {} more files are left out", self.unready.len() - TOLD_MAX));
+        told.extend(self.names.iter().take(TOLD_MAX).map(|one| format!("left out: names of {one}")));
+        if self.names.len() > TOLD_MAX {
+            told.push(format!("and names of {} more files are left out", self.names.len() - TOLD_MAX));
         }
         told
     }
@@ -127,11 +124,10 @@ mod tests {
     fn each_file_without_names_is_told_once_and_many_are_counted() {
         let mut lacking = Lacking::default();
         for _ in 0..2 {
-            lacking.unready(BTreeSet::from(["/usr/bin/api".to_owned()]));
+            lacking.names(BTreeSet::from(["\"/usr/bin/api\": why".to_owned()]));
         }
-        assert_eq!(lacking.told().len(), 1);
-        assert!(lacking.told()[0].contains("\"/usr/bin/api\", whose symbol table is being made"), "{lacking:?}");
-        lacking.unready((0..20).map(|i| format!("/{i}")).collect());
+        assert_eq!(lacking.told(), ["left out: names of \"/usr/bin/api\": why"]);
+        lacking.names((0..20).map(|i| format!("/{i}")).collect());
         assert_eq!(
             (lacking.told().len(), lacking.told()[10].as_str()),
             (11, "and names of 11 more files are left out")

@@ -4,9 +4,11 @@
 //! ([`Definitions::questions`]), asking, which may wait for symbol tables that must be made first and holds nothing meanwhile
 //! ([`Namer::ask`]), and taking what was told ([`Definitions::take`]).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use foldhash::fast::RandomState;
 use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
 use symbol_store::{Frame as Found, ObjectKey, Reason, SymbolStore};
 
@@ -33,6 +35,8 @@ pub(crate) struct Definitions {
     /// Where each location's lines are, innermost first.
     spans: Vec<Span>,
     lines: Vec<KeptLine>,
+    /// Locations of which the symbol store left out inlined calls: they are asked for again, beside fewer others.
+    cut: HashSet<u32, RandomState>,
     /// Ids in the table of frames of the dictionary's texts, [`UNKNOWN`] before they are needed.
     texts: Vec<u32>,
     mappings: Vec<Option<Mapping>>,
@@ -63,7 +67,7 @@ pub(crate) struct Question {
     mapping: u32,
     build_id: Option<BuildId>,
     file: String,
-    /// All that are wanted, and those of them that have no name.
+    /// All that are wanted, and those of them that have no name, or not all.
     wanted: Vec<(u32, symbol_store::Address)>,
     unnamed: Vec<(u32, symbol_store::Address)>,
     /// Where the others have their names from.
@@ -198,15 +202,6 @@ impl Definitions {
         })
     }
 
-    /// Files whose addresses have no names yet, since their symbol tables are being made.
-    pub(crate) fn unready(&self) -> impl Iterator<Item = &str> {
-        let unready = |mapping: &Option<Mapping>| mapping.as_ref().is_some_and(|m| m.source == Err(Reason::Converting));
-        (0..)
-            .zip(&self.mappings)
-            .filter(move |(_, mapping)| unready(mapping))
-            .map(|(i, _)| self.dictionary.mapping(i).1)
-    }
-
     /// Questions about all wanted locations of each mapping of which any has no name, or names that may be another table's by now.
     fn questions(&self, wanted: &[u32], changes: u64) -> Option<Vec<Question>> {
         // Whether there is anything to ask of each mapping: mostly there is not.
@@ -217,7 +212,7 @@ impl Definitions {
             all_named &= is_named;
             let Some(Location::Address { mapping, .. }) = self.location(wanted) else { continue };
             let Some(asks) = asks.get_mut(*mapping as usize) else { continue };
-            if !is_named {
+            if !is_named || self.cut.contains(&wanted) {
                 *asks = Some(true);
             } else if asks.is_none() {
                 *asks = Some(!self.is_fresh(*mapping, changes));
@@ -241,7 +236,8 @@ impl Definitions {
                 Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
             };
             question.wanted.push((wanted, address));
-            question.unnamed.extend((!self.is_named(wanted)).then_some((wanted, address)));
+            let is_whole = self.is_named(wanted) && !self.cut.contains(&wanted);
+            question.unnamed.extend((!is_whole).then_some((wanted, address)));
         }
         Some(questions)
     }
@@ -271,6 +267,11 @@ impl Definitions {
             let mut naming = Naming::new(&self.dictionary, &mut self.texts, table);
             for (location, symbolized) in symbolized {
                 let Some(place) = self.spans.get_mut(location as usize) else { continue };
+                if symbolized.as_ref().is_ok_and(|frames| frames.iter().any(|frame| frame.is_cut)) {
+                    self.cut.insert(location);
+                } else {
+                    self.cut.remove(&location);
+                }
                 let start = self.lines.len();
                 naming.address(&mut object, location, symbolized, &mut self.lines);
                 *place = span(start, self.lines.len());
@@ -359,6 +360,7 @@ mod tests {
             file: Arc::from(""),
             line: 1,
             start_line: 1,
+            is_cut: false,
         }]);
         let symbolized = [0, 1].map(|location| (location, Ok(Arc::clone(&old)))).to_vec();
         let told = Told { mapping: 0, symbolized, now: named_by(Ok(7), 0, Duration::ZERO) };
@@ -372,5 +374,38 @@ mod tests {
             let why = definitions.lines(location)[0].unnamed.unwrap();
             assert_eq!(table.unnamed[why as usize].code, "no_debug_file", "location {location}");
         }
+    }
+    // Found by review: names that the store had cut were kept as if whole.
+    #[test]
+    fn a_frame_whose_inlined_calls_are_left_out_has_its_name_and_says_so_and_is_asked_for_again() {
+        let (_directory, symbols) = symbols();
+        let namer = Namer::new(symbols, Instant::now());
+        let (mut definitions, mut table) = (addresses(2), FrameTable::default());
+        let frame = |is_cut| -> Symbolized {
+            let (function, file) = (Arc::from("outer"), Arc::from(""));
+            Ok(Arc::from([Found {
+                system_name: Arc::clone(&function),
+                function,
+                file,
+                line: 1,
+                start_line: 1,
+                is_cut,
+            }]))
+        };
+        let told = vec![(0, frame(false)), (1, frame(true))];
+        let told = Told { mapping: 0, symbolized: told, now: named_by(Ok(7), 0, Duration::ZERO) };
+        definitions.take(&[0, 1], vec![told], &mut table);
+        let lacking = |location: u32| {
+            let line = definitions.lines(location)[0];
+            assert_eq!(table.text(table.key(line.line.frame).unwrap().name), "outer");
+            line.unnamed.and_then(|why| table.unnamed[why as usize].lacking())
+        };
+        assert_eq!(lacking(0), None);
+        assert!(lacking(1).unwrap().starts_with("\"/usr/bin/app\": so many calls are inlined"), "{:?}", lacking(1));
+        let again = namer.questions(&definitions, &[0, 1]).unwrap();
+        assert_eq!(again[0].unnamed.iter().map(|of| of.0).collect::<Vec<_>>(), [1], "alone, so that there is room");
+        let told = Told { mapping: 0, symbolized: vec![(1, frame(false))], now: named_by(Ok(7), 0, Duration::ZERO) };
+        definitions.take(&[0, 1], vec![told], &mut table);
+        assert!(namer.questions(&definitions, &[0, 1]).is_none());
     }
 }

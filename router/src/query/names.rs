@@ -108,8 +108,12 @@ impl Book {
             filter
         };
         let filters = matchers.iter().map(filter).collect();
-        let unready = definitions.unready().map(str::to_owned).collect();
-        NamedSets { sets: LocationSets { known, filters }, unready, book_bytes: pages.memory_bytes() }
+        let mut facts = FrameFacts::new(&pages.table);
+        (0..known.count)
+            .flat_map(|location| definitions.lines(location))
+            .for_each(|line| facts.add(line, &pages.table));
+        let lacking = Frames { table: &pages.table, facts: &facts }.lacking();
+        NamedSets { sets: LocationSets { known, filters }, lacking, book_bytes: pages.memory_bytes() }
     }
 
     /// Names all locations of the stacks of some answers.
@@ -237,8 +241,8 @@ impl Pages {
 #[derive(Debug)]
 pub(crate) struct NamedSets {
     pub(crate) sets: LocationSets,
-    /// Files whose addresses have no names yet.
-    pub(crate) unready: BTreeSet<String>,
+    /// Whose names are lacking, and why.
+    pub(crate) lacking: BTreeSet<String>,
     /// About how many bytes the book takes.
     pub(crate) book_bytes: usize,
 }

@@ -136,7 +136,7 @@ impl Reader {
             };
             let selected = self.select(&selection, &this.selector.stack_matchers, run).await?;
             loaded.lacking.of_answers(selected.plain());
-            loaded.lacking.unready(selected.unready.clone());
+            loaded.lacking.names(selected.names.clone());
             let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
             let (attributes, room_left, shelf) = (attributes.clone(), *room, self.shelf.clone());
             let folded = run.blocking(move |cancelled, timings| {
@@ -146,15 +146,15 @@ impl Reader {
                 let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
                 shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
                 let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
-                let unready = named.frames().unready();
+                let names = named.frames().lacking();
                 drop(named);
                 let evaluate = || window::evaluate(&folded, leaf, &windows, room_left, cancelled);
-                Ok((timings.measure("windows", evaluate)?, unready))
+                Ok((timings.measure("windows", evaluate)?, names))
             });
-            let (series, unready) = folded.await?;
+            let (series, names) = folded.await?;
             room.take(series.len())?;
             loaded.series.extend(series);
-            loaded.lacking.unready(unready);
+            loaded.lacking.names(names);
         }
         Ok(loaded)
     }
