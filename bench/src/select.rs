@@ -7,7 +7,7 @@ use anyhow::ensure;
 use clap::Args;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::selection::{Operation, WindowsRead};
-use proto::{Answer, Fold, LocationSets, Matcher, Selection, StackDetail, TenantId};
+use proto::{Answer, Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
 use serde_json::{Value, json};
 
 use crate::core_time::CoreTime;
@@ -150,7 +150,7 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
     Selection {
         tenant,
         matchers,
-        fold: Fold::Sum(edges),
+        fold: Fold::Sum(Window::between(&edges)),
         group_by,
         group_by_series: false,
         stacks,

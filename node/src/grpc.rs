@@ -51,8 +51,7 @@ impl wire::node_server::Node for Node {
     async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
         let wire::SeriesRequest { shard, tenant, matchers, start_ns, end_ns } = request.into_inner();
         let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
-        let matchers: Result<Vec<_>, _> = matchers.into_iter().map(Matcher::from_wire).collect();
-        let matchers = matchers.map_err(|error| invalid(&error))?;
+        let matchers = Matcher::all_from_wire(matchers).map_err(|error| invalid(&error))?;
         let window = Window { start_ns, end_ns };
         let answer = proto::Shards::series(self, shard, tenant, matchers, window).await?;
         Ok(Response::new(answer.to_wire()))

@@ -1,6 +1,7 @@
 //! What routers ask of a node, as gRPC statuses: each says what is wrong and what to do.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proto::placement::FIRST_DATA_SHARD;
 use proto::{
@@ -42,12 +43,12 @@ impl Shards for Node {
 
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
         check_shard(shard)?;
-        self.shared.read(move |replica| replica.shard().engine().select(&selection)).await
+        self.shared.read(move |replica, is_wanted| replica.shard().engine().select_while(&selection, is_wanted)).await
     }
 
     async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
         check_shard(shard)?;
-        self.shared.read(move |replica| Ok(replica.shard().engine().locations(&tenant, known))).await
+        self.shared.read(move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
     }
 
     async fn series(
@@ -58,7 +59,10 @@ impl Shards for Node {
         window: Window,
     ) -> Result<SeriesAnswer, Status> {
         check_shard(shard)?;
-        self.shared.read(move |replica| replica.shard().engine().series(&tenant, &matchers, window)).await
+        let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+            replica.shard().engine().series_while(&tenant, &matchers, window, is_wanted)
+        };
+        self.shared.read(read).await
     }
 
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
@@ -105,7 +109,7 @@ impl Shared {
     fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
-            let text = if self.is_over_cap.load(std::sync::atomic::Ordering::Relaxed) {
+            let text = if self.is_over_cap.load(Ordering::Relaxed) {
                 "disk is full: the data takes all that it may: the oldest is dropped in a moment; where nothing old is left, \
                  raise the cap on disk use"
             } else {
@@ -124,10 +128,11 @@ impl Shared {
         }
     }
 
-    /// Answers from the engine, on a thread that may block, when it is known to be up to date.
+    /// Answers from the engine, on a thread that may block, when it is known to be up to date. The answer is told whether anybody still
+    /// waits for it.
     async fn read<T: Send + 'static>(
         &self,
-        answer: impl FnOnce(&Replica) -> Result<T, SelectError> + Send + 'static,
+        answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
         // Before the replica is asked for: who holds all of these is closing it, see the upkeep.
         let permit = Arc::clone(&self.queries).acquire_owned().await;
@@ -149,12 +154,26 @@ impl Shared {
             State::ReadOnly(replica) if replica.is_alone() => replica,
             State::ReadOnly(_) => return Err(Status::unavailable("disk is full: ask another member of the shard")),
         };
+        let caller = Caller::default();
+        let has_gone = Arc::clone(&caller.has_gone);
         let answered = spawn_blocking(move || {
             // Held until the work is done, also for a caller who has gone.
             let _permit = permit;
-            answer(&replica).map_err(|error| select_status(error, &replica))
+            answer(&replica, &|| !has_gone.load(Ordering::Relaxed)).map_err(|error| select_status(error, &replica))
         });
         answered.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+}
+
+/// Who waits for an answer, until this is dropped.
+#[derive(Debug, Default)]
+struct Caller {
+    has_gone: Arc<AtomicBool>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.has_gone.store(true, Ordering::Relaxed);
     }
 }
 
@@ -175,6 +194,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
         SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {
             Status::resource_exhausted(error.to_string())
         }
+        SelectError::Cancelled => Status::cancelled(error.to_string()),
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
     }
 }
@@ -280,4 +300,52 @@ fn refused(error: ConsensusError) -> Refused {
 
 fn panicked(error: tokio::task::JoinError) -> Refused {
     Refused(Refusal::Uncommitted, Status::internal(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use prometheus_client::registry::Registry;
+    use proto::limits;
+
+    use super::*;
+    use crate::{Config, Retention};
+
+    // Found by review: eight of them, and nobody else was answered.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_question_of_a_caller_who_has_gone_ends_and_makes_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+        let node = Node::open(config, &mut Registry::default()).await.unwrap();
+        node.ready().await;
+        let (began, has_begun) = std::sync::mpsc::channel();
+        let callers: Vec<_> = (0..limits::QUERIES_AT_ONCE_MAX)
+            .map(|_| {
+                let (node, began) = (Arc::clone(&node), began.clone());
+                tokio::spawn(async move {
+                    let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
+                        began.send(()).unwrap();
+                        let asked = Instant::now();
+                        while is_wanted() {
+                            // Ends in any case, so that a fault fails this test and does not stop all.
+                            assert!(asked.elapsed() < Duration::from_secs(30));
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        Err::<(), _>(SelectError::Cancelled)
+                    };
+                    node.shared.read(answer).await
+                })
+            })
+            .collect();
+        let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
+        spawn_blocking(all_begun).await.unwrap().unwrap();
+        callers.iter().for_each(tokio::task::JoinHandle::abort);
+        let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
+        let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
+        assert!(answered.expect("there is no room").unwrap(), "of who waits, one is told that he does");
+        node.shutdown().await;
+    }
 }

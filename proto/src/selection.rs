@@ -27,8 +27,9 @@ pub struct Matcher {
 /// How samples are folded over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Bucket i holds the sum of what lies in `(edges[i], edges[i + 1]]`, nanoseconds; ascending, at least two.
-    Sum(Vec<i64>),
+    /// Bucket i holds the sum of what lies in the i-th window; at least one, each at or behind the end of the one before. What
+    /// lies between two windows is not asked for.
+    Sum(Vec<Window>),
     /// Every time in `(start, end]` at which a series has samples is a bucket of its own.
     Points(Window),
     /// As `Points`, but only each series' last time in the window.
@@ -44,14 +45,22 @@ pub struct Window {
     pub end_ns: i64,
 }
 
+impl Window {
+    /// The windows between neighbours of some ascending times.
+    #[must_use]
+    pub fn between(edges_ns: &[i64]) -> Vec<Self> {
+        edges_ns.windows(2).map(|edges| Self { start_ns: edges[0], end_ns: edges[1] }).collect()
+    }
+}
+
 impl Fold {
-    /// The whole span of time that is read.
+    /// From the start of the first window to the end of the last.
     #[must_use]
     pub fn window(&self) -> Window {
         match self {
-            Self::Sum(edges) => Window {
-                start_ns: edges.first().copied().unwrap_or_default(),
-                end_ns: edges.last().copied().unwrap_or_default(),
+            Self::Sum(windows) => Window {
+                start_ns: windows.first().map_or(0, |first| first.start_ns),
+                end_ns: windows.last().map_or(0, |last| last.end_ns),
             },
             Self::Points(window) | Self::Last(window) => *window,
         }
@@ -213,6 +222,17 @@ impl Matcher {
         wire::Matcher { name: self.name.clone(), operation: self.operation.into(), value: self.value.clone() }
     }
 
+    /// All that were sent with one question.
+    ///
+    /// # Errors
+    /// Too many, and as [`Matcher::from_wire`].
+    pub fn all_from_wire(from: Vec<wire::Matcher>) -> Result<Vec<Self>, SelectionError> {
+        if from.len() > limits::QUERY_LABELS_MAX {
+            return Err(SelectionError::Inconsistent("there are too many matchers: ask for fewer"));
+        }
+        from.into_iter().map(Self::from_wire).collect()
+    }
+
     /// What was sent.
     ///
     /// # Errors
@@ -229,16 +249,17 @@ impl Selection {
     #[must_use]
     pub fn to_wire(&self, shard: u32) -> wire::SelectRequest {
         use wire::fold::Kind;
-        let (kind, edges) = match &self.fold {
-            Fold::Sum(edges) => (Kind::Sum, deltas(edges)),
-            Fold::Points(window) => (Kind::Points, deltas(&[window.start_ns, window.end_ns])),
-            Fold::Last(window) => (Kind::Last, deltas(&[window.start_ns, window.end_ns])),
+        let (kind, windows) = match &self.fold {
+            Fold::Sum(windows) => (Kind::Sum, windows.as_slice()),
+            Fold::Points(window) => (Kind::Points, std::slice::from_ref(window)),
+            Fold::Last(window) => (Kind::Last, std::slice::from_ref(window)),
         };
+        let edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
         wire::SelectRequest {
             shard,
             tenant: self.tenant.as_str().to_owned(),
             matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
-            fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: edges }),
+            fold: Some(wire::Fold { kind: kind.into(), edge_deltas_ns: deltas(&edges) }),
             group_by: self.group_by.clone(),
             group_by_series: self.group_by_series,
             stacks: self.stacks.into(),
@@ -258,19 +279,24 @@ impl Selection {
         if fold.edge_deltas_ns.len() > limits::QUERY_EDGES_MAX {
             return Err(SelectionError::Inconsistent("there are too many edges: ask for fewer steps"));
         }
-        let edges = from_deltas(&fold.edge_deltas_ns);
-        if edges.len() < 2 || !edges.is_sorted() {
-            return Err(SelectionError::Inconsistent("edges are at least two and ascend"));
+        if from.group_by.len() > limits::QUERY_LABELS_MAX {
+            return Err(SelectionError::Inconsistent("there are too many labels to group by: ask for fewer"));
         }
-        let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, edges.as_slice()) {
-            (Kind::Sum, _) => Fold::Sum(edges),
-            (Kind::Points, &[start_ns, end_ns]) => Fold::Points(Window { start_ns, end_ns }),
-            (Kind::Last, &[start_ns, end_ns]) => Fold::Last(Window { start_ns, end_ns }),
-            _ => return Err(SelectionError::Inconsistent("points have a window of two edges")),
+        let edges = from_deltas(&fold.edge_deltas_ns);
+        let (windows, half) = edges.as_chunks();
+        if windows.is_empty() || !half.is_empty() || !edges.is_sorted() {
+            return Err(SelectionError::Inconsistent("windows are at least one and ascend, each with two edges"));
+        }
+        let windows: Vec<Window> = windows.iter().map(|&[start_ns, end_ns]| Window { start_ns, end_ns }).collect();
+        let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, windows.as_slice()) {
+            (Kind::Sum, _) => Fold::Sum(windows),
+            (Kind::Points, &[window]) => Fold::Points(window),
+            (Kind::Last, &[window]) => Fold::Last(window),
+            _ => return Err(SelectionError::Inconsistent("points have one window")),
         };
         Ok(Self {
             tenant: TenantId::new(&from.tenant)?,
-            matchers: from.matchers.into_iter().map(Matcher::from_wire).collect::<Result<_, _>>()?,
+            matchers: Matcher::all_from_wire(from.matchers)?,
             fold,
             group_by: from.group_by,
             group_by_series: from.group_by_series,
@@ -309,7 +335,7 @@ impl Answer {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
         let buckets = match &asked.fold {
-            Fold::Sum(edges) => edges.len().saturating_sub(1),
+            Fold::Sum(windows) => windows.len(),
             Fold::Points(_) | Fold::Last(_) => bucket_times_ns.len(),
         };
         let nodes: Vec<Node> = from
@@ -424,4 +450,56 @@ impl LeftOutLabel {
 fn tier_from_wire(number: u32) -> Result<Tier, SelectionError> {
     let tier = u8::try_from(number).ok().and_then(Tier::from_number);
     tier.ok_or(SelectionError::Inconsistent("unknown tier"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(fold: Fold) -> Selection {
+        Selection {
+            tenant: TenantId::default_tenant(),
+            matchers: vec![Matcher { name: "a".to_owned(), operation: Operation::Equal, value: "b".to_owned() }],
+            fold,
+            group_by: vec!["c".to_owned()],
+            group_by_series: true,
+            stacks: StackDetail::Leaf,
+            locations: LocationSets::default(),
+        }
+    }
+
+    #[test]
+    fn folds_come_back_with_the_gaps_between_their_windows() {
+        let [first, next, far] =
+            [(-5, 10), (10, 20), (i64::MAX - 7, i64::MAX)].map(|(start_ns, end_ns)| Window { start_ns, end_ns });
+        for fold in [Fold::Sum(vec![first]), Fold::Sum(vec![first, next, far]), Fold::Points(next), Fold::Last(far)] {
+            let read = Selection::from_wire(selection(fold.clone()).to_wire(1)).unwrap();
+            assert_eq!((&read.fold, read.matchers.len(), read.group_by.len()), (&fold, 1, 1));
+        }
+    }
+
+    #[test]
+    fn what_no_router_asks_for_is_refused() {
+        let sent = || selection(Fold::Sum(Window::between(&[1, 2, 3]))).to_wire(1);
+        let refuses = |change: fn(&mut wire::SelectRequest)| {
+            let mut request = sent();
+            change(&mut request);
+            Selection::from_wire(request).is_err()
+        };
+        assert!(Selection::from_wire(sent()).is_ok());
+        let deltas = |request: &mut wire::SelectRequest, deltas: &[i64]| {
+            request.fold.as_mut().unwrap().edge_deltas_ns = deltas.to_vec();
+        };
+        assert!(refuses(|request| request.fold = None), "no window");
+        for bad in [&[][..], &[1], &[1, 2, 3], &[5, -1], &[1, 1, -1, 2]] {
+            let mut request = sent();
+            deltas(&mut request, bad);
+            assert!(Selection::from_wire(request).is_err(), "{bad:?}");
+        }
+        assert!(
+            refuses(|request| request.fold.as_mut().unwrap().edge_deltas_ns = vec![0; limits::QUERY_EDGES_MAX + 2])
+        );
+        assert!(refuses(|request| request.matchers = vec![request.matchers[0].clone(); limits::QUERY_LABELS_MAX + 1]));
+        assert!(refuses(|request| request.group_by = vec![String::new(); limits::QUERY_LABELS_MAX + 1]));
+    }
 }

@@ -153,7 +153,7 @@ impl<'a> Accumulator<'a> {
                 _ => by_attributes.push((grouping, series)),
             }
         }
-        let (mut reader, mut sums) = (PartReader::new(&view.snapshot, part), Vec::new());
+        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
         // One group after another in the same slots.
         whole.sort_by_key(|(group, _)| *group);
         if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
@@ -212,7 +212,7 @@ impl<'a> Accumulator<'a> {
         part: &PartView,
         passing: Option<&Passing>,
     ) -> Result<Vec<PartSum>, SelectError> {
-        let (mut reader, mut sums) = (PartReader::new(&view.snapshot, part), Vec::new());
+        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
         let part_end_ns = part.plan.end_ns(part.key.tier);
         for series in &part.series {
             let known_ns = self.last.get(&series.labels).map(|point| point.time_ns);
@@ -244,8 +244,8 @@ impl<'a> Accumulator<'a> {
     /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
     fn slots(&self, part: &PartView) -> Option<Slots> {
         match (&self.selection.fold, self.selection.stacks) {
-            (Fold::Sum(edges), StackDetail::None) => Some(Slots::Buckets(edges.len().saturating_sub(1))),
-            (Fold::Sum(edges), _) if edges.len() == 2 => Some(Slots::Pairs(part.known.pairs)),
+            (Fold::Sum(windows), StackDetail::None) => Some(Slots::Buckets(windows.len())),
+            (Fold::Sum(windows), _) if windows.len() == 1 => Some(Slots::Pairs(part.known.pairs)),
             _ => None,
         }
     }

@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn groups_count_against_the_budget_and_too_many_are_refused() {
-        let fold = Fold::Sum(vec![0, 1]);
+        let fold = Fold::Sum(proto::Window::between(&[0, 1]));
         let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
         let stacks = proto::StackDetail::None;
         let locations = proto::LocationSets::default();

@@ -194,6 +194,9 @@ pub enum SelectError {
         /// See `limits`.
         nodes_max: usize,
     },
+    /// Nobody waits for the answer any more.
+    #[error("cancelled: nobody waits for the answer any more")]
+    Cancelled,
     /// See there.
     #[error(transparent)]
     Engine(#[from] EngineError),

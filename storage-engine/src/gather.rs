@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use proto::selection::{Missing, WindowsRead};
-use proto::{LabelSet, Samples, TenantId, Tier};
+use proto::{LabelSet, Samples, TenantId, Tier, Window};
 
 use crate::database::Snapshot;
 use crate::engine::Engine;
@@ -24,8 +24,8 @@ use crate::vocabulary::Vocabulary;
 pub(crate) struct Question<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) matchers: &'a [ReadyMatcher],
-    /// Bucket `i` is `(edges[i], edges[i + 1]]`.
-    pub(crate) edges: &'a [i64],
+    /// Each is a window, ascending.
+    pub(crate) buckets: &'a [Window],
     /// Labels and attributes that samples are told apart by.
     pub(crate) group_by: &'a [String],
     /// Series are told apart by all labels.
@@ -35,6 +35,14 @@ pub(crate) struct Question<'a> {
     pub(crate) tiers: Tiers,
     /// Whether stacks are told apart; without, partitions are read without their dictionaries, where those are not in memory.
     pub(crate) needs_stacks: bool,
+    /// Whether anybody still waits for the answer: looked at before each partition and each series.
+    pub(crate) is_wanted: &'a dyn Fn() -> bool,
+}
+
+impl Question<'_> {
+    fn check_wanted(&self) -> Result<(), SelectError> {
+        if (self.is_wanted)() { Ok(()) } else { Err(SelectError::Cancelled) }
+    }
 }
 
 /// What a question makes of the samples of a series, which decides which windows can answer it.
@@ -53,6 +61,8 @@ pub(crate) enum Asks {
 pub(crate) struct View<'a> {
     pub(crate) vocabulary: Option<Arc<RwLock<Vocabulary>>>,
     pub(crate) snapshot: Snapshot<'a>,
+    /// Of the question.
+    pub(crate) is_wanted: &'a dyn Fn() -> bool,
 }
 
 /// Everything as of one moment.
@@ -156,10 +166,10 @@ impl Engine {
         }
     }
 
-    fn moment(&self, question: &Question<'_>, tiers: Tiers) -> Result<Moment<'_>, SelectError> {
+    fn moment<'a>(&'a self, question: &Question<'a>, tiers: Tiers) -> Result<Moment<'a>, SelectError> {
         let state = self.state.read();
         let tenant = state.tenants.get(question.tenant).copied();
-        let plan = tenant.map(|tenant| plan(&state, tenant, question.edges, tiers)).unwrap_or_default();
+        let plan = tenant.map(|tenant| plan(&state, tenant, question.buckets, tiers)).unwrap_or_default();
         let mut with_heads = BTreeMap::new();
         for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
             if !state.existing.contains(key) {
@@ -172,7 +182,7 @@ impl Engine {
             }
         }
         let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
-        let view = View { vocabulary, snapshot: self.database.snapshot() };
+        let view = View { vocabulary, snapshot: self.database.snapshot(), is_wanted: question.is_wanted };
         Ok(Moment { plan, with_heads, view })
     }
 
@@ -201,6 +211,7 @@ impl Engine {
         keys: &[PartitionKey],
     ) -> Result<Progress, SelectError> {
         for key in keys {
+            question.check_wanted()?;
             let part = match moment.with_heads.remove(key) {
                 Some(part) => part,
                 None => {

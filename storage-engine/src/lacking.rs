@@ -48,11 +48,12 @@ impl Engine {
         let Window { start_ns, end_ns } = missing.window;
         let width_ns = holder.window_ns();
         let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
-        let edges = [start_ns.div_euclid(width_ns).saturating_mul(width_ns), up(end_ns).saturating_mul(width_ns)];
+        let start_ns = start_ns.div_euclid(width_ns).saturating_mul(width_ns);
+        let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
         let windows = {
             let state = self.state.read();
             let Some(&tenant) = state.tenants.get(question.tenant) else { return Ok(false) };
-            plan(&state, tenant, &edges, Tiers::ALL)
+            plan(&state, tenant, &[touched], Tiers::ALL)
         };
         if windows.gaps.iter().any(|gap| gap.class == class) {
             return Ok(true);
@@ -67,7 +68,7 @@ impl Engine {
                 question.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
             };
             let part = gather(key, partition, part, &Question { matchers: &matchers, ..*question });
-            let mut reader = PartReader::new(&moment.view.snapshot, &part);
+            let mut reader = PartReader::new(&moment.view, &part);
             for series in part.series.iter().filter(|series| lacks(&series.labels, end_ns)) {
                 let mut any = AnySample(false);
                 reader.read(series, &mut any)?;

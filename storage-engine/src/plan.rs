@@ -84,8 +84,8 @@ impl Tiers {
     }
 }
 
-/// Plans for a tenant: bucket `i` is `(edges[i], edges[i + 1]]`.
-pub(crate) fn plan(state: &State, tenant: u32, edges: &[i64], tiers: Tiers) -> Plan {
+/// Plans for a tenant: each bucket is a window, ascending. Of what lies between two of them nothing is read or said to be missing.
+pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers) -> Plan {
     let mut plan = Plan::default();
     let mut classes: BTreeMap<u8, Vec<PartitionKey>> = BTreeMap::new();
     for key in state.existing.iter().filter(|key| key.tenant == tenant) {
@@ -99,8 +99,8 @@ pub(crate) fn plan(state: &State, tenant: u32, edges: &[i64], tiers: Tiers) -> P
         let times = times_of(&keys);
         let mut cutter =
             Cutter { state, class, tenant, tiers, stale, times, keys: keys.into_iter().collect(), plan: &mut plan };
-        for (bucket, edge) in (0..).zip(edges.windows(2)) {
-            cutter.cut(Tier::Day, edge[0].max(start_ns), edge[1].min(end_ns), bucket);
+        for (bucket, window) in (0..).zip(buckets) {
+            cutter.cut(Tier::Day, window.start_ns.max(start_ns), window.end_ns.min(end_ns), bucket);
         }
     }
     plan
@@ -353,6 +353,7 @@ mod tests {
         #[test]
         fn every_bucket_is_covered_once_and_with_few_windows(
             edges in prop::collection::btree_set(0..40 * DAY_NS, 2..6),
+            nth in 1..3_usize,
             stale in prop::collection::vec((1..4_u8, 0..40 * DAY_NS), 0..6),
         ) {
             let mut state = state(40);
@@ -362,14 +363,16 @@ mod tests {
                 state.stale.insert(StaleKey { tier, class: 0, window: numbered.window_of(T0 + at + 1), tenant: 1, series: 3 });
             }
             let edges: Vec<i64> = edges.into_iter().map(|edge| T0 + edge).collect();
-            let plan = plan(&state, 1, &edges, Tiers::ALL);
-            let wanted: BTreeMap<u32, Vec<(i64, i64)>> =
-                (0..).zip(edges.windows(2)).map(|(bucket, edge)| (bucket, vec![(edge[0], edge[1])])).collect();
+            // All that lies between the edges, or with gaps.
+            let buckets: Vec<Window> = Window::between(&edges).into_iter().step_by(nth).collect();
+            let plan = plan(&state, 1, &buckets, Tiers::ALL);
+            let piece = |bucket: &Window| vec![(bucket.start_ns, bucket.end_ns)];
+            let wanted: BTreeMap<u32, Vec<(i64, i64)>> = (0..).zip(buckets.iter().map(piece)).collect();
             prop_assert_eq!(covered(&plan), wanted);
             prop_assert!(plan.gaps.is_empty());
             let read = &plan.windows_read;
             if stale.is_empty() {
-                let buckets = edges.len() as u64 - 1;
+                let buckets = buckets.len() as u64;
                 prop_assert!(read.days <= 40 && read.hours <= 46 * buckets && read.minutes <= 118 * buckets && read.raw <= 2 * buckets);
             }
             for (key, part) in &plan.parts {
@@ -388,7 +391,7 @@ mod tests {
     #[test]
     fn a_month_with_uneven_edges_takes_no_more_windows_than_promised() {
         let state = state(40);
-        let plan = plan(&state, 1, &[T0 + 1, T0 + 31 * DAY_NS - 1], Tiers::ALL);
+        let plan = plan(&state, 1, &Window::between(&[T0 + 1, T0 + 31 * DAY_NS - 1]), Tiers::ALL);
         let WindowsRead { raw, minutes, hours, days } = plan.windows_read;
         assert_eq!((raw, minutes, hours, days), (2, 118, 46, 29));
     }
@@ -400,20 +403,38 @@ mod tests {
             state.expired.insert((tier, 0), T0 + 20 * DAY_NS);
         }
         let start = T0 + DAY_NS + 1;
-        let plan = plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::ALL);
+        let range = Window::between(&[start, T0 + 30 * DAY_NS]);
+        let plan = plan(&state, 1, &range, Tiers::ALL);
         let hour_end = T0 + DAY_NS + Tier::Hour.window_ns();
         let missing = Missing { window: Window { start_ns: start, end_ns: hour_end }, finest: Tier::Hour };
         assert_eq!(plan.gaps, [Gap { class: 0, holder: Tier::Hour, missing }]);
         assert_eq!((plan.windows_read.hours, plan.windows_read.days), (23, 28));
-        let raw_only = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
+        let raw_only = super::plan(&state, 1, &range, Tiers::RAW);
         let Gap { holder, missing, .. } = raw_only.gaps[0];
         assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
         // A time that two tiers hold is two.
         state.expired.insert((Tier::Minute, 0), T0 + 10 * DAY_NS);
-        let both = super::plan(&state, 1, &[start, T0 + 30 * DAY_NS], Tiers::RAW);
+        let both = super::plan(&state, 1, &range, Tiers::RAW);
         let holders: Vec<_> = both.gaps.iter().map(|gap| (gap.holder, gap.missing.window.end_ns)).collect();
         assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
-        let another = super::plan(&state, 2, &[start, T0 + 30 * DAY_NS], Tiers::ALL);
+        let another = super::plan(&state, 2, &range, Tiers::ALL);
         assert!(another.parts.is_empty() && another.gaps.is_empty());
+    }
+
+    // Found by review: `rate(x[5m])` of each day read the 23 h 55 min in between, and was told what was missing of them.
+    #[test]
+    fn what_lies_between_two_buckets_is_neither_read_nor_missing() {
+        let mut state = state(40);
+        let minutes = |from: i64, to: i64| Window {
+            start_ns: T0 + from * Tier::Minute.window_ns(),
+            end_ns: T0 + to * Tier::Minute.window_ns(),
+        };
+        let five_of_each_day: Vec<Window> = (1..30).map(|day| minutes(day * 1440 - 5, day * 1440)).collect();
+        let read = plan(&state, 1, &five_of_each_day, Tiers::ALL).windows_read;
+        assert_eq!(read, WindowsRead { minutes: 29 * 5, ..WindowsRead::default() });
+        state.expired.insert((Tier::Raw, 0), T0 + DAY_NS);
+        let plan = plan(&state, 1, &[minutes(0, 1), minutes(1439, 1441)], Tiers::RAW);
+        let missing: Vec<Window> = plan.gaps.iter().map(|gap| gap.missing.window).collect();
+        assert_eq!(missing, [minutes(0, 1), minutes(1439, 1440)]);
     }
 }

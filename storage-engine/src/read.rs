@@ -11,7 +11,7 @@ use crate::encoding::frame;
 use crate::encoding::sums::Sums;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::flush::events_key;
-use crate::gather::{PartView, SeriesView};
+use crate::gather::{PartView, SeriesView, View};
 use crate::key::{PartitionKey, Section, two_numbers};
 use crate::plan::Interval;
 use crate::windows::{self, StoredWindow};
@@ -59,21 +59,27 @@ pub(crate) struct PartReader<'a> {
     part: &'a PartView,
     windows: Cursor<'a>,
     chunks: Cursor<'a>,
+    is_wanted: &'a dyn Fn() -> bool,
 }
 
 impl<'a> PartReader<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot<'a>, part: &'a PartView) -> Self {
+    pub(crate) fn new(view: &'a View<'a>, part: &'a PartView) -> Self {
+        let snapshot = &view.snapshot;
         let raw = part.key.in_tier(Tier::Raw);
         Self {
             snapshot,
             part,
             windows: Cursor::new(snapshot, part.key.section(Section::Windows)),
             chunks: Cursor::new(snapshot, raw.section(Section::Chunks)),
+            is_wanted: view.is_wanted,
         }
     }
 
-    /// Reads everything that is planned of a series.
+    /// Reads everything that is planned of a series, if anybody still waits for it.
     pub(crate) fn read(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
+        if !(self.is_wanted)() {
+            return Err(SelectError::Cancelled);
+        }
         for run in &series.head {
             let broken = || corrupt(&self.part.key.in_tier(Tier::Raw).section(Section::Head));
             visit_sorted(&self.part.plan.raw, run, 0..run.len(), visitor)?.ok_or_else(broken)?;

@@ -18,26 +18,38 @@ impl Engine {
     /// # Errors
     /// [`SelectError`]: the question is wrong, its answer too large or not kept any more, or the state cannot be read.
     pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
+        self.select_while(selection, &|| true)
+    }
+
+    /// As [`Engine::select`], for as long as somebody wants the answer: asked before each partition and each series.
+    ///
+    /// # Errors
+    /// [`SelectError::Cancelled`] if nobody does any more.
+    pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
         let asks = if matches!(selection.fold, Fold::Last(_)) { Asks::Last } else { Asks::Sums };
         // A series of several that a tier made one has no last point.
-        self.select_as(selection, asks, selection.group_by_series || asks == Asks::Last)
+        self.select_as(selection, asks, selection.group_by_series || asks == Asks::Last, is_wanted)
     }
 
     /// As [`Engine::select`]; where it asks for any samples only, the sums mean nothing. `by_series`: of series that a tier made
     /// one, each is asked for.
-    pub(crate) fn select_as(&self, selection: &Selection, asks: Asks, by_series: bool) -> Result<Answer, SelectError> {
+    pub(crate) fn select_as(
+        &self,
+        selection: &Selection,
+        asks: Asks,
+        by_series: bool,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Answer, SelectError> {
         let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let window = selection.fold.window();
-        let ends = [window.start_ns, window.end_ns];
-        let (edges, tiers) = match &selection.fold {
-            Fold::Sum(edges) => (edges.as_slice(), Tiers::ALL),
-            Fold::Last(_) => (ends.as_slice(), Tiers::ALL),
-            Fold::Points(_) => (ends.as_slice(), Tiers::RAW),
+        let (buckets, tiers) = match &selection.fold {
+            Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
+            Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),
+            Fold::Points(window) => (std::slice::from_ref(window), Tiers::RAW),
         };
         let question = Question {
             tenant: &selection.tenant,
             matchers: &matchers,
-            edges,
+            buckets,
             group_by: &selection.group_by,
             by_series,
             asks,
@@ -46,6 +58,7 @@ impl Engine {
                 || !selection.locations.filters.is_empty()
                 || tiers != Tiers::ALL
                 || asks == Asks::Last,
+            is_wanted,
         };
         let (accumulator, found) = self.read(&question, || Accumulator::new(selection, &matchers))?;
         Ok(accumulator.finish(found))

@@ -23,10 +23,24 @@ impl Engine {
     /// # Errors
     /// As [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
-        match self.series_as(tenant, matchers, window, true) {
+        self.series_while(tenant, matchers, window, &|| true)
+    }
+
+    /// As [`Engine::series`], for as long as somebody wants the answer.
+    ///
+    /// # Errors
+    /// As [`Engine::select_while`].
+    pub fn series_while(
+        &self,
+        tenant: &TenantId,
+        matchers: &[Matcher],
+        window: Window,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<SeriesAnswer, SelectError> {
+        match self.series_as(tenant, matchers, window, true, is_wanted) {
             // A list is for finding names: without those that are nowhere any more it is better than none.
             Err(SelectError::LeftOut { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
-                self.series_as(tenant, matchers, window, false)
+                self.series_as(tenant, matchers, window, false, is_wanted)
             }
             answer => answer,
         }
@@ -38,18 +52,19 @@ impl Engine {
         matchers: &[Matcher],
         window: Window,
         whole: bool,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Result<SeriesAnswer, SelectError> {
         let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
-        let edges = [window.start_ns, window.end_ns];
         let question = Question {
             tenant,
             matchers: &ready,
-            edges: &edges,
+            buckets: &[window],
             group_by: &[],
             by_series: whole,
             asks: Asks::Any,
             tiers: Tiers::ALL,
             needs_stacks: false,
+            is_wanted,
         };
         let (list, found) = self.read(&question, || List { matchers: &ready, ..List::default() })?;
         let mut answer = SeriesAnswer {
@@ -60,7 +75,7 @@ impl Engine {
         };
         // A matcher on a name that no attribute has says the same of every sample.
         if list.left_to_samples.iter().any(|name| list.attribute_names.contains(*name)) {
-            let by_samples = self.select_as(&selection_of(tenant, matchers, window), Asks::Any, whole)?;
+            let by_samples = self.select_as(&selection_of(tenant, matchers, window), Asks::Any, whole, is_wanted)?;
             answer.series = by_samples.groups;
             answer.missing = by_samples.missing;
         } else {
@@ -77,7 +92,7 @@ fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Sele
     Selection {
         tenant: tenant.clone(),
         matchers: matchers.to_vec(),
-        fold: Fold::Sum(vec![window.start_ns, window.end_ns]),
+        fold: Fold::Sum(vec![window]),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
@@ -111,7 +126,7 @@ impl Work for List<'_> {
                 }
             }
         }
-        let mut reader = PartReader::new(&view.snapshot, part);
+        let mut reader = PartReader::new(view, part);
         let mut has_any = false;
         for series in &part.series {
             let on_samples = on_series(self.matchers, &series.labels).unwrap_or_default();

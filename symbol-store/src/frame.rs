@@ -37,4 +37,7 @@ pub struct Frame {
     pub line: u32,
     /// The line in `file` on which the function is declared; 0 if unknown.
     pub start_line: u32,
+    /// Whether calls that were inlined into it here are left out, since one answer would have more frames than
+    /// [`crate::limits::FRAMES_PER_ADDRESS_MAX`] allows.
+    pub is_cut: bool,
 }

@@ -250,7 +250,9 @@ impl Lookup<'_> {
         };
         let told = match frames.last() {
             // Not kept either: what is kept of one call is bounded as what it answers.
-            Some(outermost) if frames.len() > self.frames_left => Arc::from([outermost.clone()]),
+            Some(outermost) if frames.len() > self.frames_left => {
+                Arc::from([Frame { is_cut: frames.len() > 1, ..outermost.clone() }])
+            }
             _ => {
                 found.extend(is_new.then(|| (address, Arc::clone(&frames))));
                 frames
@@ -278,7 +280,14 @@ impl Lookup<'_> {
         let name = Some(function.name()).filter(|name| !name.is_empty())?;
         let names = self.functions.entry(name.as_ptr()).or_insert_with(|| FunctionNames::new(name)).clone();
         let FunctionNames { function, system_name, start_line } = names;
-        Some(Frame { function, system_name, start_line, file: self.file(location), line: location.line() })
+        Some(Frame {
+            function,
+            system_name,
+            start_line,
+            file: self.file(location),
+            line: location.line(),
+            is_cut: false,
+        })
     }
 
     fn file(&mut self, location: &symbolic_symcache::SourceLocation<'_, '_>) -> Arc<str> {

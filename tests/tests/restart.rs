@@ -8,7 +8,7 @@ use serde_json::json;
 use tests::load::{Behaviour, Load, bulk, visible};
 use tests::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::report::{alone, figure};
-use tests::server::{Setup, Varve};
+use tests::server::{Processes, Setup, Varve};
 
 const SAMPLES: usize = 5_000_000;
 const STACKS: usize = 100;
@@ -96,4 +96,38 @@ fn a_write_that_was_acknowledged_is_seen_by_the_next_query() {
         let total = varve.total("sum_over_time(process_cpu{service_name=\"next\"}[1h])", now as f64 / 1e9 + 1.0);
         assert_eq!(total, (i * PERIOD_NS) as f64);
     }
+}
+
+#[test]
+fn queries_by_name_are_right_after_the_node_behind_a_router_started_again() {
+    let _alone = alone();
+    let mut varve = Varve::start(Setup { processes: Processes::Three, ..Setup::default() });
+    let push = |varve: &Varve, functions: &[&str]| {
+        let body = Request::new("named").seen(stack(functions), vec![now_ns()]).bytes();
+        let began = Instant::now();
+        // The router finds out that its connection is gone.
+        while varve.push_otlp(&body, None).status != 200 {
+            assert!(began.elapsed() < Duration::from_secs(30), "nothing is taken");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    push(&varve, &["hot", "main"]);
+    push(&varve, &["cold", "main"]);
+    let sum = |varve: &Varve, condition: &str| {
+        let selector = format!("process_cpu{{service_name=\"named\",{condition}}}");
+        varve.total(&format!("sum(sum_over_time({selector}[1h]))"), now_ns() as f64 / 1e9 + 1.0) as u64 / PERIOD_NS
+    };
+    let sums = |varve: &Varve| {
+        ["stack_function=\"hot\"", "leaf_function!=\"hot\"", "stack_function=\"main\""].map(|one| sum(varve, one))
+    };
+    assert_eq!(sums(&varve), [1, 1, 2]);
+    varve.kill_first();
+    varve.start_first();
+    // Other locations come first now, so the numbers that the router knows mean others.
+    push(&varve, &["new", "newer", "main"]);
+    push(&varve, &["hot", "new"]);
+    assert_eq!(sums(&varve), [2, 2, 3]);
+    let metrics = varve.get("/metrics", &[]).expect(200).text();
+    assert!(metrics.contains("varve_router_names_let_go_total{reason=\"renumbered\"} 1"), "{metrics}");
+    assert!(metrics.contains("varve_router_names_bytes "), "{metrics}");
 }

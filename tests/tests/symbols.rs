@@ -105,6 +105,12 @@ fn frames_pushed_before_their_debug_file_is_known_have_names_after_varve_upload(
     push(&varve, "late", "/not/on/this/host/late", &build_id, address);
     assert_unnamed(&varve, "late", &format!("late+{address:#x}"), &["no_debug_file"]);
     assert_eq!(graph(&varve, "late")["symbolization"]["unnamed"][0]["build_id"], format!("gnu:{build_id}"));
+    let by_name = |name: &str| {
+        let selector = format!("process_cpu{{service_name=\"late\",stack_function=\"{name}\"}}");
+        varve.query(&format!("sum(sum_over_time({selector}[10m]))"), now_ns() as f64 / 1e9 + 1.0)
+    };
+    assert!(by_name("outer_function").is_empty(), "nothing has that name yet");
+    assert_eq!(by_name("caller").len(), 1);
 
     let (is_ok, said) = upload(&varve, &[&program.path]);
     assert!(is_ok && said.contains(&format!("gnu:{build_id}")) && said.contains("functions"), "{said}");
@@ -121,6 +127,7 @@ fn frames_pushed_before_their_debug_file_is_known_have_names_after_varve_upload(
         now_ns() as f64 / 1e9 + 1.0,
     );
     assert_eq!(by_leaf[0].0["leaf_function"], "inlined_leaf");
+    assert_eq!(by_name("outer_function")[0].1, PERIOD_NS as f64, "a matcher sees it as soon as graphs do");
 }
 
 #[test]

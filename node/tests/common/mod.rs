@@ -77,7 +77,7 @@ pub async fn answer(node: &Node, batch: &Batch) -> Result<wire::AppendResponse, 
 
 /// The sum over all samples, which is their number.
 pub async fn count(node: &Node) -> Result<i64, Status> {
-    let answer = select(node, Fold::Sum(vec![0, i64::MAX])).await?;
+    let answer = select(node, Fold::Sum(Window::between(&[0, i64::MAX]))).await?;
     Ok(answer.cells.iter().map(|cell| i64::try_from(cell.sum).unwrap()).sum())
 }
 

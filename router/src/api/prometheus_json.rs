@@ -7,7 +7,6 @@ use crate::json::JsonText;
 use crate::query::aggregate::best_first;
 use crate::query::evaluate::Value;
 use crate::query::labels::Labels;
-use crate::query::missing;
 use crate::query::reader::Evaluated;
 use crate::query::window::Series;
 
@@ -56,7 +55,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
                 point(out, &time, value, &mut text);
                 out.raw("}");
             };
-            return success_with(scalar, false, missing::told(&evaluated.missing));
+            return success_with(scalar, false, evaluated.lacking.told());
         }
         Value::Vector(series) => series,
     };
@@ -75,7 +74,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(vector, truncated, missing::told(&evaluated.missing))
+    success_with(vector, truncated, evaluated.lacking.told())
 }
 
 /// The answer of a range query.
@@ -100,7 +99,7 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(matrix, truncated, missing::told(&evaluated.missing))
+    success_with(matrix, truncated, evaluated.lacking.told())
 }
 
 /// A time and the value then. `text`: a place to write the value in.

@@ -1,5 +1,6 @@
 //! Asking shards for sums: which stacks are meant is said in sets of locations, and what of the stacks is not known yet is asked for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proto::{Answer, LocationSets, Selection, StackDetail};
@@ -7,16 +8,18 @@ use proto::{Answer, LocationSets, Selection, StackDetail};
 use crate::query::error::QueryError;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::namer::Namer;
-use crate::query::names::{Book, ShardAnswer};
+use crate::query::names::{Book, NamedSets, ShardAnswer};
 use crate::query::reader::Reader;
 use crate::query::run::Run;
 use crate::query::stack_label::StackMatcher;
 
 /// What all shards answered, and where the names of their stacks are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Selected {
     pub(crate) answers: Vec<ShardAnswer>,
     pub(crate) book: Book,
+    /// Whose names were lacking when stacks were looked for by name, and why.
+    pub(crate) names: BTreeSet<String>,
 }
 
 impl Selected {
@@ -37,8 +40,8 @@ impl Reader {
         let reads_stacks = selection.stacks != StackDetail::None || !matchers.is_empty();
         let mut book = if reads_stacks { self.shelf.book(&selection.tenant) } else { Book::default() };
         for _ in 0..NAMING_ROUNDS_MAX {
-            if let Some(answers) = self.select_with(&mut book, selection, matchers, run).await? {
-                return Ok(Selected { answers, book });
+            if let Some((answers, names)) = self.select_with(&mut book, selection, matchers, run).await? {
+                return Ok(Selected { answers, book, names });
             }
         }
         Err(QueryError::StacksKeepChanging)
@@ -51,8 +54,8 @@ impl Reader {
         selection: &Selection,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
-    ) -> Result<Option<Vec<ShardAnswer>>, QueryError> {
-        let mut answers = Vec::new();
+    ) -> Result<Option<(Vec<ShardAnswer>, BTreeSet<String>)>, QueryError> {
+        let (mut answers, mut names) = (Vec::new(), BTreeSet::new());
         for shard in self.nodes.placement().shards() {
             // Without conditions on stacks, answers say all that is not known.
             let has_to = !matchers.is_empty();
@@ -66,7 +69,9 @@ impl Reader {
             let locations = if matchers.is_empty() {
                 LocationSets { known: book.known(shard), filters: Vec::new() }
             } else {
-                self.sets(book, shard, selection, matchers, run).await?
+                let named = self.sets(book, shard, selection, matchers, run).await?;
+                names.extend(named.lacking);
+                named.sets
             };
             let known = locations.known.count;
             let selection = Selection { locations, ..selection.clone() };
@@ -80,7 +85,7 @@ impl Reader {
             }
             answers.push(ShardAnswer { shard, known, answer });
         }
-        Ok(Some(answers))
+        Ok(Some((answers, names)))
     }
 
     /// Reads what a shard has more than a book; `None` if it is to be begun anew.
@@ -112,13 +117,13 @@ impl Reader {
         selection: &Selection,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
-    ) -> Result<LocationSets, QueryError> {
+    ) -> Result<NamedSets, QueryError> {
         let (book, matchers, namer) = (book.clone(), Arc::clone(matchers), self.namer(run));
         let (shelf, tenant) = (self.shelf.clone(), selection.tenant.clone());
         run.blocking(move |_, timings| {
-            let (sets, bytes) = timings.measure("sets", || book.sets(shard, &matchers, &namer));
-            shelf.weigh(&tenant, &book, bytes);
-            Ok(sets)
+            let named = timings.measure("sets", || book.sets(shard, &matchers, &namer));
+            shelf.weigh(&tenant, &book, named.book_bytes);
+            Ok(named)
         })
         .await
     }

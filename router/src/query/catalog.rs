@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::{Missing, Operation};
+use proto::selection::Operation;
 use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
@@ -14,7 +14,7 @@ use crate::query::expr::Group;
 use crate::query::fold::Folding;
 use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
-use crate::query::missing;
+use crate::query::missing::{Lacking, told_of_list};
 use crate::query::parse::parse_selector;
 use crate::query::reader::Reader;
 use crate::query::resolve::is_named;
@@ -54,7 +54,7 @@ impl Reader {
         let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
         series.sort_unstable();
         series.dedup();
-        Ok((Listed { list: series, warnings: warnings(found, |_| true) }, run.timings()))
+        Ok((Listed { list: series, warnings: warnings(found, Lacking::default(), |_| true) }, run.timings()))
     }
 
     /// The names of all labels and sample attributes, sorted.
@@ -68,7 +68,7 @@ impl Reader {
             names.extend((!found.series.is_empty()).then_some(NAME_LABEL));
         }
         let list = names.into_iter().map(str::to_owned).collect();
-        Ok((Listed { list, warnings: warnings(found, |_| true) }, run.timings()))
+        Ok((Listed { list, warnings: warnings(found, Lacking::default(), |_| true) }, run.timings()))
     }
 
     /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
@@ -78,7 +78,7 @@ impl Reader {
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let (mut values, mut lists) = (BTreeSet::new(), Vec::new());
+        let (mut values, mut lists, mut lacking) = (BTreeSet::new(), Vec::new(), Lacking::default());
         for matched in matched(&request, &mut run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
@@ -94,11 +94,11 @@ impl Reader {
                     continue;
                 }
             }
-            let (of_samples, missing) = self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
+            let (of_samples, lacks) = self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
             values.extend(of_samples);
-            lists.push(SeriesAnswer { missing, ..SeriesAnswer::default() });
+            lacking.extend(lacks);
         }
-        let warnings = warnings(lists, |left_out| left_out == name);
+        let warnings = warnings(lists, lacking, |left_out| left_out == name);
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
@@ -137,7 +137,7 @@ impl Reader {
         matchers: Vec<Matcher>,
         request: &CatalogRequest,
         run: &mut Run,
-    ) -> Result<(Vec<String>, Vec<Missing>), QueryError> {
+    ) -> Result<(Vec<String>, Lacking), QueryError> {
         let is_name = name == NAME_LABEL;
         let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
         let Group::By(labels) = &group else { return Ok(Default::default()) };
@@ -145,17 +145,19 @@ impl Reader {
         let selection = Selection {
             tenant: request.tenant.clone(),
             matchers,
-            fold: Fold::Sum(vec![request.window.start_ns, request.window.end_ns]),
+            fold: Fold::Sum(vec![request.window]),
             group_by: Folding::shard_labels(&group),
             group_by_series: false,
             stacks,
             locations: LocationSets::default(),
         };
         let selected = self.select(&selection, &selector.stack_matchers, run).await?;
-        let missing = missing::of(selected.plain());
+        let mut lacking = Lacking::default();
+        lacking.of_answers(selected.plain());
+        lacking.names(selected.names.clone());
         let (namer, shelf) = (self.namer(run), self.shelf.clone());
         let values = run.blocking(move |cancelled, timings| {
-            let Group::By(labels) = &group else { return Ok(Vec::new()) };
+            let Group::By(labels) = &group else { return Ok(Default::default()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
             let folding = Folding { group: &group, stacks, attributes: Vec::new() };
             let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
@@ -163,20 +165,22 @@ impl Reader {
             let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
-            Ok(values.collect())
+            Ok((values.collect(), named.frames().lacking()))
         });
-        Ok((values.await?, missing))
+        let (values, names) = values.await?;
+        lacking.names(names);
+        Ok((values, lacking))
     }
 }
 
-/// What lists lack; of labels, those that are asked for.
-fn warnings(lists: Vec<SeriesAnswer>, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut all = SeriesAnswer::default();
-    for SeriesAnswer { missing, left_out, .. } in lists {
-        all.extend(SeriesAnswer { missing, left_out, ..SeriesAnswer::default() });
+/// What lists lack, and what else is lacking; of labels, those that are asked for.
+fn warnings(lists: Vec<SeriesAnswer>, mut lacking: Lacking, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut left_out = BTreeSet::new();
+    for list in lists {
+        lacking.times(&list.missing);
+        left_out.extend(list.left_out.into_iter().filter(|label| is_asked(&label.name)));
     }
-    all.left_out.retain(|label| is_asked(&label.name));
-    missing::told_of_list(&all.missing, &all.left_out)
+    told_of_list(&lacking, &left_out)
 }
 
 /// Parses the selectors; `None` for one whose name no type can have.

@@ -3,14 +3,14 @@
 //! The same question gives the same bytes, in every format.
 
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::{Missing, Operation, WindowsRead};
+use proto::selection::{Operation, WindowsRead};
 use proto::{Fold, LocationSets, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
 
 use crate::query::asking::Selected;
 use crate::query::error::QueryError;
 use crate::query::frame::NamedLocations;
-use crate::query::missing;
-use crate::query::names::{Book, Named, NamedAnswer};
+use crate::query::missing::Lacking;
+use crate::query::names::{Named, NamedAnswer};
 use crate::query::parse::parse_selector;
 use crate::query::prune::prune;
 use crate::query::reader::Reader;
@@ -51,15 +51,15 @@ pub(crate) struct Summary {
     pub(crate) shards: usize,
     /// How many windows of each tier were read.
     pub(crate) windows_read: WindowsRead,
-    /// Times that are no part of it.
-    pub(crate) missing: Vec<Missing>,
+    /// What is no part of it.
+    pub(crate) lacking: Lacking,
 }
 
 impl Summary {
     /// Of nothing yet.
     pub(crate) fn of(window: Window) -> Self {
-        let (windows_read, missing) = (WindowsRead::default(), Vec::new());
-        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing }
+        let (windows_read, lacking) = (WindowsRead::default(), Lacking::default());
+        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, lacking }
     }
 
     /// Adds what shards say beside their sums.
@@ -67,8 +67,8 @@ impl Summary {
         self.samples = selected.plain().map(|answer| answer.samples).sum();
         self.series = selected.plain().map(|answer| answer.series).sum();
         self.shards = selected.answers.len();
-        self.missing.extend(missing::of(selected.plain()));
-        missing::tidy(&mut self.missing);
+        self.lacking.of_answers(selected.plain());
+        self.lacking.names(selected.names.clone());
         selected.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));
     }
 }
@@ -87,8 +87,8 @@ impl Reader {
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
-        summary.missing = resolved.missing;
-        let mut selected = Selected { answers: Vec::new(), book: Book::default() };
+        summary.lacking.times(&resolved.missing);
+        let mut selected = Selected::default();
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),
             [only] => {
@@ -98,8 +98,7 @@ impl Reader {
                     value: only.to_string(),
                 };
                 matchers.push(is_type);
-                let fold =
-                    if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window.start_ns, window.end_ns]) };
+                let fold = if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window]) };
                 let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
                 let (group_by, locations) = (Vec::new(), LocationSets::default());
                 let selection =
@@ -112,9 +111,10 @@ impl Reader {
         }
         let (namer, shelf, tenant) = (self.namer(&run), self.shelf.clone(), tenant.clone());
         let written = run.blocking(move |cancelled, timings| {
-            let Selected { answers, book } = selected;
+            let Selected { answers, book, .. } = selected;
             let named = timings.measure("name", || book.name(answers, &namer));
             shelf.weigh(&tenant, &book, named.memory_bytes());
+            summary.lacking.names(named.frames().lacking());
             Writing { named, summary, request }.write(cancelled, timings)
         });
         Ok((written.await?, run.timings()))

@@ -5,7 +5,6 @@
 use crate::json::JsonText;
 use crate::query::flamegraph::Summary;
 use crate::query::frame::Frames;
-use crate::query::missing;
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::symbolization::Symbolization;
 
@@ -35,7 +34,7 @@ pub(crate) fn write(
     let read = summary.windows_read;
     out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
     out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"warnings\":");
-    out.list(&missing::told(&summary.missing), |out, warning| {
+    out.list(&summary.lacking.told(), |out, warning| {
         out.text(warning);
     });
     out.raw("}");

@@ -145,7 +145,7 @@ impl<'a> Folding<'a> {
 /// The end of a bucket, or the time that it is.
 fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
     match fold {
-        Fold::Sum(edges) => edges.get(bucket as usize + 1).copied(),
+        Fold::Sum(windows) => windows.get(bucket as usize).map(|window| window.end_ns),
         Fold::Points(_) | Fold::Last(_) => answer.bucket_times_ns.get(bucket as usize).copied(),
     }
 }

@@ -3,10 +3,13 @@
 //! A frame's identity is its name, source file, binary and frame type. `namer` makes them.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
+use symbol_store::Reason;
+
+use crate::query::naming::INLINED_LEFT_OUT;
 
 /// A frame's identity; ids of the table's strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +41,7 @@ pub(crate) struct KeptLine {
     pub(crate) unnamed: Option<u32>,
 }
 
-/// Why frames of one binary have no names.
+/// Why frames of one binary have no names, or not those of all calls that are inlined into them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Unnamed {
     /// Stable, for programs.
@@ -48,6 +51,14 @@ pub(crate) struct Unnamed {
     pub(crate) binary: String,
     /// As build IDs are displayed, or "".
     pub(crate) build_id: String,
+}
+
+impl Unnamed {
+    /// Whose names are lacking, and why, where the next answer may have them.
+    pub(crate) fn lacking(&self) -> Option<String> {
+        let Self { code, text, binary, .. } = self;
+        [Reason::Converting.code(), INLINED_LEFT_OUT.0].contains(code).then(|| format!("{binary:?}: {text}"))
+    }
 }
 
 /// One frame of a location.
@@ -150,6 +161,18 @@ impl Frames<'_> {
         let (at, facts) = (frame as usize, self.facts);
         let start_line = facts.start_lines.get(at).copied().unwrap_or(0);
         Some(Frame { key, start_line, unnamed: facts.unnamed.get(at).and_then(|why| why.checked_sub(1)) })
+    }
+
+    /// Whose names are lacking, and why, where the next answer may have them.
+    pub(crate) fn lacking(&self) -> BTreeSet<String> {
+        let mut told = vec![false; self.table.unnamed.len()];
+        for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
+            if let Some(told) = told.get_mut(why as usize) {
+                *told = true;
+            }
+        }
+        let told = self.table.unnamed.iter().zip(told).filter(|(_, told)| *told);
+        told.filter_map(|(why, _)| why.lacking()).collect()
     }
 }
 

@@ -1,26 +1,57 @@
-//! Times that an answer leaves out, because only coarser windows of them are kept: said with every answer that they are missing of.
+//! What an answer leaves out, and says so: times of which only coarser windows are kept, and names that are not known yet.
+
+use std::collections::BTreeSet;
 
 use proto::selection::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
-/// Times that are told; of more, how many there are.
+/// Times, and files whose names are lacking, that are told; of more, how many there are.
 const TOLD_MAX: usize = 10;
 
-/// What is missing of some answers, each once, ascending.
-pub(crate) fn of<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Vec<Missing> {
-    let mut missing: Vec<Missing> = answers.into_iter().flat_map(|answer| &answer.missing).copied().collect();
-    tidy(&mut missing);
-    missing
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lacking {
+    times: Vec<Missing>,
+    /// Whose names, and why.
+    names: BTreeSet<String>,
 }
 
-/// Puts them in order, each once.
-pub(crate) fn tidy(missing: &mut Vec<Missing>) {
-    missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
-    missing.dedup();
+impl Lacking {
+    /// Adds times.
+    pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
+        self.times.extend(missing);
+        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        self.times.dedup();
+    }
+
+    /// Adds the times that answers lack.
+    pub(crate) fn of_answers<'a>(&mut self, answers: impl IntoIterator<Item = &'a Answer>) {
+        self.times(answers.into_iter().flat_map(|answer| &answer.missing));
+    }
+
+    /// Adds whose names are lacking, and why.
+    pub(crate) fn names(&mut self, names: BTreeSet<String>) {
+        self.names.extend(names);
+    }
+
+    /// Adds what another answer lacks.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.times(&other.times);
+        self.names(other.names);
+    }
+
+    /// A sentence for each.
+    pub(crate) fn told(&self) -> Vec<String> {
+        let mut told = told_of_times(&self.times);
+        told.extend(self.names.iter().take(TOLD_MAX).map(|one| format!("left out: names of {one}")));
+        if self.names.len() > TOLD_MAX {
+            told.push(format!("and names of {} more files are left out", self.names.len() - TOLD_MAX));
+        }
+        told
+    }
 }
 
-/// A sentence for each.
-pub(crate) fn told(missing: &[Missing]) -> Vec<String> {
+fn told_of_times(missing: &[Missing]) -> Vec<String> {
     let tell = |one: &Missing| {
         let (start, end) = (seconds(one.window.start_ns), seconds(one.window.end_ns));
         let tier = one.finest.name();
@@ -41,14 +72,14 @@ pub(crate) fn told(missing: &[Missing]) -> Vec<String> {
 }
 
 /// A sentence for each time and label that a list lacks.
-pub(crate) fn told_of_list(missing: &[Missing], left_out: &[LeftOutLabel]) -> Vec<String> {
+pub(crate) fn told_of_list(lacking: &Lacking, left_out: &BTreeSet<LeftOutLabel>) -> Vec<String> {
     let tell = |LeftOutLabel { tier, name }: &LeftOutLabel| {
         let tier = tier.name();
         format!(
             "left out: label {name:?} of series of which only windows of {tier} are kept: those are kept without it"
         )
     };
-    told(missing).into_iter().chain(left_out.iter().map(tell)).collect()
+    lacking.told().into_iter().chain(left_out.iter().map(tell)).collect()
 }
 
 fn seconds(time_ns: i64) -> String {
@@ -67,19 +98,39 @@ mod tests {
         let missing = |start_ns| Missing { window: Window { start_ns, end_ns: 2_500_000_000 }, finest: Tier::Hour };
         let answer =
             |starts: std::ops::Range<i64>| Answer { missing: starts.map(missing).collect(), ..Answer::default() };
+        let of = |answers: &[Answer]| {
+            let mut lacking = Lacking::default();
+            lacking.of_answers(answers);
+            lacking
+        };
         let few = of(&[answer(0..1), answer(0..1)]);
         assert_eq!(
-            told(&few),
+            few.told(),
             [
                 "left out: from 0 to 2.500000000, of which only whole windows of 1h are kept; a range on their edges misses nothing"
             ]
         );
         let points = Missing { finest: Tier::Raw, ..missing(0) };
-        assert!(told(&[points])[0].contains("no single samples"), "{:?}", told(&[points]));
+        let points = told_of_times(&[points]);
+        assert!(points[0].contains("no single samples"), "{points:?}");
         let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
-        let list = told_of_list(&few, &[pod]);
+        let list = told_of_list(&few, &BTreeSet::from([pod]));
         assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");
-        let many = told(&of(&[answer(5..12), answer(0..7)]));
+        let many = of(&[answer(5..12), answer(0..7)]).told();
         assert_eq!((many.len(), many[10].as_str()), (11, "and 2 more times are left out"));
+    }
+
+    #[test]
+    fn each_file_without_names_is_told_once_and_many_are_counted() {
+        let mut lacking = Lacking::default();
+        for _ in 0..2 {
+            lacking.names(BTreeSet::from(["\"/usr/bin/api\": why".to_owned()]));
+        }
+        assert_eq!(lacking.told(), ["left out: names of \"/usr/bin/api\": why"]);
+        lacking.names((0..20).map(|i| format!("/{i}")).collect());
+        assert_eq!(
+            (lacking.told().len(), lacking.told()[10].as_str()),
+            (11, "and names of 11 more files are left out")
+        );
     }
 }

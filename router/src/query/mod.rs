@@ -2,7 +2,7 @@
 //!
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
-//! `frame`, `naming`, `namer`, `names` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
+//! `frame`, `naming`, `namer`, `names`, `shelf` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
 //! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
@@ -34,6 +34,7 @@ mod resolve;
 mod room;
 pub(crate) mod run;
 mod selector;
+mod shelf;
 mod stack_label;
 mod stack_tree;
 mod stack_values;

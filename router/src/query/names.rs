@@ -2,42 +2,22 @@
 //!
 //! A shard numbers a tenant's locations densely and says in answers only what the router does not have ([`proto::LocationSets`]).
 //! A book has the locations of one generation of each shard; when a shard has begun another, it is let go for a new book, and
-//! queries that still use it go on with it. Books that are not used go when there are too many bytes, and a tenant that is
-//! too large for all of them is answered without one.
+//! queries that still use it go on with it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use proto::selection::Node;
-use proto::{Answer, Dictionary, KnownLocations, Location, LocationPage, LocationSets, StackFilter, TenantId};
+use proto::{Answer, Dictionary, KnownLocations, Location, LocationPage, LocationSets, StackFilter};
 
 use crate::query::frame::{FrameFacts, FrameTable, Frames, NamedLocations};
-use crate::query::limits::NAMES_BYTES_MAX;
-use crate::query::namer::{Definitions, Namer};
+use crate::query::namer::{Definitions, Namer, Question, Told};
 use crate::query::stack_label::StackMatcher;
 
-/// How often locations are named again that another query took the names of meanwhile, since there was a better table.
-const NAMED_AGAIN_MAX: usize = 4;
-
-/// All books. Cheap to clone; all clones are one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Shelf(Arc<Mutex<Books>>);
-
-#[derive(Debug, Default)]
-struct Books {
-    kept: HashMap<TenantId, Kept>,
-    uses: u64,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    book: Book,
-    used: u64,
-    bytes: usize,
-    /// It was too large to be kept: what shards have more is asked for only where a query cannot do without.
-    is_too_large: bool,
-}
+/// How often locations are named beside other queries, each of which may take their names since there is a better table; then once
+/// more while all others wait.
+const NAMED_BESIDE_OTHERS_MAX: usize = 4;
 
 /// What is known of one tenant. Cheap to clone; all clones are one.
 #[derive(Clone, Debug, Default)]
@@ -72,49 +52,12 @@ struct ShardPages {
     definitions: Definitions,
 }
 
-impl Shelf {
-    /// The book of a tenant, new or old.
-    pub(crate) fn book(&self, tenant: &TenantId) -> Book {
-        let Books { kept, uses } = &mut *self.0.lock();
-        *uses += 1;
-        let kept = kept.entry(tenant.clone()).or_default();
-        kept.used = *uses;
-        kept.book.clone()
-    }
-
-    /// Whether the book of a tenant was too large to be kept.
-    pub(crate) fn is_too_large(&self, tenant: &TenantId) -> bool {
-        self.0.lock().kept.get(tenant).is_some_and(|kept| kept.is_too_large)
-    }
-
-    /// Begins a new book of a tenant, if this is still the one.
-    pub(crate) fn renew(&self, tenant: &TenantId, book: &Book) {
-        let kept = &mut self.0.lock().kept;
-        if kept.get(tenant).is_some_and(|kept| Arc::ptr_eq(&kept.book.0, &book.0)) {
-            kept.remove(tenant);
-        }
-    }
-
-    /// Notes how large a book is, and lets it go if it is too large by itself; and those that were used the longest time ago while
-    /// all are too large together.
-    pub(crate) fn weigh(&self, tenant: &TenantId, book: &Book, bytes: usize) {
-        let kept = &mut self.0.lock().kept;
-        if let Some(known) = kept.get_mut(tenant).filter(|kept| Arc::ptr_eq(&kept.book.0, &book.0)) {
-            if bytes > NAMES_BYTES_MAX {
-                *known = Kept { used: known.used, is_too_large: true, ..Kept::default() };
-            }
-            let own = if known.is_too_large { 0 } else { bytes };
-            known.bytes = own + size_of::<Kept>() + tenant.as_str().len();
-        }
-        while kept.values().map(|kept| kept.bytes).sum::<usize>() > NAMES_BYTES_MAX {
-            let oldest = kept.iter().min_by_key(|(_, kept)| kept.used).map(|(tenant, _)| tenant.clone());
-            let Some(oldest) = oldest else { break };
-            kept.remove(&oldest);
-        }
-    }
-}
-
 impl Book {
+    /// Whether both are one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Which locations of a shard it has.
     pub(crate) fn known(&self, shard: u32) -> KnownLocations {
         self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
@@ -149,8 +92,8 @@ impl Book {
         Some(())
     }
 
-    /// The conditions on stacks as sets of the locations of a shard, all of which it names; and how large the book is then.
-    pub(crate) fn sets(&self, shard: u32, matchers: &[StackMatcher], namer: &Namer) -> (LocationSets, usize) {
+    /// The conditions on stacks as sets of the locations of a shard, all of which it names.
+    pub(crate) fn sets(&self, shard: u32, matchers: &[StackMatcher], namer: &Namer) -> NamedSets {
         let known = self.known(shard);
         let wanted: Vec<u32> = (0..known.count).collect();
         let pages = self.named(namer, &mut [], &[(shard, wanted)]);
@@ -165,7 +108,12 @@ impl Book {
             filter
         };
         let filters = matchers.iter().map(filter).collect();
-        (LocationSets { known, filters }, pages.memory_bytes())
+        let mut facts = FrameFacts::new(&pages.table);
+        (0..known.count)
+            .flat_map(|location| definitions.lines(location))
+            .for_each(|line| facts.add(line, &pages.table));
+        let lacking = Frames { table: &pages.table, facts: &facts }.lacking();
+        NamedSets { sets: LocationSets { known, filters }, lacking, book_bytes: pages.memory_bytes() }
     }
 
     /// Names all locations of the stacks of some answers.
@@ -206,49 +154,97 @@ impl Book {
 
     /// The pages, when locations of shards and of dictionaries beside them have names.
     fn named(&self, namer: &Namer, own: &mut [Definitions], wanted: &[(u32, Vec<u32>)]) -> RwLockReadGuard<'_, Pages> {
-        let own_wanted: Vec<Vec<u32>> = own.iter().map(|own| (0..own.len()).collect()).collect();
-        for _ in 0..NAMED_AGAIN_MAX {
+        for _ in 0..NAMED_BESIDE_OTHERS_MAX {
             let pages = self.0.pages.read();
-            let of_shard = |(shard, wanted): &(u32, Vec<u32>)| {
-                pages.shards.get(shard).and_then(|pages| namer.questions(&pages.definitions, wanted))
-            };
-            let of_shards: Vec<_> = wanted.iter().map(of_shard).collect();
-            let of_own: Vec<_> =
-                own.iter().zip(&own_wanted).map(|(own, wanted)| namer.questions(own, wanted)).collect();
-            if of_shards.iter().chain(&of_own).all(Option::is_none) {
-                return pages;
-            }
+            let Some(questions) = pages.questions(namer, own, wanted) else { return pages };
             drop(pages);
-            let ask = |questions: Option<Vec<_>>| questions.map(|questions| namer.ask(questions));
-            let of_shards: Vec<_> = of_shards.into_iter().map(ask).collect();
-            let of_own: Vec<_> = of_own.into_iter().map(ask).collect();
+            let told = questions.ask(namer);
             let mut pages = self.0.pages.write();
-            let Pages { table, shards } = &mut *pages;
-            for ((shard, wanted), told) in wanted.iter().zip(of_shards) {
-                if let (Some(pages), Some(told)) = (shards.get_mut(shard), told) {
-                    pages.definitions.take(wanted, told, table);
-                }
-            }
-            for ((own, wanted), told) in own.iter_mut().zip(&own_wanted).zip(of_own) {
-                if let Some(told) = told {
-                    own.take(wanted, told, table);
-                }
-            }
-            let is_named = |(shard, wanted): &(u32, Vec<u32>)| {
-                shards.get(shard).is_none_or(|pages| wanted.iter().all(|&wanted| pages.definitions.is_named(wanted)))
-            };
-            if wanted.iter().all(is_named) {
+            pages.take(told, own, wanted);
+            if pages.have_names(wanted) {
                 return RwLockWriteGuard::downgrade(pages);
             }
         }
-        self.0.pages.read()
+        self.named_alone(namer, own, wanted)
+    }
+
+    /// As [`Book::named`]: nobody else names anything meanwhile, so what is asked once is named.
+    fn named_alone(
+        &self,
+        namer: &Namer,
+        own: &mut [Definitions],
+        wanted: &[(u32, Vec<u32>)],
+    ) -> RwLockReadGuard<'_, Pages> {
+        let mut pages = self.0.pages.write();
+        if let Some(questions) = pages.questions(namer, own, wanted) {
+            pages.take(questions.ask(namer), own, wanted);
+        }
+        RwLockWriteGuard::downgrade(pages)
+    }
+}
+
+/// What is to be asked, or was told, of the locations of shards and of dictionaries beside them; `None` of those that have names.
+struct Each<T> {
+    of_shards: Vec<Option<Vec<T>>>,
+    of_own: Vec<Option<Vec<T>>>,
+}
+
+impl Each<Question> {
+    fn ask(self, namer: &Namer) -> Each<Told> {
+        let ask = |questions: Option<Vec<Question>>| questions.map(|questions| namer.ask(questions));
+        Each {
+            of_shards: self.of_shards.into_iter().map(ask).collect(),
+            of_own: self.of_own.into_iter().map(ask).collect(),
+        }
     }
 }
 
 impl Pages {
+    /// `None`: all have names.
+    fn questions(&self, namer: &Namer, own: &[Definitions], wanted: &[(u32, Vec<u32>)]) -> Option<Each<Question>> {
+        let of_shard = |(shard, wanted): &(u32, Vec<u32>)| {
+            self.shards.get(shard).and_then(|pages| namer.questions(&pages.definitions, wanted))
+        };
+        let of_shards: Vec<_> = wanted.iter().map(of_shard).collect();
+        let of_own: Vec<_> = own.iter().map(|own| namer.questions(own, &own.all())).collect();
+        let is_any = of_shards.iter().chain(&of_own).any(Option::is_some);
+        is_any.then_some(Each { of_shards, of_own })
+    }
+
+    fn take(&mut self, told: Each<Told>, own: &mut [Definitions], wanted: &[(u32, Vec<u32>)]) {
+        let Self { table, shards } = self;
+        for ((shard, wanted), told) in wanted.iter().zip(told.of_shards) {
+            if let (Some(pages), Some(told)) = (shards.get_mut(shard), told) {
+                pages.definitions.take(wanted, told, table);
+            }
+        }
+        for (own, told) in own.iter_mut().zip(told.of_own) {
+            if let Some(told) = told {
+                own.take(&own.all(), told, table);
+            }
+        }
+    }
+
+    fn have_names(&self, wanted: &[(u32, Vec<u32>)]) -> bool {
+        let is_named = |(shard, wanted): &(u32, Vec<u32>)| {
+            self.shards.get(shard).is_none_or(|pages| wanted.iter().all(|&wanted| pages.definitions.is_named(wanted)))
+        };
+        wanted.iter().all(is_named)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.table.memory_bytes() + self.shards.values().map(|pages| pages.definitions.memory_bytes()).sum::<usize>()
     }
+}
+
+/// Conditions on stacks, by the names that locations have now.
+#[derive(Debug)]
+pub(crate) struct NamedSets {
+    pub(crate) sets: LocationSets,
+    /// Whose names are lacking, and why.
+    pub(crate) lacking: BTreeSet<String>,
+    /// About how many bytes the book takes.
+    pub(crate) book_bytes: usize,
 }
 
 /// What one shard answered.
@@ -354,28 +350,24 @@ fn number_anew(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
 mod tests {
     use super::*;
 
+    // Found by review: after some rounds beside others, frames were left without names.
     #[test]
-    fn books_go_when_there_are_too_many_bytes_and_one_that_is_too_large_is_not_kept() {
-        let shelf = Shelf::default();
-        let tenants = ["a", "b", "c"].map(|name| TenantId::new(name).unwrap());
-        let same = |a: &Book, b: &Book| Arc::ptr_eq(&a.0, &b.0);
-        let books = [0, 1, 2].map(|i| shelf.book(&tenants[i]));
-        shelf.weigh(&tenants[0], &books[0], NAMES_BYTES_MAX / 2);
-        shelf.weigh(&tenants[1], &books[1], NAMES_BYTES_MAX / 4);
-        assert!(same(&shelf.book(&tenants[0]), &books[0]));
-        // The second was used before the first was again.
-        shelf.weigh(&tenants[2], &books[2], NAMES_BYTES_MAX / 2 - 1000);
-        assert!(same(&shelf.book(&tenants[0]), &books[0]) && same(&shelf.book(&tenants[2]), &books[2]));
-        assert!(!same(&shelf.book(&tenants[1]), &books[1]));
-        shelf.weigh(&tenants[2], &books[2], NAMES_BYTES_MAX);
-        assert!(!same(&shelf.book(&tenants[2]), &books[2]), "too large for all of them");
-        // What is a tenant's book no more does not count.
-        shelf.weigh(&tenants[2], &books[2], NAMES_BYTES_MAX * 2);
-        let again = shelf.book(&tenants[0]);
-        shelf.renew(&tenants[0], &books[1]);
-        assert!(same(&shelf.book(&tenants[0]), &again), "it is another one's");
-        shelf.renew(&tenants[0], &again);
-        assert!(!same(&shelf.book(&tenants[0]), &again));
+    fn who_names_alone_has_all_names_at_once() {
+        let (_directory, symbols) = crate::query::tests::oracle::symbols();
+        let namer = Namer::new(symbols, std::time::Instant::now());
+        let mut dictionary = Dictionary::default();
+        let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
+        let mapping = dictionary.intern_mapping(proto::MappingIdentity::File(file), file);
+        for address in (0..10).map(proto::Address::Virtual) {
+            dictionary.intern_location(Location::Address { mapping, address, frame_type });
+        }
+        let book = Book::default();
+        let count = dictionary.locations.len() as u32;
+        book.add(1, &LocationPage { generation: 3, first: 0, count, dictionary: dictionary.clone() }).unwrap();
+        let (mut own, wanted) = ([Definitions::new(dictionary)], [(1, (0..count).collect::<Vec<u32>>())]);
+        let pages = book.named_alone(&namer, &mut own, &wanted);
+        assert!(pages.have_names(&wanted) && own[0].all().iter().all(|&one| own[0].is_named(one)));
+        assert_eq!(pages.shards[&1].definitions.lines(0).len(), 1);
     }
 
     #[test]

@@ -14,6 +14,10 @@ use crate::query::frame::{FrameKey, FrameTable, KeptLine, NamedLine, Unnamed};
 /// What a frame is called where the sender gave lines without any name.
 const NAMELESS: &str = "[unknown]";
 
+/// Code and text of why names are lacking where the symbol store left out inlined calls.
+pub(crate) const INLINED_LEFT_OUT: (&str, &str) =
+    ("inlined_left_out", "so many calls are inlined in this file that not all of them are told at once: ask again");
+
 /// A text of which no id is known.
 const UNKNOWN: u32 = u32::MAX;
 
@@ -132,9 +136,13 @@ impl<'a> Naming<'a> {
     fn found_line(&mut self, object: &mut Object<'_>, found: &Found, frame_type: u32) -> KeptLine {
         let place = (found.function.as_ptr(), found.file.as_ptr(), frame_type);
         let start_line = i64::from(found.start_line);
+        let unnamed = found.is_cut.then(|| {
+            let ((code, text), binary) = (INLINED_LEFT_OUT, object.file.to_owned());
+            self.table.intern_unnamed(Unnamed { code, text: text.to_owned(), binary, build_id: object.build_id() })
+        });
         if let Some(known) = object.found.get(&place) {
             let line = NamedLine { line: i64::from(found.line), ..known.line };
-            return KeptLine { line, start_line, unnamed: None };
+            return KeptLine { line, start_line, unnamed };
         }
         let binary = self.binary(object);
         let strings = &mut self.table.strings;
@@ -142,7 +150,7 @@ impl<'a> Naming<'a> {
             [&found.function, &found.file, &found.system_name].map(|text| strings.intern(text));
         let frame = self.table.intern(FrameKey { name, file, binary, frame_type });
         let line = NamedLine { frame, line: i64::from(found.line), column: 0, system_name };
-        let line = KeptLine { line, start_line, unnamed: None };
+        let line = KeptLine { line, start_line, unnamed };
         object.found.insert(place, line);
         line
     }

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 
+use prometheus_client::registry::Registry;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::{Missing, Operation};
+use proto::selection::Operation;
 use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, TenantId, Window, limits};
 use symbol_store::SymbolStore;
 use tokio::sync::Semaphore;
@@ -15,13 +16,14 @@ use crate::query::error::QueryError;
 use crate::query::evaluate::{Evaluation, Value};
 use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::fold::Folding;
-use crate::query::missing;
-use crate::query::names::Shelf;
+use crate::query::limits::NAMES_BYTES_MAX;
+use crate::query::missing::Lacking;
 use crate::query::parse::parse;
 use crate::query::plan::plan;
 use crate::query::resolve::{Resolved, Want, resolve};
 use crate::query::room::Room;
 use crate::query::run::{Run, Timings};
+use crate::query::shelf::Shelf;
 use crate::query::stack_values::StackGrouping;
 use crate::query::window::{self, Series, Steps};
 
@@ -41,23 +43,23 @@ pub(crate) struct Evaluated {
     pub(crate) steps: Steps,
     /// The aggregation at the top that gives an order, if there is one.
     pub(crate) order: Option<Aggregation>,
-    /// Times that are no part of it.
-    pub(crate) missing: Vec<Missing>,
+    /// What is no part of it.
+    pub(crate) lacking: Lacking,
 }
 
 /// A leaf's values.
 #[derive(Debug, Default)]
 struct Loaded {
     series: Vec<Series>,
-    missing: Vec<Missing>,
+    lacking: Lacking,
 }
 
 impl Reader {
-    /// A reader over these shards and symbols.
+    /// A reader over these shards and symbols; counts in this registry, under `varve_router`.
     #[must_use]
-    pub fn new(nodes: Nodes, symbols: SymbolStore) -> Self {
+    pub fn new(nodes: Nodes, symbols: SymbolStore, registry: &mut Registry) -> Self {
         let at_once = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
-        Self { nodes, symbols, shelf: Shelf::default(), at_once }
+        Self { nodes, symbols, shelf: Shelf::new(NAMES_BYTES_MAX, registry), at_once }
     }
 
     /// Evaluates a query at each of the steps, and writes what it is.
@@ -79,13 +81,12 @@ impl Reader {
         let count = steps.0.len();
         let mut room = Room::new(count);
         let mut leaves = Vec::with_capacity(query.leaves.len());
-        let mut missing = Vec::new();
+        let mut lacking = Lacking::default();
         for i in 0..query.leaves.len() {
             let loaded = self.load(tenant, &query, i, &steps, &mut room, &mut run).await?;
             leaves.push(loaded.series);
-            missing.extend(loaded.missing);
+            lacking.extend(loaded.lacking);
         }
-        missing::tidy(&mut missing);
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
@@ -93,7 +94,7 @@ impl Reader {
         let written = run.blocking(move |cancelled, timings| {
             let mut evaluation = Evaluation { leaves, steps: count, room, cancelled };
             let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
-            Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing })))
+            Ok(timings.measure("write", || write(Evaluated { value, steps, order, lacking })))
         });
         Ok((written.await?, run.timings()))
     }
@@ -118,7 +119,8 @@ impl Reader {
             (false, _) => Want::Series,
         };
         let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
-        let mut loaded = Loaded { series: Vec::new(), missing: resolved.missing };
+        let mut loaded = Loaded::default();
+        loaded.lacking.times(&resolved.missing);
         let Some(resolved) = resolved.resolved else { return Ok(loaded) };
         let attributes = attributes(&resolved, &shard_labels);
         for (fold, matchers) in folds(this, &windows, &resolved)? {
@@ -133,22 +135,26 @@ impl Reader {
                 locations: LocationSets::default(),
             };
             let selected = self.select(&selection, &this.selector.stack_matchers, run).await?;
-            loaded.missing.extend(missing::of(selected.plain()));
+            loaded.lacking.of_answers(selected.plain());
+            loaded.lacking.names(selected.names.clone());
             let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
             let (attributes, room_left, shelf) = (attributes.clone(), *room, self.shelf.clone());
             let folded = run.blocking(move |cancelled, timings| {
-                let Some(leaf) = query.leaves.get(leaf) else { return Ok(Vec::new()) };
+                let Some(leaf) = query.leaves.get(leaf) else { return Ok(Default::default()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
                 let folding = Folding { group: &leaf.group, stacks, attributes };
                 let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
                 shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
                 let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
+                let names = named.frames().lacking();
                 drop(named);
-                timings.measure("windows", || window::evaluate(&folded, leaf, &windows, room_left, cancelled))
+                let evaluate = || window::evaluate(&folded, leaf, &windows, room_left, cancelled);
+                Ok((timings.measure("windows", evaluate)?, names))
             });
-            let folded = folded.await?;
-            room.take(folded.len())?;
-            loaded.series.extend(folded);
+            let (series, names) = folded.await?;
+            room.take(series.len())?;
+            loaded.series.extend(series);
+            loaded.lacking.names(names);
         }
         Ok(loaded)
     }

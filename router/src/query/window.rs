@@ -61,35 +61,39 @@ pub(crate) fn span(windows: &[Window]) -> Window {
     Window { start_ns, end_ns: windows.last().map_or(start_ns, |window| window.end_ns) }
 }
 
-/// The fold whose buckets are whole pieces of all windows.
+/// The fold whose buckets are whole pieces of all windows; what is in none is not asked for.
 pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     let mut edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
     edges.sort_unstable();
     edges.dedup();
-    Fold::Sum(edges)
+    let mut pieces = Window::between(&edges);
+    // Windows ascend, so the first that ends behind a piece's start is the only one to look at.
+    let mut windows = windows.iter().peekable();
+    pieces.retain(|piece| {
+        while windows.next_if(|window| window.end_ns <= piece.start_ns).is_some() {}
+        windows.peek().is_some_and(|window| window.start_ns <= piece.start_ns)
+    });
+    Fold::Sum(pieces)
 }
 
-/// The fold whose buckets are the points, and between windows whatever lies there, which is in no window.
-/// `None` if no point can be in a window.
+/// The fold whose buckets are the points; `None` if no point can be in a window.
 pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryError> {
-    let mut edges: Vec<i64> = Vec::new();
+    let mut points: Vec<Window> = Vec::new();
     for window in windows {
         // The first point after the start begins at the last multiple that is not after it.
         let first = window.start_ns.div_euclid(POINT_NS) * POINT_NS;
         let last = window.end_ns.div_euclid(POINT_NS) * POINT_NS;
-        if first == last {
-            continue;
-        }
-        let mut edge = edges.last().map_or(first, |&known| first.max(known + POINT_NS));
-        while edge <= last {
-            edges.push(edge);
-            if edges.len() > QUERY_BUCKETS_MAX {
+        let mut start_ns = points.last().map_or(first, |known| first.max(known.end_ns));
+        while start_ns < last {
+            if points.len() == QUERY_BUCKETS_MAX {
                 return Err(QueryError::TooLarge { what: "points in time", max: QUERY_BUCKETS_MAX });
             }
-            edge += POINT_NS;
+            let end_ns = start_ns + POINT_NS;
+            points.push(Window { start_ns, end_ns });
+            start_ns = end_ns;
         }
     }
-    Ok((edges.len() > 1).then_some(Fold::Sum(edges)))
+    Ok((!points.is_empty()).then_some(Fold::Sum(points)))
 }
 
 /// The fold of a gauge's points.
@@ -262,25 +266,35 @@ mod tests {
         Window { start_ns: start_s * S, end_ns: end_s * S }
     }
 
-    fn points(windows: &[Window]) -> Vec<i64> {
-        match fold_of_points(windows).unwrap() {
-            Some(Fold::Sum(edges)) => edges.iter().map(|edge| edge / S).collect(),
-            _ => Vec::new(),
+    /// The windows of a fold, one behind the other as one.
+    fn runs(fold: Option<Fold>) -> Vec<(i64, i64)> {
+        let Some(Fold::Sum(windows)) = fold else { return Vec::new() };
+        let runs = windows.chunk_by(|before, next| before.end_ns == next.start_ns);
+        runs.map(|run| (run[0].start_ns / S, run[run.len() - 1].end_ns / S)).collect()
+    }
+
+    fn points(windows: &[Window]) -> Vec<(i64, i64)> {
+        let fold = fold_of_points(windows).unwrap();
+        if let Some(Fold::Sum(points)) = &fold {
+            assert!(
+                points.iter().all(|point| point.start_ns % POINT_NS == 0 && point.end_ns - point.start_ns == POINT_NS)
+            );
         }
+        runs(fold)
     }
 
     #[test]
     fn points_are_cut_at_multiples_of_ten_seconds() {
-        assert_eq!(points(&[window(0, 30)]), [0, 10, 20, 30]);
-        assert_eq!(points(&[window(5, 34)]), [0, 10, 20, 30]);
+        assert_eq!(points(&[window(0, 30)]), [(0, 30)]);
+        assert_eq!(points(&[window(5, 34)]), [(0, 30)]);
         assert!(points(&[window(11, 19)]).is_empty());
         assert!(points(&[window(10, 19)]).is_empty());
-        assert_eq!(points(&[window(10, 20)]), [10, 20]);
-        assert_eq!(points(&[window(0, 20), window(10, 30)]), [0, 10, 20, 30]);
-        assert_eq!(points(&[window(0, 20), window(100, 120)]), [0, 10, 20, 100, 110, 120]);
-        assert_eq!(points(&[window(0, 20), window(15, 25), window(15, 25)]), [0, 10, 20]);
-        assert_eq!(points(&[window(0, 20), window(52, 58), window(60, 70)]), [0, 10, 20, 60, 70]);
-        assert_eq!(points(&[window(-15, 5)]), [-20, -10, 0]);
+        assert_eq!(points(&[window(10, 20)]), [(10, 20)]);
+        assert_eq!(points(&[window(0, 20), window(10, 30)]), [(0, 30)]);
+        assert_eq!(points(&[window(0, 20), window(100, 120)]), [(0, 20), (100, 120)]);
+        assert_eq!(points(&[window(0, 20), window(15, 25), window(15, 25)]), [(0, 20)]);
+        assert_eq!(points(&[window(0, 20), window(52, 58), window(60, 70)]), [(0, 20), (60, 70)]);
+        assert_eq!(points(&[window(-15, 5)]), [(-20, 0)]);
     }
 
     #[test]
@@ -290,8 +304,16 @@ mod tests {
 
     #[test]
     fn sums_are_cut_at_the_edges_of_all_windows() {
-        let Fold::Sum(edges) = fold_of_sums(&[window(0, 20), window(10, 30)]) else { panic!("a sum") };
-        assert_eq!(edges, [0, 10 * S, 20 * S, 30 * S]);
+        let fold = fold_of_sums(&[window(0, 20), window(10, 30)]);
+        assert_eq!(fold, Fold::Sum(vec![window(0, 10), window(10, 20), window(20, 30)]));
+    }
+
+    #[test]
+    fn sums_of_windows_that_are_apart_ask_for_nothing_in_between() {
+        let sums = |windows: &[Window]| runs(Some(fold_of_sums(windows)));
+        assert_eq!(sums(&[window(0, 5), window(10, 15), window(20, 25)]), [(0, 5), (10, 15), (20, 25)]);
+        assert_eq!(sums(&[window(0, 5), window(3, 8), window(20, 25)]), [(0, 8), (20, 25)]);
+        assert_eq!(sums(&[window(0, 5), window(0, 5), window(5, 10), window(11, 16)]), [(0, 10), (11, 16)]);
     }
 
     #[test]

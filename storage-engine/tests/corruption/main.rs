@@ -257,3 +257,29 @@ fn a_lost_value_is_found_where_another_tier_tells_of_it() {
         assert!(found >= found_min && lost == 12, "{kind}: {found} of {lost}");
     }
 }
+
+// Found by review: a question that reached them asked again and again for the minutes, for ever.
+#[test]
+fn raw_samples_whose_minutes_are_gone_are_found_and_end_a_question_with_an_error() {
+    let store = Store::new();
+    let path = store.copy(0);
+    let database = rocksdb::DB::open(&rocksdb::Options::default(), &path).unwrap();
+    let mut unlogged = rocksdb::WriteOptions::default();
+    unlogged.disable_wal(true);
+    let of_minutes = store.values.iter().filter(|(kind, _)| kind.starts_with("1m")).flat_map(|(_, values)| values);
+    of_minutes.for_each(|(key, _)| database.delete_opt(key, &unlogged).unwrap());
+    database.flush().unwrap();
+    drop(database);
+    let (said, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let engine = Store::open(&path).unwrap();
+        said.send(engine.verify().unwrap().faults).unwrap();
+        store
+            .selections
+            .iter()
+            .for_each(|selection| said.send(answer(&engine, selection, true).is_err().into()).unwrap());
+    });
+    let hear = || hears.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on for ever");
+    assert!(hear() > 0, "nothing is found");
+    assert_eq!(hear(), 1, "a question of raw samples is answered");
+}

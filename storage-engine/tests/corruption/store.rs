@@ -241,9 +241,9 @@ fn selections() -> Vec<Selection> {
     vec![
         of(Fold::Points(whole), &["thread_name"], StackDetail::Full),
         of(Fold::Last(whole), &[], StackDetail::Full),
-        no_gauge(of(Fold::Sum(vec![whole.start_ns, whole.end_ns]), &[], StackDetail::Full)),
-        no_gauge(of(Fold::Sum(vec![day - 2 * DAY, day - DAY, day]), &[], StackDetail::Full)),
-        no_gauge(of(Fold::Sum(hours), &[], StackDetail::Full)),
-        no_gauge(of(Fold::Sum(minutes), &[], StackDetail::None)),
+        no_gauge(of(Fold::Sum(vec![whole]), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(Window::between(&[day - 2 * DAY, day - DAY, day])), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(Window::between(&hours)), &[], StackDetail::Full)),
+        no_gauge(of(Fold::Sum(Window::between(&minutes)), &[], StackDetail::None)),
     ]
 }

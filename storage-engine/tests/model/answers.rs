@@ -144,8 +144,10 @@ pub(crate) fn model_sums(
     let (mut out, mut unpassed, mut passed) = (Sums::new(), Places::new(), Places::new());
     for row in rows.iter().filter(in_window).filter(matches) {
         let bucket = match &selection.fold {
-            Fold::Sum(edges) => {
-                edges.windows(2).position(|edge| edge[0] < row.time_ns && row.time_ns <= edge[1]).unwrap() as i64
+            Fold::Sum(windows) => {
+                let inside = |window: &Window| window.start_ns < row.time_ns && row.time_ns <= window.end_ns;
+                let Some(bucket) = windows.iter().position(inside) else { continue };
+                bucket as i64
             }
             Fold::Last(_) if last[&row.labels] != row.time_ns => continue,
             Fold::Points(_) | Fold::Last(_) => row.time_ns,
@@ -186,17 +188,20 @@ pub(crate) fn selection() -> impl Strategy<Value = Selection> {
             matchers
         });
     let edges = prop::collection::btree_set(time(), 2..6);
-    (matchers, edges, 0..5_u8, 0..5_u8, any::<bool>(), 0..3_i32).prop_map(
+    (matchers, edges, 0..6_u8, 0..5_u8, any::<bool>(), 0..3_i32).prop_map(
         |(matchers, edges, fold, group_by, group_by_series, stacks)| {
             let edges: Vec<i64> = edges.into_iter().map(|time| T0 + time).collect();
             let window = Window { start_ns: edges[0], end_ns: *edges.last().unwrap() };
+            let windows = Window::between(&edges);
+            let apart = windows.iter().copied().step_by(2).collect();
             let names: [&[&str]; 5] = [&[], &["thread_name"], &["region", "thread_name"], &["service_name"], &["zone"]];
-            let whole = vec![window.start_ns, window.end_ns];
+            let whole = vec![window];
             Selection {
                 tenant: TenantId::default_tenant(),
                 matchers,
                 fold: [
-                    Fold::Sum(edges),
+                    Fold::Sum(windows),
+                    Fold::Sum(apart),
                     Fold::Points(window),
                     Fold::Last(window),
                     Fold::Sum(whole.clone()),

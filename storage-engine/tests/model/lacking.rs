@@ -89,7 +89,7 @@ fn a_question_is_refused_only_for_what_its_own_series_lack() {
     let mut world = world(0, [&[], &[]]);
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let all = Window { start_ns: T0 - DAY, end_ns: T0 + 2 * DAY };
-    let fold = || Fold::Sum(vec![all.start_ns, all.end_ns]);
+    let fold = || Fold::Sum(vec![all]);
     let recent = world.engine().select(&selection(1, fold(), &["thread_name"])).unwrap();
     assert_eq!((recent.samples, recent.missing.len(), recent.groups[0].get("thread_name")), (1, 0, "t1"));
     let old = world.engine().select(&selection(0, fold(), &["thread_name"]));

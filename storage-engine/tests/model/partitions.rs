@@ -1,12 +1,13 @@
 //! Partitions: what is dropped, refused and kept.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
-use storage_engine::{Config, Engine, Outcome, Position, StripError};
+use storage_engine::{Config, Engine, Outcome, Position, SelectError, StripError};
 
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Step, World, config, listing};
@@ -49,7 +50,7 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY) * DAY + DAY / 4]),
+        fold: Fold::Sum(Window::between(&[(T0 / DAY) * DAY, (T0 / DAY) * DAY + DAY / 4])),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
@@ -68,7 +69,7 @@ fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![(T0 / DAY) * DAY, (T0 / DAY + 1) * DAY]),
+        fold: Fold::Sum(Window::between(&[(T0 / DAY) * DAY, (T0 / DAY + 1) * DAY])),
         group_by: Vec::new(),
         group_by_series: false,
         stacks: StackDetail::None,
@@ -162,7 +163,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![old - DAY, old + DAY]),
+        fold: Fold::Sum(Window::between(&[old - DAY, old + DAY])),
         group_by: Vec::new(),
         group_by_series: true,
         stacks: StackDetail::None,
@@ -233,7 +234,7 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
     let selection = |group_by: &str| Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
-        fold: Fold::Sum(vec![T0 + SECOND / 2, T0 + 5 * DAY]),
+        fold: Fold::Sum(Window::between(&[T0 + SECOND / 2, T0 + 5 * DAY])),
         group_by: vec![group_by.to_owned()],
         group_by_series: false,
         stacks: StackDetail::None,
@@ -249,4 +250,45 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
     assert_eq!(by_thread.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
     assert!(by_thread.groups.len() > 1, "{:?}", by_thread.groups);
     assert!(engine.dictionary_bytes() > loaded_before + 1000);
+}
+
+// Found by review: who had gone left his question running, and eight of them let nobody else in.
+#[test]
+fn a_question_that_nobody_waits_for_any_more_reads_nothing_more() {
+    let mut world = World::new();
+    let days: Vec<Drawn> =
+        (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
+    world.step(&Step::Append(days, None));
+    let window = Window { start_ns: T0 - DAY, end_ns: T0 + 3 * DAY };
+    let selection = Selection {
+        tenant: TenantId::default_tenant(),
+        matchers: Vec::new(),
+        fold: Fold::Sum(vec![window]),
+        group_by: Vec::new(),
+        group_by_series: false,
+        stacks: StackDetail::Full,
+        locations: proto::LocationSets::default(),
+    };
+    let looks = Cell::new(0);
+    let until = |last: u32| {
+        looks.set(0);
+        move |looks: &Cell<u32>| {
+            looks.set(looks.get() + 1);
+            looks.get() < last
+        }
+    };
+    for last in [1, 2, 5, 9] {
+        let is_wanted = until(last);
+        let cancelled = world.engine().select_while(&selection, &|| is_wanted(&looks));
+        assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
+        assert_eq!(looks.get(), last, "once it was said, nobody asks again");
+        let is_wanted = until(last);
+        let cancelled = world.engine().series_while(&selection.tenant, &[], window, &|| is_wanted(&looks));
+        assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
+        assert_eq!(looks.get(), last);
+    }
+    // Eight partitions, each with a series.
+    let is_wanted = until(100);
+    assert_eq!(world.engine().select_while(&selection, &|| is_wanted(&looks)).unwrap().samples, 8);
+    assert_eq!(looks.get(), 16);
 }

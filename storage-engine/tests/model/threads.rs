@@ -49,7 +49,7 @@ impl Shared {
         let selection = Selection {
             tenant: TenantId::default_tenant(),
             matchers: vec![is_service],
-            fold: Fold::Sum(vec![end_ns - PARTITION_S * SECOND, end_ns]),
+            fold: Fold::Sum(Window::between(&[end_ns - PARTITION_S * SECOND, end_ns])),
             group_by: Vec::new(),
             group_by_series: true,
             stacks: StackDetail::Full,

@@ -262,6 +262,9 @@ fn deep_inlining_everywhere_does_not_multiply_an_answer() {
     assert_eq!(store.symbolize(&object, &vec![Address::Virtual(address); 20_000], Duration::ZERO), answers);
     let frames: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
     assert_eq!(frames[0].len(), deepest, "few are as deep as they are");
+    for frames in &frames {
+        assert_eq!(frames.iter().any(|frame| frame.is_cut), frames.len() < deepest, "what is left out is said");
+    }
     assert!(frames.iter().map(|frames| frames.len()).sum::<usize>() <= 20_000 * (FRAMES_PER_ADDRESS_MAX + 1));
     assert!(frames.iter().all(|frames| &*frames.last().unwrap().function == "deep"));
     assert_eq!(depth(address), deepest, "what was told less of is not remembered so");

@@ -65,7 +65,7 @@ impl Receiver {
     /// Starts to answer.
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
         let Backing { nodes, symbols, agent, auth } = backing;
-        let reader = Reader::new(nodes.clone(), symbols.clone());
+        let reader = Reader::new(nodes.clone(), symbols.clone(), &mut registry);
         let pusher = Pusher::new(nodes.clone(), &mut registry);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());

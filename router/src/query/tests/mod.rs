@@ -4,7 +4,7 @@ mod catalog;
 mod flamegraphs;
 mod naive_node;
 mod names;
-mod oracle;
+pub(crate) mod oracle;
 mod promql;
 mod properties;
 mod random_answer;
@@ -19,6 +19,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::{StatusCode, header};
 use axum::{Extension, Router};
+use prometheus_client::registry::Registry;
 use proto::TenantId;
 use serde_json::Value;
 use symbol_store::{Config, SymbolStore, convert::Converter, limits::Limits};
@@ -27,6 +28,7 @@ use tower::ServiceExt as _;
 use self::naive_node::{NaiveNode, Sample};
 use crate::nodes::Nodes;
 use crate::query::Reader;
+use crate::query::shelf::Shelf;
 
 /// When it is in these tests: a multiple of ten seconds.
 const NOW_S: i64 = 1_700_000_000;
@@ -42,6 +44,7 @@ const GOROUTINES: &str = "goroutine:goroutine:count::";
 /// Everything that reads, over some samples.
 struct Server {
     routes: Router,
+    registry: Registry,
     _symbols: tempfile::TempDir,
 }
 
@@ -73,17 +76,27 @@ impl Server {
     }
 
     fn of(node: Arc<NaiveNode>) -> Self {
+        Self::with(node, None, None)
+    }
+
+    /// `names_bytes_max`: another bound on what is kept of names. `converter`: files of this host have names, by this program.
+    fn with(node: Arc<NaiveNode>, names_bytes_max: Option<usize>, converter: Option<Converter>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let symbols = SymbolStore::open(Config {
             directory: directory.path().join("symbols"),
-            converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
-            host_files: false,
+            host_files: converter.is_some(),
+            converter: converter.unwrap_or(Converter { program: "/bin/false".into(), arguments: Vec::new() }),
             debug_directory: directory.path().join("debug").display().to_string(),
             limits: Limits::DEFAULT,
         });
-        let reader = Reader::new(Nodes::local(node), symbols.unwrap());
+        let mut registry = Registry::default();
+        let mut reader = Reader::new(Nodes::local(node), symbols.unwrap(), &mut registry);
+        if let Some(bytes_max) = names_bytes_max {
+            registry = Registry::default();
+            reader.shelf = Shelf::new(bytes_max, &mut registry);
+        }
         let routes = crate::api::read::routes(reader).layer(Extension(TenantId::default_tenant()));
-        Self { routes, _symbols: directory }
+        Self { routes, registry, _symbols: directory }
     }
 
     fn ask(&self, request: Request) -> Answer {
@@ -110,6 +123,14 @@ impl Server {
         let form = form_urlencoded::Serializer::new(String::new()).extend_pairs(parameters).finish();
         let request = Request::post(path).header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
         self.ask(request.body(Body::from(form)).unwrap())
+    }
+
+    /// The value of a metric, of the line that begins so.
+    fn metric(&self, line: &str) -> f64 {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        let value = text.lines().find_map(|of| of.strip_prefix(line)?.strip_prefix(' ')).unwrap_or("0");
+        value.parse().unwrap()
     }
 
     /// The answer of an instant query at `NOW_S`; a URL has no place for long ones.

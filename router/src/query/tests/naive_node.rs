@@ -60,6 +60,18 @@ impl Sample {
         label.or_else(attribute).map_or("", |(_, value)| value)
     }
 
+    /// The place of its window, or its time; `None`: it is in no window, or not the last of its series.
+    fn bucket(&self, fold: &Fold, last_ns: i64) -> Option<i64> {
+        match fold {
+            Fold::Sum(windows) => {
+                let holds = |window: &Window| window.start_ns < self.time_ns && self.time_ns <= window.end_ns;
+                windows.iter().position(holds).map(|bucket| bucket as i64)
+            }
+            Fold::Points(_) => Some(self.time_ns),
+            Fold::Last(_) => (last_ns == self.time_ns).then_some(self.time_ns),
+        }
+    }
+
     fn group(&self, selection: &Selection) -> LabelSet {
         let mut labels: Vec<Label> =
             if selection.group_by_series { self.label_set().iter().cloned().collect() } else { Vec::new() };
@@ -108,6 +120,18 @@ impl NaiveNode {
         Self { samples, vocabulary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
+    /// Gives its locations other numbers, as a node does that starts again or lets old partitions go.
+    pub(super) fn renumber(&self) {
+        let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
+        let mut anew = Dictionary::default();
+        let mut importer = Importer::new(dictionary);
+        for number in (0..dictionary.locations.len() as u32).rev() {
+            importer.location(&mut anew, number);
+        }
+        *dictionary = anew;
+        *generation += 1;
+    }
+
     /// Whether a stack passes, location by location; `None` if a location is none that is known.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
         let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
@@ -149,12 +173,7 @@ impl NaiveNode {
         let mut sums: BTreeMap<(usize, i64, u32), i128> = BTreeMap::new();
         let (mut samples, mut series, mut unpassed) = (0, BTreeSet::new(), BTreeSet::new());
         for sample in self.samples.iter().filter(inside).filter(|sample| sample.matches(&selection.matchers)) {
-            let bucket = match &selection.fold {
-                Fold::Sum(edges) => edges.iter().position(|&edge| sample.time_ns <= edge).unwrap() as i64 - 1,
-                Fold::Points(_) => sample.time_ns,
-                Fold::Last(_) if last[&sample.label_set()] == sample.time_ns => sample.time_ns,
-                Fold::Last(_) => continue,
-            };
+            let Some(bucket) = sample.bucket(&selection.fold, last[&sample.label_set()]) else { continue };
             let group = sample.group(selection);
             let group = groups.iter().position(|known| *known == group).unwrap_or_else(|| {
                 groups.push(group);

@@ -1,7 +1,10 @@
 //! Which stacks are meant is decided by the shards, from sets of locations that the router names; and names are kept.
 
-use proto::{Selection, StackDetail};
+use std::time::Instant;
 
+use proto::{BuildId, Selection, StackDetail};
+
+use super::naive_node::Frame;
 use super::*;
 
 fn server_of(is_fickle: bool) -> (Server, Arc<NaiveNode>) {
@@ -91,4 +94,91 @@ fn more_conditions_than_a_shard_takes_are_refused() {
     let answer = server.query(&format!("sum(rate(process_cpu{{{}}}[5m]))", conditions.join(",")));
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text());
     assert!(answer.text().contains("matchers on labels of stacks"), "{}", answer.text());
+}
+
+const BY_NAME: [&str; 3] = [
+    "sum(sum_over_time(process_cpu{stack_function=\"hot\"}[5m]))",
+    "sum by (leaf_function) (sum_over_time(process_cpu{leaf_function!=\"cold\"}[5m]))",
+    "sum(sum_over_time(process_cpu{stack_function!~\"h.*\"}[5m]))",
+];
+
+#[test]
+fn a_tenant_whose_names_are_too_large_to_be_kept_has_the_same_answers() {
+    let node = Arc::new(NaiveNode::new(samples()));
+    let (small, whole) = (Server::with(Arc::clone(&node), Some(1), None), Server::of(Arc::clone(&node)));
+    for _ in 0..2 {
+        for query in BY_NAME {
+            assert_eq!(small.query(query).text(), whole.query(query).text(), "{query}");
+        }
+        assert_eq!(folded(&small, "process_cpu").text(), folded(&whole, "process_cpu").text());
+    }
+    assert!(small.metric("varve_router_names_let_go_total{reason=\"too_large\"}") >= 6.0);
+    assert!(small.metric("varve_router_names_bytes") < 1000.0 && whole.metric("varve_router_names_bytes") > 1000.0);
+    assert_eq!(whole.metric("varve_router_names_let_go_total{reason=\"too_large\"}"), 0.0);
+    // Without conditions on stacks, its locations are not asked for.
+    asked(&node);
+    folded(&small, "process_cpu");
+    assert_eq!(asked(&node)[0].locations.known.count, 0);
+}
+
+#[test]
+fn queries_by_name_survive_a_node_that_numbers_locations_anew() {
+    let (server, node) = server_of(false);
+    let answers = || BY_NAME.map(|query| server.query(query).text());
+    let before = answers();
+    assert!(before.iter().all(|answer| answer.contains("value")), "{before:?}");
+    for renumbered in 1..3 {
+        node.renumber();
+        assert_eq!(answers(), before);
+        let let_go = server.metric("varve_router_names_let_go_total{reason=\"renumbered\"}");
+        assert_eq!(let_go, f64::from(renumbered), "once, and not for each query");
+    }
+}
+
+/// A program of this host, and its build ID.
+fn a_program() -> (String, String) {
+    let path = std::env::current_exe().unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    let id = symbol_store::elf::ElfImage::read(&file).unwrap().gnu_build_id.unwrap();
+    (path.display().to_string(), BuildId::Gnu(id).to_string())
+}
+
+// Found by review: for up to a second, answers by name lacked names and did not say so.
+#[test]
+fn an_answer_by_name_says_whose_symbol_table_is_still_being_made() {
+    let (path, build_id) = a_program();
+    let mut native = samples();
+    native[0].stack[0] = Frame::Native { build_id: Some(build_id), file: path.clone(), address: 0x1000 };
+    // It goes on until somebody opens this pipe.
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let wait = format!("exec cat {} >/dev/null", pipe.display());
+    let slow = Converter { program: "/bin/sh".into(), arguments: vec!["-c".to_owned(), wait] };
+    let server = Server::with(Arc::new(NaiveNode::new(native)), None, Some(slow));
+    let by_name = "sum(sum_over_time(process_cpu{stack_function=\"hot\"}[5m]))";
+    let values = [("match[]", "process_cpu{stack_function!=\"x\"}"), ("start", "0")];
+    let answers = || {
+        [
+            server.query(by_name).json()["warnings"].clone(),
+            server.query("sum by (leaf_function) (sum_over_time(process_cpu[5m]))").json()["warnings"].clone(),
+            server.get("/api/v1/label/leaf_function/values", &values).json()["warnings"].clone(),
+            flamegraph(&server, "process_cpu{stack_function=\"hot\"}").json()["warnings"].clone(),
+        ]
+    };
+    for warnings in answers() {
+        let text = warnings[0].as_str().unwrap_or_default();
+        assert!(text.contains(&path) && text.contains("symbol table is being made"), "{warnings}");
+    }
+    std::fs::File::options().write(true).open(&pipe).unwrap();
+    let ended = Instant::now();
+    let nothing_lacks = |warnings: &Value| warnings.as_array().is_none_or(Vec::is_empty);
+    while !answers().iter().all(nothing_lacks) {
+        assert!(ended.elapsed() < Duration::from_secs(60), "it goes on saying so");
+    }
+}
+
+fn flamegraph(server: &Server, query: &str) -> Answer {
+    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    server.get("/api/v1/flamegraph", &[("query", query), ("start", &start), ("end", &end)])
 }

@@ -25,7 +25,7 @@ type Why = [String; 4];
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
 /// A store without any symbol table.
-pub(super) fn symbols() -> (tempfile::TempDir, SymbolStore) {
+pub(crate) fn symbols() -> (tempfile::TempDir, SymbolStore) {
     let directory = tempfile::tempdir().unwrap();
     let symbols = SymbolStore::open(Config {
         directory: directory.path().join("symbols"),

@@ -1,5 +1,6 @@
 //! Range queries: values at every step.
 
+use proto::Fold;
 use serde_json::{Value, json};
 
 use super::*;
@@ -150,4 +151,21 @@ fn times_outside_of_what_64_bits_hold_are_refused() {
     };
     assert_eq!(at("9223372036").status, StatusCode::BAD_REQUEST);
     assert_eq!(at("9000000000").status, StatusCode::OK);
+}
+
+// Found by review: steps longer than the range read what lies between, and were told what is missing of it.
+#[test]
+fn between_windows_nothing_is_asked_for() {
+    for function in ["rate", "sum_over_time", "avg_over_time", "max_over_time"] {
+        let node = Arc::new(NaiveNode::new(samples()));
+        let server = Server::of(Arc::clone(&node));
+        let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+        let query = format!("sum({function}(process_cpu[20s]))");
+        let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "100")];
+        assert_eq!(server.get("/api/v1/query_range", &parameters).status, StatusCode::OK);
+        let selections = node.selections.lock().unwrap();
+        let Fold::Sum(windows) = &selections[0].fold else { panic!("{function}") };
+        let asked: i64 = windows.iter().map(|window| (window.end_ns - window.start_ns) / S).sum();
+        assert_eq!(asked, 4 * 20, "{function}");
+    }
 }

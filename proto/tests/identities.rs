@@ -1,0 +1,73 @@
+//! The hashes by which functions, locations, stacktraces and series are found again, also in data that was written long ago. They are
+//! part of the format (FORMAT.md): the values here were worked out from its words with the reference implementation of xxh3, and a
+//! change of any of them is another format.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use proto::dictionary::stack_hash;
+use proto::{
+    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, MappingIdentity, StackHash, TenantId,
+};
+
+const MAIN: u128 = 0x1c22_923f_e034_1e93_9a56_2179_3c93_1f61;
+const NAMELESS_FILE: u128 = 0x347e_b47e_e845_6c42_6ae9_b52b_3be0_c984;
+const ADDRESS: u128 = 0x4559_b4e1_52b0_c911_a800_2c9a_f9a3_1cdf;
+const FILE_OFFSET: u128 = 0xf15a_fc3d_ff5f_dd73_6ad6_704d_f8ca_1d6d;
+const WITHOUT_BUILD_ID: u128 = 0x3f03_10fd_59fe_710c_16aa_96c1_7ac8_dd05;
+const LINES: u128 = 0xbcfa_4363_c12d_b4ce_db23_1ae6_fa09_8d2e;
+const NO_LINES: u128 = 0x48de_43a9_4a84_59e6_b0a4_254e_a7fb_48a4;
+const STACK: u128 = 0xd319_4b05_0f38_25f6_4810_05c1_e041_df24;
+const SERIES: u128 = 0xaf63_ccfd_eb34_ab46_0195_9804_11c1_fb24;
+
+fn function(to: &mut Dictionary, [name, system_name, file]: [&str; 3], start_line: i64) -> u32 {
+    let [name, system_name, file] = [name, system_name, file].map(|text| to.strings.intern(text));
+    to.intern_function(Function { name, system_name, file, start_line })
+}
+
+/// Locations of every kind, in the order of [`LOCATIONS`].
+fn locations(to: &mut Dictionary) -> [u32; 5] {
+    // Identities do not depend on ids.
+    to.strings.intern("shifts all ids");
+    let main = function(to, ["main", "_Z4mainv", "/src/main.c"], 7);
+    let lambda = function(to, ["λ", "", ""], -1);
+    assert_eq!([to.functions.hash(main), to.functions.hash(lambda)], [MAIN, NAMELESS_FILE]);
+    let [app, native, kernel, python, empty] =
+        ["/usr/bin/app", "native", "kernel", "cpython", ""].map(|text| to.strings.intern(text));
+    let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
+    // What a file of a build ID is called is no part of the identity.
+    let by_build_id = to.intern_mapping(MappingIdentity::BuildId(build_id), python);
+    let by_file = to.intern_mapping(MappingIdentity::File(app), app);
+    let address = |mapping, address, frame_type| Location::Address { mapping, address, frame_type };
+    let line = |function, line, column| Line { function, line, column };
+    let lines = [line(lambda, 12, 3), line(main, 40, 0)].into_iter().collect();
+    [
+        address(by_build_id, Address::Virtual(0x1234), native),
+        address(by_build_id, Address::FileOffset(0x1234), native),
+        address(by_file, Address::Virtual(u64::MAX), kernel),
+        Location::Lines { mapping_file: app, frame_type: python, lines },
+        Location::Lines { mapping_file: empty, frame_type: empty, lines: Default::default() },
+    ]
+    .map(|location| to.intern_location(location))
+}
+
+const LOCATIONS: [u128; 5] = [ADDRESS, FILE_OFFSET, WITHOUT_BUILD_ID, LINES, NO_LINES];
+
+#[test]
+fn functions_and_locations_have_the_hashes_of_the_format() {
+    let mut dictionary = Dictionary::default();
+    let ids = locations(&mut dictionary);
+    assert_eq!(ids.map(|id| dictionary.location_hash(id)), LOCATIONS);
+}
+
+#[test]
+fn stacktraces_have_the_hashes_of_the_format() {
+    let leaf_first = [LINES, ADDRESS, FILE_OFFSET, WITHOUT_BUILD_ID, NO_LINES];
+    assert_eq!(stack_hash(&leaf_first), StackHash(STACK));
+    assert_eq!(stack_hash(&[]), StackHash(0));
+}
+
+#[test]
+fn series_have_the_fingerprints_of_the_format() {
+    let labels = LabelSet::new(vec![Label::new("service_name", "api"), Label::new("region", "eu")]);
+    assert_eq!(labels.fingerprint(&TenantId::default_tenant()).0, SERIES);
+}
