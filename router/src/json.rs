@@ -18,6 +18,7 @@ impl JsonText {
     }
 
     /// What is JSON already.
+    #[inline]
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
         self.0.extend_from_slice(json.as_bytes());
         self
@@ -31,12 +32,14 @@ impl JsonText {
     }
 
     /// A whole number.
+    #[inline]
     pub(crate) fn number(&mut self, number: impl itoa::Integer) -> &mut Self {
         self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self
     }
 
     /// A sum; nearly all have 64 bits, and those are written faster.
+    #[inline]
     pub(crate) fn sum(&mut self, sum: i128) -> &mut Self {
         match i64::try_from(sum) {
             Ok(short) => self.number(short),

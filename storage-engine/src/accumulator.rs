@@ -19,8 +19,10 @@ use crate::gather::{Found, PartView, SeriesView, View, Work};
 use crate::grouping::{Grouping, Groups};
 use crate::key::Section;
 use crate::matcher::ReadyMatcher;
+use crate::partition::Pair;
 use crate::read::PartReader;
 use crate::stack_filter::{LOOKED_AT_ONCE, Passing, StackFiltering};
+use crate::totals::{Total, Totals};
 use crate::tree::StackTree;
 
 /// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
@@ -36,22 +38,6 @@ struct PartSum {
     /// `Fold::Last`: of those that have a last point.
     series: u32,
     sum: i128,
-}
-
-/// A sum whose stack has a name.
-struct Total {
-    group: u32,
-    bucket: i64,
-    /// [`UNPASSED`]: only that there are samples.
-    node: u32,
-    series: u32,
-    sum: i128,
-}
-
-impl Total {
-    fn place(&self) -> (u32, i64, u32, u32) {
-        (self.group, self.bucket, self.node, self.series)
-    }
 }
 
 /// The last point of a series so far.
@@ -72,7 +58,7 @@ pub(crate) struct Accumulator<'a> {
     /// Buckets that have samples, where not all stacks pass.
     seen: Dense,
     tree: StackTree,
-    totals: Vec<Total>,
+    totals: Totals,
     added: Added,
     /// Series that had any of the samples.
     series: HashSet<Arc<LabelSet>, FixedState>,
@@ -101,7 +87,7 @@ impl Work for Accumulator<'_> {
         };
         let named = self.name(view, part, &sums)?;
         if self.totals.len() > limits::QUERY_CELLS_MAX {
-            self.join();
+            self.totals.join();
             check_size(self.totals.len(), &self.groups)?;
         }
         Ok(named)
@@ -123,7 +109,7 @@ impl<'a> Accumulator<'a> {
             dense: Dense::default(),
             seen: Dense::default(),
             tree: StackTree::new(selection.stacks, selection.locations.known),
-            totals: Vec::new(),
+            totals: Totals::new(selection),
             added: Added::default(),
             series: HashSet::default(),
             last: IndexMap::default(),
@@ -192,6 +178,7 @@ impl<'a> Accumulator<'a> {
         }
         let group = of_group.first().map_or(0, |first| first.0);
         let mut unpassed = false;
+        sums.reserve(self.dense.used_max());
         self.dense.drain(|slot, sum| match slots {
             Slots::Buckets(_) => sums.push(PartSum { group, bucket: slot.into(), pair: 0, series: 0, sum }),
             Slots::Pairs(_) if passing.is_none_or(|passing| passing.has(slot) == Some(true)) => {
@@ -287,58 +274,53 @@ impl<'a> Accumulator<'a> {
     fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Option<()>, SelectError> {
         let total =
             |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
-        self.totals.reserve(sums.len());
-        let (passed, unpassed): (Vec<&PartSum>, Vec<&PartSum>) = sums.iter().partition(|sum| sum.pair != UNPASSED);
-        self.totals.extend(unpassed.into_iter().map(|sum| total(sum, UNPASSED)));
+        let is_passed = |sum: &PartSum| sum.pair != UNPASSED;
         let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
-            self.totals.extend(passed.into_iter().map(|sum| total(sum, 0)));
+            sums.iter().for_each(|sum| self.totals.add(total(sum, if is_passed(sum) { 0 } else { UNPASSED })));
             return Ok(Some(()));
         };
-        let mut nodes = Vec::new();
-        for sums in passed.chunks(NAMED_AT_ONCE) {
+        let (mut pairs, mut nodes) = (Vec::new(), Vec::new());
+        for sums in sums.chunks(NAMED_AT_ONCE) {
             // The locks are let go in between: `apply` waits for them.
             let vocabulary = vocabulary.read();
             let partition = part.partition.read();
             if partition.generation != vocabulary.generation() {
                 return Ok(None);
             }
-            let pairs = sums.iter().map(|sum| partition.pairs.get_index(sum.pair as usize).copied());
-            let pairs = pairs.collect::<Option<Vec<_>>>().ok_or_else(|| {
-                let key = part.key.section(Section::Windows);
-                Corruption { key, check: CorruptionCheck::Content }
-            })?;
+            pairs.clear();
+            for sum in sums {
+                // What did not pass needs no name.
+                let pair = if is_passed(sum) {
+                    partition.pairs.get_index(sum.pair as usize).copied()
+                } else {
+                    Some(Pair::default())
+                };
+                let corrupt =
+                    || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
+                pairs.push(pair.ok_or_else(corrupt)?);
+            }
             drop(partition);
             let mut naming = self.tree.resume(&vocabulary);
             nodes.clear();
             naming.name(&pairs, &mut nodes)?;
             naming.stop();
-            self.totals.extend(sums.iter().zip(&nodes).map(|(sum, &node)| total(sum, node)));
+            for (sum, &node) in sums.iter().zip(&nodes) {
+                self.totals.add(total(sum, if is_passed(sum) { node } else { UNPASSED }));
+            }
         }
         Ok(Some(()))
-    }
-
-    /// Adds up what has the same place.
-    fn join(&mut self) {
-        self.totals.sort_unstable_by_key(Total::place);
-        self.totals.dedup_by(|later, first| {
-            let same = later.place() == first.place();
-            if same {
-                first.sum += later.sum;
-            }
-            same
-        });
     }
 
     /// The answer: of a store in the same form, always the same.
     pub(crate) fn finish(mut self, found: Found) -> Answer {
         let (mut samples, mut series) = (self.added.samples, self.series.len() as u64);
-        if let Fold::Last(_) = self.selection.fold {
+        if let (Fold::Last(_), Totals::List(totals)) = (&self.selection.fold, &mut self.totals) {
             let last = &self.last;
-            self.totals.retain(|total| {
+            totals.retain(|total| {
                 last.get_index(total.series as usize).is_some_and(|(_, point)| point.time_ns == total.bucket)
             });
             // Of one time, what different series have adds up.
-            self.totals.iter_mut().for_each(|total| total.series = 0);
+            totals.iter_mut().for_each(|total| total.series = 0);
             samples = last.values().map(|point| point.samples).sum();
             series = last.values().filter(|point| point.samples > 0).count() as u64;
         }
@@ -346,18 +328,18 @@ impl<'a> Accumulator<'a> {
             let nodes = vec![Node { parent: 0, location: 0 }];
             return Answer { nodes, lacks_locations: true, ..Answer::default() };
         }
-        self.join();
+        let totals = self.totals.into_joined();
         let mut times: BTreeMap<i64, u32> = BTreeMap::new();
         let by_time = !matches!(self.selection.fold, Fold::Sum(_));
         if by_time {
-            times.extend(self.totals.iter().map(|total| (total.bucket, 0)));
+            times.extend(totals.iter().map(|total| (total.bucket, 0)));
             times.values_mut().zip(0..).for_each(|(bucket, i)| *bucket = i);
         }
         let cell = |&Total { group, bucket, node, sum, .. }: &Total| {
             let known = if by_time { times.get(&bucket).copied() } else { u32::try_from(bucket).ok() };
             Cell { group, bucket: known.unwrap_or(u32::MAX), node, sum }
         };
-        let mut cells: Vec<Cell> = self.totals.iter().map(cell).collect();
+        let mut cells: Vec<Cell> = totals.iter().map(cell).collect();
         let groups = with_cells(self.groups, &mut cells);
         let unpassed = without_unpassed(&mut cells);
         let (nodes, dictionary) = self.tree.into_parts();

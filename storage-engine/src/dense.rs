@@ -87,10 +87,12 @@ impl Dense {
 
     /// Adds `values[i]` to `slots[i]`. `None` if there is no such slot.
     pub(crate) fn add_each(&mut self, slots: &[u32], values: &[i64]) -> Option<()> {
-        let (least, total) = values
-            .iter()
-            .fold((i64::MAX, 0_i128), |(least, total), &value| (least.min(value), total + i128::from(value)));
-        if least < 1 || !self.reserve(total, values.len()) {
+        // One number that has every bit of any value is at least the largest; of a negative one it is negative.
+        let (bits, least, total) = values.iter().fold((0, i64::MAX, 0_i64), |(bits, least, total), &value| {
+            (bits | value, least.min(value), total.wrapping_add(value))
+        });
+        let is_small = (0..1 << LARGE_BITS).contains(&bits) && values.len() < 1 << (63 - LARGE_BITS);
+        if !is_small || least < 1 || !self.reserve(total.into(), values.len()) {
             return slots.iter().zip(values).try_for_each(|(&slot, &value)| self.add(slot, value.into()));
         }
         let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
@@ -138,6 +140,11 @@ impl Dense {
             *groups.get_mut(slot as usize / GROUP)? = 1;
         }
         Some(())
+    }
+
+    /// No more slots have anything added to.
+    pub(crate) fn used_max(&self) -> usize {
+        self.groups.iter().filter(|noted| **noted != 0).count() * GROUP
     }
 
     /// Gives every slot that anything was added to, ascending, and empties it.
@@ -210,8 +217,9 @@ mod tests {
         assert!(dense.reserve(5, 1));
         assert_eq!((dense.add_same(&[199], 5), dense.add(199, -5)), (Some(()), Some(())));
         let mut got = Vec::new();
+        assert_eq!(dense.used_max(), 4 * GROUP);
         dense.drain(|slot, sum| got.push((slot, sum)));
-        assert_eq!(got, [(3, 0), (70, 7), (130, 0), (199, 0)]);
+        assert_eq!((got.as_slice(), dense.used_max()), ([(3, 0), (70, 7), (130, 0), (199, 0)].as_slice(), 0));
         // A slot that was moved to 128 bits.
         assert!(dense.reserve(i64::MAX.into(), 1 << 23));
         assert_eq!(dense.add_same(&[9], i64::MAX as u64), Some(()));

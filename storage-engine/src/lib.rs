@@ -8,7 +8,7 @@
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
 //! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
-//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `accumulator`, `series`, `lacking` (from windows to answers) →
+//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `accumulator`, `totals`, `series`, `lacking` (from windows to answers) →
 //! `space`, `settle`, `statistics`, `verify` (`signature`), `snapshot`.
 
 use std::path::PathBuf;
@@ -59,6 +59,7 @@ mod state;
 mod statistics;
 mod stored_partition;
 mod strip;
+mod totals;
 mod tree;
 mod verify;
 mod verify_partition;

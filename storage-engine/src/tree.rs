@@ -84,6 +84,7 @@ impl StackTree {
         }
     }
 
+    #[inline]
     fn add(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
         let nodes_max = limits::QUERY_NODES_MAX;
         if self.nodes.len() >= nodes_max {
@@ -134,8 +135,9 @@ impl Naming<'_> {
         Ok(())
     }
 
-    fn location(&mut self, node: u32) -> u32 {
-        let location = self.from.node(node).location;
+    /// The number in the answer of a location of the vocabulary.
+    #[inline]
+    fn location(&mut self, location: u32) -> u32 {
         if location < self.known {
             return location;
         }
@@ -150,45 +152,41 @@ impl Naming<'_> {
         if leaf == vocabulary::ROOT {
             return Ok(ROOT);
         }
-        let location = self.location(leaf);
+        let location = self.location(self.from.node(leaf).location);
         self.tree.child(ROOT, location)
     }
 
     /// Adds the user parts that are not here yet. In the vocabulary callers stand before callees: one way down its numbers
-    /// finds all that is needed, one way up adds it, and neither jumps about in memory as going up each stack would.
+    /// finds all that is needed, and then that is added the other way around; neither jumps about in memory as going up each stack
+    /// would.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
         let (mut low, mut high) = (usize::MAX, 0);
         for pair in pairs.iter().filter(|pair| pair.user != vocabulary::ROOT) {
             low = low.min(self.mark(pair.user));
             high = high.max(pair.user as usize / 64);
         }
-        let mut word = high;
+        let (mut word, mut needed) = (high, Vec::new());
         while word >= low {
             // Callers may be of the same word, below.
-            let mut done = 0;
-            while let Some(bit) = (self.tree.marked[word] & !done).checked_ilog2() {
-                done |= 1 << bit;
-                let parent = self.from.node(number(word, bit)).parent;
-                if parent != vocabulary::ROOT {
-                    low = low.min(self.mark(parent));
+            while let Some(bit) = self.tree.marked[word].checked_ilog2() {
+                self.tree.marked[word] &= !(1 << bit);
+                let number = number(word, bit);
+                let node = self.from.node(number);
+                needed.push((number, node));
+                if node.parent != vocabulary::ROOT {
+                    low = low.min(self.mark(node.parent));
                 }
             }
             let Some(next) = word.checked_sub(1) else { break };
             word = next;
         }
-        for word in low..=high {
-            let mut bits = std::mem::take(&mut self.tree.marked[word]);
-            while bits != 0 {
-                let node = number(word, bits.trailing_zeros());
-                bits &= bits - 1;
-                let parent = self.tree.users[self.from.node(node).parent as usize];
-                let location = self.location(node);
-                self.tree.users[node as usize] = if self.tree.has_all_children {
-                    self.tree.child(parent, location)?
-                } else {
-                    self.tree.add(parent, location)?
-                };
-            }
+        for (number, node) in needed.into_iter().rev() {
+            let (parent, location) = (self.tree.users[node.parent as usize], self.location(node.location));
+            self.tree.users[number as usize] = if self.tree.has_all_children {
+                self.tree.child(parent, location)?
+            } else {
+                self.tree.add(parent, location)?
+            };
         }
         Ok(())
     }
@@ -211,7 +209,7 @@ impl Naming<'_> {
         }
         let mut parent = below;
         while let Some(node) = self.path.pop() {
-            let location = self.location(node);
+            let location = self.location(self.from.node(node).location);
             parent = self.tree.child(parent, location)?;
         }
         Ok(parent)

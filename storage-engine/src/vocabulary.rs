@@ -78,6 +78,7 @@ impl Vocabulary {
         self.generation
     }
 
+    #[inline]
     pub(crate) fn node(&self, node: u32) -> Node {
         self.nodes[node as usize]
     }

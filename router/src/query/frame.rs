@@ -155,12 +155,17 @@ pub(crate) struct Frames<'a> {
 }
 
 impl Frames<'_> {
+    /// Why one of them has no name, if that was told.
+    #[inline]
+    pub(crate) fn unnamed(&self, frame: u32) -> Option<u32> {
+        self.facts.unnamed.get(frame as usize).and_then(|why| why.checked_sub(1))
+    }
+
     /// One of them.
     pub(crate) fn get(&self, frame: u32) -> Option<Frame> {
         let key = self.table.key(frame)?;
-        let (at, facts) = (frame as usize, self.facts);
-        let start_line = facts.start_lines.get(at).copied().unwrap_or(0);
-        Some(Frame { key, start_line, unnamed: facts.unnamed.get(at).and_then(|why| why.checked_sub(1)) })
+        let start_line = self.facts.start_lines.get(frame as usize).copied().unwrap_or(0);
+        Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
     }
 
     /// Whose names are lacking, and why, where the next answer may have them.
@@ -178,6 +183,7 @@ impl Frames<'_> {
 
 impl FrameTable {
     /// The text of one of its ids.
+    #[inline]
     pub(crate) fn text(&self, id: u32) -> &str {
         self.strings.get(id)
     }
@@ -208,6 +214,7 @@ impl FrameTable {
     }
 
     /// The order of two frames by their texts.
+    #[inline]
     pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
         let (Some(a), Some(b)) = (self.frames.get(a as usize), self.frames.get(b as usize)) else {
             return a.cmp(&b);

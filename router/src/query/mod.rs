@@ -3,7 +3,7 @@
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
 //! `frame`, `naming`, `namer`, `names`, `shelf` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
-//! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` → `prune` → `flamegraph` and its formats.
+//! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` (`weights`) → `prune` → `flamegraph` and its formats.
 
 pub(crate) mod aggregate;
 mod asking;
@@ -40,6 +40,7 @@ mod stack_tree;
 mod stack_values;
 mod symbolization;
 mod vector_matching;
+mod weights;
 pub(crate) mod window;
 
 pub(crate) use error::{ErrorKind, QueryError};

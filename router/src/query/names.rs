@@ -329,19 +329,22 @@ fn number_anew(nodes: &mut [Node], known: u32, own: usize) -> Vec<u32> {
             *word |= 1 << (node.location % 64);
         }
     }
-    let (mut used, mut before) = (Vec::new(), Vec::with_capacity(seen.len()));
+    // Only those of what was seen are touched, and so are few pages of it.
+    let (mut used, mut numbers) = (Vec::new(), vec![0; known as usize + own]);
     for (i, &word) in (0..).zip(&seen) {
-        before.push(u32::try_from(used.len()).unwrap_or(u32::MAX));
         let mut bits = word;
         while bits != 0 {
-            used.push(i * 64 + bits.trailing_zeros());
+            let location = i * 64 + bits.trailing_zeros();
+            if let Some(number) = numbers.get_mut(location as usize) {
+                *number = u32::try_from(used.len()).unwrap_or(u32::MAX);
+                used.push(location);
+            }
             bits &= bits - 1;
         }
     }
     for node in nodes.iter_mut().skip(1) {
-        let (word, bit) = (node.location as usize / 64, node.location % 64);
-        let (Some(&before), Some(&seen)) = (before.get(word), seen.get(word)) else { continue };
-        node.location = before + (seen & !(u64::MAX << bit)).count_ones();
+        // What no dictionary has is no location, under any number.
+        node.location = numbers.get(node.location as usize).copied().unwrap_or(u32::MAX);
     }
     used
 }

@@ -51,16 +51,17 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
         let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total };
         return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
     }
-    let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
-    let mut pruning = Pruning { tree, order, nodes_max, stayed, children };
-    pruning.stay(ROOT);
-    let all_stay = tree.weighing() < nodes_max;
-    if all_stay {
+    if tree.weighing() < nodes_max {
+        let mut pruning = Pruning::of(tree, nodes_max, None, &order);
         pruning.keep_all();
-    } else {
-        pruning.keep_heaviest(nodes_max);
+        return pruning.written(0);
     }
-    let left_out_nodes = if all_stay { 0 } else { tree.weighing() + 1 - pruning.stayed.len() };
+    let mut pruning = Pruning::of(tree, nodes_max, tree.weight_reached_by(nodes_max), &order);
+    if !pruning.keep_heaviest() {
+        pruning = Pruning::of(tree, nodes_max, None, &order);
+        pruning.keep_heaviest();
+    }
+    let left_out_nodes = tree.weighing() + 1 - pruning.stayed.len();
     pruning.written(left_out_nodes)
 }
 
@@ -82,8 +83,10 @@ struct Stayed {
     end: u32,
     /// Up to where they are in order.
     sorted: u32,
-    /// How many of them did not stay, so far.
+    /// How many of all its children did not stay, so far.
     left: u32,
+    /// What those weigh together that are too light for a place: two at least, or none.
+    light: i128,
 }
 
 /// The heaviest child of a node that was not looked at yet. Of equal weights, the one whose parent stayed first is first.
@@ -97,21 +100,44 @@ struct Candidate {
 
 struct Pruning<'a, F> {
     tree: &'a StackTree,
-    order: F,
+    order: &'a F,
     nodes_max: usize,
+    /// As many nodes as may stay are as heavy, and none is heavier than what it stands below: lighter ones stay only where they are
+    /// alone beside what stays.
+    least: Option<i128>,
     stayed: Vec<Stayed>,
-    /// Of all that stayed, one node's behind another's, the heaviest first.
+    /// Of all that stayed and may have a place, one node's behind another's, the heaviest first.
     children: Vec<Child>,
 }
 
-impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
+impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
+    /// The root stays.
+    fn of(tree: &'a StackTree, nodes_max: usize, least: Option<i128>, order: &'a F) -> Self {
+        let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
+        let mut pruning = Self { tree, order, nodes_max, least, stayed, children };
+        pruning.stay(ROOT);
+        pruning
+    }
+
     /// A node stays; the place that it gets.
     fn stay(&mut self, node: u32) -> u32 {
         let (tree, place, first) = (self.tree, dense(self.stayed.len()), self.children.len());
         let child = |node| Child { total: tree.total(node), node, place: None };
-        self.children.extend(tree.children(node).map(child));
+        let (mut light, mut light_count, mut last_light) = (0, 0, None);
+        for child in tree.children(node).map(child) {
+            if self.least.is_none_or(|least| child.total >= least) {
+                self.children.push(child);
+            } else {
+                (light, light_count, last_light) = (light + child.total, light_count + 1, Some(child));
+            }
+        }
+        // No `(other)` is smaller than what it stands for.
+        if let Some(alone) = last_light.filter(|_| light_count == 1) {
+            self.children.push(alone);
+            (light, light_count) = (0, 0);
+        }
         let (first, end) = (dense(first), dense(self.children.len()));
-        self.stayed.push(Stayed { node, first, end, sorted: first, left: end - first });
+        self.stayed.push(Stayed { node, first, end, sorted: first, left: end - first + light_count, light });
         self.sort(place, self.nodes_max);
         place
     }
@@ -119,7 +145,7 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
     /// Puts so many more children of what stayed at a place in order, the heaviest first. A node may have very many of the same
     /// weight, most of which nobody will see.
     fn sort(&mut self, place: u32, count: usize) {
-        let (tree, order, stayed) = (self.tree, &self.order, &mut self.stayed[place as usize]);
+        let (tree, order, stayed) = (self.tree, self.order, &mut self.stayed[place as usize]);
         let order =
             |a: &Child, b: &Child| b.total.cmp(&a.total).then_with(|| order(tree.key(a.node), tree.key(b.node)));
         let mut children = &mut self.children[stayed.sorted as usize..stayed.end as usize];
@@ -146,14 +172,19 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
     }
 
     /// From the root on always the heaviest whose parent stays, as long as there is place for it and for the `(other)` nodes
-    /// that stand for the rest.
-    fn keep_heaviest(&mut self, nodes_max: usize) {
+    /// that stand for the rest. `false`, which is rare: the last place is
+    /// for something that was held to be too light.
+    fn keep_heaviest(&mut self) -> bool {
+        let nodes_max = self.nodes_max;
         let mut candidates = BinaryHeap::new();
         candidates.extend(self.first_child(0));
         let mut count = 1 + candidates.len();
         while count < nodes_max {
             let Some(mut heaviest) = candidates.peek_mut() else { break };
-            let Candidate { parent: Reverse(parent), child, .. } = *heaviest;
+            let Candidate { total, parent: Reverse(parent), child } = *heaviest;
+            if self.least.is_some_and(|least| total < least) {
+                return false;
+            }
             // The last of its siblings makes the `(other)` beside it needless.
             let frees = usize::from(self.stayed[parent as usize].left == 1);
             let needs = 1 + usize::from(self.has_children(child));
@@ -180,12 +211,16 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
                 candidates.push(beside);
             }
         }
+        if count < nodes_max && self.least.is_some() {
+            return false;
+        }
         // There is only place for what takes none: a last sibling without children, in place of the `(other)`.
         for Candidate { parent: Reverse(parent), child, .. } in candidates {
             if self.stayed[parent as usize].left == 1 && !self.has_children(child) {
                 self.child_stays(parent, child);
             }
         }
+        true
     }
 
     fn has_children(&self, child: u32) -> bool {
@@ -217,13 +252,14 @@ impl<F: Fn(u32, u32) -> Ordering> Pruning<'_, F> {
                     continue;
                 }
             };
-            let Stayed { node, first, end, left, .. } = self.stayed[place as usize];
+            let Stayed { node, first, end, left, light, .. } = self.stayed[place as usize];
             let kind = if node == ROOT { NodeKind::Root } else { NodeKind::Key(self.tree.key(node)) };
             let children = &self.children[first as usize..end as usize];
             let total = self.tree.total(node);
-            let own = total - children.iter().map(|child| child.total).sum::<i128>();
+            let own = total - light - children.iter().map(|child| child.total).sum::<i128>();
             out.nodes.push(PrunedNode { parent, kind, own, total });
-            let other: i128 = children.iter().filter(|child| child.place.is_none()).map(|child| child.total).sum();
+            let left_out = children.iter().filter(|child| child.place.is_none());
+            let other = light + left_out.map(|child| child.total).sum::<i128>();
             let mut other = (left > 0).then_some(other);
             // The lightest first. What is as heavy as the `(other)` stands before it.
             for child in children.iter().rev() {
@@ -259,6 +295,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_too_light_is_left_out_just_as_if_it_had_been_put_in_order(tree in any_tree(), nodes_max in 2_usize..120) {
+            prop_assume!(tree.weighing() >= nodes_max);
+            let order = |a: u32, b: u32| a.cmp(&b);
+            let mut pruning = Pruning::of(&tree, nodes_max, None, &order);
+            prop_assert!(pruning.keep_heaviest());
+            let left_out_nodes = tree.weighing() + 1 - pruning.stayed.len();
+            prop_assert_eq!(prune(&tree, nodes_max, order), pruning.written(left_out_nodes));
+        }
+
         #[test]
         fn pruning_keeps_the_weight_at_every_node(tree in any_tree(), nodes_max in 1_usize..250) {
             let pruned = prune(&tree, nodes_max, |a, b| a.cmp(&b));

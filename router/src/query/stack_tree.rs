@@ -11,6 +11,7 @@ use proto::Answer;
 use crate::query::error::QueryError;
 use crate::query::limits::TREE_NODES_MAX;
 use crate::query::run::Cancelled;
+use crate::query::weights::Weights;
 
 /// The root; it has no key, and no node has it for a child or sibling.
 pub(crate) const ROOT: u32 = 0;
@@ -46,6 +47,8 @@ pub(crate) struct StackTree {
     /// Of the stacks that pass a node or end there.
     totals: Vec<i128>,
     weighing: usize,
+    /// `None`: some stacks weigh less than nothing, so nodes may be heavier than what they stand below.
+    weights: Option<Weights>,
     /// Empty.
     places: Vec<u32>,
 }
@@ -94,6 +97,7 @@ impl LocationKeys {
         self.starts.push(u32::try_from(self.keys.len()).unwrap_or(u32::MAX));
     }
 
+    #[inline]
     fn of(&self, location: u32) -> &[u32] {
         let i = location as usize;
         match self.starts.get(i..i.saturating_add(2)) {
@@ -191,13 +195,16 @@ impl StackTreeBuilder {
     pub(crate) fn finish(self) -> StackTree {
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);
-        let mut weighing = 0;
+        let is_any_negative = totals.iter().any(|&own| own < 0);
+        let (mut weighing, mut weights) = (0, Weights::default());
         for (i, node) in self.nodes.iter().enumerate().skip(1).rev() {
             let total = totals[i];
             totals[node.parent as usize] += total;
             weighing += usize::from(total != 0);
+            weights.add(total);
         }
-        StackTree { nodes: self.nodes, totals, weighing, places: self.places }
+        let weights = (!is_any_negative).then_some(weights);
+        StackTree { nodes: self.nodes, totals, weighing, weights, places: self.places }
     }
 }
 
@@ -212,17 +219,26 @@ impl StackTree {
         self.weighing
     }
 
+    /// A weight that at least so many nodes reach, the root not counted; `None` where nodes may be heavier than what they stand
+    /// below, so that light ones matter, too.
+    pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
+        self.weights.as_ref().map(|weights| weights.reached_by(nodes))
+    }
+
     /// The key of a node; the root's means nothing.
+    #[inline]
     pub(crate) fn key(&self, node: u32) -> u32 {
         self.nodes[node as usize].key
     }
 
     /// What the stacks weigh that pass or end at a node.
+    #[inline]
     pub(crate) fn total(&self, node: u32) -> i128 {
         self.totals[node as usize]
     }
 
     /// The children of a node that weigh anything, in no particular order.
+    #[inline]
     pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let first = self.nodes[node as usize].first_child;
         let next = |&child: &u32| Some(self.nodes[child as usize].next_sibling).filter(|&next| next != NONE);

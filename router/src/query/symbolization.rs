@@ -82,7 +82,7 @@ impl Symbolization {
                 way_of.push(NO_WAY);
                 continue;
             }
-            let unnamed = frames.get(node.key).and_then(|frame| frame.unnamed);
+            let unnamed = frames.unnamed(node.key);
             let is_new = usize::from(!std::mem::replace(&mut seen[node.key as usize], true));
             out.frames += is_new;
             let Some(why) = unnamed else {

@@ -1,0 +1,90 @@
+//! How many nodes of a tree weigh about how much, so that what is too light to stay can be told without putting all in order.
+
+/// Weights of as many bits are told apart by as many of the bits behind the first.
+const FINE_BITS: u32 = 4;
+
+const CLASSES: usize = 128 << FINE_BITS;
+
+/// How many nodes there are of each class of weights.
+#[derive(Debug)]
+pub(crate) struct Weights(Box<[u32; CLASSES]>);
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self(Box::new([0; CLASSES]))
+    }
+}
+
+impl Weights {
+    /// Adds a node; one that weighs nothing is none.
+    #[inline]
+    pub(crate) fn add(&mut self, weight: i128) {
+        if weight > 0
+            && let Some(count) = self.0.get_mut(class_of(weight))
+        {
+            *count += 1;
+        }
+    }
+
+    /// A weight that so many nodes reach, close below the largest such; 0 if there are not as many.
+    pub(crate) fn reached_by(&self, nodes: usize) -> i128 {
+        let mut count = 0;
+        let reaches = |&(_, of_class): &(usize, &u32)| {
+            count += *of_class as usize;
+            count >= nodes
+        };
+        self.0.iter().enumerate().rev().find(reaches).map_or(0, |(class, _)| least_of(class))
+    }
+}
+
+/// The bits of the first one and of the [`FINE_BITS`] behind it, which grow with the weight.
+#[inline]
+fn class_of(weight: i128) -> usize {
+    // Nearly all have 64 bits, which takes a fraction of the time.
+    let (shift, first) = if let Ok(short) = u64::try_from(weight) {
+        let shift = (short | 1).ilog2().saturating_sub(FINE_BITS);
+        (shift, (short >> shift) as usize)
+    } else {
+        let shift = (weight | 1).ilog2().saturating_sub(FINE_BITS);
+        (shift, (weight >> shift) as usize)
+    };
+    ((shift as usize) << FINE_BITS) + first
+}
+
+/// The least weight of a class.
+fn least_of(class: usize) -> i128 {
+    let shift = (class >> FINE_BITS).saturating_sub(1);
+    ((class - (shift << FINE_BITS)) as i128) << shift
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn weight() -> impl Strategy<Value = i128> {
+        (0..127_u32, any::<i128>()).prop_map(|(shift, bits)| (bits & i128::MAX) >> shift)
+    }
+
+    proptest! {
+        #[test]
+        fn classes_ascend_and_begin_with_their_least_weight(weight in weight(), other in weight()) {
+            let class = class_of(weight);
+            prop_assert!(class < CLASSES && least_of(class) <= weight);
+            prop_assert_eq!(class_of(least_of(class)), class);
+            prop_assert!(weight - least_of(class) <= weight >> FINE_BITS, "as close as promised");
+            prop_assert!((weight <= other) == (class <= class_of(other)) || class == class_of(other));
+        }
+
+        #[test]
+        fn as_many_as_asked_for_reach_a_weight(all in prop::collection::vec(weight(), 1..200), nodes in 1..250_usize) {
+            let mut weights = Weights::default();
+            all.iter().for_each(|&weight| weights.add(weight));
+            let least = weights.reached_by(nodes);
+            let weighing = all.iter().filter(|weight| **weight > 0).count();
+            let reach = all.iter().filter(|weight| **weight > 0 && **weight >= least).count();
+            prop_assert!(reach >= nodes.min(weighing));
+        }
+    }
+}
