@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use anyhow::ensure;
 use clap::Args;
+use proto::answer::WindowsRead;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
-use proto::selection::{Operation, WindowsRead};
+use proto::selection::Operation;
 use proto::{Answer, Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
 use serde_json::{Value, json};
 

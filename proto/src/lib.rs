@@ -7,6 +7,7 @@
 //! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
 //! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`bytes_codec`].
 
+pub mod answer;
 pub mod attribute;
 pub mod batch;
 pub mod build_id;
@@ -38,6 +39,7 @@ pub mod tier;
 pub mod tokens;
 pub mod wire;
 
+pub use answer::Answer;
 pub use batch::{Batch, BatchId, LeftOut, Profile, Push, Samples, SeriesSamples};
 pub use build_id::BuildId;
 pub use dictionary::{Dictionary, StackPair};
@@ -47,7 +49,7 @@ pub use label::{Fingerprint, Label, LabelSet};
 pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash};
 pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
 pub use profile_type::{ProfileType, ValueType};
-pub use selection::{Answer, Fold, Matcher, Selection, StackDetail, Window};
+pub use selection::{Fold, Matcher, Selection, StackDetail, Window};
 pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, Shards};
 pub use tenant::TenantId;
 pub use tier::Tier;

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use tonic::Status;
 
+use crate::answer::{Answer, LeftOutLabel, Missing};
 use crate::batch::Batch;
 use crate::entry::Deletion;
 use crate::label::LabelSet;
 use crate::location_sets::{KnownLocations, LocationPage};
-use crate::selection::{Answer, LeftOutLabel, Matcher, Missing, Selection, SelectionError, Window};
+use crate::selection::{Matcher, Selection, SelectionError, Window};
 use crate::tenant::TenantId;
 use crate::wire;
 pub use crate::wire::AdministrationTask;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashSet;
 use indexmap::IndexMap;
-use proto::selection::{Cell, Node, Unpassed};
+use proto::answer::{Cell, Node, Unpassed};
 use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
 use crate::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};

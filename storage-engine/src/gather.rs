@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::selection::{Missing, WindowsRead};
+use proto::answer::{Missing, WindowsRead};
 use proto::{LabelSet, Samples, TenantId, Tier, Window};
 
 use crate::database::Snapshot;

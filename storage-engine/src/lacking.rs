@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use proto::selection::Missing;
+use proto::answer::Missing;
 use proto::{LabelSet, Samples, Window};
 
 use crate::engine::Engine;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use proto::selection::{Missing, WindowsRead};
+use proto::answer::{Missing, WindowsRead};
 use proto::{Tier, Window};
 
 use crate::key::{PartitionKey, StaleKey};

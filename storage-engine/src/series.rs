@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use proto::selection::LeftOutLabel;
+use proto::answer::LeftOutLabel;
 use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Window};
 
 use crate::engine::Engine;

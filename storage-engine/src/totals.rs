@@ -42,7 +42,7 @@ impl Totals {
         let has_one_group = selection.group_by.is_empty() && !selection.group_by_series;
         match (&selection.fold, selection.stacks) {
             (_, StackDetail::None) => Self::List(Vec::new()),
-            (Fold::Sum(edges), _) if edges.len() == 2 && has_one_group => Self::ByNode(NodeSums::default()),
+            (Fold::Sum(windows), _) if windows.len() == 1 && has_one_group => Self::ByNode(NodeSums::default()),
             _ => Self::List(Vec::new()),
         }
     }
@@ -115,12 +115,12 @@ impl NodeSums {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use proto::{LocationSets, TenantId};
+    use proto::{LocationSets, TenantId, Window};
 
     use super::*;
 
     fn selection(stacks: StackDetail, edges: Vec<i64>, group_by: &[&str], group_by_series: bool) -> Selection {
-        let (tenant, matchers, fold) = (TenantId::default_tenant(), Vec::new(), Fold::Sum(edges));
+        let (tenant, matchers, fold) = (TenantId::default_tenant(), Vec::new(), Fold::Sum(Window::between(&edges)));
         let group_by = group_by.iter().map(ToString::to_string).collect();
         Selection { tenant, matchers, fold, group_by, group_by_series, stacks, locations: LocationSets::default() }
     }

@@ -6,7 +6,7 @@
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use proto::selection::Node;
+use proto::answer::Node;
 use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
 
 use crate::error::SelectError;

@@ -2,8 +2,9 @@
 //!
 //! The same question gives the same bytes, in every format.
 
+use proto::answer::WindowsRead;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::{Operation, WindowsRead};
+use proto::selection::Operation;
 use proto::{Fold, LocationSets, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
 
 use crate::query::asking::Selected;

@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
+use proto::answer::Cell;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Cell;
 use proto::{Answer, Fold, ProfileType};
 
 use crate::query::error::QueryError;

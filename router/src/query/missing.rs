@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use proto::selection::{LeftOutLabel, Missing};
+use proto::answer::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
 /// Times, and files whose names are lacking, that are told; of more, how many there are.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use proto::selection::Node;
+use proto::answer::Node;
 use proto::{Answer, Dictionary, KnownLocations, Location, LocationPage, LocationSets, StackFilter};
 
 use crate::query::frame::{FrameFacts, FrameTable, Frames, NamedLocations};

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeSet;
 
+use proto::answer::Missing;
 use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::{Missing, Operation};
+use proto::selection::Operation;
 use proto::{Matcher, ProfileType, SeriesAnswer, TenantId, Window};
 
 use crate::nodes::Nodes;

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use proto::selection::{Missing, Operation, Unpassed};
+use proto::answer::{Missing, Unpassed};
+use proto::selection::Operation;
 use proto::{
     Answer, Dictionary, Fold, FramePlace, LabelSet, Location, LocationSets, Matcher, Selection, StackDetail, TenantId,
     Window,

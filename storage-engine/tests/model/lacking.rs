@@ -1,6 +1,7 @@
 //! What answers say that they lack, and what is answered all the same from what is kept.
 
-use proto::selection::{LeftOutLabel, Operation};
+use proto::answer::LeftOutLabel;
+use proto::selection::Operation;
 use proto::{Fold, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
 

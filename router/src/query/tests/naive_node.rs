@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
+use proto::answer::{Cell, Node as TreeNode, Unpassed};
 use proto::dictionary::Dictionary;
 use proto::label::sanitize_label_name;
-use proto::selection::{Cell, Node as TreeNode, Operation, Unpassed};
+use proto::selection::Operation;
 use proto::{
     Address, Answer, Appended, Batch, BuildId, Fold, FramePlace, Function, Importer, KnownLocations, Label, LabelSet,
     Line, Location, LocationPage, LocationSets, MappingIdentity, Matcher, Selection, SeriesAnswer, Shards, StackDetail,

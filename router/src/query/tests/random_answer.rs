@@ -2,7 +2,7 @@
 //! weights that cancel each other out.
 
 use proptest::prelude::*;
-use proto::selection::{Cell, Node};
+use proto::answer::{Cell, Node};
 use proto::{Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, MappingIdentity};
 
 const NAMES: [&str; 7] = ["", "f", "g", "h", "a;b\n", "app+0x1", "[unknown]"];

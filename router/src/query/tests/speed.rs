@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use proto::selection::{Cell, Node};
+use proto::answer::{Cell, Node};
 use proto::{
     Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, LocationPage, MappingIdentity, Window,
 };
