@@ -252,14 +252,15 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
     if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
-        // What was stripped has been dropped meanwhile: with all definitions it cannot dangle.
+        // What was stripped has been dropped meanwhile: with all definitions it cannot dangle, if it came with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
             whole.put_back(left_out);
-            Proposal::append(Arc::new(whole))
+            whole.is_whole().then(|| Proposal::append(Arc::new(whole)))
         };
-        let whole = spawn_blocking(whole).await.map_err(panicked)?;
-        outcome = replica.propose(whole).await.map_err(refused)?;
+        if let Some(whole) = spawn_blocking(whole).await.map_err(panicked)? {
+            outcome = replica.propose(whole).await.map_err(refused)?;
+        }
     }
     if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
 }

@@ -180,6 +180,13 @@ impl Batch {
         LeftOut { stacks, labels }
     }
 
+    /// Whether it holds all that it refers to.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.dictionary.stacks.iter().all(|(_, stack)| stack.is_some())
+            && self.series.iter().all(|series| series.labels.is_some())
+    }
+
     /// Undoes [`Batch::leave_out`].
     pub fn put_back(&mut self, left_out: LeftOut) {
         self.dictionary.stacks.put_back(left_out.stacks);

@@ -88,7 +88,7 @@ pub const QUERY_CELLS_MAX: usize = 8_000_000;
 /// Bytes of the labels of one answer's groups: as many as its cells take.
 pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
 
-/// Edges of the windows of one question, two of each: as many as routers ask for; bounds what its decoding takes to 32 MB.
+/// Edges of the windows of one question, two of each: as many as routers ask for; bounds what its decoding takes to about 64 MB.
 pub const QUERY_EDGES_MAX: usize = 2_000_000;
 
 /// Matchers of one question, and labels that it groups by: as many as a query's text of 64 KiB can hold.

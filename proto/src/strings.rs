@@ -23,7 +23,9 @@ impl Default for Strings {
 }
 
 impl Strings {
-    fn find_hash(&self, hash: u128) -> Option<u32> {
+    /// The id of a text that is here, by its [`text_hash`].
+    #[must_use]
+    pub fn find_hash(&self, hash: u128) -> Option<u32> {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 

@@ -4,6 +4,7 @@
 //! does not hold, and gets it again with all definitions. So what is forgotten, or wrong, costs time and nothing else.
 //! A stack is held by the partition of a tenant in a shard: each of the three is a part of its key.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::placement::{Placement, Slot};
@@ -30,6 +31,9 @@ impl Default for KnownStacks {
     }
 }
 
+/// Keys of one push that are remembered: of more, none, since it would take the room of all others.
+const TOLD_MAX: usize = SETS * WAYS / 16;
+
 /// What one stack is in one place; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(u64);
@@ -45,6 +49,9 @@ impl KnownStacks {
 
     /// Remembers what shards have acknowledged, in place of others where there is no room.
     pub(crate) fn add(&self, keys: &[Key]) {
+        if keys.len() > TOLD_MAX {
+            return;
+        }
         for &key in keys.iter().filter(|key| !self.contains(**key)) {
             let set = self.set(key);
             let free = set.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
@@ -60,6 +67,7 @@ pub(crate) struct Place(u64);
 /// The places of one service's samples, by time.
 #[derive(Debug)]
 pub(crate) struct Places {
+    shard: u32,
     /// Of tenant and shard.
     seed: u64,
     /// The place of the times behind this one, until the next partition begins: nearly always the next one's, too.
@@ -67,7 +75,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    pub(crate) fn at(&mut self, time_ns: i64) -> Place {
+    pub(crate) fn at(&mut self, time_ns: i64, knowledge: &mut Knowledge<'_>) -> Place {
         let length = Tier::Raw.partition_ns();
         if let Some((start_ns, place)) = self.last
             && (1..=length).contains(&time_ns.saturating_sub(start_ns))
@@ -77,6 +85,7 @@ impl Places {
         let interval = interval_of(time_ns, length);
         let place = Place(xxh3_64_with_seed(&interval.to_le_bytes(), self.seed));
         self.last = Some((i64::from(interval) * length, place));
+        knowledge.reaches(self.shard, place);
         place
     }
 }
@@ -89,12 +98,16 @@ pub(crate) struct Knowledge<'k> {
     placement: &'k Placement,
     /// Defined by the push.
     told: Vec<Key>,
+    /// By shard, the partition that the push reaches.
+    places: BTreeMap<u32, Place>,
+    /// It reaches more than one of a shard.
+    is_spread: bool,
 }
 
 impl<'k> Knowledge<'k> {
     /// `known`: `None` where everything is to be told.
     pub(crate) fn new(known: Option<&'k KnownStacks>, tenant: &'k TenantId, placement: &'k Placement) -> Self {
-        Self { known, tenant, placement, told: Vec::new() }
+        Self { known, tenant, placement, told: Vec::new(), places: BTreeMap::new(), is_spread: false }
     }
 
     /// Whether everything is told.
@@ -105,18 +118,29 @@ impl<'k> Knowledge<'k> {
     /// Where a service's samples are held.
     pub(crate) fn places(&self, service_name: &str) -> Places {
         let shard = self.placement.shard(Slot::of(self.tenant, service_name));
-        Places { seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
+        Places { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
     }
 
-    /// Whether a stack must be told to a place; it is noted if so.
-    pub(crate) fn is_new(&mut self, place: Place, stack: StackHash) -> bool {
+    fn reaches(&mut self, shard: u32, place: Place) {
+        self.is_spread |= *self.places.entry(shard).or_insert(place) != place;
+    }
+
+    /// Whether the push reaches several partitions of a shard. Each must hold what is left out of a batch, whichever of them refers
+    /// to it, so all is to be told.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.is_spread
+    }
+
+    /// The key of a stack that a place may not hold, if it is one.
+    pub(crate) fn unknown(&self, place: Place, stack: StackHash) -> Option<Key> {
         let halves = (stack.0 as u64) ^ (stack.0 >> 64) as u64;
         let key = Key((halves ^ place.0) | 1);
-        let is_new = self.known.is_none_or(|known| !known.contains(key));
-        if is_new {
-            self.told.push(key);
-        }
-        is_new
+        self.known.is_none_or(|known| !known.contains(key)).then_some(key)
+    }
+
+    /// Notes a stack that is defined.
+    pub(crate) fn tell(&mut self, key: Key) {
+        self.told.push(key);
     }
 
     /// What the push defines: to be remembered when it is acknowledged.
@@ -149,19 +173,23 @@ mod tests {
         let hours = |n: i64| n * 3_600_000_000_000;
         let is_new = |tenant, time_ns, told: bool| {
             let mut knowledge = Knowledge::new(Some(&known), tenant, &placement);
-            let place = knowledge.places("api").at(time_ns);
-            let is_new = knowledge.is_new(place, stack);
+            let place = knowledge.places("api").at(time_ns, &mut knowledge);
+            let unknown = knowledge.unknown(place, stack);
             if told {
-                known.add(&knowledge.told());
+                known.add(unknown.as_slice());
             }
-            is_new
+            unknown.is_some()
         };
         assert!(is_new(&tenants[0], hours(1), false));
         assert!(is_new(&tenants[0], hours(1), true));
         assert!(!is_new(&tenants[0], hours(6), false), "the last nanosecond of the same partition");
         assert!(is_new(&tenants[0], hours(6) + 1, false) && is_new(&tenants[1], hours(1), false));
         let mut whole = Knowledge::new(None, &tenants[0], &placement);
-        assert!(whole.is_new(whole.places("api").at(hours(1)), stack));
+        let mut places = whole.places("api");
+        let place = places.at(hours(1), &mut whole);
+        assert!(whole.unknown(place, stack).is_some() && !whole.is_spread());
+        places.at(hours(7), &mut whole);
+        assert!(whole.is_spread());
     }
 
     #[test]
@@ -174,5 +202,8 @@ mod tests {
             assert!(known.contains(key(n)));
         }
         assert_eq!((0..100).filter(|&n| known.contains(key(n))).count(), WAYS);
+        let flood: Vec<Key> = (0..=TOLD_MAX as u64).map(|n| Key(n << 32 | 1)).collect();
+        known.add(&flood);
+        assert!(known.contains(key(99)) && !known.contains(flood[7]), "one push takes not the room of all");
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{EngineError, StripError};
 use crate::key::PartitionKey;
 use crate::partition::{Pair, Partition};
 use crate::split::{self, Part};
-use crate::strip::{defines_nothing, is_whole, strip};
+use crate::strip::{defines_nothing, strip};
 use crate::vocabulary::{NodesOf, Vocabulary};
 use crate::{Outcome, Position, TimeResolution};
 
@@ -35,7 +35,7 @@ impl Engine {
         let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
         let vocabulary = self.vocabulary(tenant.unwrap_or_default());
         let left_out = if known.is_empty() {
-            if !is_whole(batch) {
+            if !batch.is_whole() {
                 return Err(StripError::Dangling);
             }
             None

@@ -13,7 +13,7 @@ use crate::partition::LeftOut;
 use crate::plan::{Gap, Tiers, plan};
 use crate::read::{Need, PartReader, ReadSums, Visitor};
 
-/// Times that are looked at; of more, all are said to be lacking.
+/// Times that are looked at one by one; of more, all of a class are said to be lacking where there is anything in their whole span.
 const LOOKED_AT_MAX: usize = 64;
 
 impl Engine {
@@ -26,9 +26,18 @@ impl Engine {
     ) -> Result<Vec<Missing>, SelectError> {
         let gaps = &moment.plan.gaps;
         let mut lacking: Vec<Missing> = Vec::new();
-        for gap in gaps {
-            if gaps.len() > LOOKED_AT_MAX || self.has_samples(question, moment, gap, &lacks)? {
-                lacking.push(gap.missing);
+        if gaps.len() <= LOOKED_AT_MAX {
+            for gap in gaps {
+                if self.has_samples(question, moment, gap, &lacks)? {
+                    lacking.push(gap.missing);
+                }
+            }
+        } else {
+            for span in spans(gaps) {
+                if self.has_samples(question, moment, &span, &lacks)? {
+                    let of_span = gaps.iter().filter(|gap| (gap.class, gap.holder) == (span.class, span.holder));
+                    lacking.extend(of_span.map(|gap| gap.missing));
+                }
             }
         }
         lacking.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
@@ -79,6 +88,21 @@ impl Engine {
         }
         Ok(false)
     }
+}
+
+/// From the first to the last time of each class and tier that holds them.
+fn spans(gaps: &[Gap]) -> Vec<Gap> {
+    let mut spans: Vec<Gap> = Vec::new();
+    for gap in gaps {
+        match spans.iter_mut().find(|span| (span.class, span.holder) == (gap.class, gap.holder)) {
+            Some(Gap { missing: Missing { window, .. }, .. }) => {
+                window.start_ns = window.start_ns.min(gap.missing.window.start_ns);
+                window.end_ns = window.end_ns.max(gap.missing.window.end_ns);
+            }
+            None => spans.push(*gap),
+        }
+    }
+    spans
 }
 
 /// Whether there is a sample.

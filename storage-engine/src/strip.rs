@@ -34,12 +34,6 @@ pub(crate) fn strip(
     (!dangles).then(|| batch.leave_out(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
 }
 
-/// Whether a batch holds all that it refers to.
-pub(crate) fn is_whole(batch: &Batch) -> bool {
-    batch.dictionary.stacks.iter().all(|(_, stack)| stack.is_some())
-        && batch.series.iter().all(|series| series.labels.is_some())
-}
-
 /// Whether a stripped batch defines nothing that is not in memory already.
 pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &Vocabulary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())

@@ -1,6 +1,7 @@
 //! What all formats share when they become the normal form: interning, checking labels and times, counting what is refused.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use proto::attribute::{Attribute, AttributeValue};
 use proto::dictionary::Room;
@@ -56,6 +57,8 @@ pub(crate) struct Builder {
     pub(super) parts: Vec<Part>,
     /// By pair: the place that was last asked whether it holds its stacks, so that it is asked once, nearly always.
     pub(super) asked: Vec<Option<Place>>,
+    /// Stacks that cannot be defined, and why.
+    pub(super) undefinable: HashMap<u32, Rejection>,
     /// What is being hashed, and what is being defined.
     pub(super) hashed: Vec<u8>,
     pub(super) locations: Vec<u32>,
@@ -75,6 +78,7 @@ impl Builder {
             // Nothing needs to be known of the empty stack.
             parts: vec![Part::default()],
             asked: Vec::new(),
+            undefinable: HashMap::new(),
             hashed: Vec::new(),
             locations: Vec::new(),
             truncated: None,
@@ -115,7 +119,9 @@ impl Builder {
 
     /// Text whose hash is known.
     pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
-        self.push.dictionary.strings.intern_hashed(hash, &text_of(bytes))
+        let strings = &mut self.push.dictionary.strings;
+        // Looked for first: making the text reads all of it, and there may be any number of references.
+        strings.find_hash(hash).unwrap_or_else(|| strings.intern_hashed(hash, &text_of(bytes)))
     }
 
     /// The hash that a text has when it is defined.
@@ -203,7 +209,7 @@ impl Builder {
         labels: &[&[Label]],
         samples: Samples,
         knowledge: &mut Knowledge<'_>,
-        locations_of: impl FnMut(&mut Self, u32, &mut Vec<u32>) -> Result<(), Rejection>,
+        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         if let Some(&value) = samples.values.iter().find(|&&value| value < 0) {
             return Err(Rejection::Negative { value });

@@ -495,3 +495,26 @@ fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
     assert!(again.dictionary.stacks.keys().eq(whole.dictionary.stacks.keys()));
     assert!(again.dictionary.stacks.get(1).is_none());
 }
+
+// Found by review: who came second was taken for defined, and the batch of all was refused for ever.
+#[test]
+fn a_stack_that_cannot_be_defined_refuses_every_profile_that_has_it_and_no_other() {
+    let profiles = [vec![1], vec![2, 3, 4, 5, 6, 7, 8, 9], vec![9], vec![1]];
+    let profiles = profiles.map(|stacks| profile(stacks.into_iter().map(|stack| at(stack, &[TIME])).collect()));
+    let mut large = request(&[("service.name", "api")], profiles.to_vec());
+    let dictionary = large.dictionary.as_mut().unwrap();
+    let locations = 9 * limits::STACK_DEPTH_MAX;
+    let location = |i| Location {
+        lines: vec![Line { line: i, ..Line::default() }; limits::LOCATION_LINES_MAX],
+        ..Location::default()
+    };
+    dictionary.location_table = (0..locations as i64).map(location).collect();
+    dictionary.location_table[0] = Location::default();
+    let ids: Vec<i32> = (1..locations as i32).collect();
+    let stacks = ids.chunks(limits::STACK_DEPTH_MAX).map(|ids| Stack { location_indices: ids.to_vec() });
+    dictionary.stack_table = std::iter::once(Stack::default()).chain(stacks).collect();
+    let push = decode(&large.encode_to_vec(), NOW).unwrap();
+    assert_eq!((push.profiles.len(), push.rejected), (2, 2), "{:?}", push.warnings);
+    let used = push.profiles.iter().flat_map(|profile| &profile.samples.pairs);
+    assert!({ used }.all(|&pair| push.dictionary.stacks.get(push.dictionary.pairs[pair as usize].user).is_some()));
+}

@@ -16,7 +16,7 @@ use self::tables::{Located, Tables};
 use super::IngestError;
 use super::builder::{Builder, Rejection};
 use super::protobuf::{Fields, Value, WireError};
-use super::stacks::Frame;
+use super::stacks::{Frame, Frames};
 use super::unpack::{Encoding, unpack};
 use crate::known_stacks::Knowledge;
 
@@ -57,8 +57,12 @@ pub(crate) fn decode(
         let added = match column.overflow {
             Some(rejection) => Err(rejection),
             None => {
-                let locations_of = |builder: &mut Builder, sample: u32, locations: &mut Vec<u32>| {
-                    raw.locations(sample, &mut tables, builder, |located| locations.push(located.id))
+                let locations_of = |builder: &mut Builder, sample: u32, count: usize, locations: &mut Vec<u32>| {
+                    raw.locations(sample, &mut tables, builder, |_builder, located| {
+                        if locations.len() < count {
+                            locations.push(located.id);
+                        }
+                    })
                 };
                 builder.profile(&column.profile_type, &[labels], column.samples, knowledge, locations_of)
             }
@@ -162,7 +166,7 @@ impl<'a> RawProfile<'a> {
             time if time < limits::TIME_MIN_NS => return Err(Rejection::TooOld { time_ns: time }),
             time => builder.time(time.cast_unsigned())?,
         };
-        let (mut frames, mut values) = (Vec::new(), Vec::new());
+        let (mut frames, mut values) = (Frames::default(), Vec::new());
         for (at, sample) in self.samples.iter().enumerate() {
             values.clear();
             let mut attributes = Vec::new();
@@ -179,14 +183,10 @@ impl<'a> RawProfile<'a> {
             // Samples are bounded (`PUSH_SAMPLES_MAX`).
             let at = at as u32;
             frames.clear();
-            self.locations(at, tables, builder, |located| frames.push(located))?;
-            let dictionary = builder.dictionary();
-            let hash = |Located { id, is_kernel }: &Located| Frame {
-                hash: dictionary.location_hash(*id),
-                is_kernel: *is_kernel,
-            };
-            let hashed: Vec<Frame> = frames.iter().map(hash).collect();
-            let pair = builder.pair(&hashed, at);
+            self.locations(at, tables, builder, |builder, Located { id, is_kernel }| {
+                frames.push(Frame { hash: builder.dictionary().location_hash(id), is_kernel });
+            })?;
+            let pair = builder.pair(&frames, at);
             let attribute_set = builder.attribute_set(attributes)?;
             for (column, value) in columns.iter_mut().zip(&values) {
                 let count = value.cast_signed();
@@ -205,12 +205,13 @@ impl<'a> RawProfile<'a> {
         sample: u32,
         tables: &mut Tables<'a>,
         builder: &mut Builder,
-        mut visit: impl FnMut(Located),
+        mut visit: impl FnMut(&mut Builder, Located),
     ) -> Result<(), Rejection> {
         for field in Fields::new(self.samples[sample as usize]) {
             if let (1, value) = field? {
                 value.each_varint(1, |id| {
-                    visit(tables.location(builder, id)?);
+                    let located = tables.location(builder, id)?;
+                    visit(builder, located);
                     Ok::<_, Rejection>(())
                 })?;
             }

@@ -14,6 +14,28 @@ pub(crate) struct Frame {
     pub(crate) is_kernel: bool,
 }
 
+/// The frames of one stack, leaf first; of one that is too deep, as many as are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Frames {
+    kept: Vec<Frame>,
+    depth: usize,
+}
+
+impl Frames {
+    pub(crate) fn clear(&mut self) {
+        self.kept.clear();
+        self.depth = 0;
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, frame: Frame) {
+        self.depth += 1;
+        if self.kept.len() < limits::STACK_DEPTH_MAX {
+            self.kept.push(frame);
+        }
+    }
+}
+
 /// A stack is the frames `[start, end)` of a source, leaf first: of what a format counts its stacks by.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
@@ -25,15 +47,15 @@ pub(super) struct Part {
 }
 
 impl Builder {
-    /// The pair of a source's stack, leaf first: kernel frames on the leaf side are its kernel part. Too deep a stack keeps its leaf
-    /// side, below a frame that says so. Nothing of it is defined yet.
-    pub(crate) fn pair(&mut self, frames: &[Frame], source: u32) -> u32 {
-        let is_cut = frames.len() > limits::STACK_DEPTH_MAX;
+    /// The pair of a source's stack: kernel frames on the leaf side are its kernel part. Too deep a stack keeps its leaf side, below
+    /// a frame that says so. Nothing of it is defined yet.
+    pub(crate) fn pair(&mut self, frames: &Frames, source: u32) -> u32 {
+        let is_cut = frames.depth > limits::STACK_DEPTH_MAX;
         let kept = if is_cut {
-            self.warn(format!("a stack of {} frames was cut to {}", frames.len(), limits::STACK_DEPTH_MAX));
-            &frames[..limits::STACK_DEPTH_MAX - 1]
+            self.warn(format!("a stack of {} frames was cut to {}", frames.depth, limits::STACK_DEPTH_MAX));
+            &frames.kept[..limits::STACK_DEPTH_MAX - 1]
         } else {
-            frames
+            frames.kept.as_slice()
         };
         let marker = is_cut.then(|| self.truncated_marker()).map(|id| self.push.dictionary.location_hash(id));
         let kernel = kept.iter().take_while(|frame| frame.is_kernel).count();
@@ -51,38 +73,55 @@ impl Builder {
         self.push.dictionary.intern_pair(pair)
     }
 
-    /// Defines what of these samples' stacks their shard may not hold. `locations_of`: adds the locations of a source, leaf first.
+    /// Defines what of these samples' stacks their shard may not hold. `locations_of`: adds the first so many locations of a source,
+    /// leaf first.
     pub(super) fn define(
         &mut self,
         service_name: &str,
         samples: &Samples,
         knowledge: &mut Knowledge<'_>,
-        mut locations_of: impl FnMut(&mut Self, u32, &mut Vec<u32>) -> Result<(), Rejection>,
+        mut locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
         let mut places = knowledge.places(service_name);
         self.asked.resize(self.push.dictionary.pairs.len(), None);
         for (&time_ns, &pair) in samples.times_ns.iter().zip(&samples.pairs) {
-            let place = places.at(time_ns);
-            if self.asked[pair as usize].replace(place) == Some(place) {
+            let place = places.at(time_ns, knowledge);
+            if self.asked[pair as usize] == Some(place) {
                 continue;
             }
             let StackPair { user, kernel } = self.push.dictionary.pairs[pair as usize];
             for id in [user, kernel].into_iter().filter(|&id| id != 0) {
-                let is_new = knowledge.is_new(place, self.push.dictionary.stacks.hash(id));
-                if !is_new || self.push.dictionary.stacks.get(id).is_some() {
-                    continue;
+                let Some(key) = knowledge.unknown(place, self.push.dictionary.stacks.hash(id)) else { continue };
+                if self.push.dictionary.stacks.get(id).is_none() {
+                    self.define_stack(id, &mut locations_of)?;
                 }
-                let Part { source, start, end, is_cut } = self.parts[id as usize];
-                let mut locations = std::mem::take(&mut self.locations);
-                locations.clear();
-                locations_of(self, source, &mut locations)?;
-                locations.truncate(end as usize);
-                locations.extend(is_cut.then(|| self.truncated_marker()));
-                let hash = self.push.dictionary.stacks.hash(id);
-                self.push.dictionary.intern_stack(hash, locations.get(start as usize..));
-                self.locations = locations;
+                knowledge.tell(key);
             }
+            self.asked[pair as usize] = Some(place);
         }
+        Ok(())
+    }
+
+    /// Once, also where it cannot be defined: else a request costs the product of its profiles and their stacks.
+    fn define_stack(
+        &mut self,
+        id: u32,
+        locations_of: &mut impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
+    ) -> Result<(), Rejection> {
+        if let Some(rejection) = self.undefinable.get(&id) {
+            return Err(rejection.clone());
+        }
+        let Part { source, start, end, is_cut } = self.parts[id as usize];
+        let mut locations = std::mem::take(&mut self.locations);
+        locations.clear();
+        if let Err(rejection) = locations_of(self, source, end as usize, &mut locations) {
+            self.undefinable.insert(id, rejection.clone());
+            return Err(rejection);
+        }
+        locations.extend(is_cut.then(|| self.truncated_marker()));
+        let hash = self.push.dictionary.stacks.hash(id);
+        self.push.dictionary.intern_stack(hash, locations.get(start as usize..));
+        self.locations = locations;
         Ok(())
     }
 
@@ -96,5 +135,18 @@ impl Builder {
         let marker = self.push.dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         self.truncated = Some(marker);
         marker
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Found by review: a few KB of compressed body said a stack of sixty million frames, which took 2 GB.
+    #[test]
+    fn of_a_stack_that_is_too_deep_no_more_is_held_than_is_kept() {
+        let mut frames = Frames::default();
+        (0..limits::STACK_DEPTH_MAX * 3).for_each(|_| frames.push(Frame { hash: 1, is_kernel: false }));
+        assert_eq!((frames.kept.len(), frames.depth), (limits::STACK_DEPTH_MAX, 3 * limits::STACK_DEPTH_MAX));
     }
 }

@@ -54,6 +54,11 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
+    /// Whether the frame has a name nevertheless: others, inlined into it, are not told.
+    pub(crate) fn has_name(&self) -> bool {
+        self.code == INLINED_LEFT_OUT.0
+    }
+
     /// Whose names are lacking, and why, where the next answer may have them.
     pub(crate) fn lacking(&self) -> Option<String> {
         let Self { code, text, binary, .. } = self;

@@ -1,8 +1,8 @@
 //! Gives names to locations: those that came with lines have them, the others' are the symbol store's.
 //!
 //! Names are kept beside the dictionary whose locations they belong to. So naming has three steps: what is there to ask
-//! ([`Definitions::questions`]), asking, which may wait for symbol tables that must be made first and holds nothing meanwhile
-//! ([`Namer::ask`]), and taking what was told ([`Definitions::take`]).
+//! ([`Definitions::questions`]), asking, which may wait for symbol tables that must be made first and holds nothing meanwhile, but
+//! where names were taken again and again before it was their turn ([`Namer::ask`]), and taking what was told ([`Definitions::take`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -66,8 +66,10 @@ impl Locations {
                     (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
                 }
                 Stored::Address { mapping, address, .. } => {
-                    let unnamed =
-                        |line: &NamedLine| frames.get(line.frame).is_some_and(|frame| frame.unnamed.is_some());
+                    let unnamed = |line: &NamedLine| {
+                        let why = frames.get(line.frame).and_then(|frame| frame.unnamed);
+                        why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
+                    };
                     if lines.first().is_some_and(unnamed) {
                         lines = &[];
                     }

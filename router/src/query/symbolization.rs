@@ -85,7 +85,7 @@ impl Symbolization {
             let unnamed = frames.unnamed(node.key);
             let is_new = usize::from(!std::mem::replace(&mut seen[node.key as usize], true));
             out.frames += is_new;
-            let Some(why) = unnamed else {
+            let Some(why) = unnamed.filter(|&why| !table.unnamed[why as usize].has_name()) else {
                 out.named += is_new;
                 way_of.push(above);
                 continue;

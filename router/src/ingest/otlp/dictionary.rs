@@ -14,7 +14,7 @@ use super::table::Table;
 use crate::ingest::IngestError;
 use crate::ingest::builder::{Builder, Rejection};
 use crate::ingest::protobuf::{Fields, Value, WireError};
-use crate::ingest::stacks::Frame;
+use crate::ingest::stacks::{Frame, Frames};
 use crate::known_stacks::Knowledge;
 
 /// Entries of all tables together: an empty entry has two bytes on the wire and costs us 24.
@@ -53,7 +53,7 @@ pub(crate) struct Tables<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     /// Of a stack.
-    frames: Vec<Frame>,
+    frames: Frames,
     /// Of a location.
     pub(super) lines: Vec<RawLine>,
     pub(super) attributes: Vec<u64>,
@@ -216,16 +216,19 @@ impl<'a> Tables<'a> {
         Ok(pair)
     }
 
-    /// Adds the locations of a stack of the table, defined.
+    /// Adds the first so many locations of a stack of the table, defined.
     pub(crate) fn stack_locations(
         &mut self,
         builder: &mut Builder,
         at: u32,
+        count: usize,
         locations: &mut Vec<u32>,
     ) -> Result<(), Rejection> {
         let (_, entry) = self.stacks.get(at.into())?;
         each_location(entry, |index| {
-            locations.push(self.location(builder, index)?);
+            if locations.len() < count {
+                locations.push(self.location(builder, index)?);
+            }
             Ok(())
         })
     }

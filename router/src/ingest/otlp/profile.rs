@@ -95,8 +95,8 @@ impl<'a> RawProfile<'a> {
             raw.add(builder, tables, &mut common, &mut samples)?;
         }
         let labels = [context.resource.labels.as_slice(), &context.scope_labels];
-        builder.profile(&profile_type, &labels, samples, knowledge, |builder, stack, locations| {
-            tables.stack_locations(builder, stack, locations)
+        builder.profile(&profile_type, &labels, samples, knowledge, |builder, stack, count, locations| {
+            tables.stack_locations(builder, stack, count, locations)
         })
     }
 }
