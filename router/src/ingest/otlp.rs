@@ -12,6 +12,9 @@ mod resource;
 mod table;
 
 #[cfg(test)]
+#[path = "otlp_stacks_test.rs"]
+mod otlp_stacks_test;
+#[cfg(test)]
 #[path = "otlp_test.rs"]
 mod otlp_test;
 

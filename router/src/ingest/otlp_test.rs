@@ -13,13 +13,13 @@ use proto::{MappingIdentity, Push, limits};
 
 use super::to_protobuf;
 use crate::ingest::IngestError;
-use crate::known_stacks::{KnownStacks, knowing};
+use crate::known_stacks::knowing;
 
-const NOW: i64 = 1_790_000_000_000_000_000;
-const TIME: u64 = 1_790_000_000_000_000_000;
+pub(super) const NOW: i64 = 1_790_000_000_000_000_000;
+pub(super) const TIME: u64 = 1_790_000_000_000_000_000;
 
 /// All of it defined.
-fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
+pub(super) fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
     knowing(None, |knowledge| super::decode(body, now_ns, knowledge)).map(|(push, _told)| push)
 }
 
@@ -87,7 +87,7 @@ fn dictionary() -> ProfilesDictionary {
     }
 }
 
-fn profile(samples: Vec<Sample>) -> Profile {
+pub(super) fn profile(samples: Vec<Sample>) -> Profile {
     let value_type = |kind, unit| Some(ValueType { type_strindex: kind, unit_strindex: unit });
     Profile {
         sample_type: value_type(1, 2),
@@ -99,7 +99,7 @@ fn profile(samples: Vec<Sample>) -> Profile {
     }
 }
 
-fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> ExportProfilesServiceRequest {
+pub(super) fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> ExportProfilesServiceRequest {
     let attributes = resource
         .iter()
         .map(|(key, value)| KeyValue { key: (*key).to_owned(), value: text(value), ..KeyValue::default() })
@@ -115,7 +115,7 @@ fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> ExportProfilesS
     }
 }
 
-fn at(stack_index: i32, timestamps: &[u64]) -> Sample {
+pub(super) fn at(stack_index: i32, timestamps: &[u64]) -> Sample {
     Sample { stack_index, timestamps_unix_nano: timestamps.to_vec(), ..Sample::default() }
 }
 
@@ -124,7 +124,7 @@ fn push(request: &ExportProfilesServiceRequest) -> Push {
 }
 
 /// (time, value, user frames, kernel frames) of each sample of the only profile; frames leaf first.
-fn rows(push: &Push) -> Vec<(i64, i64, Vec<String>, Vec<String>)> {
+pub(super) fn rows(push: &Push) -> Vec<(i64, i64, Vec<String>, Vec<String>)> {
     let d = &push.dictionary;
     let names = |stack: u32| {
         let name = |&location: &u32| match &d.locations[location as usize] {
@@ -434,87 +434,4 @@ fn every_prefix_of_a_request_and_every_flipped_byte_is_decoded_or_refused_withou
             let _outcome = decode(&bad, NOW);
         }
     }
-}
-
-#[test]
-fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everything() {
-    let of = |stacks: &[i32]| {
-        let samples = stacks.iter().map(|&stack| at(stack, &[TIME])).collect();
-        request(&[("service.name", "api")], vec![profile(samples)]).encode_to_vec()
-    };
-    let known = KnownStacks::default();
-    let decode = |stacks: &[i32]| {
-        let (push, told) = knowing(Some(&known), |knowledge| super::decode(&of(stacks), NOW, knowledge)).unwrap();
-        known.add(&told);
-        push
-    };
-    let hashes = |push: &Push| push.dictionary.stacks.keys().copied().collect::<Vec<_>>();
-    let defined = |push: &Push| push.dictionary.stacks.iter().skip(1).filter(|(_, stack)| stack.is_some()).count();
-
-    let (first, whole) = (decode(&[2, 3]), self::decode(&of(&[2, 3]), NOW).unwrap());
-    assert_eq!(
-        (rows(&first), hashes(&first)),
-        (rows(&whole), hashes(&whole)),
-        "of what is not known everything is made"
-    );
-    assert_eq!(defined(&first), 3, "two parts of stack 2, one of stack 3");
-
-    let again = decode(&[2, 3]);
-    assert_eq!((hashes(&again), defined(&again)), (hashes(&whole), 0));
-    assert!(again.dictionary.locations.is_empty() && again.dictionary.functions.is_empty());
-    assert!(again.dictionary.strings.find("leaf").is_none());
-    assert_eq!(again.profiles[0].samples.times_ns, whole.profiles[0].samples.times_ns);
-
-    // The user part of stack 2 is stack 1, which is known; stack 4 has never been seen.
-    let mut more =
-        request(&[("service.name", "api")], vec![profile([1, 2, 4].map(|stack| at(stack, &[TIME])).to_vec())]);
-    more.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices: vec![1, 2, 4] });
-    let more = knowing(Some(&known), |knowledge| super::decode(&more.encode_to_vec(), NOW, knowledge)).unwrap().0;
-    assert_eq!(defined(&more), 1);
-    let names = rows(&more).remove(2).2;
-    assert_eq!(names, ["leaf", "main", "Virtual(4660)"]);
-}
-
-#[test]
-fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
-    let mut deep = request(&[("service.name", "api")], vec![profile(vec![at(4, &[TIME])])]);
-    let location_indices = [&[3, 3][..], &[1, 2].repeat(limits::STACK_DEPTH_MAX)].concat();
-    deep.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices });
-    let deep = deep.encode_to_vec();
-    let whole = decode(&deep, NOW).unwrap();
-    let (_, _, user, kernel) = rows(&whole).remove(0);
-    assert_eq!((user.len() + kernel.len(), kernel.len()), (limits::STACK_DEPTH_MAX, 2));
-    assert_eq!(user.last().unwrap(), "[truncated stack]");
-    let stack = whole.dictionary.stack(1);
-    let hashes: Vec<u128> = stack.iter().map(|&location| whole.dictionary.location_hash(location)).collect();
-    assert_eq!(whole.dictionary.stacks.hash(1), proto::dictionary::stack_hash(&hashes));
-    let known = KnownStacks::default();
-    let decode = || knowing(Some(&known), |knowledge| super::decode(&deep, NOW, knowledge)).unwrap();
-    known.add(&decode().1);
-    let again = decode().0;
-    assert!(again.dictionary.stacks.keys().eq(whole.dictionary.stacks.keys()));
-    assert!(again.dictionary.stacks.get(1).is_none());
-}
-
-// Found by review: who came second was taken for defined, and the batch of all was refused for ever.
-#[test]
-fn a_stack_that_cannot_be_defined_refuses_every_profile_that_has_it_and_no_other() {
-    let profiles = [vec![1], vec![2, 3, 4, 5, 6, 7, 8, 9], vec![9], vec![1]];
-    let profiles = profiles.map(|stacks| profile(stacks.into_iter().map(|stack| at(stack, &[TIME])).collect()));
-    let mut large = request(&[("service.name", "api")], profiles.to_vec());
-    let dictionary = large.dictionary.as_mut().unwrap();
-    let locations = 9 * limits::STACK_DEPTH_MAX;
-    let location = |i| Location {
-        lines: vec![Line { line: i, ..Line::default() }; limits::LOCATION_LINES_MAX],
-        ..Location::default()
-    };
-    dictionary.location_table = (0..locations as i64).map(location).collect();
-    dictionary.location_table[0] = Location::default();
-    let ids: Vec<i32> = (1..locations as i32).collect();
-    let stacks = ids.chunks(limits::STACK_DEPTH_MAX).map(|ids| Stack { location_indices: ids.to_vec() });
-    dictionary.stack_table = std::iter::once(Stack::default()).chain(stacks).collect();
-    let push = decode(&large.encode_to_vec(), NOW).unwrap();
-    assert_eq!((push.profiles.len(), push.rejected), (2, 2), "{:?}", push.warnings);
-    let used = push.profiles.iter().flat_map(|profile| &profile.samples.pairs);
-    assert!({ used }.all(|&pair| push.dictionary.stacks.get(push.dictionary.pairs[pair as usize].user).is_some()));
 }
