@@ -188,6 +188,7 @@ fn unavailable(error: &ConsensusError) -> Status {
 fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
         SelectError::BadRegex { .. }
+        | SelectError::TooManyRegexes { .. }
         | SelectError::LeftOut { .. }
         | SelectError::GaugeSummed { .. }
         | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),

@@ -94,6 +94,9 @@ pub const QUERY_EDGES_MAX: usize = 2_000_000;
 /// Matchers of one question, and labels that it groups by: as many as a query's text of 64 KiB can hold.
 pub const QUERY_LABELS_MAX: usize = 1 << 15;
 
+/// Regular expressions among the matchers of one question: twice as many as a query may have; each may take a MiB.
+pub const QUERY_REGEXES_MAX: usize = 64;
+
 /// Nodes (callers and callees) of the stacks of one answer of one shard: what [`QUERY_CELLS_MAX`] stacks of a service need,
 /// which share most of their callers, about 256 MiB.
 pub const QUERY_NODES_MAX: usize = 8_000_000;

@@ -49,12 +49,12 @@ struct Changes {
 /// Whether a deletion can be proposed: it has matchers, and they can be used.
 ///
 /// # Errors
-/// [`SelectError::BadRegex`], [`SelectError::SelectsEverything`].
+/// [`SelectError::BadRegex`], [`SelectError::TooManyRegexes`], [`SelectError::SelectsEverything`].
 pub fn check_deletion(deletion: &Deletion) -> Result<(), SelectError> {
     if deletion.matchers.is_empty() {
         return Err(SelectError::SelectsEverything);
     }
-    deletion.matchers.iter().try_for_each(|matcher| ReadyMatcher::new(matcher).map(drop))
+    ReadyMatcher::all(&deletion.matchers).map(drop)
 }
 
 impl Engine {

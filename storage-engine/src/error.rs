@@ -146,6 +146,12 @@ pub enum SelectError {
         /// What is wrong.
         source: Box<regex::Error>,
     },
+    /// See [`proto::limits`].
+    #[error("more than {count_max} regular expressions: join some of one label by |")]
+    TooManyRegexes {
+        /// As many are allowed.
+        count_max: usize,
+    },
     /// A deletion without matchers.
     #[error("a deletion needs at least one matcher: a selector of everything deletes nothing")]
     SelectsEverything,

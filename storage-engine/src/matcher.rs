@@ -1,7 +1,7 @@
 //! Matchers made ready: each holds on a series' label, or, where the series has no such label, on its samples' attribute.
 
 use proto::selection::Operation;
-use proto::{Dictionary, LabelSet, Matcher};
+use proto::{Dictionary, LabelSet, Matcher, limits};
 use regex::{Regex, RegexBuilder};
 
 use crate::error::SelectError;
@@ -25,6 +25,15 @@ enum Test {
 }
 
 impl ReadyMatcher {
+    /// All of one question.
+    pub(crate) fn all(matchers: &[Matcher]) -> Result<Vec<Self>, SelectError> {
+        let is_regex = |matcher: &&Matcher| matches!(matcher.operation, Operation::Match | Operation::NotMatch);
+        if matchers.iter().filter(is_regex).count() > limits::QUERY_REGEXES_MAX {
+            return Err(SelectError::TooManyRegexes { count_max: limits::QUERY_REGEXES_MAX });
+        }
+        matchers.iter().map(Self::new).collect()
+    }
+
     pub(crate) fn new(matcher: &Matcher) -> Result<Self, SelectError> {
         let regex = || {
             // Anchored, and a dot is any character: as Prometheus has it.
@@ -85,4 +94,17 @@ pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str)
 /// Whether a key, dots and all, is what queries write as `name`; nothing is allocated where it already is a label name.
 fn is_written_as(key: &str, name: &str) -> bool {
     key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_expressions_of_one_question_are_bounded() {
+        let matcher = Matcher { name: "pod".to_owned(), operation: Operation::Match, value: "a.*".to_owned() };
+        let matchers = vec![matcher; limits::QUERY_REGEXES_MAX + 1];
+        assert_eq!(ReadyMatcher::all(&matchers[1..]).map(|ready| ready.len()).ok(), Some(limits::QUERY_REGEXES_MAX));
+        assert!(matches!(ReadyMatcher::all(&matchers), Err(SelectError::TooManyRegexes { .. })));
+    }
 }

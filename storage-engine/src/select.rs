@@ -40,7 +40,7 @@ impl Engine {
         by_series: bool,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Answer, SelectError> {
-        let matchers = selection.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
+        let matchers = ReadyMatcher::all(&selection.matchers)?;
         let (buckets, tiers) = match &selection.fold {
             Fold::Sum(windows) => (windows.as_slice(), Tiers::ALL),
             Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),

@@ -54,7 +54,7 @@ impl Engine {
         whole: bool,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<SeriesAnswer, SelectError> {
-        let ready = matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>()?;
+        let ready = ReadyMatcher::all(matchers)?;
         let question = Question {
             tenant,
             matchers: &ready,

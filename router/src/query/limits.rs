@@ -9,8 +9,8 @@ pub(crate) const QUERY_DEPTH_MAX: usize = 100;
 /// Selectors of one query, or of one question for series: each is at least one call to every shard.
 pub(crate) const QUERY_SELECTORS_MAX: usize = 50;
 
-/// Regular expressions of one query: the parser compiles each, to at most 10 MiB.
-pub(crate) const QUERY_REGEXES_MAX: usize = 32;
+/// Regular expressions in the text of one query, whose parser compiles each to at most 10 MiB; reading may add some of its own.
+pub(crate) const QUERY_REGEXES_MAX: usize = proto::limits::QUERY_REGEXES_MAX / 2;
 
 /// Compiled size of one regular expression: what nodes allow too.
 pub(crate) const REGEX_BYTES_MAX: usize = 1 << 20;
