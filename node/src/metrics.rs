@@ -20,6 +20,8 @@ pub(crate) struct Metrics {
     pub(crate) first_log_index: Gauge,
     pub(crate) flush_seconds: Histogram,
     pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
+    pub(crate) dictionary_memory_bytes: Gauge,
+    pub(crate) head_memory_bytes: Gauge,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
 }
@@ -86,6 +88,8 @@ impl Metrics {
             first_log_index: Gauge::default(),
             flush_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             disk_bytes: Family::default(),
+            dictionary_memory_bytes: Gauge::default(),
+            head_memory_bytes: Gauge::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
         };
@@ -101,6 +105,12 @@ impl Metrics {
         registry.register("flushed_index", "Index up to which the state is on disk", it.flushed_index);
         registry.register("flush_seconds", "Duration of one flush of the state", it.flush_seconds);
         registry.register("disk_bytes", "Space that the data directory takes", it.disk_bytes);
+        registry.register(
+            "dictionary_memory_bytes",
+            "Memory of dictionaries and series, those that nobody uses at the moment included",
+            it.dictionary_memory_bytes,
+        );
+        registry.register("head_memory_bytes", "Memory of samples that are in no chunk yet", it.head_memory_bytes);
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
         metrics

@@ -154,11 +154,7 @@ impl Replica {
     /// Whether the engine has something to seal.
     pub(crate) async fn wants_flush(&self) -> bool {
         let shard = Arc::clone(&self.shard);
-        let wants = move || {
-            // Of a shard to which nothing is sent, too, the time of the last windows is over.
-            shard.engine().pass_time(now_ns());
-            shard.engine().wants_flush()
-        };
+        let wants = move || shard.wants_flush(now_ns());
         // The engine's lock may be held for as long as a large write takes.
         spawn_blocking(wants).await.unwrap_or(false)
     }

@@ -6,6 +6,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::attribute::{Attribute, AttributeValue};
+use crate::attribute_sets::Attributes;
 use crate::build_id::BuildId;
 use crate::dictionary::{Dictionary, StackPair, dense};
 use crate::limits;
@@ -74,7 +75,7 @@ impl Dictionary {
             functions: self.functions.iter().skip(since.functions).map(function_to_wire).collect(),
             mappings: mappings.map(|(identity, file)| mapping_to_wire(identity, *file)).collect(),
             locations: self.locations.iter().skip(since.locations).map(location_to_wire).collect(),
-            attribute_sets: attribute_sets.map(|set| attributes_to_wire(set)).collect(),
+            attribute_sets: attribute_sets.map(attributes_to_wire).collect(),
             ..wire::Definitions::default()
         };
         let mut hashes = BytesMut::with_capacity((self.stacks.len() - since.stacks) * 16);
@@ -160,9 +161,9 @@ fn location_to_wire(location: &Location) -> wire::Location {
     }
 }
 
-fn attributes_to_wire(attributes: &[Attribute]) -> wire::AttributeSet {
+fn attributes_to_wire(attributes: Attributes<'_>) -> wire::AttributeSet {
     use wire::attribute::Value;
-    let attribute = |attribute: &Attribute| wire::Attribute {
+    let attribute = |attribute: Attribute| wire::Attribute {
         key: attribute.key,
         unit: attribute.unit,
         value: Some(match attribute.value {
@@ -173,7 +174,7 @@ fn attributes_to_wire(attributes: &[Attribute]) -> wire::AttributeSet {
             AttributeValue::Json(id) => Value::Json(id),
         }),
     };
-    wire::AttributeSet { attributes: attributes.iter().map(attribute).collect() }
+    wire::AttributeSet { attributes: attributes.map(attribute).collect() }
 }
 
 fn within(table: &'static str, id: u32, length: usize) -> Result<u32, DefinitionsError> {

@@ -5,11 +5,12 @@
 //! ever appended, and refer to entries of the same dictionary that exist; whoever adds an entry keeps that so.
 
 use foldhash::fast::FixedState;
+use indexmap::IndexMap;
 use indexmap::map::Entry;
-use indexmap::{IndexMap, IndexSet};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::attribute::{Attribute, AttributeValue};
+use crate::attribute_sets::AttributeSets;
 pub use crate::hashed::{Functions, Locations};
 use crate::identity::{address_hash, function_hash, lines_hash};
 use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
@@ -17,7 +18,6 @@ pub use crate::pairs::Pairs;
 pub use crate::stacks::Stacks;
 pub use crate::strings::Strings;
 
-type Set<T> = IndexSet<T, FixedState>;
 type Map<K, V> = IndexMap<K, V, FixedState>;
 
 /// The user part and the kernel part of one stack, by id.
@@ -65,11 +65,9 @@ pub struct Dictionary {
     /// Stacktraces.
     pub stacks: Stacks,
     /// Attributes of a sample, sorted, each key once.
-    pub attribute_sets: Set<Box<[Attribute]>>,
+    pub attribute_sets: AttributeSets,
     /// What a sample's stack is.
     pub pairs: Pairs,
-    /// Attributes of all sets.
-    attributes: usize,
     /// Lines that lie outside their locations.
     lines: usize,
     /// What is being hashed.
@@ -85,14 +83,13 @@ impl Default for Dictionary {
             mapping_hashes: Vec::new(),
             locations: Locations::default(),
             stacks: Stacks::default(),
-            attribute_sets: Set::default(),
+            attribute_sets: AttributeSets::default(),
             pairs: Pairs::default(),
-            attributes: 0,
             lines: 0,
             hashed: Vec::new(),
         };
         dictionary.stacks.intern(StackHash::default(), Some(&[]));
-        dictionary.attribute_sets.insert(Box::from([]));
+        dictionary.attribute_sets.intern(&[]);
         dictionary.pairs.intern(StackPair::default());
         dictionary
     }
@@ -165,12 +162,7 @@ impl Dictionary {
         let strings = &self.strings;
         attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
         attributes.dedup_by_key(|attribute| attribute.key);
-        let count = attributes.len();
-        let (id, is_new) = self.attribute_sets.insert_full(attributes.into_boxed_slice());
-        if is_new {
-            self.attributes += count;
-        }
-        dense(id)
+        self.attribute_sets.intern(&attributes)
     }
 
     /// The id of a pair, new or old.
@@ -183,7 +175,7 @@ impl Dictionary {
     #[must_use]
     pub fn has_attributes_of(&self, other: &Self) -> bool {
         let text = |id: u32| self.strings.find(other.strings.get(id));
-        let here = |attribute: &Attribute| {
+        let here = |attribute: Attribute| {
             let value = match attribute.value {
                 AttributeValue::Text(id) => AttributeValue::Text(text(id)?),
                 AttributeValue::Json(id) => AttributeValue::Json(text(id)?),
@@ -193,8 +185,8 @@ impl Dictionary {
         };
         // Sorted by the keys' text, so in the same order in both.
         other.attribute_sets.iter().all(|set| {
-            let set: Option<Vec<_>> = set.iter().map(here).collect();
-            set.is_some_and(|set| self.attribute_sets.contains(set.as_slice()))
+            let set: Option<Vec<_>> = set.map(here).collect();
+            set.is_some_and(|set| self.attribute_sets.find(&set).is_some())
         })
     }
 
@@ -209,8 +201,7 @@ impl Dictionary {
             + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
             + self.stacks.memory_bytes()
-            + self.attribute_sets.len() * (16 + 32)
-            + self.attributes * size_of::<Attribute>()
+            + self.attribute_sets.memory_bytes()
             + self.pairs.memory_bytes()
     }
 

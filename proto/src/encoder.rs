@@ -163,7 +163,9 @@ impl<'a> Encoder<'a> {
             });
         }
         for set in from.attribute_sets.iter().skip(1) {
-            self.message(8, |to| set.iter().for_each(|attribute| to.message(1, |to| to.attribute(attribute, &needed))));
+            self.message(8, |to| {
+                set.clone().for_each(|attribute| to.message(1, |to| to.attribute(&attribute, &needed)))
+            });
         }
         self.column(9, from.pairs.iter().skip(1).map(|pair| u64::from(pair.user)));
         self.column(10, from.pairs.iter().skip(1).map(|pair| u64::from(pair.kernel)));

@@ -145,8 +145,9 @@ impl<'a> Importer<'a> {
     pub fn attributes(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.attribute_sets[id as usize] == UNKNOWN {
             let from = self.from;
-            let copy = from.attribute_sets[id as usize]
-                .iter()
+            let copy = from
+                .attribute_sets
+                .get(id)
                 .map(|attribute| Attribute {
                     key: self.string(to, attribute.key),
                     unit: self.string(to, attribute.unit),

@@ -9,6 +9,7 @@
 
 pub mod answer;
 pub mod attribute;
+pub mod attribute_sets;
 pub mod batch;
 pub mod build_id;
 pub mod bytes_codec;

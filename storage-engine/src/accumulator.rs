@@ -290,11 +290,7 @@ impl<'a> Accumulator<'a> {
             pairs.clear();
             for sum in sums {
                 // What did not pass needs no name.
-                let pair = if is_passed(sum) {
-                    partition.pairs.get_index(sum.pair as usize).copied()
-                } else {
-                    Some(Pair::default())
-                };
+                let pair = if is_passed(sum) { partition.pairs.get(sum.pair) } else { Some(Pair::default()) };
                 let corrupt =
                     || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
                 pairs.push(pair.ok_or_else(corrupt)?);
@@ -370,7 +366,8 @@ fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView)
             return None;
         }
         if filtering.follow(&vocabulary) {
-            let next = partition.pairs.iter().take(part.known.pairs).skip(passing.pairs()).take(LOOKED_AT_ONCE);
+            let next =
+                partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(LOOKED_AT_ONCE);
             if next.len() == 0 {
                 return None;
             }

@@ -94,7 +94,7 @@ impl<'a> Grouping<'a> {
             if partition.generation != vocabulary.generation() {
                 return String::new();
             }
-            let set = partition.attribute_sets.get_index(attribute_set as usize).copied().unwrap_or_default();
+            let set = partition.attribute_sets.get(attribute_set).unwrap_or_default();
             attribute(&vocabulary.dictionary, set, name)
         };
         let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));

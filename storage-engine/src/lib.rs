@@ -42,6 +42,7 @@ mod lacking;
 mod locations;
 mod manifest;
 mod matcher;
+mod numbered;
 mod partition;
 mod plan;
 mod read;

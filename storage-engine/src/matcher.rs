@@ -85,8 +85,9 @@ pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> 
 
 /// The value of an attribute, by the name that queries use; "" if it is absent.
 pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str) -> String {
-    dictionary.attribute_sets[attribute_set as usize]
-        .iter()
+    dictionary
+        .attribute_sets
+        .get(attribute_set)
         .find(|attribute| is_written_as(dictionary.strings.get(attribute.key), name))
         .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
 }

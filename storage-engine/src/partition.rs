@@ -24,6 +24,7 @@ use crate::footprint::{Footprint, MemoryTotal};
 use crate::head::Head;
 use crate::key::PartitionKey;
 use crate::label_index::LabelIndex;
+use crate::numbered::Numbered;
 use crate::stored_partition::StoredPartition;
 use crate::vocabulary::{NodesOf, ROOT, Vocabulary};
 
@@ -72,11 +73,12 @@ pub(crate) struct Partition {
     pub(crate) key: PartitionKey,
     /// Of the vocabulary.
     pub(crate) generation: u64,
-    pub(crate) pairs: IndexSet<Pair, FixedState>,
+    pub(crate) pairs: Numbered<Pair>,
     /// Nodes at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
-    pub(crate) attribute_sets: IndexSet<u32, FixedState>,
-    /// Keys of attributes, as queries write them.
+    pub(crate) attribute_sets: Numbered<u32>,
+    /// Keys of attributes, and the same as queries write them.
+    attribute_keys: BTreeSet<String>,
     attribute_names: BTreeSet<String>,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
@@ -112,15 +114,13 @@ impl Unwritten {
 
 impl Partition {
     pub(crate) fn new(key: PartitionKey, generation: u64) -> Self {
-        let (mut pairs, mut attribute_sets) = (IndexSet::default(), IndexSet::default());
-        pairs.insert(Pair::default());
-        attribute_sets.insert(0);
         let mut partition = Self {
             key,
             generation,
-            pairs,
+            pairs: [Pair::default()].into_iter().collect(),
             stacks: RoaringBitmap::new(),
-            attribute_sets,
+            attribute_sets: [0].into_iter().collect(),
+            attribute_keys: BTreeSet::new(),
             attribute_names: BTreeSet::new(),
             series: IndexMap::default(),
             gauges: RoaringBitmap::new(),
@@ -186,29 +186,31 @@ impl Partition {
 
     /// The number of a pair, and whether it is new.
     pub(crate) fn add_pair(&mut self, pair: Pair) -> (u32, bool) {
-        let (number, is_new) = self.pairs.insert_full(pair);
+        let (number, is_new) = self.pairs.insert(pair);
         if is_new {
             [pair.user, pair.kernel].into_iter().filter(|&node| node != ROOT).for_each(|node| {
                 self.stacks.insert(node);
             });
         }
-        (dense(number), is_new)
+        (number, is_new)
     }
 
     /// The number of an attribute set of the vocabulary, and whether it is new.
     pub(crate) fn add_attribute_set(&mut self, set: u32, vocabulary: &Vocabulary) -> (u32, bool) {
-        let (number, is_new) = self.attribute_sets.insert_full(set);
+        let (number, is_new) = self.attribute_sets.insert(set);
         if is_new {
             let dictionary = &vocabulary.dictionary;
-            for attribute in &dictionary.attribute_sets[set as usize] {
+            for attribute in dictionary.attribute_sets.get(set) {
                 let key = dictionary.strings.get(attribute.key);
-                if !self.attribute_names.contains(key) {
-                    self.left_out.insert(LeftOut::Attribute(sanitize_label_name(key)));
-                    self.attribute_names.insert(sanitize_label_name(key));
+                if !self.attribute_keys.contains(key) {
+                    self.attribute_keys.insert(key.to_owned());
+                    let name = sanitize_label_name(key);
+                    self.left_out.insert(LeftOut::Attribute(name.clone()));
+                    self.attribute_names.insert(name);
                 }
             }
         }
-        (dense(number), is_new)
+        (number, is_new)
     }
 
     /// The number of a series; its labels are kept if it is new.
@@ -272,10 +274,9 @@ impl Partition {
         let mut unwritten = Unwritten::default();
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
             let key = self.key.dictionary_block(self.dictionary_blocks);
-            let pairs: Vec<Pair> = self.pairs.iter().take(to.pairs).skip(from.pairs).copied().collect();
-            let sets: Vec<u32> =
-                self.attribute_sets.iter().take(to.attribute_sets).skip(from.attribute_sets).copied().collect();
-            unwritten.packed.push((key, dictionary_block::encode(vocabulary, &pairs, &sets), LEVEL_GROWING));
+            let pairs = &self.pairs.as_slice()[from.pairs..to.pairs];
+            let sets = &self.attribute_sets.as_slice()[from.attribute_sets..to.attribute_sets];
+            unwritten.packed.push((key, dictionary_block::encode(vocabulary, pairs, sets), LEVEL_GROWING));
         }
         if from.series != to.series {
             let key = self.key.series_block(dense(from.series));
@@ -316,9 +317,9 @@ impl Partition {
 
     /// What is written of the dictionary, in one block in place of those there are; [`Partition::joined_dictionary`] must follow.
     pub(crate) fn whole_dictionary(&self, vocabulary: &Vocabulary) -> Unwritten {
-        let pairs: Vec<Pair> = self.pairs.iter().take(self.persisted.pairs).skip(1).copied().collect();
-        let sets: Vec<u32> = self.attribute_sets.iter().take(self.persisted.attribute_sets).skip(1).copied().collect();
-        let block = dictionary_block::encode(vocabulary, &pairs, &sets);
+        let pairs = &self.pairs.as_slice()[1..self.persisted.pairs];
+        let sets = &self.attribute_sets.as_slice()[1..self.persisted.attribute_sets];
+        let block = dictionary_block::encode(vocabulary, pairs, sets);
         Unwritten { packed: vec![(self.key.dictionary_block(0), block, LEVEL_FINAL)], left_out: None }
     }
 
@@ -330,7 +331,8 @@ impl Partition {
     /// Changes all numbers of the vocabulary to those of another; `attribute_sets` in the same order.
     pub(crate) fn move_to(&mut self, vocabulary: &mut Vocabulary, node: impl Fn(u32) -> u32, attribute_sets: Vec<u32>) {
         self.generation = vocabulary.generation();
-        self.pairs = self.pairs.iter().map(|pair| Pair { user: node(pair.user), kernel: node(pair.kernel) }).collect();
+        let moved = |pair: &Pair| Pair { user: node(pair.user), kernel: node(pair.kernel) };
+        self.pairs = self.pairs.as_slice().iter().map(moved).collect();
         self.stacks = self.stacks.iter().map(&node).collect();
         self.attribute_sets = attribute_sets.into_iter().collect();
         for labels in self.series.values_mut() {
@@ -357,8 +359,8 @@ impl Partition {
 
     /// About how many bytes it takes beside vocabulary and head.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.pairs.len() * (size_of::<Pair>() + 16)
-            + self.attribute_sets.len() * 24
+        self.pairs.memory_bytes()
+            + self.attribute_sets.memory_bytes()
             + self.series.len() * 56
             + self.stacks.serialized_size()
             + self.index.memory_bytes()

@@ -166,7 +166,7 @@ impl Engine {
             return Ok(());
         }
         let mut rows: Vec<Row> = Vec::new();
-        dense.drain(|pair, sum| rows.push((target.add_pair(source.pairs[pair as usize]).0, sum)));
+        dense.drain(|pair, sum| rows.push((target.add_pair(source.pairs.get(pair).unwrap_or_default()).0, sum)));
         rows.sort_unstable_by_key(|row| row.0);
         let is_gauge = target.is_gauge(series);
         let rows = WindowRows { place: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };

@@ -41,7 +41,7 @@ impl Weights {
             vocabulary.stacks().map(|(hash, node)| (node, hash)).collect();
         let stack = |node: u32| stacks.get(&node).copied().unwrap_or_default();
         let pair = |pair: &Pair| hashes.hash_one((stack(pair.user), stack(pair.kernel)));
-        let pairs = partition.pairs.iter().map(pair).collect();
+        let pairs = partition.pairs.as_slice().iter().map(pair).collect();
         let kept = |(&own, labels): (&Fingerprint, &Arc<LabelSet>)| {
             let is_kept = |label: &&Label| !dropped.contains(&label.name);
             if labels.iter().all(|label| is_kept(&label)) {

@@ -188,8 +188,12 @@ impl Vocabulary {
             nodes.insert(node, new.add_stack(hash, &locations));
         }
         for partition in partitions {
-            let sets: Vec<u32> =
-                partition.attribute_sets.iter().map(|&set| importer.attributes(&mut new.dictionary, set)).collect();
+            let sets: Vec<u32> = partition
+                .attribute_sets
+                .as_slice()
+                .iter()
+                .map(|&set| importer.attributes(&mut new.dictionary, set))
+                .collect();
             partition.move_to(&mut new, |node| nodes.get(&node).copied().unwrap_or(ROOT), sets);
         }
         new.footprint = std::mem::take(&mut self.footprint);

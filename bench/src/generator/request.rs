@@ -167,7 +167,7 @@ impl<'a> Tables<'a> {
 
     fn attribute_set(&mut self, set: u32) -> Vec<i32> {
         let strings = &self.from.strings;
-        let attributes = self.from.attribute_sets[set as usize].iter().map(|attribute| {
+        let attributes = self.from.attribute_sets.get(set).map(|attribute| {
             let value = match attribute.value {
                 AttributeValue::Integer(number) => Text::Integer(number),
                 value => Text::Text(value.render(strings)),

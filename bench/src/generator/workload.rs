@@ -168,10 +168,8 @@ mod tests {
                 let pair = dictionary.pairs[pair as usize];
                 let frames = dictionary.stack(pair.kernel).iter().chain(dictionary.stack(pair.user)).map(frame);
                 // The keys' order is that of the text: id before name.
-                let mut thread: Vec<String> = dictionary.attribute_sets[set as usize]
-                    .iter()
-                    .map(|it| it.value.render(&dictionary.strings))
-                    .collect();
+                let mut thread: Vec<String> =
+                    dictionary.attribute_sets.get(set).map(|it| it.value.render(&dictionary.strings)).collect();
                 assert_eq!(thread.len(), 2, "thread name and id");
                 let thread = format!("{} {}", thread.remove(0), thread.remove(0));
                 held.push((time as u64, thread, frames.collect::<Vec<_>>().join(";")));

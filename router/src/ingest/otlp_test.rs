@@ -188,9 +188,8 @@ fn what_each_process_has_its_own_of_is_an_attribute_and_no_label() {
     let labels = &push.profiles[0].labels;
     assert_eq!((labels.get("process_pid"), labels.get("process_command_line"), labels.get("host_name")), ("", "", "h"));
     let d = &push.dictionary;
-    let set = &d.attribute_sets[push.profiles[0].samples.attribute_sets[0] as usize];
-    let attributes: Vec<_> =
-        set.iter().map(|a| (d.strings.get(a.key).to_owned(), a.value.render(&d.strings))).collect();
+    let set = d.attribute_sets.get(push.profiles[0].samples.attribute_sets[0]);
+    let attributes: Vec<_> = set.map(|a| (d.strings.get(a.key).to_owned(), a.value.render(&d.strings))).collect();
     let want = [
         ("process.command_line", "api --x".to_owned()),
         ("process.pid", "12".to_owned()),
@@ -398,8 +397,8 @@ fn an_array_that_repeats_a_long_string_stays_as_short_as_a_string_may_be() {
     dictionary.attribute_table.push(KeyValueAndUnit { key_strindex: 10, value, unit_strindex: 0 });
     let push = push(&long);
     let d = &push.dictionary;
-    let set = &d.attribute_sets[push.profiles[0].samples.attribute_sets[0] as usize];
-    assert_eq!(set[0].value.render(&d.strings).len(), limits::STRING_BYTES_MAX);
+    let mut set = d.attribute_sets.get(push.profiles[0].samples.attribute_sets[0]);
+    assert_eq!(set.next().unwrap().value.render(&d.strings).len(), limits::STRING_BYTES_MAX);
     assert_eq!(push.warnings.len(), 1, "{:?}", push.warnings);
 }
 
