@@ -67,7 +67,7 @@ impl Config {
             flush_interval: Duration::from_secs(60),
             flush_bytes: 64 << 20,
             head_bytes_max: 64 << 20,
-            cache_bytes: 64 << 20,
+            cache_bytes: 128 << 20,
         }
     }
 

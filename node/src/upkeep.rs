@@ -135,7 +135,9 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
         let is_late = flushed_at.elapsed() >= shared.config.flush_interval;
         let is_due = (is_late || is_full) && shard.unflushed_bytes() > 0;
         let is_large = shard.unflushed_bytes() >= shared.config.flush_bytes;
-        if is_due || is_large || replica.wants_flush().await {
+        // Asked in any case: it tells how much memory is taken, too.
+        let wants_flush = replica.wants_flush().await;
+        if is_due || is_large || wants_flush {
             if let Err(error) = replica.flush().await {
                 return error;
             }

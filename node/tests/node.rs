@@ -323,7 +323,9 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     let opened = open_with(config).await;
     opened.node.ready().await;
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
-    let now = (now_ns - common::START_NS) / 1_000_000;
+    // A quarter of an hour ago, or where the partition that is being written begins, which has 6 hours.
+    let partition_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
+    let first_today = ((now_ns - 1_000_000_000_000).max(partition_ns) - common::START_NS) / 1_000_000 + 1;
     // Symbol tables have a cap of their own.
     let symbols = folder.path().join("symbols");
     std::fs::write(&symbols, vec![1; 300 << 20]).unwrap();
@@ -342,10 +344,10 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     // ...and then today, as long as it is taken and until January has gone. A refusal alone does not drop it: the log may take
     // the space, and give it back.
     let (mut today, mut refused) = (0, None);
-    let of_today = |today| times_of((0..today * 200).map(|i| now - 1_000_000 + i));
+    let of_today = |today| times_of((0..today * 200).map(|i| first_today + i));
     let start = Instant::now();
     while refused.is_none() || opened.times().await != of_today(today) {
-        match opened.append(&large(now - 1_000_000 + today * 200)).await {
+        match opened.append(&large(first_today + today * 200)).await {
             Ok(_) => today += 1,
             Err(status) => {
                 refused = Some(status);

@@ -18,12 +18,20 @@ const BOOLEAN: u8 = 2;
 const DOUBLE: u8 = 3;
 const JSON: u8 = 4;
 
+/// Room for what is looked for that is kept: one set may be very large.
+const PACKED_BYTES_MAX: usize = 1 << 16;
+
+/// Tags and lengths of an attribute's message, its key, its unit and its value, less the kind.
+const WIRE_BYTES_MORE: usize = 4;
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct AttributeSets {
     bytes: Vec<u8>,
     /// Where each ends in `bytes`; it begins where the one before it ends.
-    ends: Vec<u32>,
+    ends: Vec<usize>,
+    /// Of all sets.
+    attributes: usize,
     ids: Ids,
     /// The set that is being looked for.
     packed: Vec<u8>,
@@ -69,9 +77,12 @@ impl AttributeSets {
         let id = ids.find_or_insert(hash, new, |id| packed_at(bytes, ends, id as usize) == packed.as_slice());
         if id == new {
             bytes.extend_from_slice(&packed);
-            ends.push(dense(bytes.len()));
+            ends.push(bytes.len());
+            self.attributes += attributes.len();
         }
-        self.packed = packed;
+        if packed.capacity() <= PACKED_BYTES_MAX {
+            self.packed = packed;
+        }
         id
     }
 
@@ -86,16 +97,17 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes that it takes in memory, and more than in its wire form, where each attribute has four more than here.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>() + self.ids.memory_bytes()
+        let packed = self.bytes.capacity() + self.attributes * WIRE_BYTES_MORE;
+        packed + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
     }
 }
 
-fn packed_at<'a>(bytes: &'a [u8], ends: &[u32], id: usize) -> &'a [u8] {
-    let start = id.checked_sub(1).map_or(0, |before| ends[before] as usize);
-    &bytes[start..ends[id] as usize]
+fn packed_at<'a>(bytes: &'a [u8], ends: &[usize], id: usize) -> &'a [u8] {
+    let start = id.checked_sub(1).map_or(0, |before| ends[before]);
+    &bytes[start..ends[id]]
 }
 
 fn pack(attribute: &Attribute, out: &mut Vec<u8>) {

@@ -94,7 +94,7 @@ pub const QUERY_EDGES_MAX: usize = 2_000_000;
 /// Matchers of one question, and labels that it groups by: as many as a query's text of 64 KiB can hold.
 pub const QUERY_LABELS_MAX: usize = 1 << 15;
 
-/// Regular expressions among the matchers of one question: twice as many as a query may have; each may take a MiB.
+/// Regular expressions among the matchers of one question: twice as many as a query may have; each may take a few MiB.
 pub const QUERY_REGEXES_MAX: usize = 64;
 
 /// Nodes (callers and callees) of the stacks of one answer of one shard: what [`QUERY_CELLS_MAX`] stacks of a service need,

@@ -40,6 +40,7 @@ impl ReadyMatcher {
             let anchored = format!("^(?s:{})$", matcher.value);
             RegexBuilder::new(&anchored)
                 .size_limit(REGEX_BYTES_MAX)
+                .dfa_size_limit(REGEX_BYTES_MAX)
                 .build()
                 .map_err(|source| SelectError::BadRegex { pattern: matcher.value.clone(), source: Box::new(source) })
         };

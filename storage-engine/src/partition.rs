@@ -77,8 +77,8 @@ pub(crate) struct Partition {
     /// Nodes at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
     pub(crate) attribute_sets: Numbered<u32>,
-    /// Keys of attributes, and the same as queries write them.
-    attribute_keys: BTreeSet<String>,
+    /// Keys of attributes: as texts of the vocabulary, as far as they were met in it, and as queries write them.
+    attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
@@ -120,7 +120,7 @@ impl Partition {
             pairs: [Pair::default()].into_iter().collect(),
             stacks: RoaringBitmap::new(),
             attribute_sets: [0].into_iter().collect(),
-            attribute_keys: BTreeSet::new(),
+            attribute_keys: RoaringBitmap::new(),
             attribute_names: BTreeSet::new(),
             series: IndexMap::default(),
             gauges: RoaringBitmap::new(),
@@ -201,10 +201,8 @@ impl Partition {
         if is_new {
             let dictionary = &vocabulary.dictionary;
             for attribute in dictionary.attribute_sets.get(set) {
-                let key = dictionary.strings.get(attribute.key);
-                if !self.attribute_keys.contains(key) {
-                    self.attribute_keys.insert(key.to_owned());
-                    let name = sanitize_label_name(key);
+                if self.attribute_keys.insert(attribute.key) {
+                    let name = sanitize_label_name(dictionary.strings.get(attribute.key));
                     self.left_out.insert(LeftOut::Attribute(name.clone()));
                     self.attribute_names.insert(name);
                 }
@@ -335,6 +333,7 @@ impl Partition {
         self.pairs = self.pairs.as_slice().iter().map(moved).collect();
         self.stacks = self.stacks.iter().map(&node).collect();
         self.attribute_sets = attribute_sets.into_iter().collect();
+        self.attribute_keys.clear();
         for labels in self.series.values_mut() {
             *labels = vocabulary.share_labels(Arc::clone(labels));
         }
@@ -361,6 +360,7 @@ impl Partition {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()
+            + self.attribute_names.iter().map(|name| 2 * (name.len() + 64)).sum::<usize>()
             + self.series.len() * 56
             + self.stacks.serialized_size()
             + self.index.memory_bytes()

@@ -166,7 +166,15 @@ impl Engine {
             return Ok(());
         }
         let mut rows: Vec<Row> = Vec::new();
-        dense.drain(|pair, sum| rows.push((target.add_pair(source.pairs.get(pair).unwrap_or_default()).0, sum)));
+        let mut unknown = false;
+        dense.drain(|pair, sum| match source.pairs.get(pair) {
+            Some(pair) => rows.push((target.add_pair(pair).0, sum)),
+            None => unknown = true,
+        });
+        if unknown {
+            let key = source.key.section(Section::Windows);
+            return Err(Corruption { key, check: CorruptionCheck::Content }.into());
+        }
         rows.sort_unstable_by_key(|row| row.0);
         let is_gauge = target.is_gauge(series);
         let rows = WindowRows { place: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };

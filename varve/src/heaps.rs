@@ -10,7 +10,7 @@ use std::io;
 #[cfg(target_env = "gnu")]
 const HEAPS: libc::c_int = 2;
 
-/// Between two times that free memory is given back: what is needed again meanwhile is taken anew, at a few milliseconds' cost.
+/// Between two times that free memory is given back, which holds up whoever asks for memory meanwhile.
 #[cfg(target_env = "gnu")]
 const GIVE_BACK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -28,7 +28,9 @@ pub(crate) fn give_back() -> io::Result<()> {
     let forever = || {
         loop {
             std::thread::sleep(GIVE_BACK_INTERVAL);
+            let started = std::time::Instant::now();
             trim();
+            tracing::debug!(took = ?started.elapsed(), "free memory was given back");
         }
     };
     std::thread::Builder::new().name("varve-heaps".to_owned()).spawn(forever).map(drop)

@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{heaps, log};
+use crate::log;
 
 /// How long requests in flight may take when the process is asked to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -26,7 +26,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Runs a role on a runtime of its own.
 pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     log::start()?;
-    heaps::give_back().context("starting threads")?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
     let result = runtime.block_on(role);
     // A query that nobody waits for any more must not hold the process.

@@ -7,10 +7,11 @@ use anyhow::Context as _;
 
 use super::{Servers, StopSignals};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
-use crate::{listen, operations};
+use crate::{heaps, listen, operations};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
+    heaps::give_back().context("starting threads")?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;

@@ -14,10 +14,11 @@ use tokio_util::sync::CancellationToken;
 use super::receiver::{Backing, Receiver, open_symbols};
 use super::{Servers, StopSignals};
 use crate::command::UpOptions;
-use crate::{listen, operations};
+use crate::{heaps, listen, operations};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
+    heaps::give_back().context("starting threads")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
     let auth = listen::auth(&access, &listen)?;
