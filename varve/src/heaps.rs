@@ -10,9 +10,9 @@ use std::io;
 #[cfg(target_env = "gnu")]
 const HEAPS: libc::c_int = 2;
 
-/// Between two times that free memory is given back, which holds up whoever asks for memory meanwhile.
+/// Between two times that free memory is given back: that takes 5 to 70 ms, in which whoever asks a heap for memory waits.
 #[cfg(target_env = "gnu")]
-const GIVE_BACK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+const GIVE_BACK_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Before any thread is started.
 #[cfg(target_env = "gnu")]
