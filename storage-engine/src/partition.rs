@@ -28,6 +28,9 @@ use crate::numbered::Numbered;
 use crate::stored_partition::StoredPartition;
 use crate::vocabulary::{NodesOf, ROOT, Vocabulary};
 
+/// What a name takes in a set beside its text, about.
+const NAME_BYTES: usize = 64;
+
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
 
@@ -80,6 +83,8 @@ pub(crate) struct Partition {
     /// Keys of attributes: as texts of the vocabulary, as far as they were met in it, and as queries write them.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
+    /// About what those names take, here and among `left_out`.
+    name_bytes: usize,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
     pub(crate) index: LabelIndex,
@@ -122,6 +127,7 @@ impl Partition {
             attribute_sets: [0].into_iter().collect(),
             attribute_keys: RoaringBitmap::new(),
             attribute_names: BTreeSet::new(),
+            name_bytes: 0,
             series: IndexMap::default(),
             gauges: RoaringBitmap::new(),
             index: LabelIndex::default(),
@@ -204,7 +210,7 @@ impl Partition {
                 if self.attribute_keys.insert(attribute.key) {
                     let name = sanitize_label_name(dictionary.strings.get(attribute.key));
                     self.left_out.insert(LeftOut::Attribute(name.clone()));
-                    self.attribute_names.insert(name);
+                    self.add_attribute_name(name);
                 }
             }
         }
@@ -232,9 +238,16 @@ impl Partition {
         if let LeftOut::Attribute(name) = &name
             && self.key.tier == Tier::Minute
         {
-            self.attribute_names.insert(name.clone());
+            self.add_attribute_name(name.clone());
         }
         self.left_out.insert(name);
+    }
+
+    fn add_attribute_name(&mut self, name: String) {
+        let bytes = 2 * (name.len() + NAME_BYTES);
+        if self.attribute_names.insert(name) {
+            self.name_bytes += bytes;
+        }
     }
 
     /// What this tier's windows have not and samples had.
@@ -360,7 +373,7 @@ impl Partition {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()
-            + self.attribute_names.iter().map(|name| 2 * (name.len() + 64)).sum::<usize>()
+            + self.name_bytes
             + self.series.len() * 56
             + self.stacks.serialized_size()
             + self.index.memory_bytes()
