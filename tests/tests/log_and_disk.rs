@@ -40,19 +40,20 @@ fn after_load_the_state_has_no_wal_bytes_and_the_log_starts_behind_the_flushed_i
     let varve = Varve::up();
     let load = Load::start(&varve, Behaviour { clients: 2, retries: true, pause: Duration::from_millis(5) });
     let run = load.run.clone();
-    let (began, mut pushes) = (Instant::now(), 0_u64);
+    let metric = |name: &str| varve.metric(&varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"));
+    let (began, mut pushes, mut heads) = (Instant::now(), 0_u64, 0.0_f64);
     let state = varve.data_dir().join("shard-0001");
     while began.elapsed() < duration {
         // Large ones, so that the state is flushed by size too.
         let times: Vec<u64> = (0..500).map(|i| now_ns() - i * 1_000_003).collect();
         assert_eq!(varve.push_otlp(&bulk("soak", 100, &times), None).status, 200);
         pushes += 1;
+        heads = heads.max(metric("varve_node_head_memory_bytes"));
         assert_eq!(bytes_of(&state, "log"), 0, "the state database writes a WAL");
         std::thread::sleep(Duration::from_millis(200));
     }
     let outcomes = load.stop();
     // The next flush by time, and the cut behind it.
-    let metric = |name: &str| varve.metric(&varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"));
     eventually("everything is flushed", Duration::from_secs(90), || {
         metric("varve_node_flushed_index") >= metric("varve_node_applied_index")
     });
@@ -60,6 +61,8 @@ fn after_load_the_state_has_no_wal_bytes_and_the_log_starts_behind_the_flushed_i
         metric("varve_node_log_first_index") > metric("varve_node_flushed_index") - 1.0
     });
     let (first, flushed) = (metric("varve_node_log_first_index"), metric("varve_node_flushed_index"));
+    let dictionaries = metric("varve_node_dictionary_memory_bytes");
+    assert!(dictionaries > 10_000.0 && heads > 1e6, "memory of dictionaries {dictionaries}, of heads at most {heads}");
     assert_eq!(bytes_of(&state, "log"), 0, "the state database has a WAL");
     assert!(first > 10.0 && flushed > 10.0, "first {first}, flushed {flushed}");
     assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new());

@@ -99,11 +99,9 @@ impl LogDatabase {
 
     fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
         self.database.write(batch).map_err(|error| {
-            // With these words RocksDB refuses writes after an error that somebody else was told, or is just being told: a sync
-            // that has failed is reported before its consequences are.
-            if error.as_ref().contains("Seen error") {
-                self.sync_thread.wait_for_report();
-            }
+            // RocksDB refuses writes once a sync has failed, in one of several words, and may do so before that sync's caller is
+            // told: the failed sync is reported before its consequences are.
+            self.sync_thread.wait_for_report();
             ReplicaError::Log(error)
         })
     }
