@@ -102,6 +102,9 @@ pub enum ReplicaError {
     /// The mark of what is synced cannot be read or written.
     #[error("Raft log: raft/SYNCED: {0}")]
     Mark(#[source] std::io::Error),
+    /// Its files cannot be read, or are damaged in a way that RocksDB would not end with.
+    #[error("Raft log: {0}; if it is damaged, put the whole data directory back from a copy")]
+    Files(#[source] std::io::Error),
     /// What was cut from the log must be in the state, and is not: an entry would be missing.
     #[error(
         "shard {shard}: its state is as of entry {flushed}, and the log is cut up to entry {cut_off}: what is between is in \
@@ -134,7 +137,7 @@ impl ReplicaError {
             // RocksDB gives the subcode only in the text.
             Self::Log(error) => error.as_ref().contains("No space left on device"),
             Self::Engine(error) => error.is_disk_full(),
-            Self::Mark(error) => error.kind() == std::io::ErrorKind::StorageFull,
+            Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
             // Not `Sync`: also a sync that fails for want of space leaves the log unknown.
             Self::Sync(_) | Self::Lost { .. } | Self::Behind { .. } | Self::Record(_) | Self::Consensus(_) => false,
         }

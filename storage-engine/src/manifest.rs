@@ -1,8 +1,4 @@
-//! The end of RocksDB's list of files, `MANIFEST-NNNNNN`, behind a power cut.
-//!
-//! ```text
-//! blocks of 32 KiB: ( | CRC-32C, masked, u32 | length u16 | type u8 | that many bytes | ) ... zeros             little-endian
-//! ```
+//! The end of RocksDB's list of files behind a power cut: see [`record_file`] for its form.
 //!
 //! RocksDB appends the records of one change, syncs the file, and only then relies on them, so a record of which some sectors never reached
 //! the disk is as good as none, and those behind it, too. RocksDB takes a file that is too short so, but not one that has its length and
@@ -16,16 +12,16 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 
-const BLOCK: usize = 32 << 10;
-const HEADER: usize = 7;
+use crate::record_file::{self, BLOCK, FIRST, HEADER, Header, MIDDLE};
+
 /// The least that a disk writes as a whole.
 const SECTOR: usize = 512;
 
 /// Cuts a torn last record off the list of files of a directory; whether there was one.
 ///
 /// # Errors
-/// Where files cannot be read or written.
-pub(crate) fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
+/// Where files cannot be read or written, or RocksDB would never end reading the list.
+pub fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
     let current = match fs::read_to_string(directory.join("CURRENT")) {
         // A new directory.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -33,6 +29,7 @@ pub(crate) fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
     };
     let path = directory.join(current.trim_end());
     let bytes = fs::read(&path)?;
+    record_file::check(&path)?;
     let Some(length) = torn_at(&bytes) else { return Ok(false) };
     if bytes[length..].iter().all(|&byte| byte == 0) {
         // Space for what was never written.
@@ -53,38 +50,19 @@ fn torn_at(bytes: &[u8]) -> Option<usize> {
         if left < HEADER {
             at += left;
         }
-        let header = bytes.get(at..at + HEADER)?;
-        let (length, kind) = (usize::from(header[4]) | usize::from(header[5]) << 8, header[6]);
-        if kind == 0 && length == 0 {
+        let header = Header::read(bytes, at)?;
+        if header.is_unwritten() {
             return Some(if goes_on { start } else { at });
         }
         if !goes_on {
             start = at;
         }
-        let end = at + HEADER + length;
-        if !is_good(bytes, at) {
+        if !header.is_good(bytes, at) {
             return lacks_a_sector(bytes, at).then_some(start);
         }
-        at = end;
-        goes_on = kind == FIRST || kind == MIDDLE;
+        at += HEADER + header.length;
+        goes_on = header.kind == FIRST || header.kind == MIDDLE;
     }
-}
-
-/// Whether a record, or a part of one, with the right checksum begins here.
-fn is_good(bytes: &[u8], at: usize) -> bool {
-    let Some((header, rest)) = bytes.get(at..).and_then(<[u8]>::split_first_chunk::<HEADER>) else { return false };
-    let length = usize::from(header[4]) | usize::from(header[5]) << 8;
-    let of = rest.get(..length).and_then(|_| bytes.get(at + HEADER - 1..at + HEADER + length));
-    of.is_some_and(|of| masked(crc32c::crc32c(of)).to_le_bytes() == header[..4])
-}
-
-/// Parts of a record that goes on in the next block.
-const FIRST: u8 = 2;
-const MIDDLE: u8 = 3;
-
-/// As RocksDB stores it, so that the sum of something that holds sums is not fixed.
-fn masked(crc: u32) -> u32 {
-    crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 /// Whether what a record has of a sector is zeros.
@@ -97,6 +75,7 @@ fn lacks_a_sector(bytes: &[u8], start: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record_file::masked;
 
     /// Records of these lengths, and where each begins.
     fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind, Options};
+use storage_engine::{manifest, record_file};
 
 use crate::consensus::log_database::{LOG, META};
 use crate::consensus::synced_mark::SyncedMark;
@@ -20,9 +21,16 @@ const WAL_BYTES_MAX: u64 = 128 << 20;
 /// Opens or makes the database in `raft`.
 ///
 /// # Errors
-/// [`ReplicaError::Lost`] where synced writes cannot be read; [`ReplicaError::Record`] where the mark is damaged.
+/// [`ReplicaError::Lost`] where synced writes cannot be read; [`ReplicaError::Record`] where the mark is damaged;
+/// [`ReplicaError::Files`] where RocksDB would never end reading.
 pub(crate) fn open(raft: &Path) -> Result<DB, ReplicaError> {
-    let expected = Expected { synced: SyncedMark::read(raft)?.unwrap_or_default(), files: wal_files(raft)? };
+    let expected = Expected {
+        synced: SyncedMark::read(raft)?.unwrap_or_default(),
+        raft: raft.to_owned(),
+        files: wal_files(raft)?,
+    };
+    manifest::cut_torn_tail(raft).map_err(ReplicaError::Files)?;
+    expected.files.iter().try_for_each(|file| record_file::check(file)).map_err(ReplicaError::Files)?;
     let database = match DB::open_cf_descriptors(&options(DBRecoveryMode::AbsoluteConsistency), raft, families()) {
         Err(damage) if damage.kind() == ErrorKind::Corruption => cut_tear(raft, &expected, damage)?,
         opened => opened.map_err(ReplicaError::Log)?,
@@ -47,6 +55,7 @@ fn cut_tear(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<
 /// What there must be at least, and where it was before opening moved it.
 struct Expected {
     synced: u64,
+    raft: PathBuf,
     files: Vec<PathBuf>,
 }
 
@@ -56,11 +65,12 @@ impl Expected {
         if readable >= synced {
             return Ok(());
         }
-        Err(ReplicaError::Lost { files: self.files.clone(), readable, synced, damage })
+        let files = if self.files.is_empty() { vec![self.raft.clone()] } else { self.files.clone() };
+        Err(ReplicaError::Lost { files, readable, synced, damage })
     }
 }
 
-/// The files of the WAL; the folder, where there are none.
+/// The files of the WAL.
 fn wal_files(raft: &Path) -> Result<Vec<PathBuf>, ReplicaError> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(raft).into_iter().flatten() {
@@ -70,9 +80,6 @@ fn wal_files(raft: &Path) -> Result<Vec<PathBuf>, ReplicaError> {
         }
     }
     files.sort();
-    if files.is_empty() {
-        files.push(raft.to_owned());
-    }
     Ok(files)
 }
 

@@ -82,6 +82,33 @@ async fn a_flipped_bit_in_what_was_synced_is_never_a_silent_loss() {
     assert!(refused > 25, "{refused} of {} bytes", bytes.len());
 }
 
+/// RocksDB reads such a file for ever.
+#[tokio::test]
+async fn a_record_that_says_that_it_is_of_a_recycled_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(&folder).0);
+    for index in 0..3 {
+        append(&mut store, range(index..index + 1)).await.await.unwrap();
+    }
+    drop(store);
+    let (_, bytes) = wal(&folder);
+    let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+    let error = reopen(&folder, &flipped(&bytes, second + 6, 2)).await.unwrap_err();
+    assert!(error.contains(&format!(".log: the record at byte {second} has kind 5")), "{error}");
+    let raft = folder.path().join("raft");
+    let list = raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim());
+    let bytes = fs::read(&list).unwrap();
+    let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+    fs::write(&list, flipped(&bytes, second + 6, 2)).unwrap();
+    let error = entries(&raft).await.unwrap_err();
+    assert!(
+        error.contains(&format!(": the record at byte {second} has kind 5")) && error.contains("MANIFEST"),
+        "{error}"
+    );
+    fs::write(&list, bytes).unwrap();
+    assert_eq!(entries(&raft).await, Ok(range(0..3)));
+}
+
 #[tokio::test]
 async fn a_log_that_ends_before_what_was_synced_is_refused() {
     let folder = tempfile::tempdir().unwrap();

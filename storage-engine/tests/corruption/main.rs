@@ -189,6 +189,9 @@ fn peak_bytes() -> u64 {
 /// Of all cases together, two at once.
 const PEAK_BYTES_MAX: u64 = 1 << 30;
 
+/// Cases between two lines that say how far it is.
+const PROGRESS_EVERY: usize = 5000;
+
 /// `VARVE_CORRUPTION_CASES` of each kind and damage; `VARVE_CORRUPTION_SEED` repeats them.
 #[test]
 fn all_damage_is_detected_and_none_is_served() {
@@ -207,6 +210,9 @@ fn all_damage_is_detected_and_none_is_served() {
             scope.spawn(|| {
                 while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&n| n < cases * kinds.len())
                 {
+                    if number % PROGRESS_EVERY == PROGRESS_EVERY - 1 {
+                        println!("{} of {}", number + 1, cases * kinds.len());
+                    }
                     let kind = kinds[number % kinds.len()];
                     let result = case(&store, number, seed.wrapping_add(number as u64), kind);
                     results.lock().push((kind, result));
@@ -282,4 +288,26 @@ fn raw_samples_whose_minutes_are_gone_are_found_and_end_a_question_with_an_error
     let hear = || hears.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on for ever");
     assert!(hear() > 0, "nothing is found");
     assert_eq!(hear(), 1, "a question of raw samples is answered");
+}
+
+/// RocksDB would read it for ever.
+#[test]
+fn a_list_of_files_with_a_record_of_a_recycled_log_is_refused() {
+    let store = Store::new();
+    let path = store.copy(0);
+    let list = path.join(std::fs::read_to_string(path.join("CURRENT")).unwrap().trim());
+    let bytes = std::fs::read(&list).unwrap();
+    let (mut at, mut records) = (0, 0);
+    while at + 7 < bytes.len() && bytes[at + 6] != 0 {
+        let mut damaged = bytes.clone();
+        damaged[at + 6] ^= 4;
+        std::fs::write(&list, damaged).unwrap();
+        let error = Store::open(&path).err().map(|error| error.to_string());
+        assert!(error.as_ref().is_some_and(|error| error.contains(&format!("the record at byte {at}"))), "{error:?}");
+        at += 7 + usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
+        records += 1;
+    }
+    assert!(records > 2, "{records}");
+    std::fs::write(&list, bytes).unwrap();
+    Store::open(&path).unwrap();
 }

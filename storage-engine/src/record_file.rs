@@ -1,0 +1,150 @@
+//! Files of records as RocksDB writes them: its list of files, `MANIFEST-NNNNNN`, and its write-ahead logs.
+//!
+//! ```text
+//! blocks of 32 KiB: ( | CRC-32C, masked, u32 | length u16 | kind u8 | that many bytes | ) ... zeros             little-endian
+//! ```
+//!
+//! A record does not cross blocks: one that is longer has parts. Kind 0 without bytes is space for what was never written.
+//!
+//! RocksDB never ends reading a file in which a record behind the first one has a kind that only recycled logs have: it takes this for the
+//! end of the log, tries again, and again. One flipped bit is enough for that. No log of ours is recycled, so such a kind is damage, and it is looked for
+//! before RocksDB reads a file ([`check`]).
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+pub(crate) const BLOCK: usize = 32 << 10;
+pub(crate) const HEADER: usize = 7;
+/// Parts of a record that goes on in the next block.
+pub(crate) const FIRST: u8 = 2;
+pub(crate) const MIDDLE: u8 = 3;
+
+/// What stands before a record's bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Header {
+    crc: [u8; 4],
+    pub(crate) length: usize,
+    pub(crate) kind: u8,
+}
+
+impl Header {
+    /// Of the record at `at`; `None`: the bytes end before.
+    pub(crate) fn read(bytes: &[u8], at: usize) -> Option<Self> {
+        let [a, b, c, d, low, high, kind] = *bytes.get(at..)?.first_chunk::<HEADER>()?;
+        Some(Self { crc: [a, b, c, d], length: usize::from(u16::from_le_bytes([low, high])), kind })
+    }
+
+    /// Whether the record at `at` is all there and has the right checksum.
+    pub(crate) fn is_good(&self, bytes: &[u8], at: usize) -> bool {
+        let summed = bytes.get(at + HEADER - 1..at + HEADER + self.length);
+        summed.is_some_and(|summed| masked(crc32c::crc32c(summed)).to_le_bytes() == self.crc)
+    }
+
+    pub(crate) fn is_unwritten(&self) -> bool {
+        self.kind == 0 && self.length == 0
+    }
+
+    fn is_recycled(&self) -> bool {
+        matches!(self.kind, 5..=8 | 11 | 131)
+    }
+}
+
+/// As RocksDB stores it, so that the sum of something that holds sums is not fixed.
+pub(crate) fn masked(crc: u32) -> u32 {
+    crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Looks for what RocksDB would never end reading, where it would look: in each block up to its first bad record.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] where there is such a record; else what open(2) and read(2) say.
+pub fn check(path: &Path) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut block = Vec::with_capacity(BLOCK);
+    for start in (0_u64..).step_by(BLOCK) {
+        block.clear();
+        file.by_ref().take(BLOCK as u64).read_to_end(&mut block)?;
+        if let Some((at, kind)) = recycled(&block) {
+            let at = start + at as u64;
+            let what = format!(
+                "{}: the record at byte {at} has kind {kind}, which is never written: it is damaged",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        if block.len() < BLOCK {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Where a record of a recycled log is, and its kind.
+fn recycled(block: &[u8]) -> Option<(usize, u8)> {
+    let mut at = 0;
+    while let Some(header) = Header::read(block, at) {
+        if header.is_recycled() {
+            return Some((at, header.kind));
+        }
+        if header.is_unwritten() || !header.is_good(block, at) {
+            break;
+        }
+        at += HEADER + header.length;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(kind: u8, bytes: &[u8]) -> Vec<u8> {
+        let summed = [&[kind], bytes].concat();
+        let crc = masked(crc32c::crc32c(&summed)).to_le_bytes();
+        [&crc[..], &(bytes.len() as u16).to_le_bytes(), &summed].concat()
+    }
+
+    fn check_bytes(bytes: &[u8]) -> io::Result<()> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("MANIFEST-000001");
+        std::fs::write(&path, bytes).unwrap();
+        check(&path)
+    }
+
+    #[test]
+    fn a_kind_of_recycled_logs_is_found_where_rocksdb_would_read_it() {
+        let good = [record(1, b"one"), record(1, b"two"), record(1, b"three")].concat();
+        check_bytes(&good).unwrap();
+        for (at, of) in [(6, 0), (10 + 6, 10), (20 + 6, 20)] {
+            for kind in [5, 6, 7, 8, 11, 131] {
+                let mut damaged = good.clone();
+                damaged[at] = kind;
+                let error = check_bytes(&damaged).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+                assert!(
+                    error.to_string().contains(&format!("MANIFEST-000001: the record at byte {of} has kind {kind}")),
+                    "{error}"
+                );
+            }
+            // RocksDB says by itself what is wrong with others.
+            let mut damaged = good.clone();
+            damaged[at] = 9;
+            check_bytes(&damaged).unwrap();
+        }
+        // Behind a bad record nothing of the block is read, and of the next one all is.
+        let mut damaged = good.clone();
+        damaged[8] ^= 1;
+        damaged[20 + 6] = 5;
+        check_bytes(&damaged).unwrap();
+        damaged.resize(BLOCK, 0);
+        damaged.extend(record(5, b"recycled"));
+        assert!(check_bytes(&damaged).unwrap_err().to_string().contains(&format!("at byte {BLOCK} has kind 5")));
+    }
+
+    #[test]
+    fn any_end_is_an_end() {
+        let good = [record(1, b"one"), record(1, b"two")].concat();
+        (0..good.len()).for_each(|length| check_bytes(&good[..length]).unwrap());
+    }
+}
