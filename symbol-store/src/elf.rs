@@ -148,6 +148,33 @@ impl ElfImage {
     }
 }
 
+/// The call frame information of a file, as its sections hold it. Addresses are as the file numbers them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallFrameSections {
+    /// `.eh_frame`: where it is loaded, and its bytes.
+    pub eh_frame: Option<(u64, Vec<u8>)>,
+    /// `.debug_frame`, where it is not compressed.
+    pub debug_frame: Option<(u64, Vec<u8>)>,
+    /// Where `.text` is loaded; 0 if there is none.
+    pub text: u64,
+    /// Where the program begins; 0 of a file that is none.
+    pub entry: u64,
+}
+
+impl CallFrameSections {
+    /// Reads those of a file of this machine's class and byte order; what is missing, compressed or too large is left out.
+    ///
+    /// # Errors
+    /// Any [`ElfError`].
+    pub fn read(file: &File) -> Result<Self, ElfError> {
+        let header = Header::read(file)?;
+        let section = |name: &[u8]| header.loaded_section(file, name, limits::CALL_FRAME_BYTES_MAX);
+        let text = header.find_section(file, b".text").map_or(0, |text| text.address);
+        let entry = header.entry;
+        Ok(Self { eh_frame: section(b".eh_frame"), debug_frame: section(b".debug_frame"), text, entry })
+    }
+}
+
 /// The virtual address at which `segments` load the byte at `file_offset`; a segment with code is preferred.
 #[must_use]
 pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {

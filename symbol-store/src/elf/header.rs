@@ -11,6 +11,9 @@ pub(super) const PT_LOAD: u32 = 1;
 pub(super) const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 pub(super) const SHT_NOTE: u32 = 7;
+/// A section without bytes in the file.
+const SHT_NOBITS: u32 = 8;
+const SHF_COMPRESSED: u64 = 1 << 11;
 
 /// The fields of the ELF header that say where the others are.
 pub(super) struct Header {
@@ -23,6 +26,8 @@ pub(super) struct Header {
     section_header_size: u16,
     section_header_count: u16,
     section_names_index: u16,
+    /// Where the program begins; 0 where it is none.
+    pub(super) entry: u64,
 }
 
 /// One program header.
@@ -41,6 +46,9 @@ pub(super) struct Section {
     /// Where its name begins in the section of names.
     pub(super) name: u32,
     pub(super) kind: u32,
+    /// Whether its bytes are compressed.
+    pub(super) is_compressed: bool,
+    pub(super) address: u64,
     pub(super) offset: u64,
     pub(super) size: u64,
     pub(super) align: u64,
@@ -72,6 +80,7 @@ impl Header {
                 section_header_size: fields.u16(sizes + 4)?,
                 section_header_count: fields.u16(sizes + 6)?,
                 section_names_index: fields.u16(sizes + 8)?,
+                entry: fields.word(24, wide)?,
             })
         };
         parse().ok_or(ElfError::Truncated)
@@ -120,14 +129,24 @@ impl Header {
 
     fn section(&self, bytes: &[u8]) -> Option<Section> {
         let fields = Fields { bytes, big_endian: self.big_endian };
-        let (offset, size, align) = if self.wide { (24, 32, 48) } else { (16, 20, 32) };
+        let (address, offset, size, align) = if self.wide { (16, 24, 32, 48) } else { (12, 16, 20, 32) };
         Some(Section {
             name: fields.u32(0)?,
             kind: fields.u32(4)?,
+            // The low bits of the flags, in any byte order.
+            is_compressed: fields.word(8, self.wide)? & SHF_COMPRESSED != 0,
+            address: fields.word(address, self.wide)?,
             offset: fields.word(offset, self.wide)?,
             size: fields.word(size, self.wide)?,
             align: fields.word(align, self.wide)?,
         })
+    }
+
+    /// The address of a section, and its bytes as they are in the file; `None` if there is none that has any, or it has too many.
+    pub(super) fn loaded_section(&self, file: &File, name: &[u8], bytes_max: u64) -> Option<(u64, Vec<u8>)> {
+        let section = self.find_section(file, name)?;
+        let is_plain = section.kind != SHT_NOBITS && !section.is_compressed && section.size <= bytes_max;
+        is_plain.then(|| read_range(file, section.offset, section.size).map(|bytes| (section.address, bytes)))?
     }
 
     /// The section named `name`.
