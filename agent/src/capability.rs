@@ -13,6 +13,7 @@ use aya::maps::MapType;
 use aya::programs::ProgramType;
 use aya::sys::{BpfHelper, is_helper_supported, is_map_supported, is_program_supported};
 use aya::util::online_cpus;
+use memchr::memmem;
 
 use crate::kallsyms::KernelSymbols;
 use crate::maps::{Backing, Maps};
@@ -27,6 +28,10 @@ const STATUS_BYTES_MAX: u64 = 16 << 10;
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// How the kernel's BTF begins: the magic number 0xeb9f, in the machine's byte order.
 const BTF_MAGIC: u16 = 0xeb9f;
+/// It is 5 to 10 MB.
+const BTF_BYTES_MAX: u64 = 64 << 20;
+/// The field of `struct mm_struct` that leads to its mappings, as BTF has its name.
+const MAPPINGS_TREE: &[u8] = b"\0mm_mt\0";
 
 /// A capability of Linux.
 #[derive(Clone, Copy, Debug)]
@@ -109,10 +114,16 @@ fn setting(name: &str) -> String {
 
 fn btf() -> Option<Missing> {
     const PATH: &str = "/sys/kernel/btf/vmlinux";
-    let mut magic = [0; 2];
-    match File::open(PATH).and_then(|mut file| file.read_exact(&mut magic)) {
-        Ok(()) if u16::from_ne_bytes(magic) == BTF_MAGIC => None,
-        Ok(()) => required("kernel BTF", format!("{PATH} holds something else")),
+    let mut types = Vec::new();
+    match File::open(PATH).and_then(|file| file.take(BTF_BYTES_MAX).read_to_end(&mut types)) {
+        Ok(_) if !types.starts_with(&BTF_MAGIC.to_ne_bytes()) => {
+            required("kernel BTF", format!("{PATH} holds something else"))
+        }
+        Ok(_) if memmem::find(&types, MAPPINGS_TREE).is_none() => required(
+            "maple tree of mappings",
+            "the kernel keeps the mappings of processes in another form; Linux 6.1 has it".to_owned(),
+        ),
+        Ok(_) => None,
         Err(error) => required("kernel BTF", format!("{PATH}: {error}; it takes a kernel with CONFIG_DEBUG_INFO_BTF")),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebpf::Sample;
+use ebpf::{NewFile, Sample};
 use tokio_util::sync::CancellationToken;
 
 use crate::aggregate::Aggregate;
@@ -92,6 +92,10 @@ impl Collector {
                 break;
             }
             let mut samples = 0;
+            sampler.read_new_files(|record, tables| match NewFile::read(record) {
+                Ok(new) => locator.tables.files.number(&new, tables),
+                Err(error) => tracing::error!("BPF sent a record that makes no sense: {error}"),
+            });
             may_have_more = sampler.read(RECORDS_MAX, |record| match Sample::read(record) {
                 Ok(sample) => {
                     aggregate.add(&sample, locator);
@@ -132,7 +136,9 @@ impl Collector {
                 self.queue.push(request);
             }
         }
-        self.locator.end_interval(end_ktime_ns, self.aggregate.processes());
+        if self.locator.end_interval(end_ktime_ns, self.aggregate.processes()) {
+            self.sampler.tables.forget_all();
+        }
         self.aggregate.clear();
     }
 }

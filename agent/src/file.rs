@@ -8,21 +8,29 @@ use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
+use ebpf::{NewFile, VDSO_KEY};
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use proto::build_id::to_hex;
 use symbol_store::elf::{self, ElfError, ElfImage, Segment};
 use symbol_store::open;
 
-use crate::maps::{Backing, Mapping};
+use crate::location::Marker;
+use crate::maps::{Backing, Mapping, Maps};
 use crate::procfs;
+use crate::sys;
+use crate::unwind::resident::Resident;
 
 /// Files remembered before all is forgotten: a host with hundreds of containers has a few thousand.
 pub(crate) const FILES_MAX: usize = 8192;
 
 /// A longer file name is cut, from the front: paths can be 4 kB.
 pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;
+
+/// Name of the kernel's own code in every process.
+pub(crate) const VDSO: &str = "[vdso]";
 
 /// A file of a [`FileTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,6 +152,8 @@ impl FileKey {
 pub(crate) struct FileTable {
     files: IndexSet<MappedFile, RandomState>,
     by_key: HashMap<FileKey, FileId, RandomState>,
+    /// By the numbers that BPF gives.
+    by_number: HashMap<u32, Result<FileId, Marker>, RandomState>,
 }
 
 impl FileTable {
@@ -162,6 +172,54 @@ impl FileTable {
             Err(error) => return Err(error),
         };
         self.identified(path, &file, &metadata)
+    }
+
+    /// Opens a file that BPF has given a number, and has its unwind table made.
+    pub(crate) fn number(&mut self, new: &NewFile, tables: &Resident) {
+        let found = self.numbered(new);
+        if let Ok((file, id)) = found {
+            let parts = self.get(id).map(|file| file.parts.clone()).unwrap_or_default();
+            tables.unwind(new.key, new.number, file, parts);
+            self.by_number.insert(new.number, Ok(id));
+        } else {
+            // The next process that runs it may live longer.
+            tables.forget(new.key);
+            let is_there = Path::new(&format!("/proc/{}", new.pid)).exists();
+            let reason = if is_there { Marker::FileUnreadable } else { Marker::ProcessExited };
+            self.by_number.insert(new.number, Err(reason));
+        }
+    }
+
+    fn numbered(&mut self, new: &NewFile) -> io::Result<(File, FileId)> {
+        let &NewFile { key, pid, start, end, .. } = new;
+        if key == VDSO_KEY {
+            let file = own_vdso()?;
+            let id = self.insert(MappedFile::identify(VDSO, &file)?);
+            return Ok((file, id));
+        }
+        match procfs::open_mapped(pid, start, end) {
+            Ok((file, metadata)) => {
+                let path = procfs::mapped_path(pid, start, end)?;
+                let id = self.identified(&path, &file, &metadata)?;
+                Ok((file, id))
+            }
+            // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let maps = Maps::of_process(pid)?;
+                let Some((_, Mapping { backing: Backing::File { device, inode, path }, .. })) = maps.find(start) else {
+                    return Err(io::Error::from(io::ErrorKind::NotFound));
+                };
+                let (file, metadata) = open_by_path(pid, *device, *inode, path)?;
+                let id = self.identified(path, &file, &metadata)?;
+                Ok((file, id))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file of a number; `None`: BPF has not told of it yet.
+    pub(crate) fn of_number(&self, number: u32) -> Option<Result<FileId, Marker>> {
+        self.by_number.get(&number).copied()
     }
 
     fn identified(&mut self, path: &str, file: &File, metadata: &Metadata) -> io::Result<FileId> {
@@ -186,12 +244,19 @@ impl FileTable {
 
     /// Whether it is time to forget everything, which also makes every [`FileId`] void.
     pub(crate) fn is_full(&self) -> bool {
-        FILES_MAX <= self.files.len().max(self.by_key.len())
+        FILES_MAX <= self.files.len().max(self.by_key.len()).max(self.by_number.len())
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// The vdso of this process, which is that of all 64-bit ones.
+fn own_vdso() -> io::Result<File> {
+    let maps = Maps::of_process(std::process::id())?;
+    let vdso = maps.iter().find(|mapping| mapping.backing == Backing::Vdso).ok_or(io::ErrorKind::NotFound)?;
+    sys::memory_file(&procfs::own_memory(vdso.start, vdso.end)?)
 }
 
 /// Opens `path` as `pid` sees it, as long as it still leads to the file that was mapped.

@@ -40,6 +40,7 @@ mod status;
 mod sys;
 #[cfg(test)]
 mod test_record;
+mod unwind;
 
 use std::io;
 use std::sync::Arc;

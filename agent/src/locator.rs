@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use ebpf::{KERNEL_FRAMES_MAX, Sample, UserEnd};
+use ebpf::{KERNEL_FRAMES_MAX, Sample, UserEnd, UserFrame};
 use foldhash::fast::RandomState;
 
 use crate::kernel::Kernel;
@@ -114,8 +114,8 @@ impl Locator {
         })
     }
 
-    /// Forgets what is not needed any more. All ids may be void afterwards.
-    pub(crate) fn end_interval(&mut self, ktime_ns: u64, sampled: impl Iterator<Item = ProcessKey>) {
+    /// Forgets what is not needed any more. All ids may be void afterwards; returns whether the numbers of files are, too.
+    pub(crate) fn end_interval(&mut self, ktime_ns: u64, sampled: impl Iterator<Item = ProcessKey>) -> bool {
         for key in sampled {
             if let Some(process) = self.processes.get_mut(&key) {
                 process.last_sample_ns = ktime_ns;
@@ -135,13 +135,14 @@ impl Locator {
         if ADDRESSES_MAX < addresses {
             self.processes.values_mut().for_each(Process::forget_locations);
         }
-        if self.tables.locations.is_full() || self.tables.files.is_full() {
-            self.tables.locations.clear();
-            self.tables.files.clear();
+        let forgets_files = self.tables.locations.is_full() || self.tables.files.is_full();
+        if forgets_files {
+            self.tables.clear();
             self.kernel.clear();
             self.processes.values_mut().for_each(Process::forget_files);
         }
         self.kernel.follow_modules();
+        forgets_files
     }
 
     fn forget_least_recent_half(&mut self) {
@@ -168,8 +169,11 @@ fn locate_in_process(
 ) -> bool {
     let no_mapping = tables.locations.insert(Location::Marker(Marker::NoMapping));
     let mut is_lasting = true;
-    for (index, address) in sample.user_frames().enumerate() {
-        let (id, lasts) = process.locate(address, sample.header.ktime_ns, tables);
+    for (index, frame) in sample.user_frames().enumerate() {
+        let (id, lasts) = match frame {
+            UserFrame::File { number, offset } => tables.locate(number, offset),
+            UserFrame::Address(address) => process.locate(address, sample.header.ktime_ns, tables),
+        };
         is_lasting &= lasts;
         if index != 0 && id == no_mapping {
             // No return address: the frame pointer was something else, and nothing from here on is a frame.

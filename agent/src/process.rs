@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ebpf::Sample;
 use foldhash::fast::RandomState;
 
-use crate::file::{FileId, FileTable, MappedFile};
+use crate::file::{FileId, FileTable, MappedFile, VDSO};
 use crate::jit::Jit;
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
 use crate::maps::{Backing, Mapping, Maps};
@@ -22,6 +22,8 @@ use crate::pace::Pace;
 use crate::procfs;
 use crate::resource::Resource;
 
+/// Frames in files that are remembered, at 30 bytes each.
+const FRAMES_MAX: usize = 200_000;
 /// Addresses remembered of one program.
 const ADDRESSES_MAX: usize = 32_768;
 /// Shortest and longest time between two readings of the mappings.
@@ -29,7 +31,6 @@ const REREAD_NS_MIN: u64 = 100_000_000;
 const REREAD_NS_MAX: u64 = 25_600_000_000;
 /// After this time, mappings are read again on the next sample. Where that would take too much of the agent's time, later.
 const STALE_NS: u64 = 10_000_000_000;
-const VDSO: &str = "[vdso]";
 
 /// The identity of a program that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,12 +61,39 @@ pub(crate) struct Tables {
     pub(crate) pace: Pace,
     /// Of work that finds out whether the names are still right: a thousandth of a CPU.
     pub(crate) check_pace: Pace,
+    /// Of frames in files, by the file's number and the offset in it.
+    frames: HashMap<(u32, u64), LocationId, RandomState>,
 }
 
 impl Tables {
+    /// Forgets every id.
+    pub(crate) fn clear(&mut self) {
+        self.locations.clear();
+        self.files.clear();
+        self.frames.clear();
+    }
+
+    /// The location of a frame in a file, and whether it will be the same next time.
+    pub(crate) fn locate(&mut self, number: u32, offset: u64) -> (LocationId, bool) {
+        if let Some(&id) = self.frames.get(&(number, offset)) {
+            return (id, true);
+        }
+        match self.files.of_number(number) {
+            Some(Ok(file)) => {
+                let id = native(file, offset, self);
+                if self.frames.len() < FRAMES_MAX {
+                    self.frames.insert((number, offset), id);
+                }
+                (id, true)
+            }
+            Some(Err(reason)) => (self.locations.insert(Location::Marker(reason)), true),
+            None => (self.locations.insert(Location::Marker(Marker::FileUnreadable)), false),
+        }
+    }
+
     pub(crate) fn new() -> Self {
         let (files, locations) = (FileTable::default(), LocationTable::default());
-        Self { files, locations, pace: Pace::new(50), check_pace: Pace::new(1000) }
+        Self { files, locations, pace: Pace::new(50), check_pace: Pace::new(1000), frames: HashMap::default() }
     }
 }
 
@@ -320,7 +348,11 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn native(file: FileId, file_offset: u64, tables: &mut Tables) -> LocationId {
-    let address = tables.files.get(file).and_then(|mapped| mapped.address(file_offset));
+    let mapped = tables.files.get(file);
+    if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
+        return tables.locations.insert_named(VDSO, Some(file), FrameType::Native);
+    }
+    let address = mapped.and_then(|mapped| mapped.address(file_offset));
     let location = address.map_or(Location::Marker(Marker::NoSegment), |address| Location::Native { file, address });
     tables.locations.insert(location)
 }

@@ -5,6 +5,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use symbol_store::open::{self, Root};
@@ -44,6 +45,26 @@ fn start_ticks(stat: &[u8]) -> Option<u64> {
 /// What open(2) says; [`io::ErrorKind::InvalidInput`] if it is no regular file.
 pub(crate) fn open_mapped(pid: u32, start: u64, end: u64) -> io::Result<(File, Metadata)> {
     with_metadata(open::link(&format!("/proc/{pid}/map_files/{start:x}-{end:x}"))?)
+}
+
+/// The path of the file that `pid` has mapped at `start..end`, as the process sees it.
+///
+/// # Errors
+/// What readlink(2) says.
+pub(crate) fn mapped_path(pid: u32, start: u64, end: u64) -> io::Result<String> {
+    let path = std::fs::read_link(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))?;
+    let path = path.to_string_lossy();
+    Ok(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
+}
+
+/// What this process has in its memory at `start..end`.
+///
+/// # Errors
+/// What open(2) or pread(2) says.
+pub(crate) fn own_memory(start: u64, end: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(end.saturating_sub(start)).map_err(io::Error::other)?];
+    File::open("/proc/self/mem")?.read_exact_at(&mut bytes, start)?;
+    Ok(bytes)
 }
 
 /// Opens `path` as `pid` sees it, as long as it is a regular file.

@@ -5,13 +5,18 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use aya::maps::{MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{ArrayOfMaps, HashMap as BpfMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::{PerfEvent, ProgramError};
-use aya::util::online_cpus;
+use aya::util::{nr_cpus, online_cpus};
 use aya::{Ebpf, EbpfError, EbpfLoader};
-use ebpf::{DROPPED_MAP, KERNEL_FRAMES_MAX, PROGRAM, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, USER_FRAMES_MAX};
+use ebpf::{
+    DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
+    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, PROGRAM, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP,
+    USER_FRAMES_MAX,
+};
 
+use crate::unwind::resident::{Resident, UnwindMaps};
 use crate::{causes, sys};
 
 /// A power of two of pages. The smaller is enough for two CPUs at 20 Hz with the deepest stacks.
@@ -36,15 +41,18 @@ pub enum SamplerError {
         /// The map or program.
         name: &'static str,
     },
-    /// Which CPUs are online cannot be read.
+    /// Which CPUs there are, or are online, cannot be read.
     #[error("cannot read {path}")]
-    OnlineCpus {
+    Cpus {
         /// The file.
         path: String,
         /// What went wrong.
         #[source]
         source: io::Error,
     },
+    /// The thread that makes unwind tables could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
     /// Waiting for samples failed.
     #[error("cannot wait for samples")]
     Wait(#[source] io::Error),
@@ -54,6 +62,8 @@ pub enum SamplerError {
 pub(crate) struct Sampler {
     bpf: Ebpf,
     ring: RingBuf<MapData>,
+    new_files: RingBuf<MapData>,
+    pub(crate) tables: Resident,
     dropped: PerCpuArray<MapData, u64>,
     dropped_before: u64,
     period_ns: u64,
@@ -70,14 +80,25 @@ impl Sampler {
     }
 
     fn start_on(cpus: &[u32], period_ns: u64, ring_bytes: u32) -> Result<Self, SamplerError> {
-        let mut bpf =
-            EbpfLoader::new().map_max_entries(SAMPLES_MAP, ring_bytes).load(PROGRAM).map_err(SamplerError::Load)?;
+        let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
+        let mut bpf = EbpfLoader::new()
+            .map_max_entries(SAMPLES_MAP, ring_bytes)
+            .map_max_entries(KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU.saturating_mul(possible_cpus))
+            .map_max_entries(KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU.saturating_mul(possible_cpus))
+            .load(PROGRAM)
+            .map_err(SamplerError::Load)?;
         let mut map = |name| bpf.take_map(name).ok_or(SamplerError::Missing { name });
         let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
         let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
+        let new_files = RingBuf::try_from(map(NEW_FILES_MAP)?).map_err(SamplerError::Map)?;
+        let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
+        let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
+        let tables = Resident::start(UnwindMaps { files, tables }).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let (attached, unattached) = (BTreeMap::new(), BTreeSet::new());
-        let mut sampler = Self { bpf, ring, dropped, dropped_before: 0, period_ns, attached, unattached };
+        let dropped_before = 0;
+        let mut sampler =
+            Self { bpf, ring, new_files, tables, dropped, dropped_before, period_ns, attached, unattached };
         sampler.attach(cpus)?;
         Ok(sampler)
     }
@@ -144,6 +165,13 @@ impl Sampler {
         true
     }
 
+    /// Hands over all that was said of new files, each before the samples in it.
+    pub(crate) fn read_new_files(&mut self, mut take: impl FnMut(&[u8], &Resident)) {
+        while let Some(record) = self.new_files.next() {
+            take(&record, &self.tables);
+        }
+    }
+
     /// Samples that found no room since the last call.
     pub(crate) fn take_dropped(&mut self) -> Result<u64, SamplerError> {
         let counts = self.dropped.get(&0, 0).map_err(SamplerError::Map)?;
@@ -158,7 +186,11 @@ fn program(bpf: &mut Ebpf) -> Result<&mut PerfEvent, SamplerError> {
 }
 
 fn read_online_cpus() -> Result<Vec<u32>, SamplerError> {
-    online_cpus().map_err(|(path, source)| SamplerError::OnlineCpus { path: path.to_owned(), source })
+    online_cpus().map_err(unread)
+}
+
+fn unread((path, source): (&str, io::Error)) -> SamplerError {
+    SamplerError::Cpus { path: path.to_owned(), source }
 }
 
 /// Room for a second of the deepest stacks of all CPUs, though it is read four times a second.

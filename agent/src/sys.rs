@@ -2,7 +2,8 @@
 
 #![allow(unsafe_code, reason = "system calls; each is wrapped once, here, in a safe function")]
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -80,6 +81,18 @@ pub(crate) fn exists(pid: u32) -> bool {
     // SAFETY: signal 0 is only a question.
     let answer = unsafe { libc::kill(pid, 0) };
     answer == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
+}
+
+/// A file that is in memory alone, and in no folder.
+///
+/// # Errors
+/// What memfd_create(2) or write(2) says.
+pub(crate) fn memory_file(bytes: &[u8]) -> io::Result<File> {
+    // SAFETY: the name is a string that ends with 0.
+    let fd = unsafe { libc::memfd_create(c"varve".as_ptr(), libc::MFD_CLOEXEC) };
+    let mut file = File::from(owned(fd.into())?);
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {

@@ -20,6 +20,14 @@
 #define USER_FRAMES_MAX 1024
 #define COMM_BYTES 16
 
+/*
+ * A frame of the user part in a file: FRAME_IN_FILE | number of the file | offset in it, 40 bits. Any other is an address of the
+ * process: of memory that is no file's, or of a file that has no number.
+ */
+#define FRAME_IN_FILE (1ull << 63)
+#define FRAME_OFFSET_BITS 40
+#define FILE_NUMBER_MAX ((1u << 23) - 1)
+
 /* How the user part of a stack ended: what user space says at its root. */
 enum user_end {
     USER_END_NONE = 0,      /* no user part: a kernel thread */
@@ -40,7 +48,8 @@ struct sample_header {
     u16 user_frames;
     u8 user_end; /* enum user_end */
     u8 kernel_thread; /* 1 for a thread of the kernel, which is no process with a file and mappings */
-    u8 reserved[14];
+    u16 fp_frames; /* frames of the user part that were found by frame pointers alone */
+    u8 reserved[12];
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
@@ -55,4 +64,5 @@ _Static_assert(__builtin_offsetof(struct sample_header, kernel_frames) == 36, ""
 _Static_assert(__builtin_offsetof(struct sample_header, user_frames) == 38, "");
 _Static_assert(__builtin_offsetof(struct sample_header, user_end) == 40, "");
 _Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, "");
+_Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

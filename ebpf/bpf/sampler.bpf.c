@@ -6,7 +6,7 @@
  */
 #include "record.h"
 #include "registers.h"
-#include "walk.h"
+#include "unwind.h"
 
 /* Sized by user space to the number of CPUs and the frequency. */
 struct {
@@ -74,6 +74,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->cpu = bpf_get_smp_processor_id();
     header->kernel_frames = 0;
     header->user_frames = 0;
+    header->fp_frames = 0;
     header->user_end = USER_END_NONE;
     header->kernel_thread = (task->flags & PF_KTHREAD) != 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
@@ -99,12 +100,12 @@ INLINE void walk_task(struct scratch *scratch, struct perf_event_context *contex
         return;
     if (in_user) {
         registers = context->registers;
-        walk_user(scratch, &registers, 0);
+        unwind_user(scratch, task, &registers, 0);
         return;
     }
     if (bpf_probe_read_kernel(&registers, sizeof(registers), bpf_task_pt_regs(task)) || !IS_USER(&registers))
         return;
-    walk_user(scratch, &registers, IS_SYSCALL(&registers));
+    unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
 }
 
 SEC("perf_event")

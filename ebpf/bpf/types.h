@@ -19,13 +19,22 @@ typedef long long s64;
 #define MAP_TYPE(name, type) type *name
 
 enum {
+    BPF_MAP_TYPE_HASH = 1,
+    BPF_MAP_TYPE_ARRAY = 2,
     BPF_MAP_TYPE_PERCPU_ARRAY = 6,
     BPF_MAP_TYPE_LRU_HASH = 9,
+    BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
     BPF_MAP_TYPE_RINGBUF = 27,
 };
 
 enum {
+    BPF_F_NO_PREALLOC = 1,
+    BPF_F_INNER_MAP = 0x1000,
+};
+
+enum {
     BPF_ANY = 0,
+    BPF_NOEXIST = 1,
     BPF_RB_NO_WAKEUP = 1,
     BPF_RB_FORCE_WAKEUP = 2,
     BPF_RB_AVAIL_DATA = 0,
@@ -35,6 +44,7 @@ enum {
 /* The helpers' argument types only matter to the verifier, which checks the registers itself. */
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
+static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
@@ -49,8 +59,21 @@ static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
 
 #define RELOCATED __attribute__((preserve_access_index))
+/* A field that a kernel lacks costs nothing: the verifier drops what is behind a condition that is never true. */
+#define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 
-struct mm_struct;
+struct maple_tree {
+    void *ma_root;
+} RELOCATED;
+
+typedef struct {
+    void *vdso;
+} RELOCATED mm_context_t;
+
+struct mm_struct {
+    struct maple_tree mm_mt;
+    mm_context_t context;
+} RELOCATED;
 
 struct task_struct {
     struct mm_struct *mm;
@@ -64,3 +87,10 @@ struct task_struct {
 #define PF_IO_WORKER 0x00000010
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
+
+/* `step` if `fits` is not negative, else 0. Without a branch, since the verifier follows both ways of each. */
+INLINE u32 step_if(u32 step, s64 fits)
+{
+    asm volatile("" : "+r"(fits));
+    return step & ~(u32)(fits >> 63);
+}

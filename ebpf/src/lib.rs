@@ -8,11 +8,13 @@
 //! # Does not
 //! Load anything: that is the agent's part. Nothing here is unsafe.
 //! # Read in this order
-//! `bpf/record.h` → `bpf/sampler.bpf.c` → `bpf/walk.h` → [`record`].
+//! `bpf/record.h` → `bpf/sampler.bpf.c` → `bpf/unwind.h` → `bpf/mapped.h` → `bpf/vma.h`, `bpf/tables.h` → [`record`].
 
+mod file;
 pub mod record;
 
-pub use record::{RecordError, Sample, SampleHeader, UserEnd};
+pub use file::{BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, NewFile, TableLayout, VDSO_KEY};
+pub use record::{RecordError, Sample, SampleHeader, UserEnd, UserFrame};
 
 /// Name of the program of type `perf_event`: attach it to a clock event of every CPU.
 pub const SAMPLER_PROGRAM: &str = "sample_cpu";
@@ -20,6 +22,25 @@ pub const SAMPLER_PROGRAM: &str = "sample_cpu";
 pub const SAMPLES_MAP: &str = "samples";
 /// Name of the per-CPU array with one u64: samples that did not fit the ring buffer.
 pub const DROPPED_MAP: &str = "dropped";
+
+/// Name of the hash of files, by [`FileKey`].
+pub const FILES_MAP: &str = "files";
+/// Name of the array of unwind tables, each an array of blocks.
+pub const TABLES_MAP: &str = "tables";
+/// Name of the array of rules that were found lately: [`KNOWN_RULES_PER_CPU`] entries for each CPU that there may be.
+pub const KNOWN_RULES_MAP: &str = "known_rules";
+/// See [`KNOWN_RULES_MAP`].
+pub const KNOWN_RULES_PER_CPU: u32 = 2048;
+/// Name of the array of programs whose mappings are known: [`KNOWN_PROGRAMS_PER_CPU`] entries for each CPU that there may be.
+pub const KNOWN_PROGRAMS_MAP: &str = "known_programs";
+/// See [`KNOWN_PROGRAMS_MAP`].
+pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
+/// Name of the ring buffer of [`NewFile`] records.
+pub const NEW_FILES_MAP: &str = "new_files";
+/// Tables that there may be.
+pub const TABLES_MAX: u32 = 4096;
+/// Flags of the arrays in [`TABLES_MAP`]: of any length each.
+pub const BLOCKS_FLAGS: u32 = 0x1000;
 
 /// Frames of the kernel part of a stack at most.
 pub const KERNEL_FRAMES_MAX: usize = 127;

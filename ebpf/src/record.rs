@@ -8,6 +8,35 @@ use std::mem::{offset_of, size_of};
 
 use crate::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
 
+/// A frame of the user part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UserFrame {
+    /// In a file.
+    File {
+        /// As BPF has numbered it: see [`crate::NewFile`].
+        number: u32,
+        /// Of its bytes.
+        offset: u64,
+    },
+    /// At an address of the process: in memory that is no file's, or of a file that has no number.
+    Address(u64),
+}
+
+/// Marks a frame in a file.
+const FRAME_IN_FILE: u64 = 1 << 63;
+/// Bits of the offset in it.
+const FRAME_OFFSET_BITS: u32 = 40;
+
+impl UserFrame {
+    fn read(frame: u64) -> Self {
+        if frame & FRAME_IN_FILE == 0 {
+            return Self::Address(frame);
+        }
+        let number = u32::try_from((frame ^ FRAME_IN_FILE) >> FRAME_OFFSET_BITS).unwrap_or_default();
+        Self::File { number, offset: frame & ((1 << FRAME_OFFSET_BITS) - 1) }
+    }
+}
+
 /// How the user part of a stack ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserEnd {
@@ -47,8 +76,10 @@ pub struct SampleHeader {
     pub user_end: u8,
     /// 1 for a thread of the kernel.
     pub kernel_thread: u8,
+    /// Frames of the user part that were found by frame pointers alone.
+    pub fp_frames: u16,
     /// Not read.
-    pub reserved: [u8; 14],
+    pub reserved: [u8; 12],
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
@@ -127,9 +158,9 @@ impl<'a> Sample<'a> {
         addresses(self.frames).take(usize::from(self.header.kernel_frames))
     }
 
-    /// The addresses of the user part, leaf first, each inside the instruction that ran or called.
-    pub fn user_frames(&self) -> impl Iterator<Item = u64> + 'a {
-        addresses(self.frames).skip(usize::from(self.header.kernel_frames))
+    /// The user part, leaf first, each frame inside the instruction that ran or called.
+    pub fn user_frames(&self) -> impl Iterator<Item = UserFrame> + 'a {
+        addresses(self.frames).skip(usize::from(self.header.kernel_frames)).map(UserFrame::read)
     }
 }
 
@@ -155,7 +186,8 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         user_frames: field!(u16, user_frames),
         user_end: field!(u8, user_end),
         kernel_thread: field!(u8, kernel_thread),
-        reserved: [0; 14],
+        fp_frames: field!(u16, fp_frames),
+        reserved: [0; 12],
         comm: take(bytes, offset_of!(SampleHeader, comm)),
     }
 }
@@ -189,7 +221,7 @@ mod tests {
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread comm);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
     }
 
@@ -222,7 +254,10 @@ mod tests {
         assert_eq!((sample.header.pid, &sample.header.comm[..5]), (7, &b"comm\0"[..]));
         assert_eq!(sample.user_end, UserEnd::Root);
         assert_eq!(sample.kernel_frames().collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(sample.user_frames().collect::<Vec<_>>(), [3, 4, 5]);
+        assert_eq!(sample.user_frames().collect::<Vec<_>>(), [3, 4, 5].map(UserFrame::Address));
+        let in_file = FRAME_IN_FILE | 9 << FRAME_OFFSET_BITS | 0x1234;
+        assert_eq!(UserFrame::read(in_file), UserFrame::File { number: 9, offset: 0x1234 });
+        assert!(RECORD_H.contains(&format!("#define FRAME_OFFSET_BITS {FRAME_OFFSET_BITS}\n")));
     }
 
     #[test]

@@ -6,8 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use super::view::{Frame, Sample};
 
-/// A compiled program. Every function of it that calls another keeps a frame pointer (gcc gives leaf functions none, whatever it
-/// is told); the libraries have none.
+/// A compiled program.
 pub(crate) struct Program {
     _folder: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -15,14 +14,17 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn compile(source: &str) -> Self {
+        Self::compile_with(source, &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"])
+    }
+
+    /// With these flags of gcc.
+    pub(crate) fn compile_with(source: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (path, source_path) = (folder.path().join("program"), folder.path().join("program.c"));
         std::fs::write(&source_path, source).unwrap();
-        let output = Command::new("gcc")
-            .args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-pthread", "-o"])
-            .args([&path, &source_path])
-            .output()
-            .expect("gcc, which scripts/install-build-tools installs");
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-g", "-pthread", "-o"]).args([&path, &source_path]).args(flags);
+        let output = gcc.output().expect("gcc, which scripts/install-build-tools installs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Self { _folder: folder, path }
     }

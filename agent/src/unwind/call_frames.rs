@@ -1,0 +1,372 @@
+//! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli.
+//!
+//! Invariant: whatever the bytes say, work and memory are bounded, and what is not understood is [`Rule::Invalid`].
+
+use std::collections::HashMap;
+
+use gimli::{
+    BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, Encoding, EndianSlice, Expression,
+    NativeEndian, Operation, RegisterRule, UnwindContext, UnwindOffset, UnwindSection, UnwindTableRow,
+};
+
+use super::rule::{Cfa, Register, Rule, Saved};
+use super::table::{TableBuilder, TableError};
+
+/// Functions between which no more bytes lie are taken as one behind the other: linkers pad them to 16.
+const PADDING_MAX: u64 = 15;
+/// Code at the entry point that nothing describes: as much of it is the outermost function. `_start` of musl and of Go is shorter.
+const ENTRY_BYTES: u64 = 64;
+/// Bytes of instructions that are carried out. Each function carries out those that it shares with others, too; of the largest libraries
+/// known here all together are 9 MB.
+const WORK_BYTES_MAX: u64 = 128 << 20;
+/// Longer expressions are none that is known.
+const OPERATIONS_MAX: usize = 9;
+
+/// The registers that are followed, by DWARF's numbers.
+#[cfg(target_arch = "x86_64")]
+mod registers {
+    pub(super) const FP: u16 = 6;
+    pub(super) const BX: u16 = 3;
+    pub(super) const SP: u16 = 7;
+    pub(super) const PC: u16 = 16;
+    /// Registers that a CFA may be found by.
+    pub(super) const COUNT: u16 = 16;
+    /// Every call leaves the return address in memory.
+    pub(super) const HAS_LINK: bool = false;
+}
+#[cfg(target_arch = "aarch64")]
+mod registers {
+    pub(super) const FP: u16 = 29;
+    pub(super) const BX: u16 = 19;
+    pub(super) const SP: u16 = 31;
+    pub(super) const PC: u16 = 32;
+    pub(super) const COUNT: u16 = 32;
+    pub(super) const HAS_LINK: bool = true;
+}
+
+type Bytes<'a> = EndianSlice<'a, NativeEndian>;
+
+/// A section of call frame information.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Section<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Where the file has it loaded.
+    pub(crate) address: u64,
+}
+
+/// What a file has. Addresses are as the file numbers them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CallFrames<'a> {
+    pub(crate) eh_frame: Option<Section<'a>>,
+    pub(crate) debug_frame: Option<Section<'a>>,
+    /// Where `.text` is loaded; 0 if there is none.
+    pub(crate) text: u64,
+    /// Where the program begins; 0 of what is none.
+    pub(crate) entry: u64,
+}
+
+/// A function's place, and where it is described.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Function {
+    start: u64,
+    end: u64,
+    source: Source,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    EhFrame(usize),
+    DebugFrame(usize),
+    Entry,
+}
+
+impl CallFrames<'_> {
+    /// Adds the rules of all code that is described.
+    ///
+    /// # Errors
+    /// There are more than a table may have.
+    pub(crate) fn add_to(&self, table: &mut TableBuilder) -> Result<(), TableError> {
+        let nothing = Section { bytes: &[], address: 0 };
+        let bases = BaseAddresses::default().set_text(self.text);
+        let eh_frame = self.eh_frame.unwrap_or(nothing);
+        let eh_bases = bases.clone().set_eh_frame(eh_frame.address);
+        let mut eh_section = EhFrame::new(eh_frame.bytes, NativeEndian);
+        let mut debug_section = DebugFrame::new(self.debug_frame.unwrap_or(nothing).bytes, NativeEndian);
+        eh_section.set_address_size(size_of::<u64>() as u8);
+        debug_section.set_address_size(size_of::<u64>() as u8);
+        let mut eh_frame = Descriptions::new(eh_section, eh_bases);
+        let mut debug_frame = Descriptions::new(debug_section, bases);
+
+        let mut functions = Vec::new();
+        eh_frame.list(&mut functions, Source::EhFrame);
+        debug_frame.list(&mut functions, Source::DebugFrame);
+        if self.entry != 0 && !functions.iter().any(|of| of.start <= self.entry && self.entry < of.end) {
+            functions.push(Function { start: self.entry, end: self.entry + ENTRY_BYTES, source: Source::Entry });
+        }
+        functions.sort_unstable();
+        let (mut end, mut work) = (None, 0);
+        for function in functions {
+            if let Some(end) = end.filter(|end| *end + PADDING_MAX < function.start) {
+                table.push(end, Rule::Unknown)?;
+            }
+            // What two describe is the first one's.
+            let start = end.map_or(function.start, |end| function.start.max(end));
+            if function.end <= start || WORK_BYTES_MAX < work {
+                continue;
+            }
+            table.push(start, Rule::Invalid)?;
+            match function.source {
+                Source::EhFrame(offset) => work += eh_frame.add(offset, start, function.end, table)?,
+                Source::DebugFrame(offset) => work += debug_frame.add(offset, start, function.end, table)?,
+                Source::Entry => table.push(start, Rule::Root)?,
+            }
+            end = Some(function.end);
+        }
+        end.map_or(Ok(()), |end| table.push(end, Rule::Unknown))
+    }
+}
+
+/// The descriptions of functions (FDE) of one section, and what they share (CIE).
+struct Descriptions<'a, S: UnwindSection<Bytes<'a>>> {
+    section: S,
+    bases: BaseAddresses,
+    shared: HashMap<usize, CommonInformationEntry<Bytes<'a>>>,
+    context: UnwindContext<usize>,
+}
+
+impl<'a, S: UnwindSection<Bytes<'a>>> Descriptions<'a, S>
+where
+    S::Offset: UnwindOffset<usize>,
+{
+    fn new(section: S, bases: BaseAddresses) -> Self {
+        Self { section, bases, shared: HashMap::new(), context: UnwindContext::new() }
+    }
+
+    /// Lists all functions; behind what cannot be read, none.
+    fn list(&mut self, functions: &mut Vec<Function>, source: fn(usize) -> Source) {
+        let Self { section, bases, shared, .. } = self;
+        let mut entries = section.entries(bases);
+        while let Ok(Some(entry)) = entries.next() {
+            let CieOrFde::Fde(partial) = entry else { continue };
+            let Ok(fde) = partial.parse(|section, bases, offset| {
+                if let Some(known) = shared.get(&UnwindOffset::into(offset)) {
+                    return Ok(known.clone());
+                }
+                let read = section.cie_from_offset(bases, offset)?;
+                shared.insert(UnwindOffset::into(offset), read.clone());
+                Ok(read)
+            }) else {
+                continue;
+            };
+            let (start, end) = (fde.initial_address(), fde.end_address());
+            // Address 0 is what linkers leave of functions that they dropped.
+            if 0 < start && start < end {
+                functions.push(Function { start, end, source: source(fde.offset()) });
+            }
+        }
+    }
+
+    /// Adds the rows of one function from `start` on; returns how many bytes it carried out.
+    fn add(&mut self, offset: usize, start: u64, end: u64, table: &mut TableBuilder) -> Result<u64, TableError> {
+        let Self { section, bases, shared, context } = self;
+        let known =
+            |offset: S::Offset| shared.get(&UnwindOffset::into(offset)).cloned().ok_or(gimli::Error::NotCieId(0));
+        let fde = section.fde_from_offset(bases, offset.into(), |_, _, offset| known(offset));
+        let Ok(fde) = fde else { return Ok(0) };
+        let work = (fde.entry_len() + fde.cie().entry_len()) as u64;
+        if fde.is_signal_trampoline() {
+            table.push(start, Rule::Signal)?;
+            return Ok(work);
+        }
+        let encoding = fde.cie().encoding();
+        let Ok(mut rows) = fde.rows(section, bases, context) else { return Ok(work) };
+        let mut behind = start;
+        loop {
+            match rows.next_row() {
+                Ok(Some(row)) if row.start_address() < end => {
+                    behind = row.end_address().clamp(start, end);
+                    table.push(row.start_address().max(start), rule(row, section, encoding))?;
+                }
+                Ok(_) => return Ok(work),
+                // The rows before stand.
+                Err(_) => {
+                    table.push(behind, Rule::Invalid)?;
+                    return Ok(work);
+                }
+            }
+        }
+    }
+}
+
+/// What a row says.
+fn rule<'a, S: UnwindSection<Bytes<'a>>>(row: &UnwindTableRow<usize>, section: &S, encoding: Encoding) -> Rule {
+    let read = |expression: gimli::UnwindExpression<usize>| {
+        expression.get(section).ok().and_then(|expression| operations(expression, encoding))
+    };
+    let return_address = match row.register(gimli::Register(registers::PC)) {
+        Some(RegisterRule::Undefined) => return Rule::Root,
+        Some(RegisterRule::Offset(offset)) => words(offset),
+        None | Some(RegisterRule::SameValue) if registers::HAS_LINK => Some(0),
+        _ => None,
+    };
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            base(*register).and_then(|base| Some(Cfa::Register { base, offset: i32::try_from(*offset).ok()? }))
+        }
+        CfaRule::Expression(expression) => read(*expression).and_then(|operations| cfa_of(&operations)),
+    };
+    let (Some(cfa), Some(return_address)) = (cfa, return_address) else { return Rule::Invalid };
+    let saved = |register| match row.register(gimli::Register(register)) {
+        None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => Saved::InPlace,
+        Some(RegisterRule::Offset(offset)) => words(offset).map_or(Saved::Lost, Saved::AtCfa),
+        Some(RegisterRule::Expression(expression)) => match read(expression).as_deref() {
+            Some(&[Operation::RegisterOffset { register: gimli::Register(registers::FP), offset, .. }]) => {
+                words(offset).map_or(Saved::Lost, Saved::AtFp)
+            }
+            _ => Saved::Lost,
+        },
+        Some(_) => Saved::Lost,
+    };
+    Rule::Frame { cfa, fp: saved(registers::FP), bx: saved(registers::BX), return_address }
+}
+
+/// The shapes of expressions that compilers and hand-written assembly use.
+fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
+    let constant = |operation: &Operation<Bytes<'_>>| match operation {
+        Operation::UnsignedConstant { value } | Operation::PlusConstant { value } => Some(*value),
+        _ => None,
+    };
+    let memory = |register: gimli::Register, offset: i64, after: u64| {
+        let (offset, after) = (i32::try_from(offset).ok()?, i16::try_from(after).ok()?);
+        Some(Cfa::Memory { base: base(register)?, offset, after })
+    };
+    match operations {
+        // Stack that a function has aligned: GCC keeps the way back in it.
+        [Operation::RegisterOffset { register, offset, .. }, Operation::Deref { space: false, .. }] => {
+            memory(*register, *offset, 0)
+        }
+        // Assembly of OpenSSL.
+        [
+            Operation::RegisterOffset { register, offset, .. },
+            Operation::Deref { space: false, .. },
+            plus @ Operation::PlusConstant { .. },
+        ] => memory(*register, *offset, constant(plus)?),
+        // Procedure linkage tables.
+        [
+            Operation::RegisterOffset { register: gimli::Register(registers::SP), offset: 8, .. },
+            Operation::RegisterOffset { register: gimli::Register(registers::PC), offset: 0, .. },
+            mask,
+            Operation::And,
+            from,
+            Operation::Ge,
+            shift,
+            Operation::Shl,
+            Operation::Plus,
+        ] if constant(mask) == Some(15) && constant(shift) == Some(3) => {
+            Some(Cfa::LinkageTable { from: u8::try_from(constant(from)?).ok()? })
+        }
+        _ => None,
+    }
+}
+
+fn operations<'a>(expression: Expression<Bytes<'a>>, encoding: Encoding) -> Option<Vec<Operation<Bytes<'a>>>> {
+    let mut read = expression.operations(encoding);
+    let mut operations = Vec::new();
+    while let Some(operation) = read.next().ok()? {
+        if operations.len() == OPERATIONS_MAX {
+            return None;
+        }
+        operations.push(operation);
+    }
+    Some(operations)
+}
+
+fn base(register: gimli::Register) -> Option<Register> {
+    (register.0 < registers::COUNT).then_some(Register(register.0 as u8))
+}
+
+fn words(offset: i64) -> Option<i16> {
+    if offset % 8 == 0 { i16::try_from(offset / 8).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use object::{Object as _, ObjectSection as _};
+
+    use super::*;
+
+    /// All of an ELF file.
+    fn table(bytes: &[u8]) -> (super::super::table::UnwindTable, Vec<(u64, u64)>) {
+        let file = object::File::parse(bytes).unwrap();
+        let section = |name| {
+            let section = file.section_by_name(name)?;
+            Some(Section { bytes: section.data().ok()?, address: section.address() })
+        };
+        let text = file.section_by_name(".text").map_or(0, |text| text.address());
+        let frames = CallFrames { eh_frame: section(".eh_frame"), debug_frame: None, text, entry: file.entry() };
+        let mut builder = TableBuilder::default();
+        let started = std::time::Instant::now();
+        frames.add_to(&mut builder).unwrap();
+        let table = builder.finish().unwrap();
+        eprintln!(
+            "{} rows, {} rules, {} KB, {:?}",
+            table.rows,
+            table.rules,
+            table.bytes.len() >> 10,
+            started.elapsed()
+        );
+        let code = file.sections().filter(|section| section.kind() == object::SectionKind::Text);
+        (table, code.map(|code| (code.address(), code.address() + code.size())).collect())
+    }
+
+    /// What gimli says of one address, which it looks for by itself.
+    fn oracle(bytes: &[u8], asked: impl Iterator<Item = u64>) -> Vec<(u64, Rule)> {
+        let file = object::File::parse(bytes).unwrap();
+        let section = file.section_by_name(".eh_frame").unwrap();
+        let eh_frame = EhFrame::new(section.data().unwrap(), NativeEndian);
+        let text = file.section_by_name(".text").map_or(0, |text| text.address());
+        let header = file.section_by_name(".eh_frame_hdr").unwrap();
+        let bases =
+            BaseAddresses::default().set_text(text).set_eh_frame(section.address()).set_eh_frame_hdr(header.address());
+        let parsed = gimli::EhFrameHdr::new(header.data().unwrap(), NativeEndian).parse(&bases, 8).unwrap();
+        let index = parsed.table().unwrap();
+        let mut context = UnwindContext::new();
+        let mut rule_at = |address| {
+            let fde = index.fde_for_address(&eh_frame, &bases, address, EhFrame::cie_from_offset).ok()?;
+            if fde.is_signal_trampoline() {
+                return Some(Rule::Signal);
+            }
+            let encoding = fde.cie().encoding();
+            let row = fde.unwind_info_for_address(&eh_frame, &bases, &mut context, address).ok()?;
+            Some(rule(row, &eh_frame, encoding))
+        };
+        asked.map(|address| (address, rule_at(address).unwrap_or(Rule::Unknown))).collect()
+    }
+
+    #[test]
+    fn every_address_of_the_c_library_and_of_this_test_has_the_rule_that_gimli_finds() {
+        let libc = crate::maps::Maps::of_process(std::process::id()).unwrap();
+        let libc = libc.iter().find_map(|mapping| match &mapping.backing {
+            crate::maps::Backing::File { path, .. } if path.contains("libc.so") => Some(path.to_string()),
+            _ => None,
+        });
+        let this = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
+        for (path, step) in libc.into_iter().map(|libc| (libc, 13)).chain([(this, 8191)]) {
+            let bytes = std::fs::read(&path).unwrap();
+            let (table, code) = table(&bytes);
+            let asked = code.iter().flat_map(|&(start, end)| (start..end).step_by(step));
+            let (mut known, mut compared) = (0, 0);
+            for (address, wanted) in oracle(&bytes, asked) {
+                let got = table.rule(address);
+                compared += 1;
+                if wanted == Rule::Unknown {
+                    // Padding, and the entry point.
+                    continue;
+                }
+                known += 1;
+                assert_eq!(got, wanted.to_bytes(), "{path} at {address:#x}: {wanted:?}");
+            }
+            assert!(known * 10 > compared * 9, "{path}: {known} of {compared}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The unwind tables that BPF has: each made on a thread of its own when its file is met for the first time, and all together bounded.
+//!
+//! Invariant: BPF finds a table by its file only once all of it is there.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
+use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, TABLES_MAX};
+use symbol_store::elf::CallFrameSections;
+
+use super::call_frames::{CallFrames, Section};
+use super::table::{TableBuilder, UnwindTable};
+use crate::file::LoadedPart;
+use crate::{causes, sys};
+
+/// Files that may wait for their tables; what comes behind them is unwound by frame pointers, until it is met again.
+const WAITING_MAX: usize = 1024;
+/// All tables together. Of most programs and libraries they are 0.1 MB, of the largest known here 5 MB.
+const TABLES_BYTES_MAX: usize = 32 << 20;
+
+/// BPF remembers for a second in which table to look: as long, and a moment, its place is no other's.
+const KNOWN_FOR_NS: u64 = 1_500_000_000;
+
+/// Of the smallest pages that a supported machine has.
+const PAGE_BYTES: u64 = 4096;
+
+type Block = [u8; BLOCK_BYTES];
+type EntryBytes = [u8; 32 + 24 * FILE_PARTS];
+
+/// The maps in which BPF looks.
+pub(crate) struct UnwindMaps {
+    pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
+    pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
+}
+
+/// What the thread is asked.
+enum Task {
+    Unwind { key: FileKey, number: u32, file: File, parts: Vec<LoadedPart> },
+    Forget(FileKey),
+    ForgetAll,
+}
+
+/// The other end of the thread, which ends with it.
+#[derive(Debug)]
+pub(crate) struct Resident {
+    tasks: SyncSender<Task>,
+}
+
+impl Resident {
+    /// Starts the thread.
+    pub(crate) fn start(maps: UnwindMaps) -> io::Result<Self> {
+        let (tasks, asked) = sync_channel(WAITING_MAX);
+        let work = move || Tables::new(maps).work(&asked);
+        thread::Builder::new().name("varve-unwind".to_owned()).spawn(work)?;
+        Ok(Self { tasks })
+    }
+
+    /// Has the stacks of a file unwound by its table, soon.
+    pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>) {
+        self.ask(Task::Unwind { key, number, file, parts });
+    }
+
+    /// Has BPF tell of a file again when it is met again.
+    pub(crate) fn forget(&self, key: FileKey) {
+        self.ask(Task::Forget(key));
+    }
+
+    /// Has BPF tell of every file again.
+    pub(crate) fn forget_all(&self) {
+        self.ask(Task::ForgetAll);
+    }
+
+    fn ask(&self, task: Task) {
+        // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
+        let _full = self.tasks.try_send(task);
+    }
+}
+
+/// A table that BPF has.
+struct Slot {
+    key: FileKey,
+    bytes: usize,
+}
+
+struct Tables {
+    maps: UnwindMaps,
+    slots: HashMap<u32, Slot>,
+    /// Oldest first.
+    order: VecDeque<u32>,
+    /// Those that were in use, with when they were let go, behind those that never were.
+    free: VecDeque<(u32, u64)>,
+    bytes: usize,
+}
+
+impl Tables {
+    fn new(maps: UnwindMaps) -> Self {
+        let free = (0..TABLES_MAX).map(|slot| (slot, 0)).collect();
+        Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0 }
+    }
+
+    fn work(mut self, asked: &Receiver<Task>) {
+        while let Ok(task) = asked.recv() {
+            let done = match task {
+                Task::Forget(key) => self.forget(&key),
+                Task::ForgetAll => self.forget_all(),
+                Task::Unwind { key, number, file, parts } => self.add(key, number, &file, &parts),
+            };
+            if let Err(error) = done {
+                tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
+        match self.maps.files.remove(key) {
+            Err(MapError::KeyNotFound) => Ok(()),
+            done => done,
+        }
+    }
+
+    fn forget_all(&mut self) -> Result<(), MapError> {
+        while let Some(oldest) = self.order.pop_front() {
+            self.let_go(oldest)?;
+        }
+        let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
+        rest.iter().try_for_each(|key| self.forget(key))
+    }
+
+    fn add(&mut self, key: FileKey, number: u32, file: &File, parts: &[LoadedPart]) -> Result<(), MapError> {
+        let started_ns = sys::clock_ns(sys::Clock::Monotonic);
+        let Some(table) = table_of(file) else { return Ok(()) };
+        let bytes = table.bytes.len().next_multiple_of(BLOCK_BYTES);
+        while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
+            // One that is too large for all of it is left out.
+            let Some(oldest) = self.order.pop_front() else { return Ok(()) };
+            self.let_go(oldest)?;
+        }
+        // Where none is free for long enough, the file is done without until it is met in another life.
+        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + KNOWN_FOR_NS < started_ns || freed_ns == 0;
+        let Some((slot, _)) = self.free.pop_front_if(|free| is_forgotten(free)) else { return Ok(()) };
+        let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
+        let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
+        for (i, block) in (0..).zip(table.bytes.chunks(BLOCK_BYTES)) {
+            let mut whole = [0; BLOCK_BYTES];
+            whole[..block.len()].copy_from_slice(block);
+            map.set(i, whole, 0)?;
+        }
+        self.maps.tables.set(slot, &map, 0)?;
+        let mut entry =
+            FileEntry { number, table: Some((slot, table.layout)), parts: [FilePart::default(); FILE_PARTS] };
+        for (to, part) in entry.parts.iter_mut().zip(parts) {
+            let end = part.offset.saturating_add(part.size);
+            // Mappings begin with a page.
+            let start = part.offset & !(PAGE_BYTES - 1);
+            *to = FilePart { start, end, bias: part.address.wrapping_sub(part.offset) };
+        }
+        self.maps.files.insert(key, entry.to_bytes(), 0)?;
+        self.bytes += bytes;
+        self.order.push_back(slot);
+        self.slots.insert(slot, Slot { key, bytes });
+        let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
+        tracing::debug!(number, table.rows, table.rules, bytes, took_ns, "unwind table");
+        Ok(())
+    }
+
+    fn let_go(&mut self, slot: u32) -> Result<(), MapError> {
+        if let Some(Slot { key, bytes }) = self.slots.remove(&slot) {
+            self.bytes -= bytes;
+            // Met again, it is told of again.
+            self.forget(&key)?;
+            self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
+        }
+        Ok(())
+    }
+}
+
+/// The table of a file; `None`: it has no call frame information, or more than a table may have.
+fn table_of(file: &File) -> Option<UnwindTable> {
+    let sections = CallFrameSections::read(file).ok()?;
+    fn section((address, bytes): &(u64, Vec<u8>)) -> Section<'_> {
+        Section { bytes, address: *address }
+    }
+    let frames = CallFrames {
+        eh_frame: sections.eh_frame.as_ref().map(section),
+        debug_frame: sections.debug_frame.as_ref().map(section),
+        text: sections.text,
+        entry: sections.entry,
+    };
+    let mut builder = TableBuilder::default();
+    if let Err(error) = frames.add_to(&mut builder) {
+        tracing::warn!("a file has no unwind table: {error}");
+        return None;
+    }
+    builder.finish()
+}

@@ -1,0 +1,231 @@
+//! Which rule holds at which address of an executable file, in a form that a BPF program searches in a few steps.
+//!
+//! ```text
+//! | ( first row u32 | rows u32 ) of each page ... | padding to 16 | rule, 16 bytes ... | ( address in the page u16 | number of the rule u16 ) of each row ... |
+//! ```
+//!
+//! Where rules and rows begin, and the number of the first page and of all, stand beside it ([`TableLayout`]). Addresses are as the file numbers them; a page is
+//! 4 KiB of them: few rows, so that a search reads few lines of a cache that has none of them. A row holds from its address to the
+//! next one's. Rows of a page ascend, and the first is at 0, so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
+//! Integers are in the machine's order. No field crosses a multiple of 16 bytes, so a table may be cut into blocks anywhere there.
+
+use std::hash::BuildHasherDefault;
+
+use ebpf::TableLayout;
+use indexmap::IndexSet;
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::rule::{RULE_BYTES, Rule};
+
+/// Bits of an address within a page.
+const PAGE_BITS: u32 = 12;
+/// Pages that a table may span: 1 GiB of code.
+pub(crate) const PAGES_MAX: u64 = 1 << 18;
+/// Rows that a table may have: 16 MiB. The largest libraries known here have a million.
+pub(crate) const ROWS_MAX: usize = 1 << 22;
+/// Different rules, whose numbers must fit a row.
+const RULES_MAX: usize = 1 << 16;
+
+/// Why there is no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TableError {
+    #[error("its code spans more than {} MiB", PAGES_MAX >> (20 - PAGE_BITS))]
+    TooFarApart,
+    #[error("it has more than {ROWS_MAX} rows")]
+    TooManyRows,
+    #[error("rows must ascend")]
+    NotAscending,
+}
+
+/// A row: the address in its page below, the number of the rule above.
+type Row = u32;
+
+/// A table that is being made.
+#[derive(Debug)]
+pub(crate) struct TableBuilder {
+    rules: IndexSet<Rule, BuildHasherDefault<Xxh3Default>>,
+    rows: Vec<Row>,
+    /// Number of the first, and the first row of each.
+    first_page: u64,
+    pages: Vec<u32>,
+    end: u64,
+}
+
+impl Default for TableBuilder {
+    fn default() -> Self {
+        Self {
+            rules: [Rule::Unknown].into_iter().collect(),
+            rows: Vec::new(),
+            first_page: 0,
+            pages: Vec::new(),
+            end: 0,
+        }
+    }
+}
+
+impl TableBuilder {
+    /// From this address on this rule holds. Addresses must not descend; of several rules for one address the last one counts.
+    pub(crate) fn push(&mut self, address: u64, rule: Rule) -> Result<(), TableError> {
+        if address < self.end {
+            return Err(TableError::NotAscending);
+        }
+        self.end = address;
+        let (page, low) = (address >> PAGE_BITS, (address & ((1 << PAGE_BITS) - 1)) as u32);
+        if self.pages.is_empty() {
+            self.first_page = page;
+            self.pages.push(0);
+            self.rows.push(0);
+        }
+        if page - self.first_page >= PAGES_MAX {
+            return Err(TableError::TooFarApart);
+        }
+        while self.first_page + (self.pages.len() as u64) <= page {
+            let goes_on = self.last_rule();
+            self.pages.push(row_number(self.rows.len())?);
+            self.rows.push(goes_on << 16);
+        }
+        // Of more than there are numbers for, none is known.
+        let number = if self.rules.len() < RULES_MAX {
+            self.rules.insert_full(rule).0
+        } else {
+            self.rules.get_index_of(&rule).unwrap_or_default()
+        };
+        let row = low | (number as u32) << 16;
+        match self.rows.last_mut() {
+            Some(last) if *last & 0xffff == low => *last = row,
+            Some(last) if *last >> 16 == row >> 16 => {}
+            _ => {
+                row_number(self.rows.len())?;
+                self.rows.push(row);
+            }
+        }
+        Ok(())
+    }
+
+    fn last_rule(&self) -> u32 {
+        self.rows.last().map_or(0, |row| row >> 16)
+    }
+
+    /// The table; `None` if it has no rule.
+    pub(crate) fn finish(self) -> Option<UnwindTable> {
+        let Self { rules, rows, first_page, pages, .. } = self;
+        if rules.len() == 1 {
+            return None;
+        }
+        let rules_at = (pages.len() * 8).next_multiple_of(RULE_BYTES);
+        let rows_at = rules_at + rules.len() * RULE_BYTES;
+        let mut bytes = Vec::with_capacity(rows_at + rows.len() * size_of::<Row>());
+        let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let mut put = |number: usize| bytes.extend(narrow(number).to_ne_bytes());
+        let ends = pages.iter().skip(1).map(|&row| row as usize).chain([rows.len()]);
+        for (&first, end) in pages.iter().zip(ends) {
+            put(first as usize);
+            put(end - first as usize);
+        }
+        bytes.resize(rules_at, 0);
+        rules.iter().for_each(|rule| bytes.extend(rule.to_bytes()));
+        rows.iter().for_each(|row| bytes.extend(row.to_ne_bytes()));
+        let layout = TableLayout {
+            first_page: u32::try_from(first_page).ok()?,
+            pages: narrow(pages.len()),
+            rules_at: narrow(rules_at),
+            rows_at: narrow(rows_at),
+        };
+        Some(UnwindTable { bytes, layout, rows: rows.len(), rules: rules.len() })
+    }
+}
+
+fn row_number(rows: usize) -> Result<u32, TableError> {
+    u32::try_from(rows).ok().filter(|_| rows < ROWS_MAX).ok_or(TableError::TooManyRows)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct UnwindTable {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) layout: TableLayout,
+    pub(crate) rows: usize,
+    pub(crate) rules: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::rule::{Cfa, Register, Saved};
+    use super::*;
+
+    impl UnwindTable {
+        fn number(&self, at: usize) -> u32 {
+            u32::from_ne_bytes(self.bytes[at..at + 4].try_into().unwrap())
+        }
+
+        /// The rule at an address, found as BPF finds it.
+        pub(crate) fn rule(&self, address: u64) -> [u8; RULE_BYTES] {
+            let TableLayout { first_page, pages, rules_at, rows_at } = self.layout;
+            let unknown = Rule::Unknown.to_bytes();
+            let Some(page) = (address >> PAGE_BITS).checked_sub(first_page.into()).filter(|page| *page < pages.into())
+            else {
+                return unknown;
+            };
+            let at = page as usize * 8;
+            let (first, count) = (self.number(at), self.number(at + 4));
+            let rows: Vec<u32> = (first..first + count).map(|row| self.number((rows_at + row * 4) as usize)).collect();
+            let low = (address & 0xfff) as u32;
+            let row = rows[rows.partition_point(|row| row & 0xffff <= low) - 1];
+            let at = rules_at as usize + (row >> 16) as usize * RULE_BYTES;
+            self.bytes[at..at + RULE_BYTES].try_into().unwrap()
+        }
+    }
+
+    fn rule(offset: i32) -> Rule {
+        let cfa = Cfa::Register { base: Register(7), offset };
+        Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 }
+    }
+
+    proptest! {
+        #[test]
+        fn every_address_has_the_rule_of_the_last_row_before_it(
+            start in 0..0x1_0000_0000_u64,
+            rows in prop::collection::vec((prop_oneof![4 => 0..40_u64, 1 => 0..300_000_u64], 0..5_i32), 1..200),
+            asked in prop::collection::vec(0..0x40_0000_u64, 50),
+        ) {
+            let (mut builder, mut all, mut address) = (TableBuilder::default(), std::collections::BTreeMap::new(), start);
+            for (step, offset) in rows {
+                address += step;
+                let rule = if offset == 0 { Rule::Unknown } else { rule(offset) };
+                builder.push(address, rule).unwrap();
+                all.insert(address, rule);
+            }
+            let Some(table) = builder.finish() else {
+                prop_assert!(all.values().all(|rule| *rule == Rule::Unknown));
+                return Ok(());
+            };
+            prop_assert!(table.rows <= all.len() + ((address >> 12) - (start >> 12)) as usize + 1);
+            let end = address | 0xfff;
+            let near = all.keys().flat_map(|&at| [at.saturating_sub(1), at, at + 1]);
+            for at in asked.into_iter().map(|of| start.saturating_sub(1000) + of).chain(near).filter(|at| *at <= end) {
+                let wanted = all.range(..=at).next_back().map_or(Rule::Unknown, |(_, rule)| *rule);
+                prop_assert_eq!(table.rule(at), wanted.to_bytes(), "{:#x}", at);
+            }
+            prop_assert_eq!(table.rule(end + 1), Rule::Unknown.to_bytes());
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused() {
+        let mut builder = TableBuilder::default();
+        builder.push(5, rule(8)).unwrap();
+        assert_eq!(builder.push(4, rule(8)), Err(TableError::NotAscending));
+        assert_eq!(builder.push(PAGES_MAX << PAGE_BITS, rule(8)), Err(TableError::TooFarApart));
+        let mut builder = TableBuilder::default();
+        let refused = (0..).map(|i| builder.push(i, rule(i as i32 % 2))).find(Result::is_err);
+        assert_eq!(refused, Some(Err(TableError::TooManyRows)));
+        assert!(builder.rows.len() == ROWS_MAX);
+        // Of more rules than have numbers, the last ones are unknown.
+        let mut builder = TableBuilder::default();
+        (0..70_000).for_each(|i| builder.push(i, rule(i as i32)).unwrap());
+        let table = builder.finish().unwrap();
+        assert_eq!((table.rule(65_534), table.rule(69_999)), (rule(65_534).to_bytes(), Rule::Unknown.to_bytes()));
+    }
+}

@@ -1,0 +1,205 @@
+//! Stacks of programs and libraries that keep no frame pointers, against this kernel. Needs root or CAP_BPF and CAP_PERFMON, and says
+//! so where it cannot run.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests need the rest")]
+mod support;
+
+use support::program::{Program, printed_number};
+use support::sink::RunningAgent;
+use support::view::Sample;
+
+const FLAGS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+
+const SPIN: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#define NOINLINE __attribute__((noinline, noipa))
+static volatile uint64_t sink;
+NOINLINE uint64_t cpu_ns(void) { struct timespec t; clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); return t.tv_sec * 1000000000ull + t.tv_nsec; }
+/* The first samples in a file come before its table: they are here. */
+__attribute__((constructor)) NOINLINE void warm_up(void) { while (cpu_ns() < 500000000ull) for (int i = 0; i < 20000; i++) sink += i; }
+NOINLINE void spin(uint64_t ns) { uint64_t end = cpu_ns() + ns; while (cpu_ns() < end) for (int i = 0; i < 20000; i++) sink += i; sink++; }
+"#;
+
+/// The names of the stacks, leaf first, that have a function in them, and their weights.
+fn stacks_with(function: &str, program: &Program, samples: &[Sample]) -> Vec<(Vec<String>, usize)> {
+    let functions = program.functions(samples);
+    let named = samples.iter().map(|sample| (program.names(sample, &functions), sample.times.len()));
+    named.filter(|(names, _)| names.iter().any(|name| name == function)).collect()
+}
+
+fn weight<'a>(stacks: impl IntoIterator<Item = &'a (Vec<String>, usize)>) -> usize {
+    stacks.into_iter().map(|(_, weight)| weight).sum()
+}
+
+/// Runs a program until it ends; its samples.
+fn sampled(test: &str, hz: u32, program: &Program) -> Option<Vec<Sample>> {
+    let agent = RunningAgent::start(test, hz)?;
+    let pid = printed_number(program.start(&[])) as u32;
+    let (all, _) = agent.stop(test);
+    Some(all.into_iter().filter(|sample| sample.is_of(pid)).collect())
+}
+
+/// That nearly all stacks with `function` have, from it on, these callers up to the start of the program.
+fn assert_callers(function: &str, callers: &[&str], share: f64, program: &Program, samples: &[Sample]) {
+    let stacks = stacks_with(function, program, samples);
+    let is_whole = |(names, _): &&(Vec<String>, usize)| {
+        let at = names.iter().position(|name| name == function).unwrap();
+        names[at + 1..] == *callers
+    };
+    let (whole, all) = (weight(stacks.iter().filter(is_whole)), weight(&stacks));
+    let other = stacks.iter().find(|stack| !is_whole(stack));
+    assert!(100 < all && share < whole as f64 / all as f64, "{whole} of {all}; another: {other:?}");
+}
+
+#[test]
+fn a_deep_recursion_and_a_callback_from_the_c_library_are_whole() {
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE int compare(const void *a, const void *b) { spin(300000000); return *(int *)a - *(int *)b; }
+            NOINLINE void sort(void) { int numbers[4] = {4, 3, 2, 1}; qsort(numbers, 4, sizeof(int), compare); sink += numbers[0]; }
+            NOINLINE int descend(int depth) { if (depth > 1) return descend(depth - 1) + 1; sort(); return 1; }
+            int main(void) { sink += descend(300); printf("%d\n", getpid()); return 0; }"#
+        ),
+        &FLAGS,
+    );
+    let Some(samples) = sampled("a_deep_recursion_and_a_callback_from_the_c_library_are_whole", 199, &program) else {
+        return;
+    };
+    let callers: Vec<_> = [vec!["descend"; 300], vec!["main", "?", "?", "_start"]].concat();
+    assert_callers("sort", &callers, 0.98, &program, &samples);
+    let compared = stacks_with("compare", &program, &samples);
+    let has_sort = |(names, _): &&(Vec<String>, usize)| {
+        let at = names.iter().position(|name| name == "compare").unwrap();
+        names[at + 1] == "?" && names[at + 1..].iter().any(|name| name == "sort")
+    };
+    let (whole, all) = (weight(compared.iter().filter(has_sort)), weight(&compared));
+    assert!(100 < all && 0.98 < whole as f64 / all as f64, "{whole} of {all}");
+}
+
+#[test]
+fn what_a_signal_struck_is_under_its_handler() {
+    // The handler runs on a stack of its own.
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE void handler(int signal) { spin(40000000); sink++; }
+            NOINLINE void interrupted(void) { while (cpu_ns() < 2500000000ull) for (int i = 0; i < 50000; i++) sink++; sink++; }
+            NOINLINE void caller(void) { interrupted(); sink++; }
+            int main(void) {
+                stack_t stack = { .ss_sp = malloc(1 << 16), .ss_size = 1 << 16 };
+                sigaltstack(&stack, 0);
+                struct sigaction action = { .sa_handler = handler, .sa_flags = SA_ONSTACK };
+                sigaction(SIGVTALRM, &action, 0);
+                timer_t timer; struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGVTALRM };
+                timer_create(CLOCK_PROCESS_CPUTIME_ID, &event, &timer);
+                struct itimerspec often = { { 0, 60000000 }, { 0, 60000000 } };
+                timer_settime(timer, 0, &often, 0);
+                caller(); printf("%d\n", getpid()); return 0;
+            }"#
+        ),
+        &FLAGS,
+    );
+    let Some(samples) = sampled("what_a_signal_struck_is_under_its_handler", 499, &program) else { return };
+    assert_callers("caller", &["main", "?", "?", "_start"], 0.98, &program, &samples);
+    let handled = stacks_with("handler", &program, &samples);
+    let is_whole = |(names, _): &&(Vec<String>, usize)| {
+        names.ends_with(&["caller", "main", "?", "?", "_start"].map(str::to_owned))
+    };
+    let (whole, all) = (weight(handled.iter().filter(is_whole)), weight(&handled));
+    assert!(100 < all && 0.98 < whole as f64 / all as f64, "{whole} of {all}: {:?}", handled.first());
+}
+
+#[test]
+fn the_kernels_code_in_a_process_stands_on_its_caller() {
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE void ask(void) { struct timespec t; for (int i = 0; i < 1000; i++) { clock_gettime(CLOCK_MONOTONIC, &t); sink += t.tv_nsec; } }
+            int main(void) { while (cpu_ns() < 2500000000ull) ask(); printf("%d\n", getpid()); return 0; }"#
+        ),
+        &FLAGS,
+    );
+    let Some(samples) = sampled("the_kernels_code_in_a_process_stands_on_its_caller", 199, &program) else { return };
+    assert_callers("ask", &["main", "?", "?", "_start"], 0.98, &program, &samples);
+    let mut inside = stacks_with("[vdso]", &program, &samples);
+    inside.retain(|(names, _)| !names.contains(&"warm_up".to_owned()));
+    let is_whole =
+        |(names, _): &&(Vec<String>, usize)| names.ends_with(&["ask", "main", "?", "?", "_start"].map(str::to_owned));
+    let (whole, all) = (weight(inside.iter().filter(is_whole)), weight(&inside));
+    assert!(50 < all && 0.95 < whole as f64 / all as f64, "{whole} of {all}");
+}
+
+#[test]
+fn children_that_live_for_milliseconds_have_whole_stacks() {
+    let test = "children_that_live_for_milliseconds_have_whole_stacks";
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE void child(void) { spin(3000000); sink++; }
+            int main(void) {
+                for (int i = 0; i < 400; i++) { int pid = fork(); if (pid == 0) { child(); _exit(0); } waitpid(pid, 0, 0); }
+                printf("%d\n", getpid()); return 0;
+            }"#
+        ),
+        &FLAGS,
+    );
+    let Some(agent) = RunningAgent::start(test, 499) else { return };
+    printed_number(program.start(&[]));
+    let (all, _) = agent.stop(test);
+    let path = program.path.to_str().unwrap();
+    let samples: Vec<_> =
+        all.into_iter().filter(|sample| sample.frames.iter().any(|frame| frame.file == path)).collect();
+    assert_callers("child", &["main", "?", "?", "_start"], 0.98, &program, &samples);
+}
+
+#[test]
+fn a_library_that_is_loaded_later_and_replaced_is_unwound_and_has_its_name() {
+    let test = "a_library_that_is_loaded_later_and_replaced_is_unwound_and_has_its_name";
+    let library = |sum: &str| {
+        let source = format!(
+            "volatile long sink; __attribute__((noinline, noipa)) void work(void (*spin)(unsigned long)) {{ spin(400000000); sink {sum}; }}"
+        );
+        Program::compile_with(&source, &["-O2", "-fomit-frame-pointer", "-shared", "-fPIC"])
+    };
+    // Of one size, and loaded at one address.
+    let (first, second) = (library("+= 1"), library("-= 1"));
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE void run(const char *path) {
+                void *library = dlopen(path, RTLD_NOW); if (!library) { puts(dlerror()); exit(1); }
+                ((void (*)(void *))dlsym(library, "work"))(spin); dlclose(library); sink++;
+            }
+            int main(void) { for (int i = 0; i < 2; i++) { run(getenv("FIRST")); run(getenv("SECOND")); } printf("%d\n", getpid()); return 0; }"#
+        ),
+        &FLAGS,
+    );
+    let Some(agent) = RunningAgent::start(test, 199) else { return };
+    let paths = [&first, &second].map(|library| library.path.to_str().unwrap());
+    let pid = printed_number(program.start(&[("FIRST", paths[0]), ("SECOND", paths[1])])) as u32;
+    let (all, _) = agent.stop(test);
+    let samples: Vec<_> = all.into_iter().filter(|sample| sample.is_of(pid)).collect();
+    for path in paths {
+        let of: Vec<_> =
+            samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.file == path)).cloned().collect();
+        // The first samples in a library come before its table.
+        assert_callers("run", &["main", "?", "?", "_start"], 0.75, &program, &of);
+    }
+}

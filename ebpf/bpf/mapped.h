@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * What an address of the running task is in: its mapping, the file's number and the file's unwind table.
+ *
+ * To find that out from nothing reads some twenty lines of memory that no cache has. So each CPU remembers the last mappings of the last
+ * programs, and where the kernel still has such a mapping of such a file, it is what it was. All of it is found out anew after a second:
+ * memory of the kernel that was given back may come to look the same and be another file's.
+ */
+#pragma once
+
+#include "record.h"
+#include "tables.h"
+
+/* What a frame is in. Added to an address: */
+struct mapped {
+    u64 start;
+    u64 end;
+    u64 to_offset;  /* its offset in the file */
+    u64 to_address; /* the address as the file numbers it */
+    u32 number;     /* of the file, 0: none */
+    u32 table;      /* in `tables`, NO_TABLE: none */
+    struct table_layout layout;
+};
+
+#define NO_TABLE 0xffffffff
+
+#define KNOWN_PROGRAMS_BITS 6
+#define KNOWN_PROGRAMS_PER_CPU (1 << KNOWN_PROGRAMS_BITS)
+#define KNOWN_MAPPINGS 8
+#define KNOWN_FOR_NS 1000000000
+
+struct known_mapping {
+    u64 vma;
+    u64 file;
+    struct file_key key;
+    u64 until_ns;
+    struct mapped mapped;
+};
+
+struct known_program {
+    u64 mm;
+    u64 next; /* place for the next mapping */
+    /* Side by side, for they are looked through. */
+    u64 start[KNOWN_MAPPINGS];
+    u64 end[KNOWN_MAPPINGS];
+    struct known_mapping mappings[KNOWN_MAPPINGS];
+};
+
+/* As many for each CPU, set by user space. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+    MAP_UINT(max_entries, KNOWN_PROGRAMS_PER_CPU);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, struct known_program);
+} known_programs SEC(".maps");
+
+INLINE struct known_program *known_program_at(u64 mm)
+{
+    u32 at = bpf_get_smp_processor_id() << KNOWN_PROGRAMS_BITS | mm * HASH_FACTOR >> (64 - KNOWN_PROGRAMS_BITS);
+    return bpf_map_lookup_elem(&known_programs, &at);
+}
+
+/* Recalls what an address is in; says no where that is not known, or no longer so. A function of its own for the verifier. */
+__attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address, u64 now_ns)
+{
+    struct mapping mapping;
+    struct file_key key;
+    struct inode *inode;
+    u32 at = KNOWN_MAPPINGS;
+    struct known_program *program = known_program_at(mm);
+    if (!mapped || !program || program->mm != mm)
+        return 0;
+    for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
+        at -= step_if(at - i, (s64)(address - program->start[i]) | (s64)(program->end[i] - 1 - address));
+    if (at >= KNOWN_MAPPINGS)
+        return 0;
+    struct known_mapping *known = &program->mappings[at];
+    if (known->until_ns < now_ns || !read_mapping(known->vma, address, &mapping))
+        return 0;
+    if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
+        mapping.offset - mapping.start != known->mapped.to_offset)
+        return 0;
+    /* A library in the place of another often has its memory in the kernel, too. */
+    if (mapping.file && (!read_state(mapping.file, &inode, &key) || key.inode != known->key.inode ||
+                         key.size != known->key.size || key.modified_sec != known->key.modified_sec ||
+                         key.modified_nsec != known->key.modified_nsec))
+        return 0;
+    *mapped = known->mapped;
+    return 1;
+}
+
+/* Takes the place of what the same mapping was known as before, if it was, else of the oldest. */
+INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, const struct mapped *mapped)
+{
+    if (program->mm != mm) {
+        for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
+            program->end[i] = 0;
+        program->mm = mm;
+    }
+    u32 at = program->next++ % KNOWN_MAPPINGS;
+    for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
+        at -= step_if(at - i, -(s64)(program->start[i] ^ mapped->start));
+    program->start[at % KNOWN_MAPPINGS] = mapped->start;
+    program->end[at % KNOWN_MAPPINGS] = mapped->end;
+    return &program->mappings[at % KNOWN_MAPPINGS];
+}
+
+/* The file's part of it: its number, and its table if it has one. */
+INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid)
+{
+    struct file_entry *file = bpf_map_lookup_elem(&files, key);
+    if (!file) {
+        mapped->number = number_file(key, mapping, pid);
+        return;
+    }
+    mapped->number = file->number;
+    if (!file->has_table)
+        return;
+    for (int i = 0; i < FILE_PARTS; i++) {
+        struct file_part *part = &file->parts[i];
+        /* Code comes first: a page of it may be a part of what is before it in the file, too. */
+        if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
+            mapped->table = file->table;
+            mapped->layout = file->layout;
+            mapped->to_address = mapped->to_offset + part->bias;
+        }
+    }
+}
+
+/* Finds out from nothing what an address is in; says no where there is nothing that runs. A function of its own for the verifier. */
+__attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 address, u32 pid, u64 now_ns)
+{
+    struct mapping mapping;
+    struct file_key key = {};
+    struct inode *inode;
+    u64 tree;
+    if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
+        return 0;
+    u64 vma = find_vma(tree, address);
+    if (!read_mapping(vma, address, &mapping))
+        return 0;
+    mapped->start = mapping.start;
+    mapped->end = mapping.end;
+    mapped->to_offset = mapping.offset - mapping.start;
+    mapped->number = 0;
+    mapped->table = NO_TABLE;
+    int has_file = mapping.file ? read_state(mapping.file, &inode, &key) && read_identity(inode, &key) : is_vdso(mm, &mapping);
+    if (has_file)
+        map_file(mapped, &mapping, &key, pid);
+    struct known_program *program = known_program_at(mm);
+    /* A table that a file has not yet is not waited for. */
+    if (!program || (has_file && mapped->table == NO_TABLE))
+        return 1;
+    struct known_mapping *known = place_for(program, mm, mapped);
+    known->vma = vma;
+    known->file = mapping.file;
+    known->key = key;
+    known->until_ns = now_ns + KNOWN_FOR_NS;
+    known->mapped = *mapped;
+    return 1;
+}
+
+/* Finds what an address is in; says no where there is nothing that runs. `mapped` is what the last one was in. */
+INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, const struct sample_header *header)
+{
+    if (mapped->start <= address && address < mapped->end)
+        return 1;
+    if (recall(mapped, mm, address, header->ktime_ns))
+        return 1;
+    mapped->end = 0;
+    return find_mapped(mapped, mm, address, header->pid, header->ktime_ns);
+}

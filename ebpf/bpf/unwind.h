@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The user stack, one bpf_loop() iteration a frame: by the rules of the file's unwind table, and where a mapping has none, by frame
+ * pointers.
+ *
+ * Stacks grow down, so a caller's stack is above, except where a program changes stacks (a signal on its own stack, Go's system
+ * stack). Such steps back are allowed a few times; an endless chain would need endlessly many.
+ */
+#pragma once
+
+#include "record.h"
+#include "registers.h"
+#include "mapped.h"
+
+#define STEPS_BACK_MAX 16
+/* User addresses end below this on every supported machine, with five page table levels too. */
+#define USER_ADDRESS_LIMIT (1ull << 56)
+/* Words below the CFA that are read at once: where nearly all functions keep what they save. */
+#define SAVED_WORDS 8
+
+struct scratch {
+    struct sample_header header;
+    u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX];
+    /* Of the innermost frame, and of the one that a signal struck; by DWARF's numbers. */
+    u64 registers[REGISTERS];
+    u64 saved[SAVED_WORDS];
+    struct mapped mapped;
+    struct rule rule; /* of the frame at hand */
+};
+
+struct walk {
+    struct scratch *scratch;
+    u64 mm;
+    u64 pc, sp, fp, bx;
+    u32 steps_back;
+    u32 end;      /* enum user_end */
+    u32 is_exact; /* pc is no return address */
+    u32 has_registers; /* scratch->registers are this frame's */
+};
+
+/* Appends one frame; says no when the user part is full. */
+INLINE int push_frame(struct scratch *scratch, u64 frame)
+{
+    u32 user_frames = scratch->header.user_frames;
+    u32 at = scratch->header.kernel_frames + user_frames;
+    if (user_frames >= USER_FRAMES_MAX || at >= KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+        return 0;
+    scratch->frames[at] = frame;
+    scratch->header.user_frames = user_frames + 1;
+    return 1;
+}
+
+/* A frame as it is sent. */
+INLINE u64 frame_of(const struct mapped *mapped, u64 address)
+{
+    if (!mapped->number)
+        return address;
+    return FRAME_IN_FILE | (u64)mapped->number << FRAME_OFFSET_BITS |
+           ((address + mapped->to_offset) & ((1ull << FRAME_OFFSET_BITS) - 1));
+}
+
+INLINE long stop(struct walk *walk, u32 end)
+{
+    walk->end = end;
+    return 1;
+}
+
+/* Goes on in the caller, if its registers can be. */
+INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
+{
+    if (return_address == 0 || return_address >= USER_ADDRESS_LIMIT || sp >= USER_ADDRESS_LIMIT || sp & 7)
+        return stop(walk, USER_END_BROKEN);
+    if (sp <= walk->sp && ++walk->steps_back > STEPS_BACK_MAX)
+        return stop(walk, USER_END_BROKEN);
+    walk->pc = return_address;
+    walk->sp = sp;
+    walk->is_exact = 0;
+    walk->has_registers = 0;
+    return 0;
+}
+
+/* The code that a signal handler returns to stands where the kernel left the registers of what the signal struck. */
+INLINE long step_over_signal(struct walk *walk)
+{
+    struct scratch *scratch = walk->scratch;
+    struct registers registers;
+    if (read_signal_frame(walk->sp, &registers))
+        return stop(walk, USER_END_BROKEN);
+    number_registers(&registers, scratch->registers);
+    walk->pc = PC(&registers);
+    walk->sp = SP(&registers);
+    walk->fp = FP(&registers);
+    walk->bx = BX(&registers);
+    walk->is_exact = 1;
+    walk->has_registers = 1;
+    return ++walk->steps_back > STEPS_BACK_MAX ? stop(walk, USER_END_BROKEN) : 0;
+}
+
+/*
+ * A frame is | caller's frame pointer | return address |, and the outermost one's frame pointer is 0. A function that has not
+ * made its frame yet hides its caller, which nothing here can tell.
+ */
+INLINE long step_by_frame_pointer(struct walk *walk)
+{
+    u64 words[2];
+    u64 fp = walk->fp;
+    if (fp == 0)
+        return stop(walk, USER_END_ROOT);
+    if (fp & 7 || fp >= USER_ADDRESS_LIMIT || bpf_probe_read_user(words, sizeof(words), (void *)fp))
+        return stop(walk, USER_END_BROKEN);
+    walk->fp = words[0];
+    walk->scratch->header.fp_frames += 1;
+    return go_on(walk, words[1], fp + sizeof(words));
+}
+
+/* The register that a rule's CFA is found by; 0 if it is not known here. */
+INLINE u64 base_of(const struct walk *walk, u32 number)
+{
+    if (number == SP_NUMBER)
+        return walk->sp;
+    if (number == FP_NUMBER)
+        return walk->fp;
+    if (number == BX_NUMBER)
+        return walk->bx;
+    return walk->has_registers ? walk->scratch->registers[number % REGISTERS] : 0;
+}
+
+INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
+{
+    if (rule->kind == RULE_LINKAGE_TABLE) {
+        *cfa = walk->sp + 8 + ((walk->pc & 15) >= (u32)rule->cfa ? 8 : 0);
+        return 0;
+    }
+    u64 base = base_of(walk, rule->base);
+    if (base == 0)
+        return 1;
+    *cfa = base + rule->cfa;
+    if (rule->kind == RULE_REGISTER)
+        return 0;
+    if (bpf_probe_read_user(cfa, sizeof(*cfa), (void *)*cfa))
+        return 1;
+    *cfa += rule->after;
+    return 0;
+}
+
+/* A word that a function has saved; 0 if it cannot be read. */
+INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
+{
+    u64 word = 0;
+    if (place == PLACE_SAME)
+        return same;
+    if (place == PLACE_LOST)
+        return 0;
+    if (place == PLACE_CFA && words < 0 && words >= -SAVED_WORDS)
+        return walk->scratch->saved[(words + SAVED_WORDS) % SAVED_WORDS];
+    u64 base = place == PLACE_CFA ? cfa : walk->fp;
+    bpf_probe_read_user(&word, sizeof(word), (void *)(base + words * 8));
+    return word;
+}
+
+/* Of the innermost frame alone, and only where a machine has one. */
+INLINE u64 link_register(const struct walk *walk)
+{
+#ifdef LINK_NUMBER
+    return walk->has_registers ? walk->scratch->registers[LINK_NUMBER] : 0;
+#else
+    return 0;
+#endif
+}
+
+INLINE long step_by_rule(struct walk *walk, const struct rule *rule)
+{
+    struct scratch *scratch = walk->scratch;
+    u64 cfa;
+    if (cfa_of(walk, rule, &cfa) || cfa & 7 || cfa >= USER_ADDRESS_LIMIT)
+        return stop(walk, USER_END_BROKEN);
+    if (bpf_probe_read_user(scratch->saved, sizeof(scratch->saved), (void *)(cfa - sizeof(scratch->saved))))
+        return stop(walk, USER_END_BROKEN);
+    u64 return_address = rule->ra ? saved_word(walk, cfa, PLACE_CFA, rule->ra, 0) : link_register(walk);
+    u64 fp = saved_word(walk, cfa, rule->saved & 3, rule->fp, walk->fp);
+    walk->bx = saved_word(walk, cfa, rule->saved >> 2 & 3, rule->bx, walk->bx);
+    walk->fp = fp;
+    return go_on(walk, return_address, cfa);
+}
+
+/* Code that nothing describes: what a signal handler returns to, or, it may be, what keeps frame pointers. */
+INLINE long step_without_rule(struct walk *walk)
+{
+    u64 code;
+    if (!bpf_probe_read_user(&code, sizeof(code), (void *)walk->pc) && is_sigreturn(code))
+        return step_over_signal(walk);
+    return step_by_frame_pointer(walk);
+}
+
+/* Reads the rule of an address as the file numbers it into the scratch; says whether it has one. */
+INLINE int find(struct scratch *scratch, u64 address)
+{
+    const struct mapped *mapped = &scratch->mapped;
+    const struct table_layout *layout = &mapped->layout;
+    u64 page = (address >> 12) - layout->first_page;
+    if (page >= layout->pages)
+        return 0;
+    u32 page_at = page * sizeof(struct table_page);
+    u32 at = find_rule(mapped->table, page_at, layout->rules_at, layout->rows_at, address & 0xfff);
+    struct rule *rule = at ? rule_at(mapped->table, at) : 0;
+    if (!rule)
+        return 0;
+    scratch->rule = *rule;
+    return 1;
+}
+
+/* The same, and remembers it. */
+INLINE int find_or_recall(struct scratch *scratch, u64 frame, u64 address)
+{
+    struct known_rule *known = known_rule_at(frame);
+    if (known && known->frame == frame) {
+        scratch->rule = known->rule;
+        return 1;
+    }
+    if (!find(scratch, address))
+        return 0;
+    if (known) {
+        known->rule = scratch->rule;
+        known->frame = frame;
+    }
+    return 1;
+}
+
+/* One frame; returns 1 at the end of the stack, with the reason in walk->end. */
+static long unwind_step(u32 index, struct walk *walk)
+{
+    struct scratch *scratch = walk->scratch;
+    struct mapped *mapped = &scratch->mapped;
+    u64 pc = walk->pc - (walk->is_exact ? 0 : 1);
+    if (!map_address(mapped, walk->mm, pc, &scratch->header)) {
+        /* No frame: what led here was wrong. The innermost one ran, all the same. */
+        if (index == 0)
+            push_frame(scratch, pc);
+        return stop(walk, USER_END_BROKEN);
+    }
+    u64 frame = frame_of(mapped, pc);
+    if (!push_frame(scratch, frame))
+        return stop(walk, USER_END_TRUNCATED);
+    if (mapped->table == NO_TABLE)
+        return step_by_frame_pointer(walk);
+    struct rule *rule = &scratch->rule;
+    if (!find_or_recall(scratch, frame, pc + mapped->to_address) || rule->kind == RULE_UNKNOWN)
+        return step_without_rule(walk);
+    if (rule->kind == RULE_INVALID)
+        return stop(walk, USER_END_BROKEN);
+    if (rule->kind == RULE_ROOT)
+        return stop(walk, USER_END_ROOT);
+    if (rule->kind == RULE_SIGNAL)
+        return step_over_signal(walk);
+    return step_by_rule(walk, rule);
+}
+
+/* Fills in the user part of the sample from the registers with which the thread left, or leaves, user mode. */
+INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, const struct registers *registers, int in_syscall)
+{
+    struct walk walk = {
+        .scratch = scratch,
+        .pc = PC(registers),
+        .sp = SP(registers),
+        .fp = FP(registers),
+        .bx = BX(registers),
+        .end = USER_END_TRUNCATED,
+        .is_exact = !in_syscall,
+        .has_registers = 1,
+    };
+    if (IS_COMPAT(registers)) {
+        push_frame(scratch, walk.pc);
+        scratch->header.user_end = USER_END_COMPAT;
+        return;
+    }
+    /* Not by a plain load: then the verifier would not have it as a number. */
+    if (READ_FIELD(walk.mm, task, mm))
+        walk.mm = 0;
+    number_registers(registers, scratch->registers);
+    scratch->mapped.end = 0;
+    bpf_loop(USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
+    scratch->header.user_end = walk.end;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Which file the running task has mapped at an address, from the kernel's own tree of its mappings (Linux 6.1): so the stack of a
+ * process can be walked that user space has never heard of, or never will.
+ *
+ * The tree is read without its lock. Its nodes are only given back after a grace period, which lasts at least as long as a BPF program
+ * runs, and what is read is checked: a mapping counts if the address lies in it. A thread that changes mappings at this very moment
+ * may cost a frame.
+ *
+ * A node of the tree is 256 bytes long and aligned to as many; the low bits of a pointer to it say what it is (lib/maple_tree.c).
+ */
+#pragma once
+
+#include "types.h"
+
+#define TREE_LEVELS_MAX 8
+#define TREE_NODE_MASK 255ull
+#define TREE_TYPE(pointer) ((pointer) >> 3 & 15)
+#define TREE_LEAF_MAX 1
+#define TREE_RANGE 2
+#define TREE_GAPS 3
+/* Limits between the slots of a node. */
+#define RANGE_LIMITS 15
+#define GAPS_LIMITS 9
+
+struct maple_range_64 {
+    unsigned long pivot[RANGE_LIMITS];
+    void *slot[RANGE_LIMITS + 1];
+} RELOCATED;
+
+struct maple_arange_64 {
+    unsigned long pivot[GAPS_LIMITS];
+    void *slot[GAPS_LIMITS + 1];
+} RELOCATED;
+
+struct super_block {
+    unsigned int s_dev;
+} RELOCATED;
+
+struct inode {
+    struct super_block *i_sb;
+    unsigned long i_ino;
+    u64 i_size;
+    unsigned int i_generation;
+    s64 i_mtime_sec;
+    u32 i_mtime_nsec;
+} RELOCATED;
+
+struct timespec64 {
+    s64 tv_sec;
+    long tv_nsec;
+} RELOCATED;
+
+/* Before Linux 6.11, and before 6.6. */
+struct inode___6_6 {
+    struct timespec64 __i_mtime;
+} RELOCATED;
+struct inode___6_1 {
+    struct timespec64 i_mtime;
+} RELOCATED;
+
+struct file {
+    struct inode *f_inode;
+} RELOCATED;
+
+struct vm_area_struct {
+    unsigned long vm_start;
+    unsigned long vm_end;
+    unsigned long vm_flags;
+    unsigned long vm_pgoff;
+    struct file *vm_file;
+} RELOCATED;
+
+#define VM_EXEC 4
+
+#define READ_FIELD(to, pointer, field) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->field)
+
+/* A file, and one state of it: how much of it there is, since when, and which of all inodes of that number. All 0 is the vdso. */
+struct file_key {
+    u64 inode;
+    u64 size;
+    s64 modified_sec;
+    u32 modified_nsec;
+    u32 device;
+    u32 generation;
+    u32 zero;
+};
+
+/* Memory that a program can run. */
+struct mapping {
+    u64 start;
+    u64 end;
+    u64 offset; /* of `start` in the file */
+    u64 file;   /* struct file, NULL for memory that is no file's */
+};
+
+/* Finds the mapping of an address in a tree by its root; 0 if there is none. */
+__attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
+{
+    u64 limits[RANGE_LIMITS];
+    for (int level = 0; level < TREE_LEVELS_MAX; level++) {
+        u64 node = entry & ~TREE_NODE_MASK;
+        u32 type = TREE_TYPE(entry);
+        u32 count = type == TREE_GAPS ? GAPS_LIMITS : RANGE_LIMITS;
+        struct maple_range_64 *range = (void *)node;
+        struct maple_arange_64 *gaps = (void *)node;
+        if (type == 0 || type > TREE_GAPS || bpf_probe_read_kernel(limits, sizeof(limits), &range->pivot))
+            return 0;
+        u32 slot = 0;
+        /* Limits ascend, and behind the last one are zeros; each is the last byte of a page. */
+        for (u32 i = 0; i < RANGE_LIMITS; i++) {
+            s64 limit = limits[i] >> 1;
+            slot += step_if(1, ~((limit - (s64)(address >> 1)) & -limit & ((s64)i - count)));
+        }
+        void *at = type == TREE_GAPS ? (void *)&gaps->slot : (void *)&range->slot;
+        if (bpf_probe_read_kernel(&entry, sizeof(entry), at + slot * sizeof(u64)))
+            return 0;
+        if (type <= TREE_LEAF_MAX)
+            return entry;
+    }
+    return 0;
+}
+
+/* Reads a mapping; says whether the address can be run in it. */
+INLINE int read_mapping(u64 vma_at, u64 address, struct mapping *found)
+{
+    struct vm_area_struct *vma = (void *)vma_at;
+    u64 page, flags;
+    if (!vma || READ_FIELD(found->start, vma, vm_start) || READ_FIELD(found->end, vma, vm_end))
+        return 0;
+    if (address < found->start || address >= found->end)
+        return 0;
+    if (READ_FIELD(flags, vma, vm_flags) || !(flags & VM_EXEC))
+        return 0;
+    if (READ_FIELD(page, vma, vm_pgoff) || READ_FIELD(found->file, vma, vm_file))
+        return 0;
+    found->offset = page << 12;
+    return 1;
+}
+
+INLINE int read_mtime(struct inode *inode, struct file_key *key)
+{
+    struct timespec64 time;
+    struct inode___6_6 *of_6_6 = (void *)inode;
+    struct inode___6_1 *of_6_1 = (void *)inode;
+    if (FIELD_EXISTS(inode->i_mtime_sec))
+        return !READ_FIELD(key->modified_sec, inode, i_mtime_sec) && !READ_FIELD(key->modified_nsec, inode, i_mtime_nsec);
+    if (FIELD_EXISTS(of_6_6->__i_mtime) ? READ_FIELD(time, of_6_6, __i_mtime) : READ_FIELD(time, of_6_1, i_mtime))
+        return 0;
+    key->modified_sec = time.tv_sec;
+    key->modified_nsec = time.tv_nsec;
+    return 1;
+}
+
+/* What of the key lies in two lines of memory: it is read whenever a mapping is recalled. */
+INLINE int read_state(u64 file, struct inode **inode, struct file_key *key)
+{
+    return !READ_FIELD(*inode, (struct file *)file, f_inode) && !READ_FIELD(key->inode, *inode, i_ino) &&
+           !READ_FIELD(key->size, *inode, i_size) && read_mtime(*inode, key);
+}
+
+/* The rest of it. */
+INLINE int read_identity(struct inode *inode, struct file_key *key)
+{
+    struct super_block *super_block;
+    return !READ_FIELD(key->generation, inode, i_generation) && !READ_FIELD(super_block, inode, i_sb) &&
+           !READ_FIELD(key->device, super_block, s_dev);
+}
+
+/* Whether it is the kernel's own code in the process. */
+INLINE int is_vdso(u64 mm, const struct mapping *mapping)
+{
+    u64 vdso;
+    return !mapping->file && !READ_FIELD(vdso, (struct mm_struct *)mm, context.vdso) && vdso == mapping->start;
+}
