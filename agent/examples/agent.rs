@@ -21,6 +21,9 @@ struct Arguments {
     /// Compress with zstd instead of gzip.
     #[arg(long)]
     zstd: bool,
+    /// Where requests wait that cannot be sent at once.
+    #[arg(long)]
+    spool_dir: Option<std::path::PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -31,6 +34,7 @@ fn main() -> Result<()> {
         frequency_hz: arguments.frequency_hz,
         token: arguments.token.map(Token::new),
         compression: if arguments.zstd { Compression::Zstd } else { Compression::Gzip },
+        spool: arguments.spool_dir.map(|dir| agent::SpoolConfig { dir, bytes_max: 256 << 20 }),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -1,6 +1,7 @@
 //! What the agent is told: where to send, how often to sample, and as whom.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
@@ -34,6 +35,15 @@ impl fmt::Debug for Token {
     }
 }
 
+/// Where requests wait that cannot be sent at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpoolConfig {
+    /// The folder, of this agent alone; made if it is not there.
+    pub dir: PathBuf,
+    /// Most bytes that it takes; beyond, the oldest requests are dropped, and counted.
+    pub bytes_max: u64,
+}
+
 /// What the agent is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -45,6 +55,8 @@ pub struct Config {
     pub token: Option<Token>,
     /// How requests are compressed.
     pub compression: Compression,
+    /// Where requests wait that cannot be sent at once; in a small queue in memory if left out.
+    pub spool: Option<SpoolConfig>,
 }
 
 /// Why a [`Config`] cannot be used.
@@ -137,7 +149,7 @@ mod tests {
 
     fn config() -> Config {
         let endpoint = "http://127.0.0.1:4317".to_owned();
-        Config { endpoint, frequency_hz: 20, token: None, compression: Compression::Gzip }
+        Config { endpoint, frequency_hz: 20, token: None, compression: Compression::Gzip, spool: None }
     }
 
     #[test]

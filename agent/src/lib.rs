@@ -1,11 +1,12 @@
 //! The user-space half of the profiler: samples every CPU of this host with BPF and exports OTLP profiles.
 //!
 //! # Promise
-//! Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded queue. The
-//! weight of a sample is never hidden: what cannot be unwound or mapped stands under a frame that says so, such as
+//! Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded queue or a
+//! bounded spool on disk. The weight of a sample is never hidden: what cannot be unwound or mapped stands under a frame that says so, such as
 //! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names.
 //! # Does not
-//! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk.
+//! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk but what it
+//! could not send.
 //! # Memory
 //! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
 //! # Read in this order
@@ -50,7 +51,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use capability::{Missing, probe};
-pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, Token};
+pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, SpoolConfig, Token};
 pub use sampler::SamplerError;
 pub use status::{State, Status, StatusSnapshot};
 
@@ -58,6 +59,7 @@ use collect::Collector;
 use config::CheckedConfig;
 use export::queue::ExportQueue;
 use export::sender::{SHUTDOWN_TIMEOUT, Sender};
+use export::spool::Spool;
 
 /// Why the agent ended, or never began. The text of each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +99,7 @@ pub async fn run(config: Config, shutdown: CancellationToken, status: Status) ->
 }
 
 async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Status) -> Result<(), AgentError> {
+    let spool_config = config.spool.clone();
     let config = config.check().map_err(AgentError::Config)?;
     let missing = tokio::task::spawn_blocking(probe).await.map_err(|error| AgentError::Thread(error.into()))?;
     status.set_missing(missing.iter().map(Missing::to_string).collect());
@@ -108,14 +111,30 @@ async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Sta
         return Err(AgentError::Missing(required));
     }
 
+    let spool = open_spool(spool_config, status).await.map_err(AgentError::Thread)?;
     let queue = Arc::new(ExportQueue::new(status.clone()));
     // Also cancelled when this future is dropped, so that no thread is left behind.
     let stop = shutdown.child_token();
     let _stop_on_drop = stop.clone().drop_guard();
     let sampler = spawn_sampler(&config, &queue, &stop, status).map_err(AgentError::Thread)?;
-    let sender = Sender::new(&config, status.clone());
+    let sender = Sender::new(&config, spool, status.clone());
     let ((), result) = tokio::join!(sender.run(&queue, &stop), end_of(sampler, &stop, SHUTDOWN_TIMEOUT));
     result
+}
+
+/// The spool, where one is wanted and can be used. Without it the agent samples all the same.
+async fn open_spool(config: Option<SpoolConfig>, status: &Status) -> io::Result<Option<Spool>> {
+    let Some(config) = config else { return Ok(None) };
+    let counted = status.clone();
+    match tokio::task::spawn_blocking(move || Spool::open(&config, counted)).await? {
+        Ok(spool) => Ok(Some(spool)),
+        Err(error) => {
+            status.count_spool_error();
+            let reason = causes(&error);
+            tracing::warn!("what cannot be sent waits in memory only, and is lost if the agent is killed: {reason}");
+            Ok(None)
+        }
+    }
 }
 
 /// How the sampler's thread ended; once `stop` is cancelled, it has no more than `timeout`. It may be held up by whatever it looks at,

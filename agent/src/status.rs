@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::sys::{self, Clock};
@@ -61,13 +62,24 @@ pub(crate) enum DropReason {
     QueueFull,
     /// The endpoint refused them for good.
     Refused,
-    /// The endpoint was away when the agent ended.
+    /// The endpoint was away when the agent ended, and there was no place on disk.
     Shutdown,
+    /// The endpoint was away for so long that the spool on disk reached its limit.
+    SpoolFull,
+    /// A request on disk was torn, or is gone.
+    SpoolDamaged,
 }
 
 impl DropReason {
-    const ALL: [Self; 5] =
-        [Self::RingBufferFull, Self::MalformedRecord, Self::QueueFull, Self::Refused, Self::Shutdown];
+    const ALL: [Self; 7] = [
+        Self::RingBufferFull,
+        Self::MalformedRecord,
+        Self::QueueFull,
+        Self::Refused,
+        Self::Shutdown,
+        Self::SpoolFull,
+        Self::SpoolDamaged,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -76,6 +88,8 @@ impl DropReason {
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Shutdown => "shutdown",
+            Self::SpoolFull => "spool_full",
+            Self::SpoolDamaged => "spool_damaged",
         }
     }
 }
@@ -132,6 +146,9 @@ struct Shared {
     dropped: Family<DropLabels, Counter>,
     exports: Family<ExportLabels, Counter>,
     export_bytes: Counter,
+    spool_bytes: Gauge,
+    spool_bytes_max: Gauge,
+    spool_errors: Counter,
 }
 
 #[derive(Debug)]
@@ -152,6 +169,9 @@ impl Status {
             dropped: Family::default(),
             exports: Family::default(),
             export_bytes: Counter::default(),
+            spool_bytes: Gauge::default(),
+            spool_bytes_max: Gauge::default(),
+            spool_errors: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("varve_agent");
         registry.register("samples", "Samples taken", shared.samples.clone());
@@ -162,6 +182,13 @@ impl Status {
             "Bytes of acknowledged requests before compression",
             shared.export_bytes.clone(),
         );
+        registry.register("spool_bytes", "Bytes of requests on disk that wait to be sent", shared.spool_bytes.clone());
+        registry.register(
+            "spool_bytes_max",
+            "Most bytes that requests on disk may take; 0 if there is no spool",
+            shared.spool_bytes_max.clone(),
+        );
+        registry.register("spool_errors", "Times that the spool could not be used", shared.spool_errors.clone());
         Self(Arc::new(shared))
     }
 
@@ -223,6 +250,18 @@ impl Status {
 
     pub(crate) fn count_export_bytes(&self, bytes: usize) {
         self.0.export_bytes.inc_by(bytes as u64);
+    }
+
+    pub(crate) fn set_spool_bytes(&self, bytes: u64) {
+        self.0.spool_bytes.set(bytes.cast_signed());
+    }
+
+    pub(crate) fn set_spool_bytes_max(&self, bytes: u64) {
+        self.0.spool_bytes_max.set(bytes.cast_signed());
+    }
+
+    pub(crate) fn count_spool_error(&self) {
+        self.0.spool_errors.inc();
     }
 }
 

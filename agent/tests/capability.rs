@@ -95,6 +95,7 @@ fn a_config_that_cannot_be_used_is_a_failure_that_says_what_to_do() {
         frequency_hz: 20,
         token: None,
         compression: agent::Compression::Gzip,
+        spool: None,
     };
     let status = agent::Status::new(&mut prometheus_client::registry::Registry::default());
     let shutdown = tokio_util::sync::CancellationToken::new();

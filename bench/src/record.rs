@@ -131,6 +131,7 @@ fn sample(binary: &Path, endpoint: &str, arguments: &Arguments) -> anyhow::Resul
     let mut program = start()?;
     let mut agent = Command::new(binary);
     agent.args(["agent", "--endpoint", endpoint, "--frequency-hz", FREQUENCY_HZ, "--http-listen", "127.0.0.1:0"]);
+    agent.args(["--spool-bytes-max", "0"]);
     let mut agent = Group::start(&mut agent)?;
     let end = Instant::now() + WARM_UP + Duration::from_secs(arguments.seconds);
     while Instant::now() < end {

@@ -263,8 +263,9 @@ impl Varve {
         router.push(format!("http://{}", self.node));
         let mut commands = vec![node, router];
         if let Some(hz) = self.setup.agent_hz {
-            let endpoint = format!("http://{}", self.grpc);
-            let mut agent = words(&[["agent", "--endpoint"], [&endpoint, "--frequency-hz"]]);
+            let (endpoint, spool) = (format!("http://{}", self.grpc), self.folder.path().join("spool"));
+            let mut agent = words(&[["agent", "--endpoint"], [&endpoint, "--spool-dir"]]);
+            agent.extend(words(&[[spool.to_str().unwrap(), "--frequency-hz"]]));
             agent.extend([hz.to_string(), "--http-listen".to_owned(), agent_operations.clone()]);
             commands.push(agent);
         }

@@ -232,6 +232,13 @@ pub(crate) struct AgentRoleOptions {
     /// /healthz, /ready and /metrics
     #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
     pub(crate) http_listen: SocketAddr,
+    /// Where profiles wait while the receiver is away, for one agent alone; made if it is not there [default:
+    /// /var/lib/varve-agent for root, else varve-agent in $XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, env = "VARVE_SPOOL_DIR", value_name = "DIR")]
+    pub(crate) spool_dir: Option<PathBuf>,
+    /// Most disk space that waiting profiles take; beyond it the oldest are dropped. 0: they wait in memory only
+    #[arg(long, env = "VARVE_SPOOL_BYTES_MAX", default_value = "256MiB", value_name = "SIZE")]
+    pub(crate) spool_bytes_max: ByteSize,
 }
 
 #[derive(Clone, Debug, Args)]

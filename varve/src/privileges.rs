@@ -23,7 +23,7 @@ pub(crate) fn settle(command: &Command) -> anyhow::Result<()> {
 }
 
 #[allow(unsafe_code, reason = "geteuid is a C call; libc has no safe form of it")]
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     // SAFETY: takes nothing, touches no memory, cannot fail.
     unsafe { libc::geteuid() == 0 }
 }

@@ -61,21 +61,30 @@ impl ExportQueue {
         self.changed.notify_one();
     }
 
-    /// The oldest request; `None` once the queue is closed and empty.
+    /// The oldest request; `None` once the queue is closed and empty. Cancelled, it has taken nothing.
     pub(crate) async fn pop(&self) -> Option<EncodedRequest> {
         loop {
-            {
-                let mut state = self.state.lock();
-                if let Some(request) = state.requests.pop_front() {
-                    state.bytes -= request.bytes.len();
-                    return Some(request);
-                }
-                if state.is_closed {
-                    return None;
-                }
+            if let Some(request) = self.try_pop() {
+                return Some(request);
+            }
+            if self.is_over() {
+                return None;
             }
             self.changed.notified().await;
         }
+    }
+
+    /// The oldest request, if there is one now.
+    pub(crate) fn try_pop(&self) -> Option<EncodedRequest> {
+        let mut state = self.state.lock();
+        let request = state.requests.pop_front()?;
+        state.bytes -= request.bytes.len();
+        Some(request)
+    }
+
+    fn is_over(&self) -> bool {
+        let state = self.state.lock();
+        state.is_closed && state.requests.is_empty()
     }
 
     /// How many requests had to go because newer ones came.
@@ -83,14 +92,12 @@ impl ExportQueue {
         self.state.lock().overflows
     }
 
-    /// Gives up what still waits, and what is still to come, and counts it.
-    pub(crate) fn drop_all(&self, reason: DropReason) {
+    /// Nobody pops any more: what still waits, and what is still to come is counted as lost.
+    pub(crate) fn give_up(&self, reason: DropReason) -> VecDeque<EncodedRequest> {
         let mut state = self.state.lock();
-        for request in state.requests.drain(..) {
-            self.status.count_dropped(reason, request.samples());
-        }
         state.bytes = 0;
         state.given_up = Some(reason);
+        std::mem::take(&mut state.requests)
     }
 }
 
@@ -152,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_counted() {
+    fn what_waits_is_given_back_at_the_end_and_what_comes_then_is_counted() {
         let (queue, status) = queue();
         queue.push(request(1, 3));
         queue.push(request(1, 4));
-        queue.drop_all(DropReason::Shutdown);
-        assert_eq!(status.snapshot().dropped, 7);
+        let left: Vec<_> = queue.give_up(DropReason::Shutdown).iter().map(EncodedRequest::samples).collect();
+        assert_eq!((left, status.snapshot().dropped), (vec![3, 4], 0));
         // From a thread that is late.
         queue.push(request(1, 5));
-        assert_eq!(status.snapshot().dropped, 12);
+        assert_eq!(status.snapshot().dropped, 5);
     }
 }

@@ -20,7 +20,7 @@ use crate::perf_map::NAME_BYTES_MAX;
 use crate::resource::{self, Resource};
 
 /// Largest request, encoded and not compressed: what gRPC servers accept where they are not told otherwise.
-const REQUEST_BYTES_MAX: usize = 4 << 20;
+pub(crate) const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// A request is closed when it is this long, which may be after one sample more than it should have.
 const REQUEST_BYTES_FULL: usize = 5 << 19;
 /// The largest sample: the deepest stack, of locations that all have long names and are all new to the request.

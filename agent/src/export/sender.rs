@@ -1,83 +1,90 @@
 //! Sends requests one by one, each until it is acknowledged, given up, or too late.
 //!
 //! An export carries one `idempotency-key` through all its tries, so that a try whose answer was lost counts once. What the
-//! OTLP specification calls retryable is tried again with growing pauses, as long as the queue behind it has room; anything else
-//! will not get better and is given up. Either way it is counted. Pauses begin small again only after a success: a request that
-//! takes the place of one that was given up finds the same endpoint.
+//! OTLP specification calls retryable is tried again with growing pauses; anything else will not get better and is given up, and
+//! counted. Pauses begin small again only after a success: a request that takes the place of one that was given up finds the
+//! same endpoint.
+//!
+//! With a spool, what did not arrive at once waits on disk, and while the endpoint is away, so does all that comes, at once: what
+//! `kill -9` can cost is the request of the first try, for [`SLOW`] at most. When the endpoint is back, the oldest goes first, in
+//! turn with what is fresh. Without a spool, or where it cannot be written, one request is tried as long as the queue behind it
+//! has room.
+//!
+//! Invariant: a request is in one place: in the queue, in `held`, or on disk.
 
 use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
 use std::time::Duration;
 
-use prost::Message as _;
-use prost::bytes::Bytes;
-use proto::bytes_codec::BytesCodec;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
 use proto::retry_info::retry_delay;
 use tokio_util::sync::CancellationToken;
-use tonic::codec::CompressionEncoding;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Channel;
-use tonic::{Code, Request, Status as GrpcStatus};
+use tonic::Status as GrpcStatus;
 
-use crate::config::{CheckedConfig, Compression};
+use crate::config::CheckedConfig;
+use crate::export::Export;
+use crate::export::client::{Client, IdempotencyKey, explain, is_retryable, is_unseen};
 use crate::export::queue::ExportQueue;
 use crate::export::request::EncodedRequest;
+use crate::export::spool::{End, Spool};
 use crate::status::{DropReason, Outcome, Status};
 
-/// How long one try may take.
-const TRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The first pause between tries, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// An endpoint that takes longer to answer may be away: what it has not acknowledged goes to disk.
+const SLOW: Duration = Duration::from_secs(1);
 /// How long what is left may take once the agent shall end.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-const PATH: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// Sends what comes out of a queue.
+/// Sends what comes out of a queue, and what is in a spool.
 #[derive(Debug)]
 pub(crate) struct Sender {
-    grpc: tonic::client::Grpc<Channel>,
-    authorization: Option<MetadataValue<Ascii>>,
+    client: Client,
+    spool: Option<Spool>,
+    /// Where the next request of the spool is taken from.
+    end: End,
+    /// Not on disk: on its way, or to be tried again.
+    held: Option<Held>,
+    /// The last try failed, or the present one takes long.
+    is_away: bool,
+    /// A fresh request was sent, and now one of the spool may go.
+    is_turn_of_spool: bool,
     /// Tells this run of the agent from all others.
     run_id: u128,
     exports: u64,
     /// Before the next try that follows a failed one.
     pause: Duration,
-    samples_on_the_way: u64,
     status: Status,
 }
 
-/// What became of a request.
-enum Sent {
-    Acknowledged,
-    Refused,
-    /// Newer ones needed its place.
-    Overtaken,
+#[derive(Debug)]
+struct Held {
+    export: Export,
+    /// Of the queue, when it came: at one more, newer ones need its place.
+    overflows: u64,
 }
 
 impl Sender {
-    pub(crate) fn new(config: &CheckedConfig, status: Status) -> Self {
-        let endpoint = config.endpoint.clone().connect_timeout(TRY_TIMEOUT).timeout(TRY_TIMEOUT);
-        let encoding = match config.compression {
-            Compression::Gzip => CompressionEncoding::Gzip,
-            Compression::Zstd => CompressionEncoding::Zstd,
-        };
-        // Connects on the first request, and again when the connection breaks.
-        let grpc = tonic::client::Grpc::new(endpoint.connect_lazy()).send_compressed(encoding);
+    pub(crate) fn new(config: &CheckedConfig, spool: Option<Spool>, status: Status) -> Self {
         // The standard library seeds its hashers from the kernel's random numbers.
         let random = || u128::from(RandomState::new().hash_one(std::process::id()));
         Self {
-            grpc,
-            authorization: config.authorization.clone(),
+            client: Client::new(config),
+            spool,
+            end: End::Oldest,
+            held: None,
+            is_away: false,
+            is_turn_of_spool: false,
             run_id: random() << 64 | random(),
             exports: 0,
             pause: PAUSE_MIN,
-            samples_on_the_way: 0,
             status,
         }
     }
 
-    /// Sends until `queue` is closed and empty; once `shutdown` is cancelled, no longer than [`SHUTDOWN_TIMEOUT`].
+    /// Sends until `queue` is closed and all is sent, or on disk with the endpoint away; once `shutdown` is cancelled, no longer
+    /// than [`SHUTDOWN_TIMEOUT`]. What is left goes to disk, or is counted as lost.
     pub(crate) async fn run(mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
         let deadline = async {
             shutdown.cancelled().await;
@@ -85,84 +92,183 @@ impl Sender {
         };
         tokio::select! {
             () = self.send_all(queue, shutdown) => {}
-            () = deadline => self.give_up(DropReason::Shutdown),
+            () = deadline => {}
         }
-        queue.drop_all(DropReason::Shutdown);
+        self.end(queue);
     }
 
     async fn send_all(&mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
-        while let Some(request) = queue.pop().await {
-            self.samples_on_the_way = request.samples();
-            match self.send(&request, queue, shutdown).await {
-                Sent::Acknowledged => self.samples_on_the_way = 0,
-                Sent::Refused => self.give_up(DropReason::Refused),
-                Sent::Overtaken => self.give_up(DropReason::QueueFull),
+        while let Some(export) = self.next(queue).await {
+            let pause = self.send(export, queue).await;
+            if self.is_away && !self.wait(pause, queue, shutdown).await {
+                return;
             }
         }
     }
 
-    /// Counts the request that is on its way, if there is one, as lost.
-    fn give_up(&mut self, reason: DropReason) {
-        let samples = std::mem::take(&mut self.samples_on_the_way);
-        if samples != 0 {
-            self.status.count_export(Outcome::Failed);
-            self.status.count_dropped(reason, samples);
-        }
-    }
-
-    /// Tries until the request is acknowledged, refused for good, or in the way of newer ones.
-    async fn send(&mut self, request: &EncodedRequest, queue: &ExportQueue, shutdown: &CancellationToken) -> Sent {
-        self.exports += 1;
-        let key = format!("{:032x}-{}", self.run_id, self.exports);
-        let overflows = queue.overflows();
+    /// What is sent next; `None` at the end. Nothing is popped, or taken from the spool, and not remembered, should this or what
+    /// follows be cancelled.
+    async fn next(&mut self, queue: &ExportQueue) -> Option<Export> {
         loop {
-            let error = match self.try_once(request.bytes.clone(), &key).await {
-                Ok(response) => {
-                    self.pause = PAUSE_MIN;
-                    self.acknowledged(request, &response);
-                    return Sent::Acknowledged;
-                }
-                Err(error) => error,
+            if let Some(held) = &self.held {
+                return Some(held.export.clone());
+            }
+            let fresh = if self.is_away || self.is_turn_of_spool { None } else { queue.try_pop() };
+            self.is_turn_of_spool = fresh.is_some();
+            if fresh.is_none()
+                && let Some(export) = self.spool.as_mut().and_then(|spool| spool.start(self.end))
+            {
+                return Some(export);
+            }
+            let request = match fresh {
+                Some(request) => request,
+                None => queue.pop().await?,
             };
-            let (reason, samples) = (self.explain(&error), request.samples());
-            if !is_retryable(&error) {
-                tracing::error!(samples, "the endpoint refused an export: {reason}");
-                return Sent::Refused;
+            self.hold(request, queue);
+            if self.is_away {
+                self.spool_held(false);
             }
-            if queue.overflows() != overflows {
-                tracing::error!(samples, "an export is given up for newer ones: {reason}");
-                return Sent::Overtaken;
-            }
-            let pause = self.pause.max(retry_delay(&error).unwrap_or_default()).min(PAUSE_MAX);
-            tracing::warn!(pause_ms = pause.as_millis(), "an export did not arrive and will be tried again: {reason}");
-            self.status.count_export(Outcome::Retried);
-            if shutdown.is_cancelled() {
-                tokio::time::sleep(PAUSE_MIN).await;
-            } else {
-                tokio::select! {
-                    () = tokio::time::sleep(jittered(pause)) => {}
-                    () = shutdown.cancelled() => {}
-                }
-            }
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
         }
     }
 
-    async fn try_once(&mut self, bytes: Bytes, key: &str) -> Result<ExportProfilesServiceResponse, GrpcStatus> {
-        // The channel's error says what happened; ready() only fails for good.
-        self.grpc.ready().await.map_err(|error| GrpcStatus::from_error(error.into()))?;
-        let mut request = Request::new(bytes);
-        if let Ok(key) = MetadataValue::try_from(key) {
-            request.metadata_mut().insert("idempotency-key", key);
+    /// Tries once. Returns how long to wait if the endpoint is away.
+    async fn send(&mut self, export: Export, queue: &ExportQueue) -> Duration {
+        let sending = self.client.clone().send(export.request.bytes.clone(), export.key);
+        let (mut sending, mut slow) = (pin!(sending), pin!(tokio::time::sleep(SLOW)));
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut sending => break answer,
+                () = &mut slow, if self.spool.is_some() && !self.is_away => {
+                    self.is_away = true;
+                    self.spool_held(true);
+                }
+                Some(request) = queue.pop(), if self.is_away && self.can_spool() => {
+                    self.hold(request, queue);
+                    self.spool_held(false);
+                }
+            }
+        };
+        match answer {
+            Ok(response) => {
+                (self.is_away, self.pause, self.end) = (false, PAUSE_MIN, End::Oldest);
+                self.finish();
+                self.acknowledged(&export.request, &response);
+                Duration::ZERO
+            }
+            Err(error) => self.failed(&export, &error, queue),
         }
-        if let Some(authorization) = &self.authorization {
-            request.metadata_mut().insert("authorization", authorization.clone());
+    }
+
+    fn failed(&mut self, export: &Export, error: &GrpcStatus, queue: &ExportQueue) -> Duration {
+        let (reason, samples) = (explain(error), export.request.samples());
+        self.status.set_reason(&reason);
+        self.is_away = is_retryable(error);
+        if !self.is_away {
+            tracing::error!(samples, "the endpoint refused an export: {reason}");
+            self.finish();
+            self.give_up(DropReason::Refused, samples);
+            return Duration::ZERO;
         }
-        let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
-        // Requests are encoded when they are made: one that waits takes as little memory as it can.
-        let response = self.grpc.unary(request, path, BytesCodec).await?.into_inner();
-        ExportProfilesServiceResponse::decode(response)
-            .map_err(|error| GrpcStatus::internal(format!("the endpoint's answer is malformed: {error}")))
+        if self.spool.as_mut().is_some_and(Spool::put_back) {
+            // Should it be because of this request, the others need not wait for it.
+            self.end = if is_unseen(error) { self.end } else { self.end.other() };
+        } else if self.held.as_ref().is_some_and(|held| held.overflows != queue.overflows()) {
+            tracing::error!(samples, "an export is given up for newer ones: {reason}");
+            self.finish();
+            self.give_up(DropReason::QueueFull, samples);
+            self.is_away = false;
+            return Duration::ZERO;
+        } else {
+            self.spool_held(false);
+        }
+        let pause = self.pause.max(retry_delay(error).unwrap_or_default()).min(PAUSE_MAX);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        tracing::warn!(pause_ms = pause.as_millis(), "an export did not arrive and will be tried again: {reason}");
+        self.status.count_export(Outcome::Retried);
+        pause
+    }
+
+    /// Waits for the time of the next try, while what comes goes to disk. `false` if nothing comes any more and all is there.
+    async fn wait(&mut self, pause: Duration, queue: &ExportQueue, shutdown: &CancellationToken) -> bool {
+        let is_ending = shutdown.is_cancelled();
+        let mut due = pin!(tokio::time::sleep(if is_ending { PAUSE_MIN } else { jittered(pause) }));
+        loop {
+            tokio::select! {
+                biased;
+                request = queue.pop(), if self.can_spool() => {
+                    let Some(request) = request else { return false };
+                    self.hold(request, queue);
+                    self.spool_held(false);
+                }
+                () = &mut due => return true,
+                () = shutdown.cancelled(), if !is_ending => return true,
+            }
+        }
+    }
+
+    /// What comes need not wait in the queue.
+    fn can_spool(&self) -> bool {
+        self.spool.is_some() && self.held.is_none()
+    }
+
+    fn hold(&mut self, request: EncodedRequest, queue: &ExportQueue) {
+        self.exports += 1;
+        let key = IdempotencyKey { run: self.run_id, number: self.exports };
+        self.held = Some(Held { export: Export { key, request }, overflows: queue.overflows() });
+    }
+
+    /// Moves what is held to disk, if it can be written; `is_sending` says that it is on its way.
+    fn spool_held(&mut self, is_sending: bool) {
+        let (Some(spool), Some(held)) = (&mut self.spool, &self.held) else { return };
+        match spool.push(&held.export) {
+            Ok(number) => {
+                if is_sending {
+                    spool.is_sending(number);
+                }
+                self.held = None;
+            }
+            Err(error) => {
+                self.status.count_spool_error();
+                tracing::error!("an export cannot be kept on disk and waits in memory: {error}");
+            }
+        }
+    }
+
+    /// The request that was on its way is so no more, and need not be kept.
+    fn finish(&mut self) {
+        // What is held beside one from the spool is another, which could not be written.
+        if !self.spool.as_mut().is_some_and(Spool::finish) {
+            self.held = None;
+        }
+    }
+
+    /// Leaves nothing in memory.
+    fn end(&mut self, queue: &ExportQueue) {
+        if let Some(held) = &self.held {
+            let samples = held.export.request.samples();
+            self.spool_held(false);
+            if self.held.take().is_some() {
+                self.give_up(DropReason::Shutdown, samples);
+            }
+        }
+        for request in queue.give_up(DropReason::Shutdown) {
+            let samples = request.samples();
+            self.hold(request, queue);
+            self.spool_held(false);
+            if self.held.take().is_some() {
+                self.status.count_dropped(DropReason::Shutdown, samples);
+            }
+        }
+        let waiting = self.spool.as_ref().map_or(0, Spool::len);
+        if waiting != 0 {
+            tracing::warn!(requests = waiting, "what did not arrive waits on disk for the next start of the agent");
+        }
+    }
+
+    fn give_up(&self, reason: DropReason, samples: u64) {
+        self.status.count_export(Outcome::Failed);
+        self.status.count_dropped(reason, samples);
     }
 
     fn acknowledged(&self, request: &EncodedRequest, response: &ExportProfilesServiceResponse) {
@@ -181,36 +287,6 @@ impl Sender {
             self.status.set_reason("");
         }
     }
-
-    /// Says in the status, and returns, what went wrong.
-    fn explain(&self, error: &GrpcStatus) -> String {
-        let mut text = format!("{:?}: {}", error.code(), error.message());
-        let mut source = std::error::Error::source(error);
-        while let Some(cause) = source {
-            text += &format!(": {cause}");
-            source = cause.source();
-        }
-        self.status.set_reason(&text);
-        text
-    }
-}
-
-/// Whether the same request may be accepted later: the OTLP specification's list, and errors of this side of the connection,
-/// which have a source. A receiver with too much to do says when to come again; without that, RESOURCE_EXHAUSTED is about the
-/// request itself.
-fn is_retryable(error: &GrpcStatus) -> bool {
-    if error.code() == Code::ResourceExhausted {
-        return retry_delay(error).is_some();
-    }
-    matches!(
-        error.code(),
-        Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-    ) || std::error::Error::source(error).is_some()
 }
 
 /// Between half of `pause` and all of it, so that agents which lost one server do not come back all at once.
@@ -219,5 +295,7 @@ fn jittered(pause: Duration) -> Duration {
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)
 }
 
+#[cfg(test)]
+mod spool_tests;
 #[cfg(test)]
 mod tests;

@@ -62,7 +62,7 @@ impl RunningAgent {
         let service = ProfilesServiceServer::new(sink.clone()).accept_compressed(CompressionEncoding::Gzip);
         let server = tonic::transport::Server::builder().add_service(service);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        let config = Config { endpoint, frequency_hz, token: None, compression: Compression::Gzip };
+        let config = Config { endpoint, frequency_hz, token: None, compression: Compression::Gzip, spool: None };
         let running = runtime.spawn(agent::run(config, shutdown.clone(), status.clone()));
         while status.snapshot().state == State::Off {
             std::thread::sleep(Duration::from_millis(10));

@@ -1,18 +1,21 @@
 //! `varve agent`: samples this host and sends what it sees to any OTLP receiver.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use ::agent::{Compression, Config, State, Status, Token};
+use ::agent::{Compression, Config, SpoolConfig, State, Status, Token};
+use bytesize::ByteSize;
 use router::auth::Auth;
 use tokio_util::sync::CancellationToken;
 
 use super::{Servers, StopSignals};
 use crate::command::AgentRoleOptions;
-use crate::{listen, operations};
+use crate::{listen, operations, privileges};
 
 pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen } = options;
+    let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen, spool_dir, spool_bytes_max } =
+        options;
     listen::check_loopback(&[http_listen], "an agent's metrics need no more than loopback")?;
     let listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
@@ -29,6 +32,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         frequency_hz: sampling.frequency_hz,
         token: token_file.map(|tokens| Token::new(tokens.first().to_owned())),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
+        spool: spool(spool_dir, spool_bytes_max),
     };
     let stop = CancellationToken::new();
     let stopped = stop.clone();
@@ -42,4 +46,29 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     };
     servers.shutdown().await;
     outcome
+}
+
+/// Where profiles wait on disk; `None` if they shall not, or if there is no place that is the user's own.
+fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
+    let bytes_max = bytes_max.as_u64();
+    if bytes_max == 0 {
+        return None;
+    }
+    let Some(dir) = dir.or_else(state_dir) else {
+        tracing::warn!(
+            "no HOME: profiles that cannot be sent wait in memory only; --spool-dir gives them a place on disk"
+        );
+        return None;
+    };
+    Some(SpoolConfig { dir, bytes_max })
+}
+
+/// Where a service of this user keeps what it has to keep.
+fn state_dir() -> Option<PathBuf> {
+    if privileges::is_root() {
+        return Some(PathBuf::from("/var/lib/varve-agent"));
+    }
+    let folder = |variable| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state = folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")))?;
+    Some(state.join("varve-agent"))
 }

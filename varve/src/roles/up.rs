@@ -53,6 +53,8 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
             token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
             // It does not leave the host: gzip would only cost CPU.
             compression: ::agent::Compression::Zstd,
+            // The receiver is this process: it is never away for long while the agent runs.
+            spool: None,
         };
         Some(start_agent(config, stop_agent.clone(), status))
     };

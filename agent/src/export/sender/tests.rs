@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use prost::Message as _;
 use proto::otlp::collector::profiles::v1development::profiles_service_server::{
     ProfilesService, ProfilesServiceServer,
 };
@@ -11,24 +12,27 @@ use proto::otlp::profiles::v1development::ProfilesDictionary;
 use proto::retry_info::with_retry_delay;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
-use tonic::Response;
+use tonic::codec::CompressionEncoding;
+use tonic::{Code, Request, Response};
 
 use super::*;
-use crate::config::{Config, Token};
+use crate::config::{Compression, Config, SpoolConfig, Token};
 use crate::export::queue::QUEUE_BYTES_MAX;
 
 /// What a try brought, as the server saw it.
 #[derive(Clone, Debug)]
-struct Arrival {
-    request: ExportProfilesServiceRequest,
-    headers: tonic::metadata::MetadataMap,
+pub(super) struct Arrival {
+    pub(super) request: ExportProfilesServiceRequest,
+    pub(super) headers: tonic::metadata::MetadataMap,
 }
 
 /// A real server that answers as told, then with success.
 #[derive(Clone, Default)]
-struct Server {
-    answers: Arc<Mutex<Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>>>,
-    arrivals: Arc<Mutex<Vec<Arrival>>>,
+pub(super) struct Server {
+    pub(super) answers: Arc<Mutex<Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>>>,
+    pub(super) arrivals: Arc<Mutex<Vec<Arrival>>>,
+    /// A request of this text is to come later, for ever.
+    pub(super) never_takes: Option<String>,
 }
 
 #[tonic::async_trait]
@@ -38,7 +42,12 @@ impl ProfilesService for Server {
         request: Request<ExportProfilesServiceRequest>,
     ) -> Result<Response<ExportProfilesServiceResponse>, GrpcStatus> {
         let headers = request.metadata().clone();
-        self.arrivals.lock().push(Arrival { request: request.into_inner(), headers });
+        let arrival = Arrival { request: request.into_inner(), headers };
+        let is_taken = self.never_takes.as_deref() != Some(text_of(&arrival));
+        self.arrivals.lock().push(arrival);
+        if !is_taken {
+            return Err(GrpcStatus::unavailable("not this one"));
+        }
         let mut answers = self.answers.lock();
         let answer = if answers.is_empty() { Ok(ExportProfilesServiceResponse::default()) } else { answers.remove(0) };
         answer.map(Response::new)
@@ -46,12 +55,12 @@ impl ProfilesService for Server {
 }
 
 impl Server {
-    fn answering(answers: Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>) -> Self {
-        Self { answers: Arc::new(Mutex::new(answers)), arrivals: Arc::default() }
+    pub(super) fn answering(answers: Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>) -> Self {
+        Self { answers: Arc::new(Mutex::new(answers)), ..Self::default() }
     }
 
     /// Serves at `address` for as long as the test runs.
-    async fn listen(&self, address: SocketAddr) -> SocketAddr {
+    pub(super) async fn listen(&self, address: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = ProfilesServiceServer::new(self.clone())
@@ -64,29 +73,41 @@ impl Server {
 }
 
 /// A request whose dictionary has `text`, so that it can be told from others.
-fn request(text: &str, samples: u64) -> EncodedRequest {
+pub(super) fn request(text: &str, samples: u64) -> EncodedRequest {
     let dictionary = ProfilesDictionary { string_table: vec![text.to_owned()], ..ProfilesDictionary::default() };
     let request =
         ExportProfilesServiceRequest { dictionary: Some(dictionary), ..ExportProfilesServiceRequest::default() };
     EncodedRequest { bytes: request.encode_to_vec().into(), profile_samples: [samples].into() }
 }
 
-struct Exporter {
-    queue: Arc<ExportQueue>,
-    status: Status,
-    shutdown: CancellationToken,
-    running: tokio::task::JoinHandle<()>,
+pub(super) struct Exporter {
+    pub(super) queue: Arc<ExportQueue>,
+    pub(super) status: Status,
+    pub(super) shutdown: CancellationToken,
+    pub(super) running: tokio::task::JoinHandle<()>,
     registry: Registry,
 }
 
 impl Exporter {
     fn start(address: SocketAddr, compression: Compression, token: Option<Token>) -> Self {
+        Self::with_spool(address, compression, token, None)
+    }
+
+    /// The same, with a spool.
+    pub(super) fn with_spool(
+        address: SocketAddr,
+        compression: Compression,
+        token: Option<Token>,
+        spool: Option<SpoolConfig>,
+    ) -> Self {
         let mut registry = Registry::default();
         let status = Status::new(&mut registry);
         let queue = Arc::new(ExportQueue::new(status.clone()));
         let shutdown = CancellationToken::new();
-        let config = Config { endpoint: format!("http://{address}"), frequency_hz: 20, token, compression };
-        let sender = Sender::new(&config.check().unwrap(), status.clone());
+        let endpoint = format!("http://{address}");
+        let config = Config { endpoint, frequency_hz: 20, token, compression, spool: None };
+        let spool = spool.map(|config| Spool::open(&config, status.clone()).unwrap());
+        let sender = Sender::new(&config.check().unwrap(), spool, status.clone());
         let running = tokio::spawn({
             let (queue, shutdown) = (Arc::clone(&queue), shutdown.clone());
             async move { sender.run(&queue, &shutdown).await }
@@ -94,7 +115,7 @@ impl Exporter {
         Self { queue, status, shutdown, running, registry }
     }
 
-    async fn finish(self) -> (Status, String) {
+    pub(super) async fn finish(self) -> (Status, String) {
         self.queue.close();
         self.running.await.unwrap();
         let mut text = String::new();
@@ -103,9 +124,9 @@ impl Exporter {
     }
 }
 
-const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-fn text_of(arrival: &Arrival) -> &str {
+pub(super) fn text_of(arrival: &Arrival) -> &str {
     &arrival.request.dictionary.as_ref().unwrap().string_table[0]
 }
 
