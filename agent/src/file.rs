@@ -17,6 +17,8 @@ use proto::build_id::to_hex;
 use symbol_store::elf::{self, ElfError, ElfImage, Segment};
 use symbol_store::open;
 
+use crate::go::Call;
+use crate::go::programs::GoPrograms;
 use crate::location::Marker;
 use crate::maps::{Backing, Mapping, Maps};
 use crate::procfs;
@@ -154,6 +156,7 @@ pub(crate) struct FileTable {
     by_key: HashMap<FileKey, FileId, RandomState>,
     /// By the numbers that BPF gives.
     by_number: HashMap<u32, Result<FileId, Marker>, RandomState>,
+    go_programs: GoPrograms,
 }
 
 impl FileTable {
@@ -229,6 +232,7 @@ impl FileTable {
         }
         let id = self.insert(MappedFile::identify(path, file)?);
         self.by_key.insert(key, id);
+        self.go_programs.insert(id, file);
         Ok(id)
     }
 
@@ -240,6 +244,11 @@ impl FileTable {
 
     pub(crate) fn get(&self, id: FileId) -> Option<&MappedFile> {
         self.files.get_index(id.0 as usize)
+    }
+
+    /// The calls of Go code at an address of a file, innermost first; none if it is no Go code, or cannot be named.
+    pub(crate) fn go_calls(&mut self, id: FileId, address: u64) -> Vec<Call> {
+        self.go_programs.lookup(id, address)
     }
 
     /// Whether it is time to forget everything, which also makes every [`FileId`] void.

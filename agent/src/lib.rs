@@ -3,15 +3,15 @@
 //! # Promise
 //! Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded queue or a
 //! bounded spool on disk. The weight of a sample is never hidden: what cannot be unwound or mapped stands under a frame that says so, such as
-//! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names.
+//! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names; Go's with both.
 //! # Does not
 //! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk but what it
 //! could not send.
 //! # Memory
 //! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
 //! # Read in this order
-//! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `kallsyms`,
-//! `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
+//! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `go`,
+//! `kallsyms`, `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
 
 mod aggregate;
 mod capability;
@@ -22,6 +22,7 @@ mod config;
 mod environ;
 mod export;
 mod file;
+mod go;
 mod jit;
 mod kallsyms;
 mod kernel;

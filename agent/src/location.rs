@@ -4,9 +4,19 @@ use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 
 use crate::file::FileId;
+use crate::go::Call;
 
 /// Locations kept before all is forgotten: bounds the memory of a host that runs ever new code, at about 60 bytes each.
 pub(crate) const LOCATIONS_MAX: usize = 100_000;
+
+/// Bytes of names kept before the same: a program has at most some megabytes of them.
+const NAMES_BYTES_MAX: usize = 16 << 20;
+
+/// What the names of one location may take in a request, with what is sent beside each. Of more calls that were inlined into each other
+/// some in the middle are left out: nearly all have fewer than ten.
+pub(crate) const LINES_BYTES_MAX: usize = 1800;
+/// A line and its function, without their names.
+pub(crate) const LINE_BYTES: usize = 80;
 
 /// A location of a [`LocationTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +25,26 @@ pub(crate) struct LocationId(pub(crate) u32);
 /// A name of a [`LocationTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NameId(pub(crate) u32);
+
+/// The lines of a [`LocationTable`] that one location has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LinesId(u32);
+
+/// A function that was named on this host, with all that is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SourceFunction {
+    pub(crate) name: NameId,
+    pub(crate) file_name: NameId,
+    /// 0 if it is not known.
+    pub(crate) start_line: u32,
+}
+
+/// A place in a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SourceLine {
+    pub(crate) function: SourceFunction,
+    pub(crate) line: u32,
+}
 
 /// What runs at a location: the values of the attribute `profile.frame.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +55,7 @@ pub(crate) enum FrameType {
     V8,
     Dotnet,
     Python,
+    Go,
 }
 
 impl FrameType {
@@ -36,6 +67,7 @@ impl FrameType {
             Self::V8 => "v8js",
             Self::Dotnet => "dotnet",
             Self::Python => "cpython",
+            Self::Go => "go",
         }
     }
 }
@@ -47,6 +79,8 @@ pub(crate) enum Location {
     Native { file: FileId, address: u64 },
     /// A function that was named on this host.
     Named { name: NameId, file: Option<FileId>, frame_type: FrameType },
+    /// An address of a file that was named on this host: a function and what was inlined into it, innermost first.
+    Lines { file: FileId, address: u64, lines: LinesId, frame_type: FrameType },
     /// What could not be found out, said in words in the place of the frames that are missing.
     Marker(Marker),
 }
@@ -109,6 +143,8 @@ impl Marker {
 pub(crate) struct LocationTable {
     locations: IndexSet<Location, RandomState>,
     names: IndexSet<Box<str>, RandomState>,
+    names_bytes: usize,
+    lines: IndexSet<Box<[SourceLine]>, RandomState>,
 }
 
 impl LocationTable {
@@ -124,8 +160,28 @@ impl LocationTable {
         self.insert(Location::Named { name, file, frame_type })
     }
 
+    /// The id of an address of Go code with the calls there, innermost first. Without any it is an address like others, and so it is
+    /// where there are so many names that all will be forgotten soon.
+    pub(crate) fn insert_go(&mut self, file: FileId, address: u64, calls: &[Call]) -> LocationId {
+        if calls.is_empty() || NAMES_BYTES_MAX <= self.names_bytes {
+            return self.insert(Location::Native { file, address });
+        }
+        let lines: Box<[_]> = that_fit(calls).map(|call| self.line(call)).collect();
+        let lines = LinesId(u32::try_from(self.lines.insert_full(lines).0).unwrap_or(u32::MAX));
+        self.insert(Location::Lines { file, address, lines, frame_type: FrameType::Go })
+    }
+
+    fn line(&mut self, call: &Call) -> SourceLine {
+        let (name, file_name) = (self.name_id(&call.function), self.name_id(&call.file));
+        let function = SourceFunction { name, file_name, start_line: call.start_line };
+        SourceLine { function, line: call.line }
+    }
+
     fn name_id(&mut self, name: &str) -> NameId {
-        let index = self.names.get_index_of(name).unwrap_or_else(|| self.names.insert_full(name.into()).0);
+        let index = self.names.get_index_of(name).unwrap_or_else(|| {
+            self.names_bytes += name.len();
+            self.names.insert_full(name.into()).0
+        });
         NameId(u32::try_from(index).unwrap_or(u32::MAX))
     }
 
@@ -137,14 +193,31 @@ impl LocationTable {
         self.names.get_index(id.0 as usize).map_or("", |name| name)
     }
 
-    /// Whether it is time to forget everything, which also makes every [`LocationId`] and [`NameId`] void.
+    pub(crate) fn lines(&self, id: LinesId) -> &[SourceLine] {
+        self.lines.get_index(id.0 as usize).map_or(&[], |lines| lines)
+    }
+
+    /// Whether it is time to forget everything, which also makes every id void.
     pub(crate) fn is_full(&self) -> bool {
-        LOCATIONS_MAX <= self.locations.len()
+        LOCATIONS_MAX <= self.locations.len() || NAMES_BYTES_MAX <= self.names_bytes
     }
 
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
+}
+
+/// The outermost call and as many of the innermost ones as fit a request, innermost first.
+fn that_fit(calls: &[Call]) -> impl Iterator<Item = &Call> {
+    let bytes = |call: &Call| call.function.len() + call.file.len() + LINE_BYTES;
+    let outermost = calls.last();
+    let mut left = LINES_BYTES_MAX.saturating_sub(outermost.map_or(0, bytes));
+    let inner = calls.iter().take(calls.len().saturating_sub(1)).take_while(move |call| {
+        let rest = left.checked_sub(bytes(call));
+        left = rest.unwrap_or_default();
+        rest.is_some()
+    });
+    inner.chain(outermost)
 }
 
 #[cfg(test)]
@@ -162,5 +235,45 @@ mod tests {
         assert_eq!(table.name(name), "f");
         table.clear();
         assert_eq!(table.get(a), None);
+    }
+
+    fn call(function: &str, line: u32) -> Call {
+        Call { function: function.to_owned(), file: "a.go".to_owned(), line, start_line: 1 }
+    }
+
+    #[test]
+    fn go_code_without_calls_is_an_address_like_others() {
+        let mut table = LocationTable::default();
+        let id = table.insert_go(FileId(3), 7, &[]);
+        assert_eq!(table.get(id), Some(Location::Native { file: FileId(3), address: 7 }));
+        let named = table.insert_go(FileId(3), 8, &[call("inner", 2), call("outer", 3)]);
+        let Some(Location::Lines { address: 8, lines, .. }) = table.get(named) else { panic!("lines") };
+        let names = table.lines(lines).iter().map(|line| (table.name(line.function.name), line.line));
+        assert_eq!(names.collect::<Vec<_>>(), [("inner", 2), ("outer", 3)]);
+    }
+
+    #[test]
+    fn of_too_many_inlined_calls_the_middle_is_left_out() {
+        let calls: Vec<_> = (0..64).map(|line| call("f", line)).collect();
+        let lines: Vec<_> = that_fit(&calls).map(|call| call.line).collect();
+        let (last, inner) = lines.split_last().unwrap();
+        assert_eq!((*last, inner), (63, &*(0..inner.len() as u32).collect::<Vec<_>>()));
+        let long = "x".repeat(crate::go::NAME_BYTES_MAX);
+        let long = [Call { file: long.clone(), ..call(&long, 1) }, Call { file: long.clone(), ..call(&long, 2) }];
+        assert_eq!(that_fit(&long).map(|call| call.line).collect::<Vec<_>>(), [2]);
+        for calls in [&calls[..], &long[..]] {
+            let bytes = |call: &Call| call.function.len() + call.file.len() + LINE_BYTES;
+            assert!(that_fit(calls).map(bytes).sum::<usize>() <= LINES_BYTES_MAX);
+        }
+    }
+
+    #[test]
+    fn names_without_end_are_forgotten_and_not_taken_meanwhile() {
+        let mut table = LocationTable::default();
+        for number in 0..NAMES_BYTES_MAX as u64 / 400 + 10 {
+            let name = format!("{number:0400}");
+            table.insert_go(FileId(0), number, &[call(&name, 1)]);
+        }
+        assert!(table.is_full() && table.names_bytes < NAMES_BYTES_MAX + 1000);
     }
 }

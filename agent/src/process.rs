@@ -348,11 +348,13 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn native(file: FileId, file_offset: u64, tables: &mut Tables) -> LocationId {
-    let mapped = tables.files.get(file);
+    let Tables { files, locations, .. } = tables;
+    let mapped = files.get(file);
     if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
-        return tables.locations.insert_named(VDSO, Some(file), FrameType::Native);
+        return locations.insert_named(VDSO, Some(file), FrameType::Native);
     }
-    let address = mapped.and_then(|mapped| mapped.address(file_offset));
-    let location = address.map_or(Location::Marker(Marker::NoSegment), |address| Location::Native { file, address });
-    tables.locations.insert(location)
+    let Some(address) = mapped.and_then(|mapped| mapped.address(file_offset)) else {
+        return locations.insert(Location::Marker(Marker::NoSegment));
+    };
+    locations.insert_go(file, address, &files.go_calls(file, address))
 }

@@ -17,10 +17,12 @@ use thiserror::Error;
 use crate::limits;
 
 mod debug_link;
+mod go;
 mod header;
 mod note;
 
 pub(crate) use debug_link::DebugLink;
+pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
 
 /// Why a file could not be read as ELF.

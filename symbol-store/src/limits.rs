@@ -79,6 +79,9 @@ pub const SECTION_HEADERS_MAX: usize = 16_384;
 /// Largest note segment or section that is searched for a build ID, in bytes: a build ID note has 36.
 pub const NOTE_BYTES_MAX: u64 = 64 << 10;
 
+/// Most of a dynamic section that is read, in bytes: 40 entries of 16 bytes are many.
+pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
+
 /// Bytes of one section of call frame information: ten times what the largest libraries known here have.
 pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
 

@@ -16,7 +16,7 @@ use proto::otlp::profiles::v1development::{
 
 use crate::aggregate::{Aggregate, StackId};
 use crate::file::{FileId, FileTable, LoadedPart};
-use crate::location::{self, FrameType, LocationId, LocationTable};
+use crate::location::{self, FrameType, LocationId, LocationTable, SourceFunction, SourceLine};
 
 /// An attribute's value. All attributes of profiles that the agent sends are of these two kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,8 +35,8 @@ pub(crate) struct DictionaryBuilder<'a> {
     mappings: Vec<Mapping>,
     mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
     functions: Vec<Function>,
-    /// By the index of the function's name, which is all there is to it.
-    function_indices: HashMap<i32, i32, RandomState>,
+    /// By name, file name and first line: without the last two, where a name is all there is to it.
+    function_indices: HashMap<(i32, i32, u32), i32, RandomState>,
     locations: Vec<Location>,
     location_indices: HashMap<LocationId, i32, RandomState>,
     stacks: Vec<Stack>,
@@ -112,7 +112,7 @@ impl<'a> DictionaryBuilder<'a> {
         push(&mut self.stacks, Stack { location_indices }, &mut self.stack_indices, id)
     }
 
-    fn location(&mut self, id: LocationId) -> i32 {
+    pub(super) fn location(&mut self, id: LocationId) -> i32 {
         if let Some(index) = self.location_indices.get(&id) {
             return *index;
         }
@@ -134,6 +134,15 @@ impl<'a> DictionaryBuilder<'a> {
                     attribute_indices: vec![self.frame_type(frame_type)],
                 }
             }
+            Some(location::Location::Lines { file, address, lines, frame_type }) => {
+                let table = self.location_table;
+                Location {
+                    mapping_index: self.mapping(file, Some(address)),
+                    address,
+                    lines: table.lines(lines).iter().map(|line| self.source_line(line)).collect(),
+                    attribute_indices: vec![self.frame_type(frame_type)],
+                }
+            }
             Some(location::Location::Marker(marker)) => Location {
                 mapping_index: 0,
                 address: 0,
@@ -141,7 +150,10 @@ impl<'a> DictionaryBuilder<'a> {
                 attribute_indices: vec![self.frame_type(marker.frame_type())],
             },
         };
-        self.bytes += 2 * MESSAGE_BYTES + 2 * INDEX_BYTES + NUMBER_BYTES + location.lines.len() * 2 * MESSAGE_BYTES;
+        self.bytes += 2 * MESSAGE_BYTES
+            + 2 * INDEX_BYTES
+            + NUMBER_BYTES
+            + location.lines.len() * (2 * MESSAGE_BYTES + NUMBER_BYTES);
         push(&mut self.locations, location, &mut self.location_indices, id)
     }
 
@@ -150,16 +162,25 @@ impl<'a> DictionaryBuilder<'a> {
     }
 
     fn line(&mut self, name: &str) -> Line {
-        let name_strindex = self.string(name);
-        let function_index = match self.function_indices.get(&name_strindex) {
-            Some(index) => *index,
-            None => {
-                let function = Function { name_strindex, ..Function::default() };
-                self.bytes += MESSAGE_BYTES + INDEX_BYTES;
-                push(&mut self.functions, function, &mut self.function_indices, name_strindex)
-            }
-        };
-        Line { function_index, line: 0, column: 0 }
+        Line { function_index: self.function(name, "", 0), line: 0, column: 0 }
+    }
+
+    fn source_line(&mut self, line: &SourceLine) -> Line {
+        let SourceFunction { name, file_name, start_line } = line.function;
+        let table = self.location_table;
+        let function_index = self.function(table.name(name), table.name(file_name), start_line);
+        Line { function_index, line: line.line.into(), column: 0 }
+    }
+
+    fn function(&mut self, name: &str, file_name: &str, start_line: u32) -> i32 {
+        let key @ (name_strindex, filename_strindex, _) = (self.string(name), self.string(file_name), start_line);
+        if let Some(index) = self.function_indices.get(&key) {
+            return *index;
+        }
+        let start_line = start_line.into();
+        let function = Function { name_strindex, filename_strindex, start_line, ..Function::default() };
+        self.bytes += MESSAGE_BYTES + 2 * INDEX_BYTES + NUMBER_BYTES;
+        push(&mut self.functions, function, &mut self.function_indices, key)
     }
 
     /// The mapping of a file, which describes the part of it (the ELF segment) that holds `address`.

@@ -15,17 +15,17 @@ use crate::aggregate::{Aggregate, Identity};
 use crate::clock::WallClock;
 use crate::export::dictionary::{AttributeValue, DictionaryBuilder, LOCATION_BYTES};
 use crate::file::{FILE_NAME_BYTES_MAX, FileTable};
-use crate::location::LocationTable;
+use crate::location::{LINES_BYTES_MAX, LocationTable};
 use crate::perf_map::NAME_BYTES_MAX;
 use crate::resource::{self, Resource};
 
 /// Largest request, encoded and not compressed: what gRPC servers accept where they are not told otherwise.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// A request is closed when it is this long, which may be after one sample more than it should have.
-const REQUEST_BYTES_FULL: usize = 5 << 19;
+const REQUEST_BYTES_FULL: usize = 3 << 19;
 /// The largest sample: the deepest stack, of locations that all have long names and are all new to the request.
-const SAMPLE_BYTES_MAX: usize =
-    (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, NAME_BYTES_MAX));
+const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+    * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
 /// A process with all the attributes that are read from its environment, and five seconds of times.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () = assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);

@@ -11,6 +11,7 @@ fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
     let describe = |id: &LocationId| match locator.tables.locations.get(*id).unwrap() {
         Location::Native { .. } => "native".to_owned(),
         Location::Named { name, .. } => locator.tables.locations.name(name).to_owned(),
+        Location::Lines { address, .. } => format!("lines {address:#x}"),
         Location::Marker(marker) => marker.name().to_owned(),
     };
     ids.iter().map(describe).collect()

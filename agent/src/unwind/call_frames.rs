@@ -1,4 +1,5 @@
-//! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli.
+//! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli. Of Go code, its own
+//! table is better.
 //!
 //! Invariant: whatever the bytes say, work and memory are bounded, and what is not understood is [`Rule::Invalid`].
 
@@ -9,8 +10,10 @@ use gimli::{
     NativeEndian, Operation, RegisterRule, UnwindContext, UnwindOffset, UnwindSection, UnwindTableRow,
 };
 
+use super::go_frames;
 use super::rule::{Cfa, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
+use crate::go::GoTable;
 
 /// Functions between which no more bytes lie are taken as one behind the other: linkers pad them to 16.
 const PADDING_MAX: u64 = 15;
@@ -63,6 +66,7 @@ pub(crate) struct CallFrames<'a> {
     pub(crate) text: u64,
     /// Where the program begins; 0 of what is none.
     pub(crate) entry: u64,
+    pub(crate) go: Option<&'a GoTable>,
 }
 
 /// A function's place, and where it is described.
@@ -77,6 +81,7 @@ struct Function {
 enum Source {
     EhFrame(usize),
     DebugFrame(usize),
+    Go,
     Entry,
 }
 
@@ -100,6 +105,10 @@ impl CallFrames<'_> {
         let mut functions = Vec::new();
         eh_frame.list(&mut functions, Source::EhFrame);
         debug_frame.list(&mut functions, Source::DebugFrame);
+        if let Some(code) = self.go.map(GoTable::code) {
+            functions.retain(|function| function.end <= code.start || code.end <= function.start);
+            functions.push(Function { start: code.start, end: code.end, source: Source::Go });
+        }
         if self.entry != 0 && !functions.iter().any(|of| of.start <= self.entry && self.entry < of.end) {
             functions.push(Function { start: self.entry, end: self.entry + ENTRY_BYTES, source: Source::Entry });
         }
@@ -118,6 +127,7 @@ impl CallFrames<'_> {
             match function.source {
                 Source::EhFrame(offset) => work += eh_frame.add(offset, start, function.end, table)?,
                 Source::DebugFrame(offset) => work += debug_frame.add(offset, start, function.end, table)?,
+                Source::Go => self.go.map_or(Ok(()), |go| go_frames::add_to(go, table))?,
                 Source::Entry => table.push(start, Rule::Root)?,
             }
             end = Some(function.end);
@@ -303,7 +313,8 @@ mod tests {
             Some(Section { bytes: section.data().ok()?, address: section.address() })
         };
         let text = file.section_by_name(".text").map_or(0, |text| text.address());
-        let frames = CallFrames { eh_frame: section(".eh_frame"), debug_frame: None, text, entry: file.entry() };
+        let frames =
+            CallFrames { eh_frame: section(".eh_frame"), debug_frame: None, text, entry: file.entry(), go: None };
         let mut builder = TableBuilder::default();
         let started = std::time::Instant::now();
         frames.add_to(&mut builder).unwrap();

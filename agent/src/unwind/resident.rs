@@ -15,6 +15,7 @@ use symbol_store::elf::CallFrameSections;
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};
 use crate::file::LoadedPart;
+use crate::go::GoTable;
 use crate::{causes, sys};
 
 /// Files that may wait for their tables; what comes behind them is unwound by frame pointers, until it is met again.
@@ -184,11 +185,14 @@ fn table_of(file: &File) -> Option<UnwindTable> {
     fn section((address, bytes): &(u64, Vec<u8>)) -> Section<'_> {
         Section { bytes, address: *address }
     }
+    // What names Go code says why it cannot.
+    let go = GoTable::open(file).ok().flatten();
     let frames = CallFrames {
         eh_frame: sections.eh_frame.as_ref().map(section),
         debug_frame: sections.debug_frame.as_ref().map(section),
         text: sections.text,
         entry: sections.entry,
+        go: go.as_ref(),
     };
     let mut builder = TableBuilder::default();
     if let Err(error) = frames.add_to(&mut builder) {

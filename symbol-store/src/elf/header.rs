@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use super::{ElfError, Segment};
+use super::{ElfError, FileRange, Segment};
 use crate::limits;
 
 pub(super) const PT_LOAD: u32 = 1;
+pub(super) const PT_DYNAMIC: u32 = 2;
 pub(super) const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
+const PF_W: u32 = 2;
 pub(super) const SHT_NOTE: u32 = 7;
 /// A section without bytes in the file.
 const SHT_NOBITS: u32 = 8;
@@ -17,7 +19,8 @@ const SHF_COMPRESSED: u64 = 1 << 11;
 
 /// The fields of the ELF header that say where the others are.
 pub(super) struct Header {
-    wide: bool,
+    /// Of 64 bits.
+    pub(super) wide: bool,
     pub(super) big_endian: bool,
     program_headers_offset: u64,
     program_header_size: u16,
@@ -151,13 +154,38 @@ impl Header {
 
     /// The section named `name`.
     pub(super) fn find_section(&self, file: &File, name: &[u8]) -> Option<Section> {
+        let (sections, names) = self.named_sections(file)?;
+        sections.into_iter().find(|section| section.is_named(name, &names))
+    }
+
+    /// Where the sections of these names are, as far as their bytes are in the file as they are loaded; `None` if the file has no
+    /// named sections at all.
+    pub(super) fn find_sections<const N: usize>(
+        &self,
+        file: &File,
+        wanted: [&[u8]; N],
+    ) -> Option<[Option<FileRange>; N]> {
+        let (sections, names) = self.named_sections(file)?;
+        Some(wanted.map(|name| {
+            let section = sections.iter().find(|section| section.is_named(name, &names))?;
+            let Section { offset, size, address, .. } = *section;
+            (section.kind != SHT_NOBITS && !section.is_compressed).then_some(FileRange { offset, size, address })
+        }))
+    }
+
+    /// All sections, and the bytes of their names.
+    fn named_sections(&self, file: &File) -> Option<(Vec<Section>, Vec<u8>)> {
         let sections = self.sections(file);
         let names = sections.get(usize::from(self.section_names_index))?;
         let names = read_range(file, names.offset, names.size.min(limits::SECTION_NAMES_BYTES_MAX))?;
-        sections.into_iter().find(|section| {
-            let rest = names.get(section.name as usize..).unwrap_or_default();
-            rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
-        })
+        (!names.is_empty()).then_some((sections, names))
+    }
+}
+
+impl Section {
+    fn is_named(&self, name: &[u8], names: &[u8]) -> bool {
+        let rest = names.get(self.name as usize..).unwrap_or_default();
+        rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0))
     }
 }
 
@@ -170,6 +198,14 @@ impl ProgramHeader {
             memory_size: self.memory_size,
             executable: self.flags & PF_X != 0,
         }
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.flags & PF_W != 0
+    }
+
+    pub(super) fn file_range(&self) -> FileRange {
+        FileRange { offset: self.offset, size: self.file_size, address: self.address }
     }
 }
 

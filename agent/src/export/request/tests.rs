@@ -235,3 +235,31 @@ fn the_checker_finds_what_is_wrong() {
         assert!(found.iter().any(|text| text.contains(expected)), "{expected}: {found:?}");
     }
 }
+
+#[test]
+fn go_code_leaves_with_its_address_and_a_line_of_each_call_innermost_first() {
+    use crate::file::MappedFile;
+    use crate::go::Call;
+    let mut files = crate::file::FileTable::default();
+    let mut locations = LocationTable::default();
+    let file = files.insert(MappedFile::pseudo("program", Some("ab".into())));
+    let call = |function: &str, line, start_line| Call {
+        function: function.to_owned(),
+        file: "main.go".to_owned(),
+        line,
+        start_line,
+    };
+    let id = locations.insert_go(file, 0x40_1000, &[call("main.inner", 7, 5), call("main.outer", 20, 18)]);
+    let mut builder = DictionaryBuilder::new(&files, &locations);
+    assert_eq!(builder.location(id), 1);
+    let dictionary = builder.finish();
+    let (location, text) = (&dictionary.location_table[1], |index: i32| &*dictionary.string_table[index as usize]);
+    assert_eq!((location.address, location.mapping_index), (0x40_1000, 1));
+    let lines = location.lines.iter().map(|line| {
+        let function = &dictionary.function_table[line.function_index as usize];
+        (text(function.name_strindex), text(function.filename_strindex), function.start_line, line.line)
+    });
+    assert_eq!(lines.collect::<Vec<_>>(), [("main.inner", "main.go", 5, 7), ("main.outer", "main.go", 18, 20)]);
+    let frame_type = attribute(&dictionary, &location.attribute_indices, "profile.frame.type");
+    assert_eq!(frame_type, Some(Value::StringValue("go".to_owned())));
+}

@@ -1,0 +1,3 @@
+module varve
+
+go 1.18

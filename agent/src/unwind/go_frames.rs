@@ -1,0 +1,179 @@
+//! Rules from Go's own table, which says of every function by how many bytes it has moved the stack pointer, address by address.
+//!
+//! Where a stack changes under a function, its table says nothing of use: then frame pointers, which Go keeps across such changes, lead on
+//! ([`Rule::Unknown`]). The scheduler's stack begins anew in [`NEW_STACKS`]: what ran before has been put aside, and is no caller.
+
+use super::rule::Rule;
+use super::table::{TableBuilder, TableError};
+use crate::go::{Budget, Function, GoError, GoTable, Window};
+
+/// Bytes read at once: functions, their records and their tables mostly ascend.
+const WINDOW_BYTES: usize = 32 << 10;
+/// Steps through tables of values of one program: ten times what the largest ones known here have.
+const STEPS_MAX: u32 = 1 << 24;
+
+/// Functions that are told apart by name. Only what is written in assembly changes stacks.
+const SIGNAL_RETURNS: [&str; 2] = ["runtime.sigreturn__sigaction", "runtime.sigreturn"];
+/// Called by the kernel, returns to one of those above; marked as outermost all the same.
+const SIGNAL_HANDLERS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
+const NEW_STACKS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
+
+/// Adds the rules of a program's Go code; what cannot be read of it is left to frame pointers.
+///
+/// # Errors
+/// There are more than a table may have.
+pub(crate) fn add_to(go: &GoTable, table: &mut TableBuilder) -> Result<(), TableError> {
+    let code = go.code();
+    table.push(code.start, Rule::Unknown)?;
+    let [mut index, mut records, mut values, mut names] =
+        [WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES, 0].map(|size| go.window(size));
+    let mut budget = Budget(STEPS_MAX);
+    for number in 0..go.functions_count() {
+        let Ok(function) = go.function(number, &mut index, &mut records) else { break };
+        match whole_rule(go, &function, &mut names) {
+            Ok(Some(rule)) => table.push(function.start, rule)?,
+            Ok(None) => add_rows(go, &function, &mut values, &mut budget, table)?,
+            Err(_) => break,
+        }
+    }
+    table.push(code.end, Rule::Unknown)
+}
+
+/// The rule of a function that has one for all of it.
+fn whole_rule(go: &GoTable, function: &Function, names: &mut Window<'_>) -> Result<Option<Rule>, GoError> {
+    let flags = function.flags;
+    if !(flags.is_assembly() || flags.is_outermost() || flags.sets_stack_pointer()) {
+        return Ok(None);
+    }
+    let name = go.name(function, names)?;
+    let is_one_of = |names: [&str; 2]| names.contains(&name.as_str());
+    Ok(if is_one_of(SIGNAL_RETURNS) {
+        Some(Rule::Signal)
+    } else if is_one_of(NEW_STACKS) || flags.is_outermost() && !is_one_of(SIGNAL_HANDLERS) {
+        Some(Rule::Root)
+    } else if flags.sets_stack_pointer() {
+        Some(Rule::Unknown)
+    } else {
+        None
+    })
+}
+
+/// Adds a rule for each change of the stack pointer.
+fn add_rows(
+    go: &GoTable,
+    function: &Function,
+    window: &mut Window<'_>,
+    budget: &mut Budget,
+    table: &mut TableBuilder,
+) -> Result<(), TableError> {
+    let mut start = function.start;
+    let mut values = go.stack(function, window);
+    while start < function.end
+        && let Ok(Some((moved, end))) = values.next(budget)
+    {
+        table.push(start, rule(moved))?;
+        start = end.clamp(start, function.end);
+    }
+    if start < function.end {
+        table.push(start, Rule::Unknown)?;
+    }
+    Ok(())
+}
+
+/// The rule where a function has moved the stack pointer by this many bytes. The return address is above them, and the caller's frame
+/// pointer is the first thing that a function puts below it.
+#[cfg(target_arch = "x86_64")]
+fn rule(moved: i32) -> Rule {
+    use super::rule::{Cfa, Register, Saved};
+
+    const STACK_POINTER: Register = Register(7);
+    const RETURN_ADDRESS_BYTES: i32 = 8;
+    if moved < 0 || moved % 8 != 0 {
+        return Rule::Unknown;
+    }
+    let fp = if moved == 0 { Saved::InPlace } else { Saved::AtCfa(-2) };
+    let cfa = Cfa::Register { base: STACK_POINTER, offset: moved.saturating_add(RETURN_ADDRESS_BYTES) };
+    Rule::Frame { cfa, fp, bx: Saved::Lost, return_address: -1 }
+}
+
+/// On other machines, Go's frame pointers lead on.
+#[cfg(not(target_arch = "x86_64"))]
+fn rule(_moved: i32) -> Rule {
+    Rule::Unknown
+}
+
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod tests {
+    use std::fs::File;
+
+    use object::{Object as _, ObjectSection as _};
+
+    use super::super::call_frames::{CallFrames, Section};
+    use super::super::table::UnwindTable;
+    use super::*;
+    use crate::go::test_program::{self, KINDS, Kind};
+
+    fn table(frames: CallFrames<'_>) -> UnwindTable {
+        let mut builder = TableBuilder::default();
+        frames.add_to(&mut builder).unwrap();
+        builder.finish().unwrap()
+    }
+
+    /// A program with the call frame information that Go's linker makes of the same numbers.
+    fn program(test: &str) -> Option<(tempfile::TempDir, Vec<u8>, GoTable)> {
+        let folder = tempfile::tempdir().unwrap();
+        let kind = Kind { arguments: &["-ldflags=-compressdwarf=false"], ..KINDS[0] };
+        let (_, program) = test_program::build(test, folder.path(), (0, "go"), kind)?;
+        let go = GoTable::open(&File::open(&program).unwrap()).unwrap().unwrap();
+        Some((folder, std::fs::read(program).unwrap(), go))
+    }
+
+    #[test]
+    fn every_address_of_go_code_has_the_rule_of_its_call_frame_information() {
+        let test = "every_address_of_go_code_has_the_rule_of_its_call_frame_information";
+        let Some((_folder, bytes, go)) = program(test) else { return };
+        let file = object::File::parse(&*bytes).unwrap();
+        let section = file.section_by_name(".debug_frame").unwrap();
+        let debug_frame = Some(Section { bytes: section.data().unwrap(), address: 0 });
+        let wanted = table(CallFrames { debug_frame, ..CallFrames::default() });
+        let got = table(CallFrames { debug_frame, go: Some(&go), ..CallFrames::default() });
+        let (mut compared, mut whole) = (0, 0);
+        for address in go.code().step_by(3) {
+            let (wanted, got) = (wanted.rule(address), got.rule(address));
+            if [Rule::Unknown, Rule::Root, Rule::Signal].iter().any(|rule| rule.to_bytes() == got) {
+                whole += 1;
+                continue;
+            }
+            compared += 1;
+            // The kind, the register and the offset of the CFA, and where the return address is.
+            let cfa = |rule: [u8; 16]| (rule[0], rule[1], rule[8..10].to_vec(), rule[12..].to_vec());
+            assert_eq!(cfa(got), cfa(wanted), "{address:#x}: {:?}", go.lookup(address));
+        }
+        // What changes stacks, and padding.
+        assert!(whole * 10 < compared, "{whole} of {compared}");
+    }
+
+    #[test]
+    fn where_stacks_end_and_change_is_known_by_name() {
+        let Some((_folder, bytes, go)) = program("where_stacks_end_and_change_is_known_by_name") else { return };
+        let file = object::File::parse(&*bytes).unwrap();
+        let got = table(CallFrames { go: Some(&go), ..CallFrames::default() });
+        let symbols = file.symbols().filter_map(|symbol| {
+            use object::ObjectSymbol as _;
+            Some((symbol.name().ok()?, symbol.address()))
+        });
+        let symbols: std::collections::HashMap<_, _> = symbols.collect();
+        let rule = |name: &str| {
+            let address = symbols.get(name).or_else(|| symbols.get(&*format!("{name}.abi0"))).copied();
+            got.rule(address.unwrap_or_else(|| panic!("{name}")))
+        };
+        for name in ["runtime.goexit", "runtime.mstart", "runtime.rt0_go", "runtime.mcall", "runtime.morestack"] {
+            assert_eq!(rule(name), Rule::Root.to_bytes(), "{name}");
+        }
+        assert_eq!(rule("runtime.sigreturn__sigaction"), Rule::Signal.to_bytes());
+        assert_eq!(rule("runtime.systemstack"), Rule::Unknown.to_bytes());
+        let first = super::rule(0).to_bytes();
+        assert_eq!([rule("runtime.sigtramp"), rule("main.main")], [first; 2]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Where an ELF file keeps what a Go program carries along to name its own functions.
+
+use std::fs::File;
+
+use super::header::{Header, PT_DYNAMIC, PT_LOAD, ProgramHeader, read_range};
+use super::{ElfError, Segment};
+use crate::limits;
+
+/// Tags of the dynamic section: address and size of the relocations with addends.
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+
+/// A range of an ELF file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileRange {
+    /// Where it begins in the file, in bytes.
+    pub offset: u64,
+    /// Its length, in bytes.
+    pub size: u64,
+    /// Its virtual address.
+    pub address: u64,
+}
+
+/// See the module. Nothing here has been checked against the file's length.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GoLayout {
+    /// The section `.gopclntab`; `None` where the table has to be looked for: the file has no section headers, or a C linker has put the
+    /// table into a larger section.
+    pub table: Option<FileRange>,
+    /// The section `.go.module`, which linkers write since Go 1.26.
+    pub module: Option<FileRange>,
+    /// The loaded segments, in the order of the program headers.
+    pub segments: Vec<Segment>,
+    /// The bytes of the writable ones that are in the file.
+    pub writable: Vec<FileRange>,
+    /// The relocations with addends (`Elf64_Rela`), of a program that may be loaded anywhere.
+    pub relocations: Option<FileRange>,
+}
+
+impl GoLayout {
+    /// Reads the headers of `file`; `None`: it is not of this machine's class and byte order, or has named sections, and none of
+    /// them is Go's.
+    ///
+    /// # Errors
+    /// Any [`ElfError`].
+    pub fn read(file: &File) -> Result<Option<Self>, ElfError> {
+        let header = Header::read(file)?;
+        if !header.wide || header.big_endian != cfg!(target_endian = "big") {
+            return Ok(None);
+        }
+        let names: [&[u8]; 5] =
+            [b".gopclntab", b".data.rel.ro.gopclntab", b".go.module", b".go.buildinfo", b".note.go.buildid"];
+        let sections = header.find_sections(file, names);
+        let [table, relocated_table, module, info, build_id] = sections.unwrap_or_default();
+        let table = table.or(relocated_table);
+        if sections.is_some() && table.or(info).or(build_id).is_none() {
+            return Ok(None);
+        }
+        let mut layout = Self { table, module, ..Self::default() };
+        let mut dynamic = None;
+        for program_header in header.program_headers(file)? {
+            match program_header.kind {
+                PT_LOAD => {
+                    layout.segments.push(program_header.segment());
+                    layout.writable.extend(program_header.is_writable().then(|| program_header.file_range()));
+                }
+                PT_DYNAMIC => dynamic = Some(program_header),
+                _ => {}
+            }
+        }
+        layout.relocations = dynamic.and_then(|dynamic| layout.find_relocations(file, &dynamic));
+        Ok(Some(layout))
+    }
+
+    fn find_relocations(&self, file: &File, dynamic: &ProgramHeader) -> Option<FileRange> {
+        let bytes = read_range(file, dynamic.offset, dynamic.file_size.min(limits::DYNAMIC_BYTES_MAX))?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let (pairs, _) = words.as_chunks::<2>();
+        let value = |tag| {
+            let found = pairs.iter().find(|[found, _]| u64::from_ne_bytes(*found) == tag);
+            found.map(|[_, value]| u64::from_ne_bytes(*value))
+        };
+        let (address, size) = (value(DT_RELA)?, value(DT_RELASZ)?);
+        Some(FileRange { offset: self.file_offset(address)?, size, address })
+    }
+
+    /// Where in the file the byte is that is loaded at `address`; `None` if it is in no segment's bytes.
+    #[must_use]
+    pub fn file_offset(&self, address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let within = address.checked_sub(segment.address).filter(|within| *within < segment.file_size)?;
+            segment.offset.checked_add(within)
+        })
+    }
+}
