@@ -61,7 +61,7 @@ fn fits(bytes: usize) -> bool {
 
 /// Whether it is small enough for one entry, as nearly always, told without encoding it. If not, [`parts`] tells.
 pub(crate) fn is_small(batch: &Batch) -> bool {
-    fits(batch.memory_bytes())
+    fits(batch.encoded_len_max())
 }
 
 /// The batch in parts that fit into one entry each: itself, nearly always.

@@ -97,11 +97,15 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// Bytes that it takes in memory, and more than in its wire form, where each attribute has four more than here.
+    /// What each attribute takes more in its wire form than here.
+    pub(crate) fn wire_bytes_more(&self) -> usize {
+        self.attributes * WIRE_BYTES_MORE
+    }
+
+    /// Bytes that it takes in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        let packed = self.bytes.capacity() + self.attributes * WIRE_BYTES_MORE;
-        packed + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
+        self.bytes.capacity() + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
     }
 }
 

@@ -88,7 +88,7 @@ pub struct Push {
 }
 
 impl Push {
-    /// Bytes that its batches take in memory together, about, and more than their wire forms.
+    /// Bytes that its batches take in memory together, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let profile = |profile: &Profile| series_bytes(Some(&profile.labels), &profile.samples);
@@ -203,11 +203,17 @@ impl Batch {
         out.len()
     }
 
-    /// Bytes that it takes in memory, about, and more than its wire form.
+    /// Bytes that it takes in memory, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let series = |series: &SeriesSamples| series_bytes(series.labels.as_ref(), &series.samples);
         self.dictionary.memory_bytes() + self.series.iter().map(series).sum::<usize>()
+    }
+
+    /// More bytes than its wire form has, told without encoding it.
+    #[must_use]
+    pub fn encoded_len_max(&self) -> usize {
+        self.memory_bytes() + self.dictionary.wire_bytes_more()
     }
 
     /// The batch that was sent, its ids checked.

@@ -70,6 +70,8 @@ pub struct Dictionary {
     pub pairs: Pairs,
     /// Lines that lie outside their locations.
     lines: usize,
+    /// Text of mappings' identities, in bytes.
+    mapping_text: usize,
     /// What is being hashed.
     hashed: Vec<u8>,
 }
@@ -86,6 +88,7 @@ impl Default for Dictionary {
             attribute_sets: AttributeSets::default(),
             pairs: Pairs::default(),
             lines: 0,
+            mapping_text: 0,
             hashed: Vec::new(),
         };
         dictionary.stacks.intern(StackHash::default(), Some(&[]));
@@ -109,7 +112,11 @@ impl Dictionary {
         let id = entry.index();
         if let Entry::Vacant(entry) = entry {
             let hash = match entry.key() {
-                MappingIdentity::BuildId(build_id) => xxh3_128(build_id.to_string().as_bytes()),
+                MappingIdentity::BuildId(build_id) => {
+                    let text = build_id.to_string();
+                    self.mapping_text += text.len();
+                    xxh3_128(text.as_bytes())
+                }
                 MappingIdentity::File(file) => xxh3_128(format!("file:{}", self.strings.get(*file)).as_bytes()),
             };
             self.mapping_hashes.push(hash);
@@ -198,11 +205,19 @@ impl Dictionary {
         self.strings.memory_bytes()
             + self.functions.memory_bytes()
             + self.mappings.len() * (size_of::<MappingIdentity>() + 80)
+            + self.mapping_text
             + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
             + self.stacks.memory_bytes()
             + self.attribute_sets.memory_bytes()
             + self.pairs.memory_bytes()
+    }
+
+    /// What its wire form takes more than itself in memory, where that is more, at most.
+    pub(crate) fn wire_bytes_more(&self) -> usize {
+        // Two numbers of ten bytes, a function's of five, tags and a length.
+        const LINE_BYTES: usize = 10 + 10 + 5 + 3 + 2;
+        self.attribute_sets.wire_bytes_more() + self.lines * LINE_BYTES.saturating_sub(size_of::<Line>())
     }
 
     /// The hash of a location's identity; the ids in it do not matter, what they stand for does.

@@ -12,7 +12,7 @@ use rocksdb::{
 use crate::encoding::frame;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::key::{self, PartitionKey, StaleKey};
-use crate::manifest;
+use crate::manifest::TornTail;
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
@@ -53,7 +53,10 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     options.set_max_background_jobs(2);
     options.set_keep_log_file_num(2);
     options.set_max_open_files(512);
-    manifest::cut_torn_tail(&config.directory).map_err(EngineError::Files)?;
+    // The log is applied again from there, or, if it begins later, the state is refused.
+    if let Some(torn) = TornTail::find(&config.directory).map_err(EngineError::Files)? {
+        torn.cut().map_err(EngineError::Files)?;
+    }
     let database = DB::open(&options, &config.directory)?;
     check_format(&database)?;
     Ok(database)

@@ -5,40 +5,56 @@
 //! lacks a sector, which file systems leave that do not order data before lengths: it refuses it, or, where a sector is missing in which a
 //! record begins, takes what is behind it without it.
 //!
-//! Invariant: what is left is a beginning of the list, so the state as of an earlier position; the log is applied again from there, or, if it
-//! begins later, refused. Nothing is cut off but at a sector of zeros: a record that was damaged otherwise stays, and RocksDB refuses it.
+//! Invariant: what is left is a beginning of the list, so the database as of an earlier position. Nothing is cut off but at a sector of zeros:
+//! a record that was damaged otherwise stays, and RocksDB refuses it. Whether files that only the rest names are needed is for the caller
+//! to say: RocksDB deletes them.
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::record_file::{self, BLOCK, FIRST, HEADER, Header, MIDDLE};
 
 /// The least that a disk writes as a whole.
 const SECTOR: usize = 512;
 
-/// Cuts a torn last record off the list of files of a directory; whether there was one.
-///
-/// # Errors
-/// Where files cannot be read or written, or RocksDB would never end reading the list.
-pub fn cut_torn_tail(directory: &Path) -> io::Result<bool> {
-    let current = match fs::read_to_string(directory.join("CURRENT")) {
-        // A new directory.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        read => read?,
-    };
-    let path = directory.join(current.trim_end());
-    let bytes = fs::read(&path)?;
-    record_file::check(&path)?;
-    let Some(length) = torn_at(&bytes) else { return Ok(false) };
-    if bytes[length..].iter().all(|&byte| byte == 0) {
-        // Space for what was never written.
-        return Ok(false);
+/// The torn end of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    /// The list.
+    pub path: PathBuf,
+    /// Where the end begins.
+    pub length: u64,
+}
+
+impl TornTail {
+    /// Looks for one in a directory.
+    ///
+    /// # Errors
+    /// Where files cannot be read, or RocksDB would never end reading the list.
+    pub fn find(directory: &Path) -> io::Result<Option<Self>> {
+        let current = match fs::read_to_string(directory.join("CURRENT")) {
+            // A new directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let path = directory.join(current.trim_end());
+        let bytes = fs::read(&path)?;
+        record_file::check_records(&path, bytes.as_slice())?;
+        // Zeros alone are space for what was never written.
+        let torn = torn_at(&bytes).filter(|&length| bytes[length..].iter().any(|&byte| byte != 0));
+        Ok(torn.map(|length| Self { path, length: length as u64 }))
     }
-    let file = OpenOptions::new().write(true).open(&path)?;
-    file.set_len(length as u64)?;
-    file.sync_all()?;
-    Ok(true)
+
+    /// Cuts it off.
+    ///
+    /// # Errors
+    /// Where the list cannot be written.
+    pub fn cut(&self) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(&self.path)?;
+        file.set_len(self.length)?;
+        file.sync_all()
+    }
 }
 
 /// Where the first record begins of which a sector is zeros, or zeros are in place of one.
@@ -130,6 +146,11 @@ mod tests {
         }
     }
 
+    fn cut(directory: &Path) {
+        TornTail::find(directory).unwrap().expect("a torn end").cut().unwrap();
+        assert_eq!(TornTail::find(directory).unwrap(), None);
+    }
+
     #[test]
     fn a_list_that_lacks_a_sector_ends_before_the_record_that_has_it() {
         let folder = tempfile::tempdir().unwrap();
@@ -141,7 +162,7 @@ mod tests {
                 let mut torn = bytes.clone();
                 torn[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
                 std::fs::write(&path, &torn).unwrap();
-                assert!(cut_torn_tail(folder.path()).unwrap(), "sector {sector}");
+                cut(folder.path());
                 assert_eq!(std::fs::read(&path).unwrap(), bytes[..starts[1]]);
             }
         }
@@ -150,13 +171,12 @@ mod tests {
         assert_eq!((starts[1], starts[3]), (SECTOR, 2 * SECTOR));
         bytes[SECTOR..2 * SECTOR].fill(0);
         std::fs::write(&path, &bytes).unwrap();
-        assert!(cut_torn_tail(folder.path()).unwrap());
+        cut(folder.path());
         assert_eq!(std::fs::read(&path).unwrap().len(), SECTOR);
         // Space for what was never written.
         let padded = [manifest(&[100]).0, vec![0; 5000]].concat();
         std::fs::write(&path, &padded).unwrap();
-        assert!(!cut_torn_tail(folder.path()).unwrap());
-        assert_eq!(std::fs::read(&path).unwrap(), padded);
+        assert_eq!(TornTail::find(folder.path()).unwrap(), None);
     }
 
     #[test]

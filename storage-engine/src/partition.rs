@@ -51,6 +51,13 @@ pub(crate) enum LeftOut {
 }
 
 impl LeftOut {
+    /// The name of a label or an attribute.
+    fn text(&self) -> &str {
+        match self {
+            Self::Label(name) | Self::Attribute(name) => name,
+        }
+    }
+
     /// The name of a label.
     pub(crate) fn label(&self) -> Option<&String> {
         match self {
@@ -209,8 +216,7 @@ impl Partition {
             for attribute in dictionary.attribute_sets.get(set) {
                 if self.attribute_keys.insert(attribute.key) {
                     let name = sanitize_label_name(dictionary.strings.get(attribute.key));
-                    self.left_out.insert(LeftOut::Attribute(name.clone()));
-                    self.add_attribute_name(name);
+                    self.leave_out(LeftOut::Attribute(name));
                 }
             }
         }
@@ -240,11 +246,14 @@ impl Partition {
         {
             self.add_attribute_name(name.clone());
         }
-        self.left_out.insert(name);
+        let bytes = name.text().len() + NAME_BYTES;
+        if self.left_out.insert(name) {
+            self.name_bytes += bytes;
+        }
     }
 
     fn add_attribute_name(&mut self, name: String) {
-        let bytes = 2 * (name.len() + NAME_BYTES);
+        let bytes = name.len() + NAME_BYTES;
         if self.attribute_names.insert(name) {
             self.name_bytes += bytes;
         }

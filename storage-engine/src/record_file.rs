@@ -11,7 +11,7 @@
 //! before RocksDB reads a file ([`check`]).
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 use std::path::Path;
 
 pub(crate) const BLOCK: usize = 32 << 10;
@@ -60,11 +60,15 @@ pub(crate) fn masked(crc: u32) -> u32 {
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] where there is such a record; else what open(2) and read(2) say.
 pub fn check(path: &Path) -> io::Result<()> {
-    let mut file = File::open(path)?;
+    check_records(path, File::open(path)?)
+}
+
+/// The same of bytes that were read from it.
+pub(crate) fn check_records(path: &Path, mut bytes: impl Read) -> io::Result<()> {
     let mut block = Vec::with_capacity(BLOCK);
     for start in (0_u64..).step_by(BLOCK) {
         block.clear();
-        file.by_ref().take(BLOCK as u64).read_to_end(&mut block)?;
+        bytes.by_ref().take(BLOCK as u64).read_to_end(&mut block)?;
         if let Some((at, kind)) = recycled(&block) {
             let at = start + at as u64;
             let what = format!(

@@ -164,12 +164,16 @@ pub struct CallFrameSections {
 }
 
 impl CallFrameSections {
-    /// Reads those of a file of this machine's class and byte order; what is missing, compressed or too large is left out.
+    /// Reads those of a file of 64 bits in this machine's byte order, and none of another; what is missing, compressed or too large is
+    /// left out.
     ///
     /// # Errors
     /// Any [`ElfError`].
     pub fn read(file: &File) -> Result<Self, ElfError> {
         let header = Header::read(file)?;
+        if !header.wide || header.big_endian != cfg!(target_endian = "big") {
+            return Ok(Self::default());
+        }
         let section = |name: &[u8]| header.loaded_section(file, name, limits::CALL_FRAME_BYTES_MAX);
         let text = header.find_section(file, b".text").map_or(0, |text| text.address);
         let entry = header.entry;

@@ -1,4 +1,4 @@
-//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample.
+//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample, even if it is sent twice.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -32,11 +32,27 @@ fn start_agent(endpoint: &str, spool: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// Samples of each request that waits on disk, by the names of the files.
-fn spooled(spool: &Path) -> Vec<u64> {
+/// Number and samples of each request that waits on disk, by the names of the files, oldest first.
+fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
-    let samples = |name: &str| Some(name.strip_suffix(".export")?.split_once('-')?.1.parse().unwrap());
-    names.filter_map(|name| samples(name.to_str().unwrap())).collect()
+    let parsed = |name: &str| {
+        let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
+        Some((u64::from_str_radix(number, 16).unwrap(), samples.parse().unwrap()))
+    };
+    let mut requests: Vec<_> = names.filter_map(|name| parsed(name.to_str().unwrap())).collect();
+    requests.sort_unstable();
+    requests
+}
+
+/// Runs an agent until nothing waits any more.
+fn deliver(endpoint: &str, spool: &Path, varve: &Varve) {
+    let agent = start_agent(endpoint, spool);
+    let started = Instant::now();
+    while !spooled(spool).is_empty() {
+        assert!(started.elapsed() < PATIENCE, "{:?} are still on disk: {}", spooled(spool), varve.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(agent);
 }
 
 #[test]
@@ -58,20 +74,25 @@ fn what_an_agent_had_spooled_when_it_was_killed_arrives_once() {
     drop((agent, running));
     let killed = now_s();
     let requests = spooled(&spool);
-    assert!(2 <= requests.len(), "only {requests:?} samples were spooled");
+    assert!(2 <= requests.len(), "only {requests:?} were spooled");
+    assert!(requests.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0), "some are missing: {requests:?}");
+    let (number, samples) = requests[0];
+    let name = format!("{number:016x}-{samples}.export");
+    let first = std::fs::read(spool.join(&name)).unwrap();
 
     varve.launch();
-    let agent = start_agent(&endpoint, &spool);
-    let restarted = Instant::now();
-    while !spooled(&spool).is_empty() {
-        assert!(restarted.elapsed() < PATIENCE, "{:?} samples are still on disk: {}", spooled(&spool), varve.said());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    drop(agent);
-    let graph = varve.flamegraph("process_cpu", (began, killed), "json", 1 << 20).expect(200).json();
-    let arrived = graph["total"].as_f64().unwrap() / PERIOD_NS;
-    let samples: u64 = requests.iter().sum();
-    assert!((arrived - samples as f64).abs() < 0.5, "{samples} samples were spooled, {arrived} arrived");
+    deliver(&endpoint, &spool, &varve);
+    let arrived = || {
+        let graph = varve.flamegraph("process_cpu", (began, killed), "json", 1 << 20).expect(200).json();
+        graph["total"].as_f64().unwrap() / PERIOD_NS
+    };
+    let samples: u64 = requests.iter().map(|(_, samples)| samples).sum();
+    assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} arrived", arrived());
+    // As if the agent had been killed between the answer and the file's removal.
+    std::fs::write(spool.join(&name), first).unwrap();
+    deliver(&endpoint, &spool, &varve);
+    assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} counted", arrived());
+    let arrived = arrived();
     bpf_test_ran(test);
     figure(&json!({"suite": test, "requests": requests.len(), "samples": samples, "arrived": arrived}));
 }

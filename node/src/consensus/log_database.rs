@@ -98,12 +98,14 @@ impl LogDatabase {
     }
 
     fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
-        self.database.write(batch).map_err(|error| {
-            // RocksDB refuses writes once a sync has failed, in one of several words, and may do so before that sync's caller is
-            // told: the failed sync is reported before its consequences are.
-            self.sync_thread.wait_for_report();
-            ReplicaError::Log(error)
-        })
+        self.database.write(batch).map_err(|error| self.refused(error))
+    }
+
+    /// Why RocksDB refuses to write. Once a sync has failed it does, in one of several words, and maybe before that sync's caller is
+    /// told: the failed sync is reported before its consequences are.
+    fn refused(&self, error: rocksdb::Error) -> ReplicaError {
+        self.sync_thread.wait_for_report();
+        ReplicaError::Log(error)
     }
 
     /// Calls back when everything written before is on disk.
@@ -205,13 +207,18 @@ impl LogDatabase {
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
         let _reclaiming = self.reclaiming.lock();
         let Some((from, to)) = self.cut.lock().take() else { return Ok(()) };
-        let (log, meta) = (self.family(LOG)?, self.family(META)?);
-        // Both, so that no old WAL file is needed any more.
-        self.database.flush_cf(meta).map_err(ReplicaError::Log)?;
-        self.database.flush_cf(log).map_err(ReplicaError::Log)?;
+        self.flush()?;
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
-        self.database.compact_range_cf_opt(log, Some(from), Some(to), &options);
+        self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
+        Ok(())
+    }
+
+    /// Writes everything to files of its own, so that no old WAL file is needed any more.
+    pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
+        for family in [META, LOG] {
+            self.database.flush_cf(self.family(family)?).map_err(|error| self.refused(error))?;
+        }
         Ok(())
     }
 

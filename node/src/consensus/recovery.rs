@@ -3,10 +3,14 @@
 //! Invariant: a write that was synced is there, or opening fails and drops nothing that can be read. A tear behind the last
 //! synced write is cut: a power cut may leave any of its pages, in any order.
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind, Options};
-use storage_engine::{manifest, record_file};
+use storage_engine::manifest::TornTail;
+use storage_engine::record_file;
 
 use crate::consensus::log_database::{LOG, META};
 use crate::consensus::synced_mark::SyncedMark;
@@ -29,7 +33,9 @@ pub(crate) fn open(raft: &Path) -> Result<DB, ReplicaError> {
         raft: raft.to_owned(),
         files: wal_files(raft)?,
     };
-    manifest::cut_torn_tail(raft).map_err(ReplicaError::Files)?;
+    if let Some(torn) = TornTail::find(raft).map_err(ReplicaError::Files)? {
+        cut_list(raft, &expected, &torn)?;
+    }
     expected.files.iter().try_for_each(|file| record_file::check(file)).map_err(ReplicaError::Files)?;
     let database = match DB::open_cf_descriptors(&options(DBRecoveryMode::AbsoluteConsistency), raft, families()) {
         Err(damage) if damage.kind() == ErrorKind::Corruption => cut_tear(raft, &expected, damage)?,
@@ -38,6 +44,75 @@ pub(crate) fn open(raft: &Path) -> Result<DB, ReplicaError> {
     // A file that ends early, at the end of a record, looks like one that is whole.
     expected.check(&database, None)?;
     Ok(database)
+}
+
+/// Cuts a torn end off the list of files, if what it says has never counted.
+///
+/// RocksDB syncs a change of the list before it deletes what the change makes superfluous. So behind a power cut in the middle of one, the
+/// oldest WAL that the list without it needs is there; where it is gone, the change was synced and the list was damaged later, and files
+/// would be deleted that hold entries, or a vote. That is looked for in a copy, of links: RocksDB changes what it looks at.
+fn cut_list(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
+    let TornTail { path, length } = torn;
+    let look = raft.with_file_name("raft-look");
+    let linked = link_files(raft, &look, path).and_then(|list| TornTail { path: list, length: *length }.cut());
+    linked.map_err(ReplicaError::Files)?;
+    let options = options(DBRecoveryMode::PointInTime);
+    let readable = DB::open_cf_descriptors_read_only(&options, &look, families(), false).map_err(ReplicaError::Log)?;
+    let needed = readable.property_int_value(OLDEST_WAL).map_err(ReplicaError::Log)?.unwrap_or(u64::MAX);
+    let number = |file: &Path| file.file_stem()?.to_str()?.parse::<u64>().ok();
+    let oldest = expected.files.iter().find(|file| number(file).is_some_and(|number| needed <= number));
+    tracing::warn!(list = %path.display(), length, needed, ?oldest, "the end of the Raft log's list of files is torn");
+    let is_there = match oldest {
+        // Up to the first change that names a file, all is in the WAL.
+        Some(oldest) if needed == 0 => first_write(oldest).map_err(ReplicaError::Files)?.is_none_or(|first| first <= 1),
+        Some(oldest) => number(oldest) == Some(needed),
+        None => true,
+    };
+    let readable = readable.latest_sequence_number();
+    fs::remove_dir_all(&look).map_err(ReplicaError::Files)?;
+    if !is_there || readable < expected.synced {
+        let what = format!(
+            "{} is damaged from byte {length} on, and writes that were synced are only in files that it names from there on; put the whole data \
+             directory back from a copy",
+            path.display(),
+        );
+        return Err(ReplicaError::Files(io::Error::new(io::ErrorKind::InvalidData, what)));
+    }
+    torn.cut().map_err(ReplicaError::Files)
+}
+
+/// RocksDB's number of the oldest WAL that its list of files needs.
+const OLDEST_WAL: &str = "rocksdb.min-log-number-to-keep";
+
+/// RocksDB's number of the first write in a WAL; `None`: there is none.
+fn first_write(wal: &Path) -> io::Result<Option<u64>> {
+    // Behind the header of a record of 7 bytes, a batch of writes begins with the number of its first.
+    let mut bytes = [0; 15];
+    match File::open(wal)?.read_exact_at(&mut bytes, 0) {
+        Ok(()) => Ok(bytes.last_chunk().map(|number| u64::from_le_bytes(*number))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Links all files of a directory into another, which is made anew, but copies `list`; where it is then.
+fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    fs::create_dir(to)?;
+    let mut copied = to.to_owned();
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let there = to.join(entry.file_name());
+        if entry.path() == list {
+            fs::copy(list, &there)?;
+            copied = there;
+        } else {
+            fs::hard_link(entry.path(), there)?;
+        }
+    }
+    Ok(copied)
 }
 
 /// Opens without what is behind the first bad record, if nothing of that was synced.

@@ -109,6 +109,80 @@ async fn a_record_that_says_that_it_is_of_a_recycled_log_is_refused() {
     assert_eq!(entries(&raft).await, Ok(range(0..3)));
 }
 
+/// Copies a folder's files over what is there.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for file in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// Names and bytes of all that RocksDB keeps of the log; its own diary changes with every look.
+fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let files = fs::read_dir(raft).unwrap().map(|entry| entry.unwrap().path());
+    let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
+    let kept = named.filter(|(name, _)| !name.starts_with("LOG") && name != "IDENTITY");
+    kept.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
+}
+
+/// Zeroes a sector of the last change of the list of files; says where the list is.
+fn tear_list(raft: &Path, was: usize) -> PathBuf {
+    let list = raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim());
+    let mut bytes = fs::read(&list).unwrap();
+    assert!(was < bytes.len(), "the list has changed");
+    // All that is behind what was there, but for the last byte: no sector of it is good.
+    let end = bytes.len() - 1;
+    bytes[was..end].fill(0);
+    fs::write(&list, bytes).unwrap();
+    list
+}
+
+#[tokio::test]
+async fn a_torn_end_of_the_list_of_files_is_cut_where_nothing_is_lost_and_else_refused_with_every_file_left() {
+    for rounds in [1, 3] {
+        let folder = tempfile::tempdir().unwrap();
+        let raft = folder.path().join("raft");
+        let (log, _metrics) = open(&folder);
+        let mut store = LogStore::new(1, Arc::clone(&log));
+        let mut before = tempfile::tempdir().unwrap();
+        let mut list_bytes = 0;
+        for round in 0..rounds {
+            append(&mut store, range(round * 10..round * 10 + 10)).await.await.unwrap();
+            before = tempfile::tempdir().unwrap();
+            copy(&raft, before.path());
+            list_bytes =
+                fs::metadata(raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim())).unwrap().len();
+            // Writes a file of entries, and deletes the WAL.
+            log.flush().unwrap();
+        }
+        drop((store, log));
+        let entries_there = range(0..rounds * 10);
+
+        // A power cut in the middle of the change: the WAL is still there, and all is.
+        let torn = tempfile::tempdir().unwrap();
+        let crashed = torn.path().join("raft");
+        copy(&raft, &crashed);
+        copy(before.path(), &crashed);
+        let current = fs::read_to_string(raft.join("CURRENT")).unwrap();
+        fs::copy(raft.join(current.trim()), crashed.join(current.trim())).unwrap();
+        tear_list(&crashed, list_bytes as usize);
+        assert_eq!(entries(&crashed).await, Ok(entries_there.clone()), "{rounds}");
+        assert!(!torn.path().join("raft-look").exists());
+        assert_eq!(entries(&crashed).await, Ok(entries_there.clone()), "{rounds}");
+
+        // Damage long after: the WAL is gone, and only the lost change named the file of entries.
+        let list = tear_list(&raft, list_bytes as usize);
+        let left = files(&raft);
+        for _ in 0..2 {
+            let error = entries(&raft).await.unwrap_err();
+            assert!(error.contains("MANIFEST") && error.contains("is damaged from byte"), "{rounds}: {error}");
+            assert_eq!(files(&raft), left, "{rounds}: every file is left alone");
+            assert!(!folder.path().join("raft-look").exists());
+        }
+        assert!(list.exists());
+    }
+}
+
 #[tokio::test]
 async fn a_log_that_ends_before_what_was_synced_is_refused() {
     let folder = tempfile::tempdir().unwrap();
@@ -139,6 +213,9 @@ async fn a_tear_behind_what_was_synced_is_cut() {
         let entries = reopen(&folder, bytes).await.unwrap();
         assert!(entries.len() >= 10 && entries == range(0..entries.len() as u64), "{} entries", entries.len());
     };
+    // But for a kind that RocksDB would read for ever: it is refused wherever it stands.
+    let error = reopen(&folder, &flipped(&bytes, synced + 6, 2)).await.unwrap_err();
+    assert!(error.contains(&format!(".log: the record at byte {synced} has kind 5")), "{error}");
     for at in (synced..bytes.len()).step_by(211) {
         check(&bytes[..at]).await;
         check(&flipped(&bytes, at, 3)).await;

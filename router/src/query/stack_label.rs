@@ -102,7 +102,7 @@ pub(crate) fn pattern_of(regex: &Regex) -> &str {
 /// The expression as nodes compile it too: of the whole value, a dot being any character, as Prometheus has it.
 pub(crate) fn anchored(pattern: &str) -> Result<Regex, QueryError> {
     let build = |text: &str| {
-        let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).build();
+        let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();
         let pattern = || pattern.chars().take(200).collect();
         built.map_err(|source| QueryError::BadRegex { pattern: pattern(), source: Box::new(source) })
     };
