@@ -15,6 +15,9 @@ struct Arguments {
     /// Samples a second and CPU.
     #[arg(long, default_value_t = 20)]
     frequency_hz: u32,
+    /// Record waits of threads, too.
+    #[arg(long)]
+    off_cpu: bool,
     /// Bearer token to send.
     #[arg(long)]
     token: Option<String>,
@@ -32,6 +35,7 @@ fn main() -> Result<()> {
     let config = Config {
         endpoint: arguments.endpoint,
         frequency_hz: arguments.frequency_hz,
+        off_cpu: arguments.off_cpu,
         token: arguments.token.map(Token::new),
         compression: if arguments.zstd { Compression::Zstd } else { Compression::Gzip },
         spool: arguments.spool_dir.map(|dir| agent::SpoolConfig { dir, bytes_max: 256 << 20 }),

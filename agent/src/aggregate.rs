@@ -1,7 +1,7 @@
 //! The samples of one interval, each distinct stack and each distinct sample identity kept once.
 //!
-//! A sample identity is (process, stack, thread, thread name, CPU); every sample of it adds 12 bytes: its time. A stack is
-//! resolved once an interval: its raw addresses are hashed, and the hash remembered, unless a later try may say more.
+//! A sample identity is (process, stack, thread, thread name, CPU); every sample of it adds 12 bytes: its time. One of a wait also has how
+//! long that was. A stack is resolved once an interval: its raw addresses are hashed, and the hash remembered, unless a later try may say more.
 //!
 //! Invariant: two stacks with the same locations are one [`StackId`], whatever their raw addresses were.
 
@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::location::LocationId;
 use crate::locator::Locator;
+use crate::off_cpu::Wait;
 use crate::process::ProcessKey;
 use crate::resource::Resource;
 
@@ -52,25 +53,41 @@ pub(crate) struct Aggregate {
     identities: IndexSet<Identity, RandomState>,
     /// Index into `identities`, and the time.
     samples: Vec<(u32, u64)>,
+    /// The same, the time being that of the wait's end, and how long it was, in nanoseconds.
+    waits: Vec<(u32, u64, u64)>,
 }
 
 impl Aggregate {
     /// Takes in one sample; `locator` is asked about what is new in it.
     pub(crate) fn add(&mut self, sample: &Sample<'_>, locator: &mut Locator) {
         let header = &sample.header;
-        let resource = self.resource(sample, locator);
+        let resource = self.resource(ProcessKey::of(sample), || locator.resource(sample));
         let stack = self.stack(resource, sample, locator);
         let identity = Identity { resource, stack, tid: header.tid, cpu: header.cpu, comm: header.comm };
-        let (index, _) = self.identities.insert_full(identity);
-        self.samples.push((u32::try_from(index).unwrap_or(u32::MAX), header.ktime_ns));
+        let index = self.identity(identity);
+        self.samples.push((index, header.ktime_ns));
     }
 
-    fn resource(&mut self, sample: &Sample<'_>, locator: &mut Locator) -> u32 {
-        let key = ProcessKey::of(sample);
+    /// Takes in `waited_ns` nanoseconds of a wait, the last of them at `ktime_ns`.
+    pub(crate) fn add_wait(&mut self, wait: &Wait, ktime_ns: u64, waited_ns: u64) {
+        let resource = self.resource(wait.key, || Arc::clone(&wait.resource));
+        let start = self.locations.len();
+        self.locations.extend(&wait.stack);
+        let stack = self.intern_stack(start);
+        let index = self.identity(Identity { resource, stack, tid: wait.tid, cpu: wait.cpu, comm: wait.comm });
+        self.waits.push((index, ktime_ns, waited_ns));
+    }
+
+    fn identity(&mut self, identity: Identity) -> u32 {
+        let (index, _) = self.identities.insert_full(identity);
+        u32::try_from(index).unwrap_or(u32::MAX)
+    }
+
+    fn resource(&mut self, key: ProcessKey, find: impl FnOnce() -> Arc<Resource>) -> u32 {
         if let Some(index) = self.processes.get(&key) {
             return *index;
         }
-        let (index, _) = self.resources.insert_full(locator.resource(sample));
+        let (index, _) = self.resources.insert_full(find());
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.processes.insert(key, index);
         index
@@ -109,11 +126,11 @@ impl Aggregate {
 
     /// Whether the interval must end early so that memory stays bounded.
     pub(crate) fn is_full(&self) -> bool {
-        LOCATIONS_MAX <= self.locations.len() || SAMPLES_MAX <= self.samples.len()
+        LOCATIONS_MAX <= self.locations.len() || SAMPLES_MAX <= self.samples.len() + self.waits.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.samples.is_empty()
+        self.samples.is_empty() && self.waits.is_empty()
     }
 
     /// The locations of a stack, leaf first.
@@ -137,11 +154,23 @@ impl Aggregate {
     /// the samples.
     pub(crate) fn take_sorted(&mut self) -> Vec<(Identity, u64)> {
         let samples = std::mem::take(&mut self.samples);
-        let find = |index: u32| self.identities.get_index(index as usize).copied();
         let mut sorted: Vec<_> =
-            samples.into_iter().filter_map(|(index, ktime_ns)| Some((find(index)?, ktime_ns))).collect();
+            samples.into_iter().filter_map(|(index, ktime_ns)| Some((self.identity_at(index)?, ktime_ns))).collect();
         sorted.sort_unstable();
         sorted
+    }
+
+    /// The same of waits, each with its nanoseconds.
+    pub(crate) fn take_sorted_waits(&mut self) -> Vec<(Identity, u64, u64)> {
+        let waits = std::mem::take(&mut self.waits);
+        let identified = |(index, ktime_ns, waited_ns)| Some((self.identity_at(index)?, ktime_ns, waited_ns));
+        let mut sorted: Vec<_> = waits.into_iter().filter_map(identified).collect();
+        sorted.sort_unstable();
+        sorted
+    }
+
+    fn identity_at(&self, index: u32) -> Option<Identity> {
+        self.identities.get_index(index as usize).copied()
     }
 
     /// Forgets everything but the memory it took.
@@ -155,6 +184,7 @@ impl Aggregate {
             locations,
             identities,
             samples,
+            waits,
         } = self;
         processes.clear();
         resources.clear();
@@ -164,6 +194,7 @@ impl Aggregate {
         locations.clear();
         identities.clear();
         samples.clear();
+        waits.clear();
     }
 }
 

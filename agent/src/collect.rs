@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebpf::{NewFile, Sample};
+use ebpf::{NewFile, Record};
 use tokio_util::sync::CancellationToken;
 
 use crate::aggregate::Aggregate;
 use crate::clock::WallClock;
+use crate::config::Sampling;
 use crate::export::queue::ExportQueue;
 use crate::export::request::{self, Interval};
 use crate::locator::Locator;
+use crate::off_cpu::OffCpu;
 use crate::procfs;
 use crate::sampler::{Sampler, SamplerError};
 use crate::status::{DropReason, Status};
@@ -28,6 +30,7 @@ pub(crate) struct Collector {
     sampler: Sampler,
     locator: Locator,
     aggregate: Aggregate,
+    off_cpu: OffCpu,
     queue: Arc<ExportQueue>,
     status: Status,
     host_name: String,
@@ -37,16 +40,16 @@ pub(crate) struct Collector {
 
 impl Collector {
     /// Starts sampling.
-    pub(crate) fn start(period_ns: u64, queue: Arc<ExportQueue>, status: Status) -> Result<Self, SamplerError> {
+    pub(crate) fn start(sampling: Sampling, queue: Arc<ExportQueue>, status: Status) -> Result<Self, SamplerError> {
         let interval_start_ns = sys::clock_ns(Clock::Monotonic);
-        let sampler = Sampler::start(period_ns)?;
+        let sampler = Sampler::start(sampling)?;
         // After the programs, which have symbols too.
         let locator = Locator::new();
         sys::release_free_memory();
         let host_name = procfs::read_at_most("/proc/sys/kernel/hostname", 256).unwrap_or_default();
         let host_name = String::from_utf8_lossy(host_name.trim_ascii()).into_owned();
-        let aggregate = Aggregate::default();
-        Ok(Self { sampler, locator, aggregate, queue, status, host_name, period_ns, interval_start_ns })
+        let (aggregate, off_cpu, period_ns) = (Aggregate::default(), OffCpu::default(), sampling.period_ns);
+        Ok(Self { sampler, locator, aggregate, off_cpu, queue, status, host_name, period_ns, interval_start_ns })
     }
 
     /// Collects until `stop` is cancelled or something fails, then hands on what is left.
@@ -77,6 +80,8 @@ impl Collector {
         // What fails to detach ends with the sampler, which this outlives by nothing.
         let detached = self.sampler.detach();
         while self.read() {}
+        let reported = self.off_cpu.report_all(sys::clock_ns(Clock::Monotonic), &mut self.aggregate);
+        self.status.count_samples(reported);
         self.export();
         let counted = self.count_dropped();
         detached.and(counted)
@@ -84,7 +89,7 @@ impl Collector {
 
     /// Reads what is there; returns whether there may be more.
     fn read(&mut self) -> bool {
-        let Self { sampler, locator, aggregate, status, .. } = self;
+        let Self { sampler, locator, aggregate, off_cpu, status, .. } = self;
         let mut may_have_more = true;
         // What keeps coming while it is read is left for later, so that an interval ends in time.
         for _ in 0..RECORDS_MAX {
@@ -96,11 +101,17 @@ impl Collector {
                 Ok(new) => locator.tables.files.number(&new, tables),
                 Err(error) => tracing::error!("BPF sent a record that makes no sense: {error}"),
             });
-            may_have_more = sampler.read(RECORDS_MAX, |record| match Sample::read(record) {
-                Ok(sample) => {
+            may_have_more = sampler.read(RECORDS_MAX, |record| match Record::read(record) {
+                Ok(Record::Running(sample)) => {
                     aggregate.add(&sample, locator);
                     samples += 1;
                 }
+                Ok(Record::Waiting(sample)) => {
+                    if !off_cpu.begin(&sample, locator) {
+                        status.count_dropped(DropReason::TooManyWaits, 1);
+                    }
+                }
+                Ok(Record::WaitEnd(end)) => samples += off_cpu.end(&end, aggregate),
                 Err(error) => {
                     tracing::error!("BPF sent a record that makes no sense: {error}");
                     status.count_dropped(DropReason::MalformedRecord, 1);
@@ -123,6 +134,14 @@ impl Collector {
     /// Turns what was aggregated into requests, and begins the next interval.
     fn export(&mut self) {
         let end_ktime_ns = sys::clock_ns(Clock::Monotonic);
+        let Self { off_cpu, aggregate, .. } = self;
+        // What waits is told by ids, which may be void soon.
+        let reported = if self.locator.is_full() {
+            off_cpu.report_all(end_ktime_ns, aggregate)
+        } else {
+            off_cpu.report_long(end_ktime_ns, aggregate)
+        };
+        self.status.count_samples(reported);
         let interval = Interval {
             start_ktime_ns: std::mem::replace(&mut self.interval_start_ns, end_ktime_ns),
             end_ktime_ns,
@@ -159,7 +178,8 @@ mod tests {
         }
         let status = Status::new(&mut Registry::default());
         let queue = Arc::new(ExportQueue::new(status.clone()));
-        let mut collector = Collector::start(1_000_000, Arc::clone(&queue), status.clone()).unwrap();
+        let sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
+        let mut collector = Collector::start(sampling, Arc::clone(&queue), status.clone()).unwrap();
         let started = std::time::Instant::now();
         while started.elapsed() < Duration::from_millis(300) {
             std::hint::black_box(started);

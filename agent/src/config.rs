@@ -51,6 +51,8 @@ pub struct Config {
     pub endpoint: String,
     /// Samples a second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
+    /// Whether waits of threads are recorded, too.
+    pub off_cpu: bool,
     /// Sent as `authorization: Bearer ...` where given.
     pub token: Option<Token>,
     /// How requests are compressed.
@@ -94,8 +96,16 @@ pub(crate) struct CheckedConfig {
     pub(crate) endpoint: Endpoint,
     pub(crate) authorization: Option<MetadataValue<Ascii>>,
     pub(crate) compression: Compression,
+    pub(crate) sampling: Sampling,
+}
+
+/// What is sampled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampling {
     /// CPU time between two samples of a CPU.
     pub(crate) period_ns: u64,
+    /// Whether waits are recorded, too.
+    pub(crate) off_cpu: bool,
 }
 
 impl Config {
@@ -120,7 +130,7 @@ impl Config {
             endpoint: parsed,
             authorization: self.token.as_ref().map(authorization).transpose()?,
             compression: self.compression,
-            period_ns: period_ns(frequency_hz),
+            sampling: Sampling { period_ns: period_ns(frequency_hz), off_cpu: self.off_cpu },
         })
     }
 }
@@ -149,13 +159,13 @@ mod tests {
 
     fn config() -> Config {
         let endpoint = "http://127.0.0.1:4317".to_owned();
-        Config { endpoint, frequency_hz: 20, token: None, compression: Compression::Gzip, spool: None }
+        Config { endpoint, frequency_hz: 20, off_cpu: false, token: None, compression: Compression::Gzip, spool: None }
     }
 
     #[test]
     fn the_period_is_what_the_frequency_says_but_for_a_thousandth() {
         for frequency_hz in 1..=FREQUENCY_HZ_MAX {
-            let period_ns = Config { frequency_hz, ..config() }.check().unwrap().period_ns;
+            let period_ns = Config { frequency_hz, ..config() }.check().unwrap().sampling.period_ns;
             let real_hz = 1e9 / period_ns as f64;
             assert!((real_hz / f64::from(frequency_hz) - 1.0).abs() < 0.001, "{frequency_hz} {real_hz}");
         }

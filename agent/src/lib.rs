@@ -10,7 +10,7 @@
 //! # Memory
 //! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
 //! # Read in this order
-//! `collect` (the thread) → `sampler` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `go`,
+//! `collect` (the thread) → `sampler` → `off_cpu` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `go`,
 //! `kallsyms`, `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
 
 mod aggregate;
@@ -29,6 +29,7 @@ mod kernel;
 mod location;
 mod locator;
 mod maps;
+mod off_cpu;
 mod pace;
 mod perf_map;
 mod process;
@@ -165,14 +166,14 @@ fn spawn_sampler(
     stop: &CancellationToken,
     status: &Status,
 ) -> io::Result<oneshot::Receiver<Result<(), SamplerError>>> {
-    let (queue, stop, status, period_ns) = (Arc::clone(queue), stop.clone(), status.clone(), config.period_ns);
+    let (queue, stop, status, sampling) = (Arc::clone(queue), stop.clone(), status.clone(), config.sampling);
     let (ended, end) = oneshot::channel();
     std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {
         let ending = EndSending { queue: Arc::clone(&queue), stop: stop.clone() };
-        let result = Collector::start(period_ns, queue, status.clone()).and_then(|collector| {
+        let result = Collector::start(sampling, queue, status.clone()).and_then(|collector| {
             status.sampler_is_awake(sys::clock_ns(sys::Clock::Monotonic));
             status.set(State::Running, "");
-            tracing::info!(period_ns, "sampling every CPU");
+            tracing::info!(sampling.period_ns, sampling.off_cpu, "sampling every CPU");
             collector.run(&stop)
         });
         drop(ending);

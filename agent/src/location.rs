@@ -100,7 +100,7 @@ pub(crate) enum Marker {
     NoSegment,
     /// Code in memory without a file, and no perf map names it.
     AnonymousCode,
-    /// The frame pointer led nowhere: the frames between here and the root are missing.
+    /// What describes the code, or its frame pointer, led nowhere: the frames between here and the root are missing.
     UnwindingFailed,
     /// The stack is deeper than is recorded: the frames between here and the root are missing.
     TruncatedStack,

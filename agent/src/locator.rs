@@ -29,6 +29,9 @@ const PERF_MAPS_BYTES_MAX: usize = 32 << 20;
 /// Addresses remembered of all processes together, at 20 bytes each; over it, they are forgotten.
 const ADDRESSES_MAX: usize = 400_000;
 
+/// The kernel's function that takes a CPU from a thread.
+const SCHEDULER: &str = "__schedule";
+
 /// Knows every process that was sampled lately.
 #[derive(Debug)]
 pub(crate) struct Locator {
@@ -97,10 +100,20 @@ impl Locator {
 
     fn locate_kernel_part(&mut self, sample: &Sample<'_>, stack: &mut Vec<LocationId>) {
         let Tables { files, locations, .. } = &mut self.tables;
+        let start = stack.len();
         for (index, address) in sample.kernel_frames().enumerate() {
             // All but the leaf are return addresses; one less lies in the call.
             let address = address.saturating_sub(u64::from(index != 0));
             stack.push(self.kernel.locate(address, sample.header.ktime_ns, files, locations));
+        }
+        if sample.header.chance != 0 {
+            // Above it is only what took the sample.
+            let is_scheduler = |id: &LocationId| match locations.get(*id) {
+                Some(Location::Named { name, .. }) => locations.name(name) == SCHEDULER,
+                _ => false,
+            };
+            let above = stack[start..].iter().position(is_scheduler).unwrap_or_default();
+            stack.drain(start..start + above);
         }
         if usize::from(sample.header.kernel_frames) == self.kernel_frames_max {
             stack.push(locations.insert(Location::Marker(Marker::TruncatedStack)));
@@ -135,7 +148,7 @@ impl Locator {
         if ADDRESSES_MAX < addresses {
             self.processes.values_mut().for_each(Process::forget_locations);
         }
-        let forgets_files = self.tables.locations.is_full() || self.tables.files.is_full();
+        let forgets_files = self.is_full();
         if forgets_files {
             self.tables.clear();
             self.kernel.clear();
@@ -143,6 +156,11 @@ impl Locator {
         }
         self.kernel.follow_modules();
         forgets_files
+    }
+
+    /// Whether all ids will be void at the end of the interval.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tables.locations.is_full() || self.tables.files.is_full()
     }
 
     fn forget_least_recent_half(&mut self) {

@@ -31,6 +31,11 @@ pub(crate) fn is_same_process(pid: u32, start_boottime_ns: u64) -> bool {
         .is_ok_and(|stat| start_ticks(&stat) == Some(start_boottime_ns / (1_000_000_000 / USER_HZ)))
 }
 
+/// Whether `tid` is a thread of `pid`.
+pub(crate) fn is_thread(pid: u32, tid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}/task/{tid}")).exists()
+}
+
 /// Field 22 of /proc/<pid>/stat. The second field, a name in parentheses, may hold anything, parentheses too.
 fn start_ticks(stat: &[u8]) -> Option<u64> {
     let name_end = stat.iter().rposition(|&byte| byte == b')')?;

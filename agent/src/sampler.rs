@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use aya::maps::{ArrayOfMaps, HashMap as BpfMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent};
-use aya::programs::{PerfEvent, ProgramError};
+use aya::programs::tp_btf::BtfTracePointLinkId;
+use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::{nr_cpus, online_cpus};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
     DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
-    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, PROGRAM, SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP,
-    USER_FRAMES_MAX,
+    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, SAMPLER_PROGRAM,
+    SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
+use crate::config::Sampling;
 use crate::unwind::resident::{Resident, UnwindMaps};
 use crate::{causes, sys};
 
@@ -23,12 +25,18 @@ use crate::{causes, sys};
 const RING_BYTES_MIN: u64 = 512 << 10;
 const RING_BYTES_MAX: u64 = 16 << 20;
 
+/// Stacks of threads that begin to wait, walked a second on all CPUs together: about 10 us each, so at most a percent of one CPU.
+const WAITS_PER_SECOND: u64 = 1000;
+
 /// Why sampling could not start, or cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
     /// The object with the programs was not accepted.
     #[error("cannot load the BPF object")]
     Load(#[source] EbpfError),
+    /// The kernel's types cannot be read.
+    #[error("cannot read /sys/kernel/btf/vmlinux")]
+    Btf(#[source] BtfError),
     /// The verifier refused the program, or the CPU clock could not be opened.
     #[error("cannot load or attach the BPF program")]
     Program(#[source] ProgramError),
@@ -70,23 +78,34 @@ pub(crate) struct Sampler {
     attached: BTreeMap<u32, PerfEventLinkId>,
     /// CPUs that are online and could not be attached: tried again every interval, and spoken of once.
     unattached: BTreeSet<u32>,
+    off_cpu: Vec<(&'static str, BtfTracePointLinkId)>,
 }
 
 impl Sampler {
     /// Loads the programs and starts sampling every CPU that is online.
-    pub(crate) fn start(period_ns: u64) -> Result<Self, SamplerError> {
+    pub(crate) fn start(sampling: Sampling) -> Result<Self, SamplerError> {
         let cpus = read_online_cpus()?;
-        Self::start_on(&cpus, period_ns, ring_bytes(cpus.len() as u64, period_ns))
+        Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling))
     }
 
-    fn start_on(cpus: &[u32], period_ns: u64, ring_bytes: u32) -> Result<Self, SamplerError> {
+    fn start_on(cpus: &[u32], sampling: Sampling, ring_bytes: u32) -> Result<Self, SamplerError> {
+        let Sampling { period_ns, off_cpu } = sampling;
         let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
-        let mut bpf = EbpfLoader::new()
+        let kernel_types = Btf::from_sys_fs().map_err(SamplerError::Btf)?;
+        let window_ns = cpus.len() as u64 * WINDOW_WALKS * 1_000_000_000 / WAITS_PER_SECOND;
+        let mut loader = EbpfLoader::new();
+        loader
+            .btf(Some(&kernel_types))
+            .override_global(OFF_CPU_WINDOW, &window_ns, true)
             .map_max_entries(SAMPLES_MAP, ring_bytes)
             .map_max_entries(KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU.saturating_mul(possible_cpus))
-            .map_max_entries(KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU.saturating_mul(possible_cpus))
-            .load(PROGRAM)
-            .map_err(SamplerError::Load)?;
+            .map_max_entries(KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU.saturating_mul(possible_cpus));
+        if !off_cpu {
+            for map in OFF_CPU_MAPS {
+                loader.map_max_entries(map, 1);
+            }
+        }
+        let mut bpf = loader.load(PROGRAM).map_err(SamplerError::Load)?;
         let mut map = |name| bpf.take_map(name).ok_or(SamplerError::Missing { name });
         let ring = RingBuf::try_from(map(SAMPLES_MAP)?).map_err(SamplerError::Map)?;
         let dropped = PerCpuArray::try_from(map(DROPPED_MAP)?).map_err(SamplerError::Map)?;
@@ -96,11 +115,33 @@ impl Sampler {
         let tables = Resident::start(UnwindMaps { files, tables }).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let (attached, unattached) = (BTreeMap::new(), BTreeSet::new());
-        let dropped_before = 0;
-        let mut sampler =
-            Self { bpf, ring, new_files, tables, dropped, dropped_before, period_ns, attached, unattached };
+        let mut sampler = Self {
+            bpf,
+            ring,
+            new_files,
+            tables,
+            dropped,
+            dropped_before: 0,
+            period_ns,
+            attached,
+            unattached,
+            off_cpu: Vec::new(),
+        };
         sampler.attach(cpus)?;
+        if off_cpu {
+            sampler.attach_off_cpu(&kernel_types)?;
+        }
         Ok(sampler)
+    }
+
+    fn attach_off_cpu(&mut self, kernel_types: &Btf) -> Result<(), SamplerError> {
+        // What ends a wait comes first: one whose end is not seen would seem to last.
+        for (name, tracepoint) in OFF_CPU_PROGRAMS.into_iter().rev() {
+            let program = off_cpu_program(&mut self.bpf, name)?;
+            program.load(tracepoint, kernel_types).map_err(SamplerError::Program)?;
+            self.off_cpu.push((name, program.attach().map_err(SamplerError::Program)?));
+        }
+        Ok(())
     }
 
     /// Follows CPUs that went offline, whose events ended with them, and CPUs that came.
@@ -148,6 +189,9 @@ impl Sampler {
 
     /// Ends sampling; what was sampled can still be read.
     pub(crate) fn detach(&mut self) -> Result<(), SamplerError> {
+        for (name, link) in self.off_cpu.drain(..).rev() {
+            off_cpu_program(&mut self.bpf, name)?.detach(link).map_err(SamplerError::Program)?;
+        }
         self.attach(&[])
     }
 
@@ -185,6 +229,11 @@ fn program(bpf: &mut Ebpf) -> Result<&mut PerfEvent, SamplerError> {
     program.try_into().map_err(SamplerError::Program)
 }
 
+fn off_cpu_program<'a>(bpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut BtfTracePoint, SamplerError> {
+    let program = bpf.program_mut(name).ok_or(SamplerError::Missing { name })?;
+    program.try_into().map_err(SamplerError::Program)
+}
+
 fn read_online_cpus() -> Result<Vec<u32>, SamplerError> {
     online_cpus().map_err(unread)
 }
@@ -193,10 +242,12 @@ fn unread((path, source): (&str, io::Error)) -> SamplerError {
     SamplerError::Cpus { path: path.to_owned(), source }
 }
 
-/// Room for a second of the deepest stacks of all CPUs, though it is read four times a second.
-fn ring_bytes(cpus: u64, period_ns: u64) -> u32 {
+/// Room for a second of the deepest stacks of all CPUs, though it is read four times a second; and for as many shallow ones as may begin to
+/// wait, twice.
+fn ring_bytes(cpus: u64, sampling: Sampling) -> u32 {
     let record_bytes = size_of::<SampleHeader>() + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * size_of::<u64>();
-    let bytes = cpus * (1_000_000_000 / period_ns.max(1)) * record_bytes as u64;
+    let waits_bytes = if sampling.off_cpu { 2 * WAITS_PER_SECOND * 512 } else { 0 };
+    let bytes = cpus * (1_000_000_000 / sampling.period_ns.max(1)) * record_bytes as u64 + waits_bytes;
     let bytes = bytes.next_power_of_two().clamp(RING_BYTES_MIN, RING_BYTES_MAX);
     u32::try_from(bytes).unwrap_or(u32::MAX)
 }
@@ -206,6 +257,8 @@ mod tests {
     use super::*;
     use crate::report;
 
+    const SAMPLING: Sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
+
     // Needs BPF.
     #[test]
     fn a_cpu_that_cannot_be_sampled_does_not_end_the_sampling_of_others() {
@@ -214,14 +267,14 @@ mod tests {
             return report::skipped(test, &missing);
         }
         let (cpus, no_cpu) = (read_online_cpus().unwrap(), 1 << 20);
-        let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], 1_000_000, 4096).unwrap();
+        let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096).unwrap();
         assert_eq!(sampler.attached.keys().copied().collect::<Vec<_>>(), [cpus[0]]);
         assert_eq!(sampler.unattached.iter().copied().collect::<Vec<_>>(), [no_cpu]);
         sampler.follow_cpus().unwrap();
         assert!(sampler.attached.keys().eq(cpus.iter()) && sampler.unattached.is_empty());
         sampler.detach().unwrap();
         assert!(sampler.attached.is_empty());
-        assert!(matches!(Sampler::start_on(&[no_cpu], 1_000_000, 4096), Err(SamplerError::Program(_))));
+        assert!(matches!(Sampler::start_on(&[no_cpu], SAMPLING, 4096), Err(SamplerError::Program(_))));
         report::bpf_test_ran(test);
     }
 
@@ -232,7 +285,7 @@ mod tests {
         if let Some(missing) = missing.first() {
             return report::skipped("samples_that_find_no_room_are_counted_and_the_others_arrive", missing);
         }
-        let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), 1_000_000, 4096).unwrap();
+        let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 4096).unwrap();
         let started = std::time::Instant::now();
         while started.elapsed() < Duration::from_secs(1) {
             std::hint::black_box(started);
@@ -255,7 +308,8 @@ mod tests {
         for (cpus, frequency_hz, bytes) in
             [(2, 20, RING_BYTES_MIN), (64, 20, 16 << 20), (2, 97, 2 << 20), (512, 1000, RING_BYTES_MAX)]
         {
-            assert_eq!(u64::from(ring_bytes(cpus, 1_000_000_000 / frequency_hz)), bytes, "{cpus} {frequency_hz}");
+            let sampling = Sampling { period_ns: 1_000_000_000 / frequency_hz, off_cpu: false };
+            assert_eq!(u64::from(ring_bytes(cpus, sampling)), bytes, "{cpus} {frequency_hz}");
         }
     }
 }

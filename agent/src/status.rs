@@ -58,6 +58,8 @@ pub(crate) enum DropReason {
     RingBufferFull,
     /// A record made no sense.
     MalformedRecord,
+    /// More threads waited at a time than are kept in mind.
+    TooManyWaits,
     /// The endpoint was away for so long that the queue overflowed.
     QueueFull,
     /// The endpoint refused them for good.
@@ -71,9 +73,10 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::RingBufferFull,
         Self::MalformedRecord,
+        Self::TooManyWaits,
         Self::QueueFull,
         Self::Refused,
         Self::Shutdown,
@@ -85,6 +88,7 @@ impl DropReason {
         match self {
             Self::RingBufferFull => "ring_buffer_full",
             Self::MalformedRecord => "malformed_record",
+            Self::TooManyWaits => "too_many_waits",
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Shutdown => "shutdown",

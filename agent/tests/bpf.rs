@@ -95,6 +95,7 @@ fn two_functions_have_their_shares_of_cpu_time() {
     assert_eq!(sample.attributes["thread.id"], pid.to_string());
     assert!(sample.attributes.contains_key("cpu.logical_number"));
     assert!((sample.period_ns as f64 * 97.0 / 1e9 - 1.0).abs() < 0.001, "{}", sample.period_ns);
+    assert!(sample.values.is_empty() && sample.kind == ("samples".to_owned(), "count".to_owned()), "{sample:?}");
     assert!(samples.iter().flat_map(|sample| &sample.times).all(|time| (started_ns..ended_ns).contains(time)));
 }
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * One record of the ring buffer `samples`: a header and only the frames that are in use.
+ * One record of the ring buffer `samples`: a header and only the frames that are in use,
  *
  * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 |
+ *
+ * or the end of a wait, behind the sample that tells of its beginning: struct wait_end, 24 bytes.
  *
  * Integers are in the byte order of the machine; both parts of the stack are leaf first. Frames of the user part are addresses
  * inside the calling instruction: one is taken off every return address here, where it is known to be one (a leaf, what a
@@ -31,8 +33,8 @@
 /* How the user part of a stack ended: what user space says at its root. */
 enum user_end {
     USER_END_NONE = 0,      /* no user part: a kernel thread */
-    USER_END_ROOT = 1,      /* frame pointer 0, which is how the ABI marks the outermost frame */
-    USER_END_BROKEN = 2,    /* no frame where the frame pointer pointed */
+    USER_END_ROOT = 1,      /* the outermost frame: its rule says so, or its frame pointer is 0 */
+    USER_END_BROKEN = 2,    /* no rule, or no frame where one or a frame pointer led */
     USER_END_TRUNCATED = 3, /* more than USER_FRAMES_MAX frames */
     USER_END_COMPAT = 4,    /* a 32-bit program: only the leaf is recorded */
 };
@@ -49,10 +51,20 @@ struct sample_header {
     u8 user_end; /* enum user_end */
     u8 kernel_thread; /* 1 for a thread of the kernel, which is no process with a file and mappings */
     u16 fp_frames; /* frames of the user part that were found by frame pointers alone */
-    u8 reserved[12];
+    u32 chance; /* 0: of a CPU; else of a thread that begins to wait, recorded with this chance of 2^32, of which 2^32 - 1 means always */
+    u8 reserved[8];
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
+/* When the thread `tid`, which has waited since then, may run again; both on CLOCK_MONOTONIC. */
+struct wait_end {
+    u64 since_ktime_ns;
+    u64 ktime_ns;
+    u32 tid;
+    u32 zero;
+};
+
+_Static_assert(sizeof(struct wait_end) == 24, "");
 _Static_assert(sizeof(struct sample_header) == 72, "");
 _Static_assert(__builtin_offsetof(struct sample_header, ktime_ns) == 0, "");
 _Static_assert(__builtin_offsetof(struct sample_header, start_boottime_ns) == 8, "");
@@ -65,4 +77,5 @@ _Static_assert(__builtin_offsetof(struct sample_header, user_frames) == 38, "");
 _Static_assert(__builtin_offsetof(struct sample_header, user_end) == 40, "");
 _Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, "");
 _Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");
+_Static_assert(__builtin_offsetof(struct sample_header, chance) == 44, "");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The CPU sampler: on every tick of a CPU's clock event, one record of what runs there, whole stack included.
+ * The CPU sampler: on every tick of a CPU's clock event, one record of what runs there, whole stack included. And, where it is asked for,
+ * the off-CPU sampler: one record of a thread that begins to wait, and one when it may run again (off_cpu.h).
  *
  * What cannot be sent is counted in `dropped`, never silently lost. The idle task (pid 0) is not recorded: nothing runs.
  */
 #include "record.h"
 #include "registers.h"
 #include "unwind.h"
+#include "off_cpu.h"
 
 /* Sized by user space to the number of CPUs and the frequency. */
 struct {
@@ -14,7 +16,10 @@ struct {
     MAP_UINT(max_entries, 1 << 20);
 } samples SEC(".maps");
 
-/* A record is put together here: at 9 KB it does not fit the stack. A CPU's clock event cannot interrupt itself. */
+/*
+ * A record is put together here: at 9 KB it does not fit the stack. A CPU's clock event cannot interrupt itself, nor a switch of threads,
+ * which runs with interrupts off.
+ */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -22,7 +27,7 @@ struct {
     MAP_TYPE(value, struct scratch);
 } scratches SEC(".maps");
 
-/* Samples that did not fit the ring buffer, per CPU. */
+/* Samples that did not fit the ring buffer or another map, per CPU. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -64,9 +69,18 @@ INLINE u64 wakeup(const struct sample_header *header)
     return BPF_RB_NO_WAKEUP;
 }
 
-INLINE void fill_header(struct sample_header *header, struct task_struct *task, u64 pid_tgid)
+INLINE void count_dropped(void)
 {
-    header->ktime_ns = bpf_ktime_get_ns();
+    u32 zero = 0;
+    u64 *count = bpf_map_lookup_elem(&dropped, &zero);
+    if (count)
+        *count += 1;
+}
+
+INLINE void fill_header(struct sample_header *header, struct task_struct *task, u64 now_ns)
+{
+    u64 pid_tgid = bpf_get_current_pid_tgid();
+    header->ktime_ns = now_ns;
     header->start_boottime_ns = task->group_leader->start_boottime;
     header->exec_id = task->self_exec_id;
     header->pid = pid_tgid >> 32;
@@ -77,63 +91,107 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->fp_frames = 0;
     header->user_end = USER_END_NONE;
     header->kernel_thread = (task->flags & PF_KTHREAD) != 0;
+    header->chance = 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
 /* The kernel part, and with it the scratch frames [0, kernel_frames). */
-INLINE void walk_kernel(struct scratch *scratch, struct perf_event_context *context)
+INLINE void walk_kernel(struct scratch *scratch, void *context)
 {
     long bytes = bpf_get_stack(context, scratch->frames, KERNEL_FRAMES_MAX * sizeof(u64), 0);
-    if (bytes < (long)sizeof(u64)) {
-        scratch->frames[0] = PC(&context->registers);
-        scratch->header.kernel_frames = 1;
-        return;
-    }
-    scratch->header.kernel_frames = bytes / sizeof(u64);
+    if (bytes >= (long)sizeof(u64))
+        scratch->header.kernel_frames = bytes / sizeof(u64);
 }
 
-/* The user part. Kernel threads and the kernel's own workers inside a process have none. */
-INLINE void walk_task(struct scratch *scratch, struct perf_event_context *context, struct task_struct *task, int in_user)
+/* Whether the task has a user part: threads of the kernel and the kernel's own workers inside a process have none. */
+INLINE int has_user_part(struct task_struct *task)
 {
-    struct registers registers;
-    if (!task->mm || task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER))
-        return;
-    if (in_user) {
-        registers = context->registers;
-        unwind_user(scratch, task, &registers, 0);
-        return;
-    }
-    if (bpf_probe_read_kernel(&registers, sizeof(registers), bpf_task_pt_regs(task)) || !IS_USER(&registers))
-        return;
-    unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
+    return task->mm && !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));
+}
+
+/* With what the running task entered the kernel; says no if it did not come from user mode. */
+INLINE int read_user_registers(struct task_struct *task, struct registers *registers)
+{
+    return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
+}
+
+INLINE void send(struct scratch *scratch)
+{
+    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
+    /* Never so, but the verifier cannot know. */
+    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+        frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
+    u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64);
+    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(&scratch->header)))
+        count_dropped();
 }
 
 SEC("perf_event")
 int sample_cpu(struct perf_event_context *context)
 {
     u32 zero = 0;
-    u64 pid_tgid = bpf_get_current_pid_tgid();
+    struct registers registers;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
-    if (!scratch || (u32)pid_tgid == 0)
+    if (!scratch || (u32)bpf_get_current_pid_tgid() == 0)
         return 0;
 
     struct task_struct *task = bpf_get_current_task_btf();
-    int in_user = IS_USER(&context->registers);
-    fill_header(&scratch->header, task, pid_tgid);
-    if (!in_user)
-        walk_kernel(scratch, context);
-    walk_task(scratch, context, task, in_user);
-
-    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
-    /* Never so, but the verifier cannot know. */
-    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
-        frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
-    u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64);
-    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(&scratch->header))) {
-        u64 *count = bpf_map_lookup_elem(&dropped, &zero);
-        if (count)
-            *count += 1;
+    fill_header(&scratch->header, task, bpf_ktime_get_ns());
+    if (IS_USER(&context->registers)) {
+        registers = context->registers;
+        if (has_user_part(task))
+            unwind_user(scratch, task, &registers, 0);
+        send(scratch);
+        return 0;
     }
+    walk_kernel(scratch, context);
+    if (!scratch->header.kernel_frames) {
+        scratch->frames[0] = PC(&context->registers);
+        scratch->header.kernel_frames = 1;
+    }
+    if (has_user_part(task) && read_user_registers(task, &registers))
+        unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
+    send(scratch);
+    return 0;
+}
+
+/* sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state) */
+SEC("tp_btf/sched_switch")
+int thread_switches(u64 *context)
+{
+    u32 zero = 0, site;
+    struct registers registers;
+    struct task_struct *task = (void *)context[1];
+    if (context[0] || !(context[3] & TASK_WAITS) || !has_user_part(task) || !task->__state)
+        return 0;
+    struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
+    if (!scratch || !read_user_registers(task, &registers))
+        return 0;
+    u64 now_ns = bpf_ktime_get_ns();
+    u32 chance = draw(task->pid, PC(&registers), SP(&registers), now_ns, &site);
+    if (!chance)
+        return 0;
+    if (!begin_wait(task->pid, site, now_ns)) {
+        count_dropped();
+        return 0;
+    }
+    fill_header(&scratch->header, task, now_ns);
+    scratch->header.chance = chance;
+    walk_kernel(scratch, context);
+    unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
+    send(scratch);
+    return 0;
+}
+
+/* sched_wakeup(struct task_struct *task) */
+SEC("tp_btf/sched_wakeup")
+int thread_wakes(u64 *context)
+{
+    struct task_struct *task = (void *)context[0];
+    struct wait_end end = { .ktime_ns = bpf_ktime_get_ns(), .tid = task->pid };
+    if (end_wait(end.tid, end.ktime_ns, &end.since_ktime_ns) &&
+        bpf_ringbuf_output(&samples, &end, sizeof(end), BPF_RB_NO_WAKEUP))
+        count_dropped();
     return 0;
 }
 

@@ -8,9 +8,6 @@
 
 #include "vma.h"
 
-/* 2^64 over the golden ratio: the upper bits of a product with it are spread well. */
-#define HASH_FACTOR 0x9e3779b97f4a7c15ull
-
 #define FILES_MAX 8192
 #define TABLES_MAX 4096
 /* Parts of a file that are loaded to run; nearly all have one. */

@@ -46,6 +46,7 @@ static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*const bpf_get_current_comm)(void *buffer, u32 bytes) = (void *)16;
@@ -78,15 +79,22 @@ struct mm_struct {
 struct task_struct {
     struct mm_struct *mm;
     unsigned int flags;
+    unsigned int __state;
+    int pid;
     u64 self_exec_id;
     u64 start_boottime;
     struct task_struct *group_leader;
 } RELOCATED;
 
+/* task_struct.__state: interruptible or not, but neither stopped nor dead */
+#define TASK_WAITS 0x00000003
 /* task_struct.flags */
 #define PF_IO_WORKER 0x00000010
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
+
+/* 2^64 over the golden ratio: the upper bits of a product with it are spread well. */
+#define HASH_FACTOR 0x9e3779b97f4a7c15ull
 
 /* `step` if `fits` is not negative, else 0. Without a branch, since the verifier follows both ways of each. */
 INLINE u32 step_if(u32 step, s64 fits)

@@ -2,22 +2,33 @@
 //!
 //! # Promise
 //! Every sample of a running task is sent whole (kernel part and up to [`USER_FRAMES_MAX`] user frames) or counted in the map
-//! [`DROPPED_MAP`]; a stack that is not whole says so in [`UserEnd`].
+//! [`DROPPED_MAP`]; a stack that is not whole says so in [`UserEnd`]. Waits of threads are recorded where that is asked for, and what is
+//! recorded adds up to what was waited.
 //! # Needs
-//! Linux 5.17 (`bpf_loop`) with BTF, on x86-64 or arm64. No kprobes, no tracefs, no raised memlock limit.
+//! Linux 6.1 (mappings in a maple tree, which the programs read) with BTF, on x86-64 or arm64. No kprobes, no tracefs, no raised memlock limit.
 //! # Does not
 //! Load anything: that is the agent's part. Nothing here is unsafe.
 //! # Read in this order
-//! `bpf/record.h` → `bpf/sampler.bpf.c` → `bpf/unwind.h` → `bpf/mapped.h` → `bpf/vma.h`, `bpf/tables.h` → [`record`].
+//! `bpf/record.h` → `bpf/sampler.bpf.c` → `bpf/off_cpu.h` → `bpf/unwind.h` → `bpf/mapped.h` → `bpf/vma.h`, `bpf/tables.h` → [`record`].
 
 mod file;
 pub mod record;
 
 pub use file::{BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, NewFile, TableLayout, VDSO_KEY};
-pub use record::{RecordError, Sample, SampleHeader, UserEnd, UserFrame};
+pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 
 /// Name of the program of type `perf_event`: attach it to a clock event of every CPU.
 pub const SAMPLER_PROGRAM: &str = "sample_cpu";
+/// Names of the programs of type `tp_btf` that record waits, each with its tracepoint; attach the second first.
+pub const OFF_CPU_PROGRAMS: [(&str, &str); 2] = [("thread_switches", "sched_switch"), ("thread_wakes", "sched_wakeup")];
+/// Names of the arrays that only those need.
+pub const OFF_CPU_MAPS: [&str; 2] = ["waits", "sites"];
+/// Waits that are recorded at a time, at most.
+pub const WAITS_MAX: usize = 1 << 14;
+/// Name of the variable with the time, in nanoseconds, in which a CPU walks [`WINDOW_WALKS`] stacks of threads that begin to wait.
+pub const OFF_CPU_WINDOW: &str = "off_cpu_window_ns";
+/// See [`OFF_CPU_WINDOW`].
+pub const WINDOW_WALKS: u64 = 20;
 /// Name of the ring buffer of records; its size (a power of two, in bytes) is set before loading.
 pub const SAMPLES_MAP: &str = "samples";
 /// Name of the per-CPU array with one u64: samples that did not fit the ring buffer.

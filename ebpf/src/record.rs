@@ -2,6 +2,8 @@
 //!
 //! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 |
 //!
+//! or, shorter than a header, the end of a wait that an earlier record tells of: [`WaitEnd`].
+//!
 //! Invariant: a record is returned whole or refused; counts are checked against the record's length before they are used.
 
 use std::mem::{offset_of, size_of};
@@ -44,7 +46,7 @@ pub enum UserEnd {
     None,
     /// The outermost frame was reached.
     Root,
-    /// The frame pointer did not point at a frame: something on the stack was compiled without frame pointers.
+    /// There is no rule, or what one led to, or a frame pointer, is no frame.
     Broken,
     /// Deeper than [`USER_FRAMES_MAX`].
     Truncated,
@@ -78,8 +80,10 @@ pub struct SampleHeader {
     pub kernel_thread: u8,
     /// Frames of the user part that were found by frame pointers alone.
     pub fp_frames: u16,
+    /// 0 for a sample of a CPU; for a thread that begins to wait, with which chance of 2^32 it was recorded, where 2^32 - 1 means always.
+    pub chance: u32,
     /// Not read.
-    pub reserved: [u8; 12],
+    pub reserved: [u8; 8],
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
@@ -93,6 +97,51 @@ pub struct Sample<'a> {
     pub user_end: UserEnd,
     /// Both parts of the stack, kernel part first, each leaf first: 8 bytes an address.
     pub frames: &'a [u8],
+}
+
+/// The end of a wait: the thread may run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitEnd {
+    /// The `ktime_ns` of the sample with which it began.
+    pub since_ktime_ns: u64,
+    /// When it ended, on CLOCK_MONOTONIC.
+    pub ktime_ns: u64,
+    /// The thread, in the initial pid namespace.
+    pub tid: u32,
+}
+
+const WAIT_END_BYTES: usize = 24;
+
+impl WaitEnd {
+    fn read(bytes: &[u8; WAIT_END_BYTES]) -> Self {
+        let (since_ktime_ns, ktime_ns) = (u64::from_ne_bytes(take(bytes, 0)), u64::from_ne_bytes(take(bytes, 8)));
+        Self { since_ktime_ns, ktime_ns, tid: u32::from_ne_bytes(take(bytes, 16)) }
+    }
+}
+
+/// What the ring buffer holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Record<'a> {
+    /// What runs on a CPU.
+    Running(Sample<'a>),
+    /// A thread that begins to wait.
+    Waiting(Sample<'a>),
+    /// A thread that has waited.
+    WaitEnd(WaitEnd),
+}
+
+impl<'a> Record<'a> {
+    /// Reads one record.
+    ///
+    /// # Errors
+    /// Any [`RecordError`]: the caller counts the record as dropped and goes on with the next.
+    pub fn read(record: &'a [u8]) -> Result<Self, RecordError> {
+        if let Ok(end) = record.try_into() {
+            return Ok(Self::WaitEnd(WaitEnd::read(end)));
+        }
+        let sample = Sample::read(record)?;
+        Ok(if sample.header.chance == 0 { Self::Running(sample) } else { Self::Waiting(sample) })
+    }
 }
 
 /// Why a record was refused. BPF and this crate are built together, so any of these is a bug; the caller counts and skips.
@@ -187,7 +236,8 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         user_end: field!(u8, user_end),
         kernel_thread: field!(u8, kernel_thread),
         fp_frames: field!(u16, fp_frames),
-        reserved: [0; 12],
+        chance: field!(u32, chance),
+        reserved: [0; 8],
         comm: take(bytes, offset_of!(SampleHeader, comm)),
     }
 }
@@ -221,8 +271,9 @@ mod tests {
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames comm);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
+        assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
     }
 
     #[test]
@@ -258,6 +309,18 @@ mod tests {
         let in_file = FRAME_IN_FILE | 9 << FRAME_OFFSET_BITS | 0x1234;
         assert_eq!(UserFrame::read(in_file), UserFrame::File { number: 9, offset: 0x1234 });
         assert!(RECORD_H.contains(&format!("#define FRAME_OFFSET_BITS {FRAME_OFFSET_BITS}\n")));
+    }
+
+    #[test]
+    fn a_wait_has_a_beginning_with_a_chance_and_an_end() {
+        let mut bytes = record(&[1], &[2], 1);
+        assert!(matches!(Record::read(&bytes), Ok(Record::Running(_))));
+        bytes[44..48].copy_from_slice(&9_u32.to_ne_bytes());
+        let Ok(Record::Waiting(sample)) = Record::read(&bytes) else { panic!("waits") };
+        assert_eq!(sample.header.chance, 9);
+        let end: Vec<u8> = [5_u64, 6, 7].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let Ok(Record::WaitEnd(end)) = Record::read(&end) else { panic!("an end") };
+        assert_eq!(end, WaitEnd { since_ktime_ns: 5, ktime_ns: 6, tid: 7 });
     }
 
     #[test]

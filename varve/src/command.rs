@@ -166,6 +166,9 @@ pub(crate) struct SamplingOptions {
     /// Samples a second and CPU
     #[arg(long, env = "VARVE_FREQUENCY_HZ", default_value_t = 20, value_name = "HZ")]
     pub(crate) frequency_hz: u32,
+    /// Record also how long threads wait (for locks, disks, the network, timers), and where: profile type off_cpu
+    #[arg(long, env = "VARVE_OFF_CPU")]
+    pub(crate) off_cpu: bool,
 }
 
 /// Options of `varve up`.

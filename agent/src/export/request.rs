@@ -1,4 +1,5 @@
-//! From the samples of one interval to OTLP export requests: one profile for each process, samples with times only.
+//! From the samples of one interval to OTLP export requests: one profile for each process, samples with times only; and one of its waits,
+//! with nanoseconds, too.
 //!
 //! Invariants: a request stays below [`REQUEST_BYTES_MAX`]; within a profile a sample identity occurs once; every time lies in
 //! `[time_unix_nano, time_unix_nano + duration_nano)`; over all requests, every sample of the interval is there once.
@@ -33,6 +34,10 @@ const _: () = assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + PROFILE_BYTES_MAX 
 const PROFILE_BYTES: usize = 128;
 /// A sample without its times: three attributes, a stack, tags and lengths.
 const SAMPLE_BYTES: usize = 40;
+/// A value of up to 2^63.
+const VALUE_BYTES: usize = 9;
+/// Waits of one identity in a profile.
+const WAITS_MAX: usize = 2048;
 
 /// What holds for every profile of an interval.
 #[derive(Clone, Debug)]
@@ -74,20 +79,47 @@ pub(crate) fn encode(
     files: &FileTable,
     locations: &LocationTable,
 ) -> Vec<EncodedRequest> {
-    let sorted = aggregate.take_sorted();
+    let (samples, waits) = (aggregate.take_sorted(), aggregate.take_sorted_waits());
+    let samples = samples.chunk_by(|(a, _), (b, _)| a == b).map(|samples| {
+        let times = samples.iter().map(|(_, ktime_ns)| interval.clock.unix_ns(*ktime_ns)).collect();
+        Sampled { identity: samples[0].0, kind: ProfileKind::Cpu, times, values: Vec::new() }
+    });
+    // As many waits as fit a request besides what else does.
+    let alike = waits.chunk_by(|(a, ..), (b, ..)| a == b).flat_map(|waits| waits.chunks(WAITS_MAX));
+    let waits = alike.map(|waits| {
+        let times = waits.iter().map(|(_, ktime_ns, _)| interval.clock.unix_ns(*ktime_ns)).collect();
+        let values = waits.iter().map(|(_, _, waited_ns)| i64::try_from(*waited_ns).unwrap_or(i64::MAX)).collect();
+        Sampled { identity: waits[0].0, kind: ProfileKind::OffCpu, times, values }
+    });
     let mut requests = Vec::new();
     let mut builder = RequestBuilder::new(files, locations, aggregate, interval);
-    for samples in sorted.chunk_by(|(a, _), (b, _)| a == b) {
+    for sampled in samples.chain(waits) {
         if REQUEST_BYTES_FULL <= builder.bytes() {
             requests.push(builder.finish());
             builder = RequestBuilder::new(files, locations, aggregate, interval);
         }
-        builder.add(samples);
+        builder.add(sampled);
     }
-    if !sorted.is_empty() {
+    if builder.kind.is_some() {
         requests.push(builder.finish());
     }
     requests
+}
+
+/// What is sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ProfileKind {
+    Cpu,
+    OffCpu,
+}
+
+/// All samples of one kind of one identity.
+struct Sampled {
+    identity: Identity,
+    kind: ProfileKind,
+    times: Vec<u64>,
+    /// As many, or none where each is 1.
+    values: Vec<i64>,
 }
 
 const fn max(a: usize, b: usize) -> usize {
@@ -99,8 +131,11 @@ struct RequestBuilder<'a> {
     aggregate: &'a Aggregate,
     interval: &'a Interval,
     profiles: Vec<ResourceProfiles>,
-    /// The resource whose profile is the last one.
-    resource: Option<u32>,
+    /// The resource whose profile is the last one, and the profile's kind.
+    resource: u32,
+    kind: Option<ProfileKind>,
+    /// The identity of its last sample.
+    identity: Option<Identity>,
     bytes: usize,
     profile_samples: Vec<u64>,
 }
@@ -118,7 +153,9 @@ impl<'a> RequestBuilder<'a> {
             aggregate,
             interval,
             profiles: Vec::new(),
-            resource: None,
+            resource: 0,
+            kind: None,
+            identity: None,
             bytes: 0,
             profile_samples: Vec::new(),
         }
@@ -129,24 +166,27 @@ impl<'a> RequestBuilder<'a> {
         self.bytes + self.dictionary.bytes()
     }
 
-    /// Adds all samples of one identity, which come sorted by identity, and so by resource.
-    fn add(&mut self, samples: &[(Identity, u64)]) {
-        let Some((identity, _)) = samples.first() else { return };
-        if self.resource != Some(identity.resource) {
+    /// Adds samples, which come sorted by kind and identity, and so by resource. The same identity of one kind twice in a row is
+    /// begun again in another profile.
+    fn add(&mut self, sampled: Sampled) {
+        let Sampled { identity, kind, times, values } = sampled;
+        if (self.kind, self.resource) != (Some(kind), identity.resource) || self.identity == Some(identity) {
             let Some(resource) = self.aggregate.resource_at(identity.resource) else { return };
-            self.resource = Some(identity.resource);
-            self.start_profile(resource);
+            (self.kind, self.resource) = (Some(kind), identity.resource);
+            self.start_profile(resource, kind);
+        }
+        self.identity = Some(identity);
+        self.bytes += SAMPLE_BYTES + size_of::<u64>() * times.len() + VALUE_BYTES * values.len();
+        if let Some(count) = self.profile_samples.last_mut() {
+            *count += times.len() as u64;
         }
         let sample = Sample {
             stack_index: self.dictionary.stack(identity.stack, self.aggregate),
-            attribute_indices: self.sample_attributes(identity),
-            timestamps_unix_nano: samples.iter().map(|(_, ktime_ns)| self.interval.clock.unix_ns(*ktime_ns)).collect(),
+            attribute_indices: self.sample_attributes(&identity),
+            timestamps_unix_nano: times,
+            values,
             ..Sample::default()
         };
-        self.bytes += SAMPLE_BYTES + size_of::<u64>() * samples.len();
-        if let Some(count) = self.profile_samples.last_mut() {
-            *count += samples.len() as u64;
-        }
         let profile =
             self.profiles.last_mut().and_then(|profiles| profiles.scope_profiles.last_mut()?.profiles.last_mut());
         if let Some(profile) = profile {
@@ -164,13 +204,18 @@ impl<'a> RequestBuilder<'a> {
         ]
     }
 
-    fn start_profile(&mut self, resource: &Resource) {
+    fn start_profile(&mut self, resource: &Resource, kind: ProfileKind) {
         let Interval { start_ktime_ns, end_ktime_ns, clock, period_ns, host_name } = self.interval;
         let time_unix_nano = clock.unix_ns(*start_ktime_ns);
+        let (sample_type, period_type, period) = match kind {
+            ProfileKind::Cpu => (("samples", "count"), ("cpu", "nanoseconds"), *period_ns),
+            // Nothing is counted between two of them.
+            ProfileKind::OffCpu => (("off_cpu", "nanoseconds"), ("", ""), 0),
+        };
         let profile = Profile {
-            sample_type: Some(self.dictionary.value_type("samples", "count")),
-            period_type: Some(self.dictionary.value_type("cpu", "nanoseconds")),
-            period: *period_ns,
+            sample_type: Some(self.dictionary.value_type(sample_type.0, sample_type.1)),
+            period_type: Some(self.dictionary.value_type(period_type.0, period_type.1)),
+            period,
             time_unix_nano,
             duration_nano: clock.unix_ns(*end_ktime_ns).saturating_sub(time_unix_nano),
             ..Profile::default()

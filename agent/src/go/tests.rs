@@ -162,34 +162,3 @@ proptest! {
         prop_assert!(took < Duration::from_secs(5), "{took:?}");
     }
 }
-
-/// For files that no test can build: says how they are read, and the outermost function, the file and the line of every so many bytes of
-/// code of each, so that another reader's answers can be laid beside them.
-#[test]
-#[ignore = "of the files in VARVE_TEST_GO_FILES, colon-separated"]
-fn files_are_told() {
-    for path in std::env::var("VARVE_TEST_GO_FILES").unwrap().split(':') {
-        let started = Instant::now();
-        let table = GoTable::open(&File::open(path).unwrap()).unwrap().unwrap();
-        let opened = started.elapsed();
-        let mut builder = TableBuilder::default();
-        go_frames::add_to(&table, &mut builder).unwrap();
-        let unwound = started.elapsed() - opened;
-        let rows = builder.finish().map_or(0, |table| table.rows);
-        let addresses: Vec<_> = table.code().step_by(997).collect();
-        let lookups: Vec<_> = addresses.iter().map(|address| table.lookup(*address).unwrap()).collect();
-        let looked_up = (started.elapsed() - unwound - opened) / addresses.len() as u32;
-        let inlined = lookups.iter().filter(|calls| 1 < calls.len()).count();
-        for (address, calls) in addresses.iter().zip(&lookups) {
-            let (outermost, leaf) = (calls.last().unwrap(), calls.first().unwrap());
-            println!("{address:x}\t{}\t{}\t{}", outermost.function, leaf.file, leaf.line);
-        }
-        eprintln!(
-            "{path}: {} functions, data of functions {:x?}, opened in {opened:?}, {rows} rows in {unwound:?}, {} lookups of \
-             {looked_up:?} each, {inlined} with inlined calls",
-            table.functions_count(),
-            table.function_data,
-            addresses.len(),
-        );
-    }
-}

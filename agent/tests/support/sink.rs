@@ -49,6 +49,11 @@ pub(crate) struct RunningAgent {
 impl RunningAgent {
     /// Starts sampling; `None`, said aloud, on a machine where that is not possible.
     pub(crate) fn start(test: &str, frequency_hz: u32) -> Option<Self> {
+        Self::start_with(test, frequency_hz, false)
+    }
+
+    /// The same, and it may record waits, too.
+    pub(crate) fn start_with(test: &str, frequency_hz: u32, off_cpu: bool) -> Option<Self> {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(missing) = agent::probe().into_iter().find(|missing| missing.is_required) {
             report::skipped(test, &missing);
@@ -62,7 +67,8 @@ impl RunningAgent {
         let service = ProfilesServiceServer::new(sink.clone()).accept_compressed(CompressionEncoding::Gzip);
         let server = tonic::transport::Server::builder().add_service(service);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        let config = Config { endpoint, frequency_hz, token: None, compression: Compression::Gzip, spool: None };
+        let config =
+            Config { endpoint, frequency_hz, off_cpu, token: None, compression: Compression::Gzip, spool: None };
         let running = runtime.spawn(agent::run(config, shutdown.clone(), status.clone()));
         while status.snapshot().state == State::Off {
             std::thread::sleep(Duration::from_millis(10));

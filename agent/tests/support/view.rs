@@ -24,6 +24,10 @@ pub(crate) struct Sample {
     pub(crate) resource: BTreeMap<String, String>,
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) times: Vec<u64>,
+    /// One a time, or none.
+    pub(crate) values: Vec<i64>,
+    /// The profile's sample type and its unit.
+    pub(crate) kind: (String, String),
     pub(crate) period_ns: i64,
     /// Leaf first.
     pub(crate) frames: Vec<Frame>,
@@ -68,11 +72,16 @@ pub(crate) fn samples(request: &ExportProfilesServiceRequest) -> Vec<Sample> {
         let resource = &resource_profiles.resource.as_ref().unwrap().attributes;
         let resource: BTreeMap<_, _> = resource.iter().map(|it| (it.key.clone(), text(it.value.as_ref()))).collect();
         for profile in resource_profiles.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
+            let string = |index: i32| dictionary.string_table[index as usize].clone();
+            let kind = profile.sample_type.as_ref().unwrap();
+            let kind = (string(kind.type_strindex), string(kind.unit_strindex));
             samples.extend(profile.samples.iter().map(|sample| {
                 Sample {
                     resource: resource.clone(),
                     attributes: attributes(dictionary, &sample.attribute_indices),
                     times: sample.timestamps_unix_nano.clone(),
+                    values: sample.values.clone(),
+                    kind: kind.clone(),
                     period_ns: profile.period,
                     frames: dictionary.stack_table[sample.stack_index as usize]
                         .location_indices

@@ -30,6 +30,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let config = Config {
         endpoint,
         frequency_hz: sampling.frequency_hz,
+        off_cpu: sampling.off_cpu,
         token: token_file.map(|tokens| Token::new(tokens.first().to_owned())),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
         spool: spool(spool_dir, spool_bytes_max),

@@ -50,6 +50,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         let config = ::agent::Config {
             endpoint: format!("http://{}", reachable(otlp_grpc)),
             frequency_hz: sampling.frequency_hz,
+            off_cpu: sampling.off_cpu,
             token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
             // It does not leave the host: gzip would only cost CPU.
             compression: ::agent::Compression::Zstd,
