@@ -36,6 +36,7 @@ fn main() -> Result<()> {
         endpoint: arguments.endpoint,
         frequency_hz: arguments.frequency_hz,
         off_cpu: arguments.off_cpu,
+        environment_variables: Vec::new(),
         token: arguments.token.map(Token::new),
         compression: if arguments.zstd { Compression::Zstd } else { Compression::Gzip },
         spool: arguments.spool_dir.map(|dir| agent::SpoolConfig { dir, bytes_max: 256 << 20 }),

@@ -81,18 +81,42 @@ impl fmt::Display for Missing {
     }
 }
 
+/// One thing that was tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What works if nothing is missing.
+    pub what: &'static str,
+    /// What it lacks.
+    pub missing: Vec<Missing>,
+}
+
 /// Tries everything that the agent needs; what is not in the answer is there.
 #[must_use]
 pub fn probe() -> Vec<Missing> {
-    let required = [btf(), ring_buffer(), program(), pid_namespace(), clock_event()];
-    let mut missing: Vec<_> = required.into_iter().flatten().collect();
-    if missing.is_empty() {
+    examine().into_iter().flat_map(|finding| finding.missing).collect()
+}
+
+/// Tries everything that the agent needs, and tells of each whether it is there.
+#[must_use]
+pub fn examine() -> Vec<Finding> {
+    let one = |what, missing: Option<Missing>| Finding { what, missing: missing.into_iter().collect() };
+    let mut findings = vec![
+        one("the kernel describes its types, among them what stacks are unwound by", btf()),
+        one("BPF maps may be made, also ring buffers", ring_buffer()),
+        one("BPF programs may be loaded", program()),
+        one("the host's processes are seen under their own numbers", pid_namespace()),
+        one("CPUs may be sampled, whatever they run", clock_event()),
+    ];
+    if findings.iter().all(|finding| finding.missing.is_empty()) {
         // Each of these would only repeat what has failed already.
-        missing.extend(helpers());
+        findings.push(Finding { what: "the kernel has all that the programs call", missing: helpers() });
     }
-    missing.extend([kallsyms(), mapped_files()].into_iter().flatten());
-    missing.extend(processes());
-    missing
+    findings.extend([
+        one("functions of the kernel have names", kallsyms()),
+        one("files that run are found, also replaced and deleted ones", mapped_files()),
+        Finding { what: "all processes may be looked at: names, services, perf maps", missing: processes() },
+    ]);
+    findings
 }
 
 fn required(capability: &'static str, reason: String) -> Option<Missing> {

@@ -1,20 +1,52 @@
-//! The container that a process runs in, from /proc/<pid>/cgroup: one `hierarchy:controllers:path` a line.
+//! What a process runs in, from /proc/<pid>/cgroup: container, pod and systemd unit. One `hierarchy:controllers:path` a line.
 //!
 //! Container runtimes put the container's id, 64 hexadecimal digits, into the last part of the path that is theirs:
 //! `/docker/<id>`, `/system.slice/docker-<id>.scope`, `/kubepods.slice/.../cri-containerd-<id>.scope`,
 //! `/kubepods/burstable/pod<uid>/<id>`, `...slice:cri-containerd:<id>`, `/machine.slice/libpod-<id>.scope/container`.
-//! Amazon ECS has 32 digits, `-`, and a number.
+//! Amazon ECS has 32 digits, `-`, and a number. Kubernetes puts its pods' UIDs into a part of their own, behind `pod`: with `_` for each `-`
+//! where systemd makes the part, since that has another meaning for it.
 
 /// Bytes read of one file: a dozen hierarchies with paths of up to 4 kB.
 pub(crate) const CGROUP_BYTES_MAX: u64 = 64 << 10;
 
 /// The id of the container, or `None` for a process that is in none.
 pub(crate) fn container_id(cgroup: &[u8]) -> Option<&str> {
+    innermost(cgroup, id_in)
+}
+
+/// The UID of the Kubernetes pod, or `None` for a process that is in none.
+pub(crate) fn pod_uid(cgroup: &[u8]) -> Option<String> {
+    innermost(cgroup, |part| {
+        // `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>` is one part, too.
+        let part = part.split(':').next()?;
+        let (before, uid) = part.strip_suffix(".slice").unwrap_or(part).rsplit_once("pod")?;
+        let uid = uid.replace('_', "-");
+        (before.is_empty() || before.ends_with('-')).then_some(uid).filter(|uid| is_uid(uid))
+    })
+}
+
+/// The systemd unit, a service or a scope, or `None` for a process that is in none or whose unit is its container.
+pub(crate) fn systemd_unit(cgroup: &[u8]) -> Option<&str> {
+    innermost(cgroup, |part| {
+        let is_unit = part.ends_with(".service") || part.ends_with(".scope");
+        (is_unit && id_in(part).is_none() && !part.contains(':')).then_some(part)
+    })
+}
+
+/// The first thing that `find` finds, from the innermost part of a path outwards: a path may lead through the outer container of a container
+/// in a container.
+fn innermost<'a, T>(cgroup: &'a [u8], find: impl Fn(&'a str) -> Option<T>) -> Option<T> {
     cgroup.split(|&byte| byte == b'\n').find_map(|line| {
         let path = std::str::from_utf8(line.splitn(3, |&byte| byte == b':').nth(2)?).ok()?;
-        // The innermost container: a path may lead through the outer one of a container in a container.
-        path.rsplit('/').find_map(id_in)
+        path.rsplit('/').find_map(&find)
     })
+}
+
+/// A UUID, or, of the pods of files, a hash of 32 digits.
+fn is_uid(text: &str) -> bool {
+    let groups: Vec<_> = text.split('-').collect();
+    let has_lengths = |lengths: &[usize]| groups.iter().map(|group| group.len()).eq(lengths.iter().copied());
+    groups.iter().all(|group| is_hex(group)) && (has_lengths(&[8, 4, 4, 4, 12]) || has_lengths(&[32]))
 }
 
 /// The id in one part of a path: what is left without the runtime's prefix and the service manager's suffix.
@@ -59,6 +91,45 @@ mod tests {
         ] {
             let cgroup = format!("12:cpu,cpuacct:/\n1:name=systemd:/init.scope\n0::{path}\n");
             assert_eq!(container_id(cgroup.as_bytes()), Some(ID), "{path}");
+        }
+    }
+
+    const UID: &str = "9a5c3f2e-7d1b-4b59-9d3f-0123456789ab";
+
+    #[test]
+    fn the_pod_is_found_however_its_part_is_made() {
+        let with_underscores = UID.replace('-', "_");
+        for path in [
+            format!("/kubepods/besteffort/pod{UID}/{ID}"),
+            format!("/kubepods.slice/kubepods-pod{with_underscores}.slice/cri-containerd-{ID}.scope"),
+            format!("/kubepods.slice/a.slice/kubepods-burstable-pod{with_underscores}.slice/crio-{ID}.scope/init"),
+            format!(
+                "/system.slice/containerd.service/kubepods-burstable-pod{with_underscores}.slice:cri-containerd:{ID}"
+            ),
+        ] {
+            assert_eq!(pod_uid(format!("0::{path}\n").as_bytes()).as_deref(), Some(UID), "{path}");
+            assert!(container_id(format!("0::{path}\n").as_bytes()).is_some());
+        }
+        let of_file = "0123456789abcdef0123456789abcdef";
+        assert_eq!(pod_uid(format!("0::/kubepods/pod{of_file}/{ID}").as_bytes()).as_deref(), Some(of_file));
+        for path in ["/", "/pod", "/tripod9a", "/kubepods/podman", &format!("/kubepods/pod{}", &UID[1..])] {
+            assert_eq!(pod_uid(format!("0::{path}").as_bytes()), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn the_unit_is_the_innermost_that_is_no_container() {
+        for (path, unit) in [
+            ("/system.slice/nginx.service", Some("nginx.service")),
+            ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.service", Some("app-x.service")),
+            ("/user.slice/user-1000.slice/session-2.scope", Some("session-2.scope")),
+            (&format!("/system.slice/docker-{ID}.scope"), None),
+            (&format!("/docker/{ID}/system.slice/ssh.service"), Some("ssh.service")),
+            (&format!("/kubepods.slice/kubepods-podx.slice:cri-containerd:{ID}.scope"), None),
+            ("/system.slice", None),
+            ("/", None),
+        ] {
+            assert_eq!(systemd_unit(format!("0::{path}\n").as_bytes()), unit, "{path}");
         }
     }
 

@@ -12,6 +12,7 @@ use crate::config::Sampling;
 use crate::export::queue::ExportQueue;
 use crate::export::request::{self, Interval};
 use crate::locator::Locator;
+use crate::maps::{Backing, Maps};
 use crate::off_cpu::OffCpu;
 use crate::procfs;
 use crate::sampler::{Sampler, SamplerError};
@@ -36,20 +37,48 @@ pub(crate) struct Collector {
     host_name: String,
     period_ns: u64,
     interval_start_ns: u64,
+    has_exported: bool,
+}
+
+/// Gives back what only a start needs, and a first export: memory, and code of this program, a third of all that it takes.
+fn release_start_up() {
+    sys::release_free_memory();
+    let (Ok(path), Ok(maps)) = (std::env::current_exe(), Maps::of_process(std::process::id())) else { return };
+    let own = maps.iter().filter(|mapping| match &mapping.backing {
+        Backing::File { path: of, .. } => path.as_os_str() == &**of,
+        Backing::Vdso | Backing::Anonymous => false,
+    });
+    own.for_each(|mapping| sys::release_code(mapping.start, mapping.end));
 }
 
 impl Collector {
     /// Starts sampling.
-    pub(crate) fn start(sampling: Sampling, queue: Arc<ExportQueue>, status: Status) -> Result<Self, SamplerError> {
+    pub(crate) fn start(
+        sampling: Sampling,
+        environment: Arc<[String]>,
+        queue: Arc<ExportQueue>,
+        status: Status,
+    ) -> Result<Self, SamplerError> {
         let interval_start_ns = sys::clock_ns(Clock::Monotonic);
         let sampler = Sampler::start(sampling)?;
         // After the programs, which have symbols too.
-        let locator = Locator::new();
-        sys::release_free_memory();
+        let locator = Locator::new(environment);
+        release_start_up();
         let host_name = procfs::read_at_most("/proc/sys/kernel/hostname", 256).unwrap_or_default();
         let host_name = String::from_utf8_lossy(host_name.trim_ascii()).into_owned();
         let (aggregate, off_cpu, period_ns) = (Aggregate::default(), OffCpu::default(), sampling.period_ns);
-        Ok(Self { sampler, locator, aggregate, off_cpu, queue, status, host_name, period_ns, interval_start_ns })
+        Ok(Self {
+            sampler,
+            locator,
+            aggregate,
+            off_cpu,
+            queue,
+            status,
+            host_name,
+            period_ns,
+            interval_start_ns,
+            has_exported: false,
+        })
     }
 
     /// Collects until `stop` is cancelled or something fails, then hands on what is left.
@@ -159,6 +188,9 @@ impl Collector {
             self.sampler.tables.forget_all();
         }
         self.aggregate.clear();
+        if !std::mem::replace(&mut self.has_exported, true) {
+            release_start_up();
+        }
     }
 }
 
@@ -179,7 +211,7 @@ mod tests {
         let status = Status::new(&mut Registry::default());
         let queue = Arc::new(ExportQueue::new(status.clone()));
         let sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
-        let mut collector = Collector::start(sampling, Arc::clone(&queue), status.clone()).unwrap();
+        let mut collector = Collector::start(sampling, Arc::default(), Arc::clone(&queue), status.clone()).unwrap();
         let started = std::time::Instant::now();
         while started.elapsed() < Duration::from_millis(300) {
             std::hint::black_box(started);

@@ -2,12 +2,18 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
 /// Samples a second and CPU. Above this, sampling costs a CPU more than a percent of its time.
 pub const FREQUENCY_HZ_MAX: u32 = 1000;
+
+/// Variables that may be taken from environments: each is a label of every series.
+const ENVIRONMENT_VARIABLES_MAX: usize = 8;
+/// Bytes of the name of one.
+const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
 
 /// How export requests are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +59,8 @@ pub struct Config {
     pub frequency_hz: u32,
     /// Whether waits of threads are recorded, too.
     pub off_cpu: bool,
+    /// Variables of processes' environments that are sent as `process.environment_variable.<name>`.
+    pub environment_variables: Vec<String>,
     /// Sent as `authorization: Bearer ...` where given.
     pub token: Option<Token>,
     /// How requests are compressed.
@@ -85,6 +93,15 @@ pub enum ConfigError {
         /// What was given.
         endpoint: String,
     },
+    /// Not a name of a variable, or too many of them.
+    #[error(
+        "{name:?} cannot be taken from environments: names have letters, digits and _, at most {ENVIRONMENT_NAME_BYTES_MAX} of them, and there \
+         may be {ENVIRONMENT_VARIABLES_MAX}"
+    )]
+    EnvironmentVariable {
+        /// What was given.
+        name: String,
+    },
     /// The token cannot be sent.
     #[error("the token holds characters that cannot be sent: only visible ASCII can")]
     Token,
@@ -97,6 +114,7 @@ pub(crate) struct CheckedConfig {
     pub(crate) authorization: Option<MetadataValue<Ascii>>,
     pub(crate) compression: Compression,
     pub(crate) sampling: Sampling,
+    pub(crate) environment: Arc<[String]>,
 }
 
 /// What is sampled.
@@ -126,11 +144,20 @@ impl Config {
         if uri.scheme_str() != Some("http") || uri.host().is_none() || uri.port_u16().is_none() {
             return Err(ConfigError::Endpoint { endpoint, source: None });
         }
+        let is_name = |name: &str| {
+            let has_fit_bytes = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+            has_fit_bytes && (1..=ENVIRONMENT_NAME_BYTES_MAX).contains(&name.len())
+        };
+        let unfit = |(index, name): &(usize, &String)| ENVIRONMENT_VARIABLES_MAX <= *index || !is_name(name);
+        if let Some((_, name)) = self.environment_variables.iter().enumerate().find(unfit) {
+            return Err(ConfigError::EnvironmentVariable { name: name.clone() });
+        }
         Ok(CheckedConfig {
             endpoint: parsed,
             authorization: self.token.as_ref().map(authorization).transpose()?,
             compression: self.compression,
             sampling: Sampling { period_ns: period_ns(frequency_hz), off_cpu: self.off_cpu },
+            environment: self.environment_variables.as_slice().into(),
         })
     }
 }
@@ -159,7 +186,15 @@ mod tests {
 
     fn config() -> Config {
         let endpoint = "http://127.0.0.1:4317".to_owned();
-        Config { endpoint, frequency_hz: 20, off_cpu: false, token: None, compression: Compression::Gzip, spool: None }
+        Config {
+            endpoint,
+            frequency_hz: 20,
+            off_cpu: false,
+            environment_variables: Vec::new(),
+            token: None,
+            compression: Compression::Gzip,
+            spool: None,
+        }
     }
 
     #[test]
@@ -199,6 +234,12 @@ mod tests {
         {
             let text = message(Config { endpoint: endpoint.into(), ..config() });
             assert!(text.contains("http://host:port"), "{endpoint}: {text}");
+        }
+        let many: Vec<_> = (0..=ENVIRONMENT_VARIABLES_MAX).map(|number| format!("V{number}")).collect();
+        for names in [vec![String::new()], vec!["A".to_owned(), "A=B".to_owned()], vec!["x".repeat(65)], many] {
+            let last = names.last().unwrap().clone();
+            let text = message(Config { environment_variables: names, ..config() });
+            assert!(text.contains(&format!("{last:?} cannot be taken")), "{text}");
         }
         assert!(message(Config { endpoint: "https://host:4317".into(), ..config() }).contains("TLS"));
         for token in ["", "a b", "a\nb", "ä"] {

@@ -1,4 +1,5 @@
-//! What a process says about itself in its environment: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
+//! What a process says about itself in its environment: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and variables that whoever runs the
+//! agent allows by name.
 //!
 //! /proc/<pid>/environ is `NAME=value` with a NUL behind each. `OTEL_RESOURCE_ATTRIBUTES` is `key=value` with commas in
 //! between, values percent-encoded, as the OpenTelemetry resource SDK specification has it. Nothing else is read from there.
@@ -10,9 +11,9 @@ use proto::limits::SERIES_LABELS_MAX;
 
 /// Bytes read of one environment. Linux itself allows megabytes.
 pub(crate) const ENVIRON_BYTES_MAX: u64 = 256 << 10;
-/// What a series has besides these: host, name and path of the program, container; service name, profile type, and the scope's name and
-/// version.
-const OTHER_LABELS: usize = 8;
+/// What a series has besides these: host, name and path of the program, container, pod, unit; service name, profile type, and the scope's
+/// name and version.
+const OTHER_LABELS: usize = 10;
 /// Attributes taken from one process.
 const ATTRIBUTES_MAX: usize = SERIES_LABELS_MAX - OTHER_LABELS;
 /// Bytes of one key, and of one value.
@@ -21,9 +22,9 @@ const VALUE_BYTES_MAX: usize = 1024;
 
 const SERVICE_NAME: &str = "service.name";
 
-/// The resource attributes that an environment names, those of the service first, else in its order; `OTEL_SERVICE_NAME` wins for
-/// `service.name`.
-pub(crate) fn resource_attributes(environ: &[u8]) -> Vec<(String, String)> {
+/// The resource attributes that an environment names, those of the service first, then variables that are `allowed`, else in its order;
+/// `OTEL_SERVICE_NAME` wins for `service.name`.
+pub(crate) fn resource_attributes(environ: &[u8], allowed: &[String]) -> Vec<(String, String)> {
     let variable = |name: &str| {
         environ.split(|&byte| byte == 0).find_map(|entry| {
             let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
@@ -39,16 +40,17 @@ pub(crate) fn resource_attributes(environ: &[u8]) -> Vec<(String, String)> {
         Some((key.trim(), value.trim()))
     });
     let is_of_service = |key: &str| key.starts_with("service.");
-    let of_service = pairs.clone().filter(|(key, _)| is_of_service(key));
-    for (key, value) in of_service.chain(pairs.filter(|(key, _)| !is_of_service(key))) {
-        if ATTRIBUTES_MAX <= attributes.len() {
-            break;
-        }
-        let is_new = attributes.iter().all(|(known, _)| known != key);
-        if let Some(value) = percent_decoded(value).filter(|value| is_new && fits(key, value)) {
+    let mut add = |key: &str, value: Option<String>| {
+        let fits = attributes.len() < ATTRIBUTES_MAX && attributes.iter().all(|(known, _)| known != key);
+        if let Some(value) = value.filter(|value| fits && self::fits(key, value)) {
             attributes.push((key.to_owned(), value));
         }
+    };
+    pairs.clone().filter(|(key, _)| is_of_service(key)).for_each(|(key, value)| add(key, percent_decoded(value)));
+    for name in allowed {
+        add(&format!("process.environment_variable.{name}"), variable(name).map(str::to_owned));
     }
+    pairs.filter(|(key, _)| !is_of_service(key)).for_each(|(key, value)| add(key, percent_decoded(value)));
     attributes
 }
 
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     fn check(environ: &str, expected: &[(&str, &str)]) {
-        let found = resource_attributes(environ.replace('|', "\0").as_bytes());
+        let found = resource_attributes(environ.replace('|', "\0").as_bytes(), &[]);
         let found: Vec<_> = found.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         assert_eq!(found, expected, "{environ}");
     }
@@ -101,6 +103,18 @@ mod tests {
     }
 
     #[test]
+    fn variables_are_taken_where_they_are_allowed() {
+        let allowed = ["REGION", "EMPTY", "ABSENT", "NOT_TEXT"].map(str::to_owned);
+        let many: Vec<_> = (0..1000).map(|index| format!("k{index}=v")).collect();
+        let environ =
+            format!("REGION_2=x\0REGION=eu%20\0SECRET=y\0EMPTY=\0OTEL_RESOURCE_ATTRIBUTES={}\0", many.join(","));
+        let environ = [environ.as_bytes(), b"NOT_TEXT=\xff\0"].concat();
+        let attributes = resource_attributes(&environ, &allowed);
+        let region = ("process.environment_variable.REGION".to_owned(), "eu%20".to_owned());
+        assert_eq!((&attributes[0], &*attributes[1].0, attributes.len()), (&region, "k0", ATTRIBUTES_MAX));
+    }
+
+    #[test]
     fn values_are_percent_decoded_and_bad_pairs_left_out() {
         check(
             "OTEL_RESOURCE_ATTRIBUTES= a = x%20y%2C%C3%A9 ,=v,k=,nothing,b=%zz,c=%,d=%ff,a=again,e==|",
@@ -112,15 +126,15 @@ mod tests {
     fn sizes_are_bounded() {
         let many: Vec<_> = (0..1000).map(|index| format!("k{index}=v")).collect();
         let environ = format!("OTEL_RESOURCE_ATTRIBUTES={},service.version=7", many.join(","));
-        let attributes = resource_attributes(environ.as_bytes());
+        let attributes = resource_attributes(environ.as_bytes(), &[]);
         assert_eq!(attributes.len(), ATTRIBUTES_MAX);
         assert_eq!([&*attributes[0].0, &*attributes[1].0], ["service.version", "k0"]);
         let long = format!("OTEL_RESOURCE_ATTRIBUTES={}=a,b={},c=d", "k".repeat(129), "v".repeat(1025));
-        assert_eq!(resource_attributes(long.as_bytes()), [("c".to_owned(), "d".to_owned())]);
+        assert_eq!(resource_attributes(long.as_bytes(), &[]), [("c".to_owned(), "d".to_owned())]);
     }
 
     #[test]
     fn bytes_that_are_no_text_are_left_out() {
-        assert_eq!(resource_attributes(b"OTEL_SERVICE_NAME=\xff\0OTEL_RESOURCE_ATTRIBUTES=a=b\0").len(), 1);
+        assert_eq!(resource_attributes(b"OTEL_SERVICE_NAME=\xff\0OTEL_RESOURCE_ATTRIBUTES=a=b\0", &[]).len(), 1);
     }
 }

@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(namespace_pid(pid), Some(pid), "this test knows only its own pid namespace");
         let path = format!("/tmp/perf-{pid}.map");
         std::fs::write(&path, "1000 100 LazyCompile:*work /a.js:1\n2000 100 stub\n").unwrap();
-        let mut tables = Tables::new();
+        let mut tables = Tables::new(std::sync::Arc::default());
         let maps = Maps::default();
         let mut jit = Jit::default();
         let mut check = |address, expected: Option<(&str, FrameType)>| {

@@ -78,7 +78,8 @@ impl KernelSymbols {
                 "_etext" if address != 0 => table.own_code.end = address,
                 _ => {}
             }
-            if is_code(kind) {
+            // Before each function is room for the kernel to write code to; to name it would take half of the table.
+            if is_code(kind) && !name.starts_with("__pfx_") {
                 hidden |= address == 0;
                 if address != 0 {
                     table.push(address, name, module);

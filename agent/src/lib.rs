@@ -26,6 +26,7 @@ mod go;
 mod jit;
 mod kallsyms;
 mod kernel;
+mod kernel_types;
 mod location;
 mod locator;
 mod maps;
@@ -52,13 +53,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-pub use capability::{Missing, probe};
+pub use capability::{Finding, Missing, examine, probe};
 pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, SpoolConfig, Token};
 pub use sampler::SamplerError;
 pub use status::{State, Status, StatusSnapshot};
 
 use collect::Collector;
-use config::CheckedConfig;
+use config::{CheckedConfig, Sampling};
 use export::queue::ExportQueue;
 use export::sender::{SHUTDOWN_TIMEOUT, Sender};
 use export::spool::Spool;
@@ -83,6 +84,15 @@ pub enum AgentError {
 fn list(missing: &[Missing]) -> String {
     let texts: Vec<_> = missing.iter().map(Missing::to_string).collect();
     texts.join("; ")
+}
+
+/// Loads and attaches all programs, as [`run`] does, and takes them away again: what no list of requirements tells.
+///
+/// # Errors
+/// Why sampling cannot start.
+pub fn rehearse() -> Result<(), AgentError> {
+    let sampling = Sampling { period_ns: 1_000_000_000, off_cpu: true };
+    sampler::Sampler::start(sampling).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
 }
 
 /// Samples and exports until `shutdown` is cancelled; then exports what is left, for five seconds at most, and returns.
@@ -167,10 +177,11 @@ fn spawn_sampler(
     status: &Status,
 ) -> io::Result<oneshot::Receiver<Result<(), SamplerError>>> {
     let (queue, stop, status, sampling) = (Arc::clone(queue), stop.clone(), status.clone(), config.sampling);
+    let environment = Arc::clone(&config.environment);
     let (ended, end) = oneshot::channel();
     std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {
         let ending = EndSending { queue: Arc::clone(&queue), stop: stop.clone() };
-        let result = Collector::start(sampling, queue, status.clone()).and_then(|collector| {
+        let result = Collector::start(sampling, environment, queue, status.clone()).and_then(|collector| {
             status.sampler_is_awake(sys::clock_ns(sys::Clock::Monotonic));
             status.set(State::Running, "");
             tracing::info!(sampling.period_ns, sampling.off_cpu, "sampling every CPU");

@@ -45,19 +45,20 @@ pub(crate) struct Locator {
 }
 
 impl Locator {
-    pub(crate) fn new() -> Self {
+    /// Of each process's environment, variables of these names are told.
+    pub(crate) fn new(environment: Arc<[String]>) -> Self {
         Self {
             kernel: Kernel::load(),
             processes: HashMap::default(),
             processes_bytes: 0,
             kernel_frames_max: kernel_frames_max(),
-            tables: Tables::new(),
+            tables: Tables::new(environment),
         }
     }
 
     /// What is known of the process of `sample`.
     pub(crate) fn resource(&mut self, sample: &Sample<'_>) -> Arc<Resource> {
-        self.with_process(sample, |process, _| process.resource(sample))
+        self.with_process(sample, |process, tables| process.resource(sample, tables))
     }
 
     /// Asks about the process of `sample`, which is read if it is new; both may change how much memory it takes.
@@ -68,7 +69,7 @@ impl Locator {
         let process = match self.processes.entry(ProcessKey::of(sample)) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let process = entry.insert(Process::of(sample, &mut self.tables.pace));
+                let process = entry.insert(Process::of(sample, &mut self.tables));
                 self.processes_bytes += process.bytes();
                 process
             }

@@ -154,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_wait_stands_for_as_many_as_its_chance_says() {
-        let (mut off_cpu, mut locator, mut aggregate) = (OffCpu::default(), Locator::new(), Aggregate::default());
+        let (mut off_cpu, mut locator, mut aggregate) =
+            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
         for (tid, chance) in [(1, u32::MAX), (2, 1 << 31), (3, 1)] {
             assert!(begin(&mut off_cpu, &mut locator, tid, 1_000, chance));
             let end = WaitEnd { since_ktime_ns: 1_000, ktime_ns: 1_500, tid };
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn a_long_wait_is_reported_by_the_minute_and_only_once() {
-        let (mut off_cpu, mut locator, mut aggregate) = (OffCpu::default(), Locator::new(), Aggregate::default());
+        let (mut off_cpu, mut locator, mut aggregate) =
+            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
         let tid = std::process::id();
         begin(&mut off_cpu, &mut locator, tid, 0, u32::MAX);
         assert_eq!(off_cpu.report_long(REPORT_NS - 1, &mut aggregate), 0);
@@ -180,7 +182,8 @@ mod tests {
 
     #[test]
     fn a_wait_whose_end_was_lost_is_replaced_or_forgotten_and_never_counted_on() {
-        let (mut off_cpu, mut locator, mut aggregate) = (OffCpu::default(), Locator::new(), Aggregate::default());
+        let (mut off_cpu, mut locator, mut aggregate) =
+            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
         begin(&mut off_cpu, &mut locator, 1, 1_000, u32::MAX);
         begin(&mut off_cpu, &mut locator, 1, 5_000, u32::MAX);
         assert_eq!(off_cpu.end(&WaitEnd { since_ktime_ns: 5_000, ktime_ns: 5_100, tid: 1 }, &mut aggregate), 1);
@@ -193,7 +196,8 @@ mod tests {
 
     #[test]
     fn at_the_end_everything_is_reported_and_there_is_room_for_no_more_than_there_may_be() {
-        let (mut off_cpu, mut locator, mut aggregate) = (OffCpu::default(), Locator::new(), Aggregate::default());
+        let (mut off_cpu, mut locator, mut aggregate) =
+            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
         let began = (0..).take_while(|tid| begin(&mut off_cpu, &mut locator, *tid, 10, u32::MAX)).count();
         assert_eq!(began, WAITS_MAX);
         assert_eq!(off_cpu.report_all(30, &mut aggregate), WAITS_MAX as u64);

@@ -61,6 +61,8 @@ pub(crate) struct Tables {
     pub(crate) pace: Pace,
     /// Of work that finds out whether the names are still right: a thousandth of a CPU.
     pub(crate) check_pace: Pace,
+    /// Names of variables that are told of each process's environment.
+    environment: Arc<[String]>,
     /// Of frames in files, by the file's number and the offset in it.
     frames: HashMap<(u32, u64), LocationId, RandomState>,
 }
@@ -91,9 +93,10 @@ impl Tables {
         }
     }
 
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(environment: Arc<[String]>) -> Self {
         let (files, locations) = (FileTable::default(), LocationTable::default());
-        Self { files, locations, pace: Pace::new(50), check_pace: Pace::new(1000), frames: HashMap::default() }
+        let (pace, check_pace) = (Pace::new(50), Pace::new(1000));
+        Self { files, locations, pace, check_pace, environment, frames: HashMap::default() }
     }
 }
 
@@ -138,15 +141,15 @@ pub(crate) struct Process {
 
 impl Process {
     /// Reads what is known of the process of `sample`; its mappings only if it is time for such work, else on a later sample.
-    pub(crate) fn of(sample: &Sample<'_>, pace: &mut Pace) -> Self {
+    pub(crate) fn of(sample: &Sample<'_>, tables: &mut Tables) -> Self {
         let header = &sample.header;
         let (key, pid, comm) = (ProcessKey::of(sample), header.pid, &header.comm);
         let ((resource, is_set_up), maps) = if header.kernel_thread != 0 {
             ((Resource::kernel_thread(pid), true), Err(Marker::NoMapping))
         } else if key.is_running() {
             // The mappings first: what may end any moment loses least that way.
-            let maps = pace.run(|| read_maps(pid));
-            (Resource::of_process(pid, comm), maps.unwrap_or(Err(Marker::MapsUnreadable)))
+            let maps = tables.pace.run(|| read_maps(pid));
+            (Resource::of_process(pid, comm, &tables.environment), maps.unwrap_or(Err(Marker::MapsUnreadable)))
         } else {
             ((Resource::exited(pid, comm), true), Err(Marker::ProcessExited))
         };
@@ -169,10 +172,10 @@ impl Process {
     }
 
     /// What is known of the process.
-    pub(crate) fn resource(&mut self, sample: &Sample<'_>) -> Arc<Resource> {
+    pub(crate) fn resource(&mut self, sample: &Sample<'_>, tables: &Tables) -> Arc<Resource> {
         // Once is enough: an environment may also be empty.
         if self.look_again_ns.take_if(|at_ns| *at_ns <= sample.header.ktime_ns).is_some() && self.key.is_running() {
-            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm);
+            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm, &tables.environment);
             self.resource = Arc::new(resource);
         }
         Arc::clone(&self.resource)

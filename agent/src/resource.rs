@@ -38,10 +38,11 @@ impl Resource {
         Self { pid, attributes: vec![("process.executable.name".into(), text(comm))] }
     }
 
-    /// Reads what is known of a running process. `comm` stands in for what cannot be read.
+    /// Reads what is known of a running process: of its environment also the variables that are `allowed`. `comm` stands in for what cannot
+    /// be read.
     ///
     /// Also says whether the process is set up: one that is met in the middle of execve has no environment yet.
-    pub(crate) fn of_process(pid: u32, comm: &[u8]) -> (Self, bool) {
+    pub(crate) fn of_process(pid: u32, comm: &[u8], allowed: &[String]) -> (Self, bool) {
         let path = executable_path(pid);
         let name = path.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
         let name = name.map_or_else(|| process_name(pid).unwrap_or_else(|| text(comm)), str::to_owned);
@@ -50,9 +51,11 @@ impl Resource {
         let cgroup = procfs::read_at_most(format!("/proc/{pid}/cgroup"), cgroup::CGROUP_BYTES_MAX);
         let cgroup = cgroup.unwrap_or_default();
         attributes.extend(cgroup::container_id(&cgroup).map(|id| ("container.id".to_owned(), id.to_owned())));
+        attributes.extend(cgroup::pod_uid(&cgroup).map(|uid| ("k8s.pod.uid".to_owned(), uid)));
+        attributes.extend(cgroup::systemd_unit(&cgroup).map(|unit| ("systemd.unit".to_owned(), unit.to_owned())));
         let environ = procfs::read_at_most(format!("/proc/{pid}/environ"), environ::ENVIRON_BYTES_MAX);
         let environ = environ.unwrap_or_default();
-        for (key, value) in environ::resource_attributes(&environ) {
+        for (key, value) in environ::resource_attributes(&environ, allowed) {
             if !is_observed(&key) && attributes.iter().all(|(known, _)| *known != key) {
                 attributes.push((key, value));
             }
@@ -63,7 +66,7 @@ impl Resource {
 
 /// Attributes that only the agent sets.
 fn is_observed(key: &str) -> bool {
-    matches!(key, "process.pid" | "host.name" | "container.id")
+    matches!(key, "process.pid" | "host.name" | "container.id" | "k8s.pod.uid" | "systemd.unit")
 }
 
 fn executable_path(pid: u32) -> Option<String> {
@@ -96,6 +99,7 @@ mod tests {
         let mut child = Command::new("/bin/sleep")
             .arg("60")
             .env("OTEL_SERVICE_NAME", "checkout")
+            .env("VARVE_TEST_REGION", "eu")
             .env("OTEL_RESOURCE_ATTRIBUTES", "process.executable.name=liar,host.name=liar,team=blue")
             .stdin(Stdio::null())
             .spawn()
@@ -103,7 +107,7 @@ mod tests {
         // The child is this test until it has called execve.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let resource = loop {
-            let (resource, is_set_up) = Resource::of_process(child.id(), b"x");
+            let (resource, is_set_up) = Resource::of_process(child.id(), b"x", &["VARVE_TEST_REGION".to_owned()]);
             if is_set_up && resource.attributes[0].1 == "sleep" || deadline < std::time::Instant::now() {
                 break resource;
             }
@@ -114,6 +118,7 @@ mod tests {
         assert_eq!(find("process.executable.name"), Some("sleep"));
         assert!(find("process.executable.path").unwrap().ends_with("/bin/sleep"));
         assert_eq!((find("service.name"), find("team"), find("host.name")), (Some("checkout"), Some("blue"), None));
+        assert_eq!(find("process.environment_variable.VARVE_TEST_REGION"), Some("eu"));
         let mut keys: Vec<_> = resource.attributes.iter().map(|(key, _)| key).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -122,7 +127,7 @@ mod tests {
 
     #[test]
     fn of_a_process_that_is_gone_the_name_of_its_thread_is_left() {
-        let (resource, is_set_up) = Resource::of_process(u32::MAX, b"short\0garbage");
+        let (resource, is_set_up) = Resource::of_process(u32::MAX, b"short\0garbage", &[]);
         assert!(!is_set_up);
         assert_eq!(resource.attributes, [("process.executable.name".to_owned(), "short".to_owned())]);
         assert_eq!(resource, Resource::exited(u32::MAX, b"short\0"));

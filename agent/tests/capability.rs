@@ -93,6 +93,7 @@ fn a_config_that_cannot_be_used_is_a_failure_that_says_what_to_do() {
     let config = agent::Config {
         endpoint: "https://collector:4317".to_owned(),
         off_cpu: false,
+        environment_variables: Vec::new(),
         frequency_hz: 20,
         token: None,
         compression: agent::Compression::Gzip,

@@ -203,3 +203,37 @@ fn a_library_that_is_loaded_later_and_replaced_is_unwound_and_has_its_name() {
         assert_callers("run", &["main", "?", "?", "_start"], 0.75, &program, &of);
     }
 }
+
+#[test]
+fn code_whose_description_is_wrong_has_no_root() {
+    // It says that the caller's stack begins 8,008 bytes above, where the caller has put something that is no return address.
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            void misdescribed(uint64_t rounds);
+            asm(".text\n.globl misdescribed\n.type misdescribed, @function\nmisdescribed:\n.cfi_startproc\n.cfi_def_cfa_offset 8008\n"
+                "1: dec %rdi\n jnz 1b\n ret\n.cfi_endproc\n.size misdescribed, .-misdescribed\n");
+            NOINLINE void with_garbage(uint64_t garbage) {
+                volatile uint64_t words[2000];
+                for (int i = 0; i < 2000; i++) words[i] = garbage;
+                uint64_t end = cpu_ns() + 500000000ull;
+                while (cpu_ns() < end) misdescribed(20000000);
+                sink += words[7];
+            }
+            int main(void) {
+                with_garbage(0); with_garbage(0x11); with_garbage(0x1111111111111111ull); with_garbage((uint64_t)&sink);
+                printf("%d\n", getpid()); return 0;
+            }"#
+        ),
+        &FLAGS,
+    );
+    let test = "code_whose_description_is_wrong_has_no_root";
+    let Some(samples) = sampled(test, 199, &program) else { return };
+    let stacks = stacks_with("misdescribed", &program, &samples);
+    assert!(200 < weight(&stacks), "{stacks:?}");
+    for (names, _) in &stacks {
+        assert_eq!(names[..2], ["misdescribed", "[unwinding failed]"], "{names:?}");
+        assert_eq!(names.len(), 2, "{names:?}");
+    }
+}

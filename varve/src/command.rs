@@ -35,7 +35,8 @@ enum Commands {
     /// Runs a router: takes pushes in and answers queries, from the node at --node-endpoint.
     Router(RouterRoleOptions),
     /// Runs an agent: samples every CPU of this host with BPF and sends OTLP profiles to --endpoint. Needs root, or the
-    /// capabilities that `make run` gives the binary.
+    /// capabilities that `make run` gives the binary: `varve agent doctor` says what this host lacks.
+    #[command(args_conflicts_with_subcommands = true)]
     Agent(AgentRoleOptions),
     /// Asks a running varve in PromQL, for example: varve query 'topk(10, sum by (leaf_function) (rate(process_cpu[5m])))'
     Query(QueryOptions),
@@ -169,6 +170,9 @@ pub(crate) struct SamplingOptions {
     /// Record also how long threads wait (for locks, disks, the network, timers), and where: profile type off_cpu
     #[arg(long, env = "VARVE_OFF_CPU")]
     pub(crate) off_cpu: bool,
+    /// Variables of processes' environments that become labels, for example REGION,TEAM: process_environment_variable_REGION
+    #[arg(long, env = "VARVE_ENVIRONMENT_VARIABLES", value_delimiter = ',', value_name = "NAME,...")]
+    pub(crate) environment_variables: Vec<String>,
 }
 
 /// Options of `varve up`.
@@ -218,9 +222,19 @@ pub(crate) struct RouterRoleOptions {
     pub(crate) access: AccessOptions,
 }
 
+/// Subcommands of `varve agent`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum AgentCommands {
+    /// Tries all that an agent needs of this host, and says what works, what does not, why, and what to do. Fails if this host cannot be
+    /// sampled.
+    Doctor,
+}
+
 /// Options of `varve agent`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AgentRoleOptions {
+    #[command(subcommand)]
+    pub(crate) command: Option<AgentCommands>,
     /// Where profiles are sent: any OTLP gRPC receiver
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "http://127.0.0.1:4317", value_name = "URL")]
     pub(crate) endpoint: String,

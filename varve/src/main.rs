@@ -3,6 +3,7 @@
 mod client;
 mod command;
 mod config_file;
+mod doctor;
 mod heaps;
 mod listen;
 mod log;
@@ -13,7 +14,7 @@ mod token_file;
 
 use std::process::ExitCode;
 
-use self::command::Command;
+use self::command::{AgentCommands, Command};
 
 /// The hidden subcommand that parses one debug file in a process of its own.
 const CONVERT_DEBUG_FILE: &str = "convert-debug-file";
@@ -42,7 +43,10 @@ fn run() -> anyhow::Result<()> {
         Command::Up(options) => roles::block_on(roles::up::run(options)),
         Command::Node(options) => roles::block_on(roles::node::run(options)),
         Command::Router(options) => roles::block_on(roles::router::run(options)),
-        Command::Agent(options) => roles::block_on(roles::agent::run(options)),
+        Command::Agent(options) => match options.command {
+            None => roles::block_on(roles::agent::run(options)),
+            Some(AgentCommands::Doctor) => doctor::run(),
+        },
         Command::Query(options) => client::query::run(&options),
         Command::Flamegraph(options) => client::flamegraph::run(&options),
         Command::Upload(options) => client::upload::run(&options),

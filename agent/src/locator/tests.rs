@@ -58,7 +58,7 @@ fn leaf_file(locator: &mut Locator, address: u64, ktime_ns: u64) -> String {
 #[test]
 fn another_library_at_the_same_address_is_noticed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let address = map_code(folder.path(), "liba", 0);
     assert_eq!(leaf_file(&mut locator, address + 5, 0), "liba");
     assert_eq!(map_code(folder.path(), "libb", address), address);
@@ -71,7 +71,7 @@ fn another_library_at_the_same_address_is_noticed() {
 fn a_mapping_that_was_split_still_shows_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let address = map_code(folder.path(), "split", 0);
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
     // SAFETY: a page of a mapping that nobody touches.
     assert_eq!(unsafe { libc::mprotect((address + 3 * 4096) as *mut libc::c_void, 4096, libc::PROT_READ) }, 0);
@@ -81,7 +81,7 @@ fn a_mapping_that_was_split_still_shows_its_file() {
 
 #[test]
 fn processes_take_bounded_memory_all_together() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let count = |locator: &Locator| locator.processes.values().map(Process::bytes).sum::<usize>();
     let sample = |locator: &mut Locator, exec_id| {
         stack(locator, &TestRecord { user: &[code()], exec_id, ..TestRecord::default() });
@@ -98,7 +98,7 @@ fn processes_take_bounded_memory_all_together() {
 
 #[test]
 fn a_process_that_takes_too_long_to_read_is_read_later() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     locator.tables.pace.run(|| std::thread::sleep(std::time::Duration::from_millis(250)));
     let user = [code()];
     let record = TestRecord { user: &user, ..TestRecord::default() };
@@ -110,7 +110,7 @@ fn a_process_that_takes_too_long_to_read_is_read_later() {
 
 #[test]
 fn a_kernel_part_as_deep_as_the_kernel_gives_says_that_it_may_be_cut() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     assert!((1..=KERNEL_FRAMES_MAX).contains(&locator.kernel_frames_max), "{}", locator.kernel_frames_max);
     locator.kernel_frames_max = 2;
     for (kernel, is_cut) in [(&[1][..], false), (&[1, 2], true)] {
@@ -121,7 +121,7 @@ fn a_kernel_part_as_deep_as_the_kernel_gives_says_that_it_may_be_cut() {
 
 #[test]
 fn what_is_missing_stands_at_its_place_under_its_name() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let unmapped = 0x1000;
     for (user, user_end, expected) in [
         (&[code(), code() + 1][..], 1, &["native", "native"][..]),
@@ -141,7 +141,7 @@ fn what_is_missing_stands_at_its_place_under_its_name() {
 
 #[test]
 fn a_process_that_is_gone_keeps_its_samples_under_one_frame() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let record = TestRecord { pid: u32::MAX, comm: "gone", user: &[1, 2, 3], user_end: 2, ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["[process exited]", "[unwinding failed]"]);
     let bytes = record.bytes();
@@ -151,7 +151,7 @@ fn a_process_that_is_gone_keeps_its_samples_under_one_frame() {
 
 #[test]
 fn the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let Ok(symbols) = crate::kallsyms::KernelSymbols::load() else {
         return crate::report::skipped(
             "the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address",
@@ -168,7 +168,7 @@ fn the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address() {
 #[test]
 fn code_without_a_file_is_said_to_be_anonymous_and_once_in_a_row() {
     let page = executable_page();
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let user = [page, page + 8, code()];
     assert_eq!(
         stack(&mut locator, &TestRecord { user: &user, ..TestRecord::default() }),
@@ -178,7 +178,7 @@ fn code_without_a_file_is_said_to_be_anonymous_and_once_in_a_row() {
 
 #[test]
 fn mappings_are_read_again_when_an_address_is_in_none_and_some_time_has_passed() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
     let page = executable_page();
     let user = [page, code()];
@@ -189,7 +189,7 @@ fn mappings_are_read_again_when_an_address_is_in_none_and_some_time_has_passed()
 
 #[test]
 fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let record = TestRecord { user: &[code()], ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["native"]);
     for index in 0..crate::location::LOCATIONS_MAX {
@@ -206,7 +206,7 @@ fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
 
 #[test]
 fn processes_are_forgotten_when_they_ended_or_are_too_many() {
-    let mut locator = Locator::new();
+    let mut locator = Locator::new(Arc::default());
     let gone = TestRecord { pid: u32::MAX, user: &[1], ..TestRecord::default() };
     let here = TestRecord { user: &[code()], ..TestRecord::default() };
     for record in [&gone, &here] {

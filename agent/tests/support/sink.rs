@@ -67,8 +67,15 @@ impl RunningAgent {
         let service = ProfilesServiceServer::new(sink.clone()).accept_compressed(CompressionEncoding::Gzip);
         let server = tonic::transport::Server::builder().add_service(service);
         runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        let config =
-            Config { endpoint, frequency_hz, off_cpu, token: None, compression: Compression::Gzip, spool: None };
+        let config = Config {
+            endpoint,
+            frequency_hz,
+            off_cpu,
+            environment_variables: Vec::new(),
+            token: None,
+            compression: Compression::Gzip,
+            spool: None,
+        };
         let running = runtime.spawn(agent::run(config, shutdown.clone(), status.clone()));
         while status.snapshot().state == State::Off {
             std::thread::sleep(Duration::from_millis(10));

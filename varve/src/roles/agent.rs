@@ -14,8 +14,16 @@ use crate::{listen, operations, privileges};
 
 pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    let AgentRoleOptions { endpoint, sampling, compression, token_file, http_listen, spool_dir, spool_bytes_max } =
-        options;
+    let AgentRoleOptions {
+        command: _,
+        endpoint,
+        sampling,
+        compression,
+        token_file,
+        http_listen,
+        spool_dir,
+        spool_bytes_max,
+    } = options;
     listen::check_loopback(&[http_listen], "an agent's metrics need no more than loopback")?;
     let listener = listen::bind(http_listen, "--http-listen").await?;
     let mut registry = operations::registry();
@@ -31,6 +39,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         endpoint,
         frequency_hz: sampling.frequency_hz,
         off_cpu: sampling.off_cpu,
+        environment_variables: sampling.environment_variables,
         token: token_file.map(|tokens| Token::new(tokens.first().to_owned())),
         compression: if compression == "zstd" { Compression::Zstd } else { Compression::Gzip },
         spool: spool(spool_dir, spool_bytes_max),

@@ -51,6 +51,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
             endpoint: format!("http://{}", reachable(otlp_grpc)),
             frequency_hz: sampling.frequency_hz,
             off_cpu: sampling.off_cpu,
+            environment_variables: sampling.environment_variables,
             token: access.token_file.as_ref().map(|tokens| ::agent::Token::new(tokens.first().to_owned())),
             // It does not leave the host: gzip would only cost CPU.
             compression: ::agent::Compression::Zstd,

@@ -15,7 +15,7 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { locator: Locator::new(), aggregate: Aggregate::default() }
+        Self { locator: Locator::new(std::sync::Arc::default()), aggregate: Aggregate::default() }
     }
 
     fn add(&mut self, record: &TestRecord<'_>) {

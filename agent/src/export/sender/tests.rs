@@ -105,7 +105,15 @@ impl Exporter {
         let queue = Arc::new(ExportQueue::new(status.clone()));
         let shutdown = CancellationToken::new();
         let endpoint = format!("http://{address}");
-        let config = Config { endpoint, frequency_hz: 20, off_cpu: false, token, compression, spool: None };
+        let config = Config {
+            endpoint,
+            frequency_hz: 20,
+            off_cpu: false,
+            environment_variables: Vec::new(),
+            token,
+            compression,
+            spool: None,
+        };
         let spool = spool.map(|config| Spool::open(&config, status.clone()).unwrap());
         let sender = Sender::new(&config.check().unwrap(), spool, status.clone());
         let running = tokio::spawn({
