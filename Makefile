@@ -1,10 +1,11 @@
 # The two commands of a day are `make run` and `make test`.
-.PHONY: run build test soak-storage check dist bench bench-storage bench-select help
+.PHONY: run build test soak-storage soak-agent check dist bench bench-storage bench-select help
 
 help:
 	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
 	@echo "make test   everything there is, from unit tests to the browser"
 	@echo "make soak-storage  an hour or two of the storage engine against its model, power cuts and damage"
+	@echo "make soak-agent  a million damaged files for the agent's unwind tables"
 	@echo "make build  target/release/varve, with the page in it"
 	@echo "make check  format, lints, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
@@ -23,6 +24,10 @@ test:
 
 soak-storage:
 	@scripts/soak-storage
+
+soak-agent:
+	scripts/install-build-tools --test
+	VARVE_DAMAGE_CASES=$${VARVE_DAMAGE_CASES:-1000000} cargo test --release --workspace --lib damaged_files -- --nocapture
 
 check:
 	@scripts/check

@@ -4,6 +4,8 @@
 //! (from `.eh_frame` and `.debug_frame`) → `go_frames` (from Go's own table) → `resident` (which tables BPF has).
 
 pub(crate) mod call_frames;
+#[cfg(test)]
+mod damage_tests;
 pub(crate) mod go_frames;
 pub(crate) mod resident;
 pub(crate) mod rule;

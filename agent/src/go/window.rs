@@ -46,7 +46,7 @@ impl<'a> Window<'a> {
         }
         let within = |start: u64, length: usize| {
             let within = usize::try_from(offset.checked_sub(start)?).ok()?;
-            (within + count <= length).then_some(within)
+            (within.checked_add(count)? <= length).then_some(within)
         };
         if let Some(within) = within(self.start, self.bytes.len()) {
             return Ok(&self.bytes[within..]);

@@ -319,13 +319,7 @@ mod tests {
         let started = std::time::Instant::now();
         frames.add_to(&mut builder).unwrap();
         let table = builder.finish().unwrap();
-        eprintln!(
-            "{} rows, {} rules, {} KB, {:?}",
-            table.rows,
-            table.rules,
-            table.bytes.len() >> 10,
-            started.elapsed()
-        );
+        eprintln!("{} rows, {} rules, {} KB, {:?}", table.rows(), table.rules, table.bytes() >> 10, started.elapsed());
         let code = file.sections().filter(|section| section.kind() == object::SectionKind::Text);
         (table, code.map(|code| (code.address(), code.address() + code.size())).collect())
     }

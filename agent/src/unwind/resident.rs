@@ -134,7 +134,7 @@ impl Tables {
     fn add(&mut self, key: FileKey, number: u32, file: &File, parts: &[LoadedPart]) -> Result<(), MapError> {
         let started_ns = sys::clock_ns(sys::Clock::Monotonic);
         let Some(table) = table_of(file) else { return Ok(()) };
-        let bytes = table.bytes.len().next_multiple_of(BLOCK_BYTES);
+        let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
             // One that is too large for all of it is left out.
             let Some(oldest) = self.order.pop_front() else { return Ok(()) };
@@ -145,10 +145,8 @@ impl Tables {
         let Some((slot, _)) = self.free.pop_front_if(|free| is_forgotten(free)) else { return Ok(()) };
         let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
-        for (i, block) in (0..).zip(table.bytes.chunks(BLOCK_BYTES)) {
-            let mut whole = [0; BLOCK_BYTES];
-            whole[..block.len()].copy_from_slice(block);
-            map.set(i, whole, 0)?;
+        for (i, block) in (0..).zip(table.blocks()) {
+            map.set(i, block, 0)?;
         }
         self.maps.tables.set(slot, &map, 0)?;
         let mut entry =
@@ -164,7 +162,7 @@ impl Tables {
         self.order.push_back(slot);
         self.slots.insert(slot, Slot { key, bytes });
         let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
-        tracing::debug!(number, table.rows, table.rules, bytes, took_ns, "unwind table");
+        tracing::debug!(number, rows = table.rows(), table.rules, bytes, took_ns, "unwind table");
         Ok(())
     }
 
@@ -180,7 +178,7 @@ impl Tables {
 }
 
 /// The table of a file; `None`: it has no call frame information, or more than a table may have.
-fn table_of(file: &File) -> Option<UnwindTable> {
+pub(super) fn table_of(file: &File) -> Option<UnwindTable> {
     let sections = CallFrameSections::read(file).ok()?;
     fn section((address, bytes): &(u64, Vec<u8>)) -> Section<'_> {
         Section { bytes, address: *address }
@@ -199,5 +197,7 @@ fn table_of(file: &File) -> Option<UnwindTable> {
         tracing::warn!("a file has no unwind table: {error}");
         return None;
     }
+    // They are megabytes, and so is the table.
+    drop(sections);
     builder.finish()
 }

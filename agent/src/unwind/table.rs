@@ -11,7 +11,7 @@
 
 use std::hash::BuildHasherDefault;
 
-use ebpf::TableLayout;
+use ebpf::{BLOCK_BYTES, TableLayout};
 use indexmap::IndexSet;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -24,7 +24,7 @@ pub(crate) const PAGES_MAX: u64 = 1 << 18;
 /// Rows that a table may have: 16 MiB. The largest libraries known here have a million.
 pub(crate) const ROWS_MAX: usize = 1 << 22;
 /// Different rules, whose numbers must fit a row.
-const RULES_MAX: usize = 1 << 16;
+pub(crate) const RULES_MAX: usize = 1 << 16;
 
 /// Why there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -114,24 +114,23 @@ impl TableBuilder {
         }
         let rules_at = (pages.len() * 8).next_multiple_of(RULE_BYTES);
         let rows_at = rules_at + rules.len() * RULE_BYTES;
-        let mut bytes = Vec::with_capacity(rows_at + rows.len() * size_of::<Row>());
+        let mut head = Vec::with_capacity(rows_at);
         let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let mut put = |number: usize| bytes.extend(narrow(number).to_ne_bytes());
+        let mut put = |number: usize| head.extend(narrow(number).to_ne_bytes());
         let ends = pages.iter().skip(1).map(|&row| row as usize).chain([rows.len()]);
         for (&first, end) in pages.iter().zip(ends) {
             put(first as usize);
             put(end - first as usize);
         }
-        bytes.resize(rules_at, 0);
-        rules.iter().for_each(|rule| bytes.extend(rule.to_bytes()));
-        rows.iter().for_each(|row| bytes.extend(row.to_ne_bytes()));
+        head.resize(rules_at, 0);
+        rules.iter().for_each(|rule| head.extend(rule.to_bytes()));
         let layout = TableLayout {
             first_page: u32::try_from(first_page).ok()?,
             pages: narrow(pages.len()),
             rules_at: narrow(rules_at),
             rows_at: narrow(rows_at),
         };
-        Some(UnwindTable { bytes, layout, rows: rows.len(), rules: rules.len() })
+        Some(UnwindTable { head, rows, layout, rules: rules.len() })
     }
 }
 
@@ -142,10 +141,40 @@ fn row_number(rows: usize) -> Result<u32, TableError> {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct UnwindTable {
-    pub(crate) bytes: Vec<u8>,
+    /// Pages and rules.
+    head: Vec<u8>,
+    rows: Vec<Row>,
     pub(crate) layout: TableLayout,
-    pub(crate) rows: usize,
+    /// How many there are.
     pub(crate) rules: usize,
+}
+
+impl UnwindTable {
+    /// How many rows there are.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// How long it is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.head.len() + self.rows.len() * size_of::<Row>()
+    }
+
+    /// All of it, a block at a time; behind its end are zeros.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = [u8; BLOCK_BYTES]> + '_ {
+        let (mut head, mut rows) = (self.head.as_slice(), self.rows.iter());
+        (0..self.bytes().div_ceil(BLOCK_BYTES)).map(move |_| {
+            let mut block = [0; BLOCK_BYTES];
+            let (first, rest) = head.split_at(head.len().min(BLOCK_BYTES));
+            head = rest;
+            block[..first.len()].copy_from_slice(first);
+            // Both parts are of whole rows, and so is a block.
+            for (to, row) in block[first.len()..].as_chunks_mut().0.iter_mut().zip(rows.by_ref()) {
+                *to = row.to_ne_bytes();
+            }
+            block
+        })
+    }
 }
 
 #[cfg(test)]
@@ -156,8 +185,14 @@ mod tests {
     use super::*;
 
     impl UnwindTable {
-        fn number(&self, at: usize) -> u32 {
-            u32::from_ne_bytes(self.bytes[at..at + 4].try_into().unwrap())
+        fn word(&self, at: usize) -> u32 {
+            u32::from_ne_bytes(self.bytes_at(at))
+        }
+
+        /// What is at a place of it.
+        fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
+            let in_head = self.head.get(at..at + N).map(|bytes| bytes.try_into().unwrap());
+            in_head.unwrap_or_else(|| self.rows[(at - self.head.len()) / 4].to_ne_bytes()[..N].try_into().unwrap())
         }
 
         /// The rule at an address, found as BPF finds it.
@@ -169,12 +204,12 @@ mod tests {
                 return unknown;
             };
             let at = page as usize * 8;
-            let (first, count) = (self.number(at), self.number(at + 4));
-            let rows: Vec<u32> = (first..first + count).map(|row| self.number((rows_at + row * 4) as usize)).collect();
+            let (first, count) = (self.word(at), self.word(at + 4));
+            let rows: Vec<u32> = (first..first + count).map(|row| self.word((rows_at + row * 4) as usize)).collect();
             let low = (address & 0xfff) as u32;
             let row = rows[rows.partition_point(|row| row & 0xffff <= low) - 1];
             let at = rules_at as usize + (row >> 16) as usize * RULE_BYTES;
-            self.bytes[at..at + RULE_BYTES].try_into().unwrap()
+            self.bytes_at(at)
         }
     }
 
@@ -201,7 +236,12 @@ mod tests {
                 prop_assert!(all.values().all(|rule| *rule == Rule::Unknown));
                 return Ok(());
             };
-            prop_assert!(table.rows <= all.len() + ((address >> 12) - (start >> 12)) as usize + 1);
+            prop_assert!(table.rows() <= all.len() + ((address >> 12) - (start >> 12)) as usize + 1);
+            let rows = table.rows.iter().flat_map(|row| row.to_ne_bytes());
+            let mut bytes: Vec<u8> = table.head.iter().copied().chain(rows).collect();
+            prop_assert_eq!(bytes.len(), table.bytes());
+            bytes.resize(bytes.len().next_multiple_of(BLOCK_BYTES), 0);
+            prop_assert!(table.blocks().flatten().eq(bytes));
             let end = address | 0xfff;
             let near = all.keys().flat_map(|&at| [at.saturating_sub(1), at, at + 1]);
             for at in asked.into_iter().map(|of| start.saturating_sub(1000) + of).chain(near).filter(|at| *at <= end) {

@@ -14,6 +14,12 @@ pub(crate) fn skipped(test: &str, missing: &dyn Display) {
     say(&format!("SKIPPED {test}: {missing}"));
 }
 
+/// A figure that a test found.
+#[allow(dead_code, reason = "few tests find one")]
+pub(crate) fn said(figure: &str) {
+    say(&format!("varve-tests: {figure}"));
+}
+
 fn say(line: &str) {
     // One write, so that lines of tests that run at the same time stay whole; nobody to tell if it fails.
     let _unheard = std::io::stderr().write_all(format!("{line}\n").as_bytes());
