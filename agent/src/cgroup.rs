@@ -25,21 +25,28 @@ pub(crate) fn pod_uid(cgroup: &[u8]) -> Option<String> {
     })
 }
 
-/// The systemd unit, a service or a scope, or `None` for a process that is in none or whose unit is its container.
+/// The systemd unit, a service or a scope; `None` for a process that is in none, or in a container and in none there: what the container
+/// is in is the runtime's.
 pub(crate) fn systemd_unit(cgroup: &[u8]) -> Option<&str> {
-    innermost(cgroup, |part| {
-        let is_unit = part.ends_with(".service") || part.ends_with(".scope");
-        (is_unit && id_in(part).is_none() && !part.contains(':')).then_some(part)
+    let is_unit = |part: &str| part.ends_with(".service") || part.ends_with(".scope");
+    let is_contained = container_id(cgroup).is_some();
+    paths(cgroup).filter(|path| !is_contained || path.split('/').any(|part| id_in(part).is_some())).find_map(|path| {
+        let inside = path.rsplit('/').take_while(|part| id_in(part).is_none());
+        inside.filter(|part| is_unit(part)).find(|part| !part.contains(':'))
     })
 }
 
 /// The first thing that `find` finds, from the innermost part of a path outwards: a path may lead through the outer container of a container
 /// in a container.
 fn innermost<'a, T>(cgroup: &'a [u8], find: impl Fn(&'a str) -> Option<T>) -> Option<T> {
-    cgroup.split(|&byte| byte == b'\n').find_map(|line| {
-        let path = std::str::from_utf8(line.splitn(3, |&byte| byte == b':').nth(2)?).ok()?;
-        path.rsplit('/').find_map(&find)
-    })
+    paths(cgroup).find_map(|path| path.rsplit('/').find_map(&find))
+}
+
+fn paths(cgroup: &[u8]) -> impl Iterator<Item = &str> {
+    fn path(line: &[u8]) -> Option<&str> {
+        std::str::from_utf8(line.splitn(3, |&byte| byte == b':').nth(2)?).ok()
+    }
+    cgroup.split(|&byte| byte == b'\n').filter_map(path)
 }
 
 /// A UUID, or, of the pods of files, a hash of 32 digits.
@@ -126,6 +133,9 @@ mod tests {
             (&format!("/system.slice/docker-{ID}.scope"), None),
             (&format!("/docker/{ID}/system.slice/ssh.service"), Some("ssh.service")),
             (&format!("/kubepods.slice/kubepods-podx.slice:cri-containerd:{ID}.scope"), None),
+            (&format!("/user.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"), None),
+            (&format!("/system.slice/containerd.service/kubepods-pod7.slice:cri-containerd:{ID}"), None),
+            (&format!("/docker/{ID}\n1:name=systemd:/system.slice/containerd.service"), None),
             ("/system.slice", None),
             ("/", None),
         ] {

@@ -12,7 +12,6 @@ use crate::config::Sampling;
 use crate::export::queue::ExportQueue;
 use crate::export::request::{self, Interval};
 use crate::locator::Locator;
-use crate::maps::{Backing, Maps};
 use crate::off_cpu::OffCpu;
 use crate::procfs;
 use crate::sampler::{Sampler, SamplerError};
@@ -43,12 +42,7 @@ pub(crate) struct Collector {
 /// Gives back what only a start needs, and a first export: memory, and code of this program, a third of all that it takes.
 fn release_start_up() {
     sys::release_free_memory();
-    let (Ok(path), Ok(maps)) = (std::env::current_exe(), Maps::of_process(std::process::id())) else { return };
-    let own = maps.iter().filter(|mapping| match &mapping.backing {
-        Backing::File { path: of, .. } => path.as_os_str() == &**of,
-        Backing::Vdso | Backing::Anonymous => false,
-    });
-    own.for_each(|mapping| sys::release_code(mapping.start, mapping.end));
+    sys::release_own_code();
 }
 
 impl Collector {
@@ -96,8 +90,8 @@ impl Collector {
             self.sampler.wait(READ_INTERVAL.min(Duration::from_nanos(until_export_ns + 1_000_000)))?;
             self.read();
             if self.interval_start_ns + INTERVAL_NS <= sys::clock_ns(Clock::Monotonic) {
-                self.export();
                 self.count_dropped()?;
+                self.export();
                 self.sampler.follow_cpus()?;
             }
         }
@@ -109,10 +103,10 @@ impl Collector {
         // What fails to detach ends with the sampler, which this outlives by nothing.
         let detached = self.sampler.detach();
         while self.read() {}
+        let counted = self.count_dropped();
         let reported = self.off_cpu.report_all(sys::clock_ns(Clock::Monotonic), &mut self.aggregate);
         self.status.count_samples(reported);
         self.export();
-        let counted = self.count_dropped();
         detached.and(counted)
     }
 
@@ -156,7 +150,13 @@ impl Collector {
     }
 
     fn count_dropped(&mut self) -> Result<(), SamplerError> {
-        self.status.count_dropped(DropReason::RingBufferFull, self.sampler.take_dropped()?);
+        let dropped = self.sampler.take_dropped()?;
+        self.status.count_dropped(DropReason::RingBufferFull, dropped.records);
+        self.status.count_dropped(DropReason::TooManyWaits, dropped.waits);
+        if dropped.records != 0 {
+            // The end of any wait may be among them: it would seem to go on for ever.
+            self.status.count_dropped(DropReason::WaitsLost, self.off_cpu.forget_all());
+        }
         Ok(())
     }
 
@@ -166,7 +166,10 @@ impl Collector {
         let Self { off_cpu, aggregate, .. } = self;
         // What waits is told by ids, which may be void soon.
         let reported = if self.locator.is_full() {
-            off_cpu.report_all(end_ktime_ns, aggregate)
+            let reported = off_cpu.report_all(end_ktime_ns, aggregate);
+            // The rest of each.
+            self.status.count_dropped(DropReason::WaitsLost, off_cpu.forget_all());
+            reported
         } else {
             off_cpu.report_long(end_ktime_ns, aggregate)
         };

@@ -86,12 +86,13 @@ fn list(missing: &[Missing]) -> String {
     texts.join("; ")
 }
 
-/// Loads and attaches all programs, as [`run`] does, and takes them away again: what no list of requirements tells.
+/// Loads and attaches the programs, as [`run`] does, and takes them away again: what no list of requirements tells. Those that record waits
+/// only with `off_cpu`.
 ///
 /// # Errors
 /// Why sampling cannot start.
-pub fn rehearse() -> Result<(), AgentError> {
-    let sampling = Sampling { period_ns: 1_000_000_000, off_cpu: true };
+pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
+    let sampling = Sampling { period_ns: 1_000_000_000, off_cpu };
     sampler::Sampler::start(sampling).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
 }
 

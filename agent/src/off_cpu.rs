@@ -3,9 +3,11 @@
 //! A wait is reported when it ends, and one that lasts long also once a minute: as much as has passed since the last report. So what is
 //! reported of a time lies within it, but for a minute.
 //!
-//! Invariant: the locations of waits are of the locator's present age; what is waited for when that ends is reported up to then.
+//! Invariants: the locations of waits are of the locator's present age; what is waited for when that ends is reported up to then. A wait
+//! whose end may have been lost is forgotten: it would grow for ever.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use ebpf::{Sample, WAITS_MAX, WaitEnd};
@@ -22,6 +24,9 @@ use crate::resource::Resource;
 const REPORT_NS: u64 = 60_000_000_000;
 /// Locations of all waits together, 4 MB; the wait with which there are more is not recorded.
 const LOCATIONS_MAX: usize = 1 << 20;
+
+/// Descriptions of the processes of all waits together, in bytes; the same.
+const RESOURCES_BYTES_MAX: usize = 16 << 20;
 
 /// A thread that waits, and where.
 #[derive(Clone, Debug)]
@@ -55,6 +60,9 @@ pub(crate) struct OffCpu {
     /// By thread.
     waits: HashMap<u32, Wait, RandomState>,
     locations: usize,
+    /// How many waits each process has, and the bytes of its description.
+    processes: HashMap<ProcessKey, (u32, usize), RandomState>,
+    resources_bytes: usize,
 }
 
 impl OffCpu {
@@ -65,12 +73,19 @@ impl OffCpu {
         self.remove(header.tid);
         let mut stack = Vec::new();
         locator.locate(sample, &mut stack);
-        if WAITS_MAX <= self.waits.len() || LOCATIONS_MAX < self.locations + stack.len() {
+        let (key, resource) = (ProcessKey::of(sample), locator.resource(sample));
+        let bytes = if self.processes.contains_key(&key) { 0 } else { resource.bytes() };
+        if WAITS_MAX <= self.waits.len()
+            || LOCATIONS_MAX < self.locations + stack.len()
+            || RESOURCES_BYTES_MAX < self.resources_bytes + bytes
+        {
             return false;
         }
+        self.resources_bytes += bytes;
+        self.processes.entry(key).or_insert((0, bytes)).0 += 1;
         let wait = Wait {
-            key: ProcessKey::of(sample),
-            resource: locator.resource(sample),
+            key,
+            resource,
             stack: stack.into(),
             tid: header.tid,
             cpu: header.cpu,
@@ -86,16 +101,28 @@ impl OffCpu {
     fn remove(&mut self, tid: u32) -> Option<Wait> {
         let wait = self.waits.remove(&tid)?;
         self.locations -= wait.stack.len();
+        if let Entry::Occupied(mut process) = self.processes.entry(wait.key) {
+            process.get_mut().0 -= 1;
+            if process.get().0 == 0 {
+                let (_, bytes) = process.remove();
+                self.resources_bytes -= bytes;
+            }
+        }
         Some(wait)
+    }
+
+    /// Forgets all; returns how many there were.
+    pub(crate) fn forget_all(&mut self) -> u64 {
+        std::mem::take(self).waits.len() as u64
     }
 
     /// Reports a wait that has ended; returns how many samples that are.
     pub(crate) fn end(&mut self, end: &WaitEnd, aggregate: &mut Aggregate) -> u64 {
-        let began = self.waits.get(&end.tid).is_some_and(|wait| end.since_ktime_ns <= wait.since_ktime_ns);
-        if !began {
-            return 0;
+        match self.remove(end.tid) {
+            Some(mut wait) if end.since_ktime_ns <= wait.since_ktime_ns => report(&mut wait, end.ktime_ns, aggregate),
+            // Of another wait, whose beginning was lost, and so was the end of this one.
+            Some(_) | None => 0,
         }
-        self.remove(end.tid).map_or(0, |mut wait| report(&mut wait, end.ktime_ns, aggregate))
     }
 
     /// Reports what has lasted for long, and goes on; what has lost its end, because its thread is gone, is forgotten. Returns how many
@@ -114,10 +141,9 @@ impl OffCpu {
         self.waits.values_mut().filter(|wait| is_long(wait)).map(|wait| report(wait, ktime_ns, aggregate)).sum()
     }
 
-    /// Reports everything, and forgets it. Returns how many samples that are.
+    /// Reports everything up to now. Returns how many samples that are.
     pub(crate) fn report_all(&mut self, ktime_ns: u64, aggregate: &mut Aggregate) -> u64 {
-        self.locations = 0;
-        self.waits.drain().map(|(_, mut wait)| report(&mut wait, ktime_ns, aggregate)).sum()
+        self.waits.values_mut().map(|wait| report(wait, ktime_ns, aggregate)).sum()
     }
 }
 
@@ -163,7 +189,10 @@ mod tests {
             assert_eq!(off_cpu.end(&end, &mut aggregate), 0, "it has ended");
         }
         assert_eq!(reported(&mut aggregate), [(1, 1_500, 500), (2, 1_500, 1_000), (3, 1_500, 500 << 32)]);
-        assert_eq!((off_cpu.waits.len(), off_cpu.locations), (0, 0));
+        assert_eq!(
+            (off_cpu.waits.len(), off_cpu.locations, off_cpu.processes.len(), off_cpu.resources_bytes),
+            (0, 0, 0, 0)
+        );
     }
 
     #[test]
@@ -190,8 +219,14 @@ mod tests {
         // No thread of this process has this number.
         begin(&mut off_cpu, &mut locator, u32::MAX, 0, u32::MAX);
         assert_eq!(off_cpu.report_long(2 * REPORT_NS, &mut aggregate), 0);
+        // The end of one whose beginning was lost, too, with the end of the one before.
+        begin(&mut off_cpu, &mut locator, 2, 1_000, u32::MAX);
+        assert_eq!(off_cpu.end(&WaitEnd { since_ktime_ns: 7_000, ktime_ns: 7_100, tid: 2 }, &mut aggregate), 0);
         assert_eq!(reported(&mut aggregate), [(1, 5_100, 100)]);
-        assert_eq!((off_cpu.waits.len(), off_cpu.locations), (0, 0));
+        assert_eq!(
+            (off_cpu.waits.len(), off_cpu.locations, off_cpu.processes.len(), off_cpu.resources_bytes),
+            (0, 0, 0, 0)
+        );
     }
 
     #[test]
@@ -201,9 +236,17 @@ mod tests {
         let began = (0..).take_while(|tid| begin(&mut off_cpu, &mut locator, *tid, 10, u32::MAX)).count();
         assert_eq!(began, WAITS_MAX);
         assert_eq!(off_cpu.report_all(30, &mut aggregate), WAITS_MAX as u64);
+        assert_eq!(off_cpu.report_all(30, &mut aggregate), 0, "once");
+        assert_eq!(off_cpu.forget_all(), WAITS_MAX as u64);
         assert!(reported(&mut aggregate).iter().all(|(_, ktime_ns, waited_ns)| (*ktime_ns, *waited_ns) == (30, 20)));
         assert!(begin(&mut off_cpu, &mut locator, 1, 40, u32::MAX));
         off_cpu.locations = LOCATIONS_MAX;
         assert!(!begin(&mut off_cpu, &mut locator, 2, 40, u32::MAX));
+        off_cpu.locations = 1;
+        // Another thread of the same process needs no description of its own.
+        off_cpu.resources_bytes = RESOURCES_BYTES_MAX;
+        assert!(begin(&mut off_cpu, &mut locator, 2, 40, u32::MAX));
+        off_cpu.processes.clear();
+        assert!(!begin(&mut off_cpu, &mut locator, 3, 40, u32::MAX));
     }
 }

@@ -70,6 +70,15 @@ pub enum SamplerError {
     Wait(#[source] io::Error),
 }
 
+/// What found no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    /// In the ring buffer: samples, and beginnings and ends of waits.
+    pub(crate) records: u64,
+    /// Among the waits.
+    pub(crate) waits: u64,
+}
+
 /// A running sampler; sampling ends when it is dropped.
 pub(crate) struct Sampler {
     bpf: Ebpf,
@@ -77,7 +86,7 @@ pub(crate) struct Sampler {
     new_files: RingBuf<MapData>,
     pub(crate) tables: Resident,
     dropped: PerCpuArray<MapData, u64>,
-    dropped_before: u64,
+    dropped_before: Dropped,
     period_ns: u64,
     attached: BTreeMap<u32, PerfEventLinkId>,
     /// CPUs that are online and could not be attached: tried again every interval, and spoken of once.
@@ -126,7 +135,7 @@ impl Sampler {
             new_files,
             tables,
             dropped,
-            dropped_before: 0,
+            dropped_before: Dropped::default(),
             period_ns,
             attached,
             unattached,
@@ -223,11 +232,12 @@ impl Sampler {
         }
     }
 
-    /// Samples that found no room since the last call.
-    pub(crate) fn take_dropped(&mut self) -> Result<u64, SamplerError> {
-        let counts = self.dropped.get(&0, 0).map_err(SamplerError::Map)?;
-        let total = counts.iter().sum();
-        Ok(total - std::mem::replace(&mut self.dropped_before, total))
+    /// What found no room since the last call.
+    pub(crate) fn take_dropped(&mut self) -> Result<Dropped, SamplerError> {
+        let total = |what: u32| Ok(self.dropped.get(&what, 0).map_err(SamplerError::Map)?.iter().sum::<u64>());
+        let total = Dropped { records: total(0)?, waits: total(1)? };
+        let before = std::mem::replace(&mut self.dropped_before, total);
+        Ok(Dropped { records: total.records - before.records, waits: total.waits - before.waits })
     }
 }
 
@@ -302,11 +312,11 @@ mod tests {
             ebpf::Sample::read(record).unwrap();
             records += 1;
         }));
-        let dropped = sampler.take_dropped().unwrap();
+        let dropped = sampler.take_dropped().unwrap().records;
         assert!(0 < records && records < 4096 / 80, "{records}");
         // One CPU was busy for a second, less what other programs took.
         assert!(500 < dropped, "{dropped}");
-        assert!(sampler.take_dropped().unwrap() < dropped, "counted once");
+        assert!(sampler.take_dropped().unwrap().records < dropped, "counted once");
         report::bpf_test_ran("samples_that_find_no_room_are_counted_and_the_others_arrive");
     }
 

@@ -60,6 +60,8 @@ pub(crate) enum DropReason {
     MalformedRecord,
     /// More threads waited at a time than are kept in mind.
     TooManyWaits,
+    /// Of waits that went on it is not known any more when they ended, or where they were.
+    WaitsLost,
     /// The endpoint was away for so long that the queue overflowed.
     QueueFull,
     /// The endpoint refused them for good.
@@ -73,10 +75,11 @@ pub(crate) enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::RingBufferFull,
         Self::MalformedRecord,
         Self::TooManyWaits,
+        Self::WaitsLost,
         Self::QueueFull,
         Self::Refused,
         Self::Shutdown,
@@ -89,6 +92,7 @@ impl DropReason {
             Self::RingBufferFull => "ring_buffer_full",
             Self::MalformedRecord => "malformed_record",
             Self::TooManyWaits => "too_many_waits",
+            Self::WaitsLost => "waits_lost",
             Self::QueueFull => "queue_full",
             Self::Refused => "refused",
             Self::Shutdown => "shutdown",

@@ -7,6 +7,8 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
+use crate::maps::{Backing, Maps};
+
 /// The clocks that samples are timed with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
@@ -103,13 +105,20 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
-/// Takes this program's own code at `start..end` out of its memory until it runs again: most of what a start runs never does.
-pub(crate) fn release_code(start: u64, end: u64) {
-    let bytes = usize::try_from(end.saturating_sub(start)).unwrap_or_default();
-    // SAFETY: the code of this program's own file is mapped for as long as it runs, nothing writes to it, and so every page is read again
-    // from the file when it is touched.
-    unsafe {
-        libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
+/// Takes this program's own code out of its memory until it runs again: most of what a start runs never does.
+pub(crate) fn release_own_code() {
+    let (Ok(path), Ok(maps)) = (std::env::current_exe(), Maps::of_process(std::process::id())) else { return };
+    let own = maps.iter().filter(|mapping| match &mapping.backing {
+        Backing::File { path: of, .. } => path.as_os_str() == &**of,
+        Backing::Vdso | Backing::Anonymous => false,
+    });
+    for mapping in own {
+        let bytes = usize::try_from(mapping.end.saturating_sub(mapping.start)).unwrap_or_default();
+        // SAFETY: these are executable mappings of this program's own file, which are there for as long as it runs and which nothing writes
+        // to, so every page is read again from the file when it is touched.
+        unsafe {
+            libc::madvise(mapping.start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
+        }
     }
 }
 

@@ -21,10 +21,13 @@
 
 #define UNIT_US_MIN 1000
 #define UNIT_US_MAX (1u << 30)
-/* Of a site that nothing is known of, this is expected, or that part of a unit, if that is more: one that is expected too short and
- * is recorded all the same stands for very much. */
-#define NEW_SITE_US 10000
+/*
+ * Of a site that nothing is known of, that part of a unit is expected, within limits: one that is expected too short and is recorded all the
+ * same stands for very much, and where all sites are new, a larger unit must still mean fewer stacks.
+ */
 #define NEW_SITE_PART 32
+#define NEW_SITE_US_MIN 10000
+#define NEW_SITE_US_MAX 1000000
 /* Stacks in a window before the unit is doubled. */
 #define WINDOW_WALKS 20
 
@@ -86,7 +89,7 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, 
     if (site && site->tag != tag) {
         site->tag = tag;
         u32 part_us = pacer->unit_us / NEW_SITE_PART;
-        site->expected_us = part_us > NEW_SITE_US ? part_us : NEW_SITE_US;
+        site->expected_us = part_us < NEW_SITE_US_MIN ? NEW_SITE_US_MIN : part_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : part_us;
     }
     return site;
 }

@@ -27,13 +27,16 @@ struct {
     MAP_TYPE(value, struct scratch);
 } scratches SEC(".maps");
 
-/* Samples that did not fit the ring buffer or another map, per CPU. */
+/* What was not recorded, per CPU: records that did not fit the ring buffer, and waits for which there was no place. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-    MAP_UINT(max_entries, 1);
+    MAP_UINT(max_entries, 2);
     MAP_TYPE(key, u32);
     MAP_TYPE(value, u64);
 } dropped SEC(".maps");
+
+#define DROPPED_RECORD 0
+#define DROPPED_WAIT 1
 
 struct program_image {
     u64 start_boottime_ns;
@@ -69,10 +72,9 @@ INLINE u64 wakeup(const struct sample_header *header)
     return BPF_RB_NO_WAKEUP;
 }
 
-INLINE void count_dropped(void)
+INLINE void count_dropped(u32 what)
 {
-    u32 zero = 0;
-    u64 *count = bpf_map_lookup_elem(&dropped, &zero);
+    u64 *count = bpf_map_lookup_elem(&dropped, &what);
     if (count)
         *count += 1;
 }
@@ -123,7 +125,7 @@ INLINE void send(struct scratch *scratch)
         frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
     u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64);
     if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(&scratch->header)))
-        count_dropped();
+        count_dropped(DROPPED_RECORD);
 }
 
 SEC("perf_event")
@@ -172,7 +174,7 @@ int thread_switches(u64 *context)
     if (!chance)
         return 0;
     if (!begin_wait(task->pid, site, now_ns)) {
-        count_dropped();
+        count_dropped(DROPPED_WAIT);
         return 0;
     }
     fill_header(&scratch->header, task, now_ns);
@@ -191,7 +193,7 @@ int thread_wakes(u64 *context)
     struct wait_end end = { .ktime_ns = bpf_ktime_get_ns(), .tid = task->pid };
     if (end_wait(end.tid, end.ktime_ns, &end.since_ktime_ns) &&
         bpf_ringbuf_output(&samples, &end, sizeof(end), BPF_RB_NO_WAKEUP))
-        count_dropped();
+        count_dropped(DROPPED_RECORD);
     return 0;
 }
 

@@ -31,7 +31,7 @@ pub const OFF_CPU_WINDOW: &str = "off_cpu_window_ns";
 pub const WINDOW_WALKS: u64 = 20;
 /// Name of the ring buffer of records; its size (a power of two, in bytes) is set before loading.
 pub const SAMPLES_MAP: &str = "samples";
-/// Name of the per-CPU array with one u64: samples that did not fit the ring buffer.
+/// Name of the per-CPU array of two u64: how many records did not fit the ring buffer, and for how many waits there was no place.
 pub const DROPPED_MAP: &str = "dropped";
 
 /// Name of the hash of files, by [`FileKey`].

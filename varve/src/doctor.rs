@@ -11,12 +11,20 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let findings = agent::examine();
     let can_start = findings.iter().flat_map(|finding| &finding.missing).all(|missing| !missing.is_required);
     // What has been refused one by one would be refused again.
-    let rehearsed = can_start.then(|| agent::rehearse().map_err(anyhow::Error::from));
+    let rehearse = |off_cpu| agent::rehearse(off_cpu).map_err(anyhow::Error::from);
+    let rehearsed = can_start.then(|| Rehearsed { sampling: rehearse(false), off_cpu: rehearse(true) });
     client::print(&report(&kernel(), &findings, rehearsed.as_ref()))?;
     match rehearsed {
-        Some(Ok(())) => Ok(()),
-        Some(Err(_)) | None => anyhow::bail!("this host cannot be sampled: see above what it takes"),
+        Some(Rehearsed { sampling: Ok(()), .. }) => Ok(()),
+        Some(_) | None => anyhow::bail!("this host cannot be sampled: see above what it takes"),
     }
+}
+
+/// How it went to load and attach the programs.
+struct Rehearsed {
+    sampling: anyhow::Result<()>,
+    /// Those of `--off-cpu` with them.
+    off_cpu: anyhow::Result<()>,
 }
 
 fn kernel() -> String {
@@ -24,7 +32,7 @@ fn kernel() -> String {
     format!("Linux {} on {}", release.trim(), std::env::consts::ARCH)
 }
 
-fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&anyhow::Result<()>>) -> String {
+fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&Rehearsed>) -> String {
     let mut out = format!("{kernel}\n");
     let mut line = |mark: &str, text: &str| {
         // Writing to a String cannot fail.
@@ -43,24 +51,35 @@ fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&anyhow::Result<
         }
     }
     let lacks_something = findings.iter().any(|finding| !finding.missing.is_empty());
-    match rehearsed {
-        Some(Ok(())) => line("ok", "all programs were loaded, accepted by the kernel, attached, and taken away again"),
-        Some(Err(error)) => {
+    let Some(Rehearsed { sampling, off_cpu }) = rehearsed else {
+        line("untried", "to load the programs: it would fail for the same reasons");
+        line("verdict", "this host cannot be sampled");
+        return out;
+    };
+    match sampling {
+        Ok(()) => line("ok", "the programs were loaded, accepted by the kernel, attached, and taken away again"),
+        Err(error) => {
             line(
                 "NO",
-                "the programs could not be loaded and attached, though nothing is missing that is known to be needed",
+                "the programs cannot be loaded and attached, though nothing is missing that is known to be needed",
             );
             line("", &format!("{error:#}"));
         }
-        None => line("untried", "to load the programs: it would fail for the same reasons"),
     }
-    match rehearsed {
-        Some(Ok(())) if lacks_something => {
-            line("verdict", "this host can be sampled; some names will be missing, as said above")
+    match off_cpu {
+        Ok(()) => line("ok", "those that record waits (--off-cpu), too"),
+        Err(error) => {
+            line("partly", "those that record waits (--off-cpu) cannot be loaded and attached");
+            line("", &format!("{error:#}"));
         }
-        Some(Ok(())) => line("verdict", "this host can be sampled, and nothing is missing"),
-        Some(Err(_)) | None => line("verdict", "this host cannot be sampled"),
     }
+    let verdict = match (sampling, off_cpu) {
+        (Err(_), _) => "this host cannot be sampled",
+        (Ok(()), Err(_)) => "this host can be sampled, but not with --off-cpu",
+        (Ok(()), Ok(())) if lacks_something => "this host can be sampled; some names will be missing, as said above",
+        (Ok(()), Ok(())) => "this host can be sampled, and nothing is missing",
+    };
+    line("verdict", verdict);
     out
 }
 
@@ -92,9 +111,12 @@ mod tests {
             "verdict this host cannot be sampled",
         ];
         assert_eq!(lines, expected);
-        assert!(report("", &findings[..2], Some(&Ok(()))).contains("some names will be missing"));
-        assert!(report("", &findings[..1], Some(&Ok(()))).ends_with("nothing is missing\n"));
-        let refused = report("", &findings[..1], Some(&Err(anyhow::anyhow!("the verifier says no"))));
-        assert!(refused.contains("the verifier says no") && refused.contains("cannot be sampled"));
+        let no = || Err(anyhow::anyhow!("the verifier says no"));
+        let report = |count, sampling, off_cpu| report("", &findings[..count], Some(&Rehearsed { sampling, off_cpu }));
+        assert!(report(2, Ok(()), Ok(())).contains("some names will be missing"));
+        assert!(report(1, Ok(()), Ok(())).ends_with("nothing is missing\n"));
+        assert!(report(1, Ok(()), no()).ends_with("can be sampled, but not with --off-cpu\n"));
+        let refused = report(1, no(), no());
+        assert!(refused.contains("the verifier says no") && refused.ends_with("cannot be sampled\n"));
     }
 }

@@ -134,6 +134,15 @@ impl Tables {
     fn add(&mut self, key: FileKey, number: u32, file: &File, parts: &[LoadedPart]) -> Result<(), MapError> {
         let started_ns = sys::clock_ns(sys::Clock::Monotonic);
         let Some(table) = table_of(file) else { return Ok(()) };
+        self.put(key, number, &table, parts)?;
+        let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
+        tracing::debug!(number, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
+        Ok(())
+    }
+
+    /// Has BPF unwind a file by a table.
+    fn put(&mut self, key: FileKey, number: u32, table: &UnwindTable, parts: &[LoadedPart]) -> Result<(), MapError> {
+        let now_ns = sys::clock_ns(sys::Clock::Monotonic);
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
             // One that is too large for all of it is left out.
@@ -141,7 +150,7 @@ impl Tables {
             self.let_go(oldest)?;
         }
         // Where none is free for long enough, the file is done without until it is met in another life.
-        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + KNOWN_FOR_NS < started_ns || freed_ns == 0;
+        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + KNOWN_FOR_NS < now_ns || freed_ns == 0;
         let Some((slot, _)) = self.free.pop_front_if(|free| is_forgotten(free)) else { return Ok(()) };
         let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
@@ -161,8 +170,6 @@ impl Tables {
         self.bytes += bytes;
         self.order.push_back(slot);
         self.slots.insert(slot, Slot { key, bytes });
-        let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
-        tracing::debug!(number, rows = table.rows(), table.rules, bytes, took_ns, "unwind table");
         Ok(())
     }
 
@@ -171,6 +178,8 @@ impl Tables {
             self.bytes -= bytes;
             // Met again, it is told of again.
             self.forget(&key)?;
+            // The kernel gives a table's memory back when it is in no place any more.
+            self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)?;
             self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
         }
         Ok(())
@@ -200,4 +209,76 @@ pub(super) fn table_of(file: &File) -> Option<UnwindTable> {
     // They are megabytes, and so is the table.
     drop(sections);
     builder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use aya::maps::loaded_maps;
+    use aya::{Btf, EbpfLoader, Endianness};
+    use ebpf::{FILES_MAP, KERNEL_STRUCTURES, PROGRAM, TABLES_MAP};
+
+    use super::super::rule::{Cfa, Register, Rule, Saved};
+    use super::*;
+    use crate::{kernel_types, report};
+
+    /// As long as no other table is.
+    const BLOCKS: u32 = 1187;
+
+    /// How many tables of that length the kernel has.
+    fn count() -> usize {
+        loaded_maps()
+            .flatten()
+            .filter(|map| (map.max_entries(), map.value_size()) == (BLOCKS, BLOCK_BYTES as u32))
+            .count()
+    }
+
+    // Needs BPF.
+    #[test]
+    fn a_table_that_is_let_go_takes_no_memory_of_the_kernel() {
+        let test = "a_table_that_is_let_go_takes_no_memory_of_the_kernel";
+        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
+            return report::skipped(test, &missing);
+        }
+        let structures = Btf::parse(&kernel_types::read(&KERNEL_STRUCTURES).unwrap(), Endianness::default()).unwrap();
+        let mut bpf = EbpfLoader::new().btf(Some(&structures)).load(PROGRAM).unwrap();
+        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
+        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
+        let mut tables = Tables::new(UnwindMaps { files, tables });
+        let mut builder = TableBuilder::default();
+        for address in 0.. {
+            let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
+            let rule = Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 };
+            builder.push(address as u64, rule).unwrap();
+            // Rows, and a word of a page for each 1,024 of them.
+            if address as usize / (BLOCK_BYTES / 4) == BLOCKS as usize - 4 {
+                break;
+            }
+        }
+        let mut table = builder.finish().unwrap();
+        while table.bytes().div_ceil(BLOCK_BYTES) < BLOCKS as usize {
+            table.pad();
+        }
+        let fit = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
+        for number in 0..3 * fit {
+            let mut key = [7; 40];
+            key[0] = number as u8;
+            tables.put(key, number as u32, &table, &[]).unwrap();
+        }
+        assert_eq!(tables.slots.len(), fit);
+        // The kernel frees a map some time after it was let go.
+        let started = Instant::now();
+        while fit < count() {
+            assert!(started.elapsed() < Duration::from_secs(10), "{} tables, {fit} of them in use", count());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(count(), fit);
+        tables.forget_all().unwrap();
+        while 0 < count() {
+            assert!(started.elapsed() < Duration::from_secs(20), "{} tables, none in use", count());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        report::bpf_test_ran(test);
+    }
 }

@@ -185,6 +185,11 @@ mod tests {
     use super::*;
 
     impl UnwindTable {
+        /// A row more, which no page has.
+        pub(crate) fn pad(&mut self) {
+            self.rows.push(0);
+        }
+
         fn word(&self, at: usize) -> u32 {
             u32::from_ne_bytes(self.bytes_at(at))
         }
