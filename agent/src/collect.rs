@@ -22,6 +22,8 @@ use crate::sys::{self, Clock};
 const INTERVAL_NS: u64 = 5_000_000_000;
 /// How long records may lie in the ring buffer. BPF asks to be read earlier for a process that it has not met.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
+/// Between two times that unused memory is given back: a minute.
+const RELEASE_INTERVALS: u32 = 12;
 /// Records read before the clock is looked at again.
 const RECORDS_MAX: usize = 1024;
 
@@ -36,13 +38,7 @@ pub(crate) struct Collector {
     host_name: String,
     period_ns: u64,
     interval_start_ns: u64,
-    has_exported: bool,
-}
-
-/// Gives back what only a start needs, and a first export: memory, and code of this program, a third of all that it takes.
-fn release_start_up() {
-    sys::release_free_memory();
-    sys::release_own_code();
+    intervals: u32,
 }
 
 impl Collector {
@@ -57,7 +53,7 @@ impl Collector {
         let sampler = Sampler::start(sampling)?;
         // After the programs, which have symbols too.
         let locator = Locator::new(environment);
-        release_start_up();
+        sys::release_unused();
         let host_name = procfs::read_at_most("/proc/sys/kernel/hostname", 256).unwrap_or_default();
         let host_name = String::from_utf8_lossy(host_name.trim_ascii()).into_owned();
         let (aggregate, off_cpu, period_ns) = (Aggregate::default(), OffCpu::default(), sampling.period_ns);
@@ -71,7 +67,7 @@ impl Collector {
             host_name,
             period_ns,
             interval_start_ns,
-            has_exported: false,
+            intervals: 0,
         })
     }
 
@@ -191,9 +187,10 @@ impl Collector {
             self.sampler.tables.forget_all();
         }
         self.aggregate.clear();
-        if !std::mem::replace(&mut self.has_exported, true) {
-            release_start_up();
+        if self.intervals.is_multiple_of(RELEASE_INTERVALS) {
+            sys::release_unused();
         }
+        self.intervals = self.intervals.wrapping_add(1);
     }
 }
 

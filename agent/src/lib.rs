@@ -26,7 +26,6 @@ mod go;
 mod jit;
 mod kallsyms;
 mod kernel;
-mod kernel_types;
 mod location;
 mod locator;
 mod maps;

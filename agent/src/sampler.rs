@@ -10,15 +10,14 @@ use aya::programs::perf_event::{PerfEventConfig, PerfEventLinkId, PerfEventScope
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::{nr_cpus, online_cpus};
-use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader, Endianness};
+use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
-    DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KERNEL_STRUCTURES, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU,
-    KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM,
-    SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
+    DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
+    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, SAMPLER_PROGRAM,
+    SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
-use crate::kernel_types;
 use crate::unwind::resident::{Resident, UnwindMaps};
 use crate::{causes, sys};
 
@@ -37,9 +36,6 @@ pub enum SamplerError {
     Load(#[source] EbpfError),
     /// The kernel's types cannot be read.
     #[error("cannot read /sys/kernel/btf/vmlinux")]
-    KernelTypes(#[source] io::Error),
-    /// They make no sense.
-    #[error("cannot read the kernel's types")]
     Btf(#[source] BtfError),
     /// The verifier refused the program, or the CPU clock could not be opened.
     #[error("cannot load or attach the BPF program")]
@@ -104,12 +100,11 @@ impl Sampler {
     fn start_on(cpus: &[u32], sampling: Sampling, ring_bytes: u32) -> Result<Self, SamplerError> {
         let Sampling { period_ns, off_cpu } = sampling;
         let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
-        let structures = kernel_types::read(&KERNEL_STRUCTURES).map_err(SamplerError::KernelTypes)?;
-        let structures = Btf::parse(&structures, Endianness::default()).map_err(SamplerError::Btf)?;
         let window_ns = cpus.len() as u64 * WINDOW_WALKS * 1_000_000_000 / WAITS_PER_SECOND;
+        // It reads all of the kernel's types: 20 MB, for a moment. What was there before need not be there, too.
+        sys::release_unused();
         let mut loader = EbpfLoader::new();
         loader
-            .btf(Some(&structures))
             .override_global(OFF_CPU_WINDOW, &window_ns, true)
             .map_max_entries(SAMPLES_MAP, ring_bytes)
             .map_max_entries(KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU.saturating_mul(possible_cpus))

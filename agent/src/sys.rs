@@ -105,8 +105,15 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
+/// Gives back what only a start needs, a first export, or the unwind tables of new files: memory, and code of this program, together half of
+/// all that it would keep.
+pub(crate) fn release_unused() {
+    release_free_memory();
+    release_own_code();
+}
+
 /// Takes this program's own code out of its memory until it runs again: most of what a start runs never does.
-pub(crate) fn release_own_code() {
+fn release_own_code() {
     let (Ok(path), Ok(maps)) = (std::env::current_exe(), Maps::of_process(std::process::id())) else { return };
     let own = maps.iter().filter(|mapping| match &mapping.backing {
         Backing::File { path: of, .. } => path.as_os_str() == &**of,
@@ -123,7 +130,7 @@ pub(crate) fn release_own_code() {
 }
 
 /// Gives freed memory back to the kernel: what only a start needs would stay in the allocator for ever.
-pub(crate) fn release_free_memory() {
+fn release_free_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim has no preconditions.
     unsafe {

@@ -51,6 +51,7 @@ struct {
 struct site {
     u32 tag;
     u32 expected_us;
+    u64 last_ns; /* when it was met last; 0 once a wait there was recorded */
 };
 
 struct {
@@ -79,7 +80,7 @@ INLINE u32 wait_at(u32 tid, u32 attempt)
 }
 
 /* The site of a thread that waits, and its tag. A place that another had is its own from now on. */
-INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, u32 *number)
+INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, u64 now_ns, u32 *number)
 {
     u64 hash = ((u64)tid << 32 ^ pc) * HASH_FACTOR;
     hash = (hash ^ hash >> 32 ^ sp) * HASH_FACTOR;
@@ -90,6 +91,14 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, 
         site->tag = tag;
         u32 part_us = pacer->unit_us / NEW_SITE_PART;
         site->expected_us = part_us < NEW_SITE_US_MIN ? NEW_SITE_US_MIN : part_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : part_us;
+        site->last_ns = now_ns;
+    } else if (site && site->last_ns) {
+        /* Until a wait is recorded, all that is known is that it was no longer than the time between two. */
+        u64 between_us = (now_ns - site->last_ns) / 1000;
+        u32 most_us = between_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : between_us;
+        if (most_us > site->expected_us)
+            site->expected_us = most_us;
+        site->last_ns = now_ns;
     }
     return site;
 }
@@ -131,7 +140,7 @@ INLINE u32 draw(u32 tid, u64 pc, u64 sp, u64 now_ns, u32 *site_number)
     if (!pacer)
         return 0;
     pace(pacer, now_ns);
-    struct site *site = site_of(tid, pc, sp, pacer, site_number);
+    struct site *site = site_of(tid, pc, sp, pacer, now_ns, site_number);
     if (!site)
         return 0;
     u32 chance = chance_of(site, pacer);
@@ -170,6 +179,7 @@ INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
         u64 us = (now_ns - *since_ns) / 1000;
         u32 lasted_us = us > UNIT_US_MAX ? UNIT_US_MAX : us;
         if (site) {
+            site->last_ns = 0;
             /* Up at once, down slowly: one that is missed costs more than one that is recorded in vain. */
             u32 less_us = site->expected_us - site->expected_us / 8;
             site->expected_us = lasted_us > less_us ? lasted_us : less_us;

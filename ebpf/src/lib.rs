@@ -50,19 +50,6 @@ pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
 pub const NEW_FILES_MAP: &str = "new_files";
 /// Tables that there may be.
 pub const TABLES_MAX: u32 = 4096;
-/// The structures of the kernel whose fields the programs read, whatever places a kernel gives them.
-pub const KERNEL_STRUCTURES: [&str; 10] = [
-    "file",
-    "inode",
-    "maple_arange_64",
-    "maple_range_64",
-    "maple_tree",
-    "mm_struct",
-    "super_block",
-    "task_struct",
-    "timespec64",
-    "vm_area_struct",
-];
 /// Flags of the arrays in [`TABLES_MAP`]: of any length each.
 pub const BLOCKS_FLAGS: u32 = 0x1000;
 
@@ -82,25 +69,6 @@ pub static PROGRAM: &[u8] = &OBJECT.0;
 
 #[cfg(test)]
 mod tests {
-    #[test]
-    fn all_structures_whose_fields_are_relocated_are_named() {
-        let headers = [include_str!("../bpf/types.h"), include_str!("../bpf/vma.h")].concat();
-        let mut named: Vec<_> = headers
-            .split("\nstruct ")
-            .filter(|text| text.split("\n}").nth(1).is_some_and(|end| end.starts_with(" RELOCATED;")))
-            .filter_map(|text| text.split(" {").next()?.split("___").next())
-            .collect();
-        named.sort_unstable();
-        named.dedup();
-        assert_eq!(named, super::KERNEL_STRUCTURES);
-        let relocated = |text: &str| text.matches("RELOCATED").count();
-        let other_headers = ["mapped", "off_cpu", "record", "registers", "tables", "unwind"];
-        for name in other_headers {
-            let text = std::fs::read_to_string(format!("bpf/{name}.h")).unwrap();
-            assert_eq!(relocated(&text), 0, "{name}");
-        }
-    }
-
     #[test]
     fn the_object_is_an_aligned_elf_file_for_bpf() {
         assert_eq!(super::PROGRAM.as_ptr() as usize % 16, 0);

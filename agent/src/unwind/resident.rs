@@ -215,13 +215,13 @@ pub(super) fn table_of(file: &File) -> Option<UnwindTable> {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use aya::Ebpf;
     use aya::maps::loaded_maps;
-    use aya::{Btf, EbpfLoader, Endianness};
-    use ebpf::{FILES_MAP, KERNEL_STRUCTURES, PROGRAM, TABLES_MAP};
+    use ebpf::{FILES_MAP, PROGRAM, TABLES_MAP};
 
     use super::super::rule::{Cfa, Register, Rule, Saved};
     use super::*;
-    use crate::{kernel_types, report};
+    use crate::report;
 
     /// As long as no other table is.
     const BLOCKS: u32 = 1187;
@@ -241,8 +241,7 @@ mod tests {
         if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
             return report::skipped(test, &missing);
         }
-        let structures = Btf::parse(&kernel_types::read(&KERNEL_STRUCTURES).unwrap(), Endianness::default()).unwrap();
-        let mut bpf = EbpfLoader::new().btf(Some(&structures)).load(PROGRAM).unwrap();
+        let mut bpf = Ebpf::load(PROGRAM).unwrap();
         let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
         let mut tables = Tables::new(UnwindMaps { files, tables });
