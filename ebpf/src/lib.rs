@@ -70,6 +70,22 @@ pub static PROGRAM: &[u8] = &OBJECT.0;
 #[cfg(test)]
 mod tests {
     #[test]
+    fn what_is_known_of_waits_is_what_the_c_header_says() {
+        let header = include_str!("../bpf/off_cpu.h");
+        assert!(header.contains(&format!("#define WAITS_BITS {}\n", super::WAITS_MAX.ilog2())));
+        assert!(super::WAITS_MAX.is_power_of_two());
+        assert!(header.contains(&format!("#define WINDOW_WALKS {}\n", super::WINDOW_WALKS)));
+        assert!(header.contains(&format!("const volatile u64 {} =", super::OFF_CPU_WINDOW)));
+        for map in super::OFF_CPU_MAPS {
+            assert!(header.contains(&format!("}} {map} SEC(\".maps\");")), "{map}");
+        }
+        let programs = include_str!("../bpf/sampler.bpf.c");
+        for (program, tracepoint) in super::OFF_CPU_PROGRAMS {
+            assert!(programs.contains(&format!("SEC(\"tp_btf/{tracepoint}\")\nint {program}(")), "{program}");
+        }
+    }
+
+    #[test]
     fn the_object_is_an_aligned_elf_file_for_bpf() {
         assert_eq!(super::PROGRAM.as_ptr() as usize % 16, 0);
         assert_eq!(&super::PROGRAM[..6], b"\x7fELF\x02\x01");
