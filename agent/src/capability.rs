@@ -270,7 +270,7 @@ fn processes() -> Vec<Missing> {
 fn mapped_files() -> Option<Missing> {
     let pid = std::process::id();
     let maps = Maps::of_process(pid).ok()?;
-    let (_, mapping) = maps.find(mapped_files as *const () as u64)?;
+    let mapping = maps.find(mapped_files as *const () as u64)?;
     let Backing::File { .. } = mapping.backing else { return None };
     let error = procfs::open_mapped(pid, mapping.start, mapping.end).err().filter(is_refusal)?;
     let reason = format!(

@@ -1,16 +1,17 @@
 //! The files that processes have mapped: who they are (build IDs) and how they are laid out (segments).
 //!
 //! A file is opened only through the process that mapped it, identified once, and remembered by (device, inode,
-//! modification time, size): a file that is replaced or rewritten is another file. Two files with the same name, build IDs and
-//! segments (one image in two containers) are one [`FileId`], so that nothing is sent twice.
+//! modification time, size): a file that is replaced or rewritten is another file. Where nobody has it mapped any more, what BPF read of
+//! it tells who it is. Two files with the same name, build IDs and segments (one image in two containers) are one [`FileId`], so that
+//! nothing is sent twice; so are one that was told and the same one opened later.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use ebpf::{NewFile, VDSO_KEY};
+use ebpf::{FileSegment, NewFile, VDSO_KEY};
 use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use proto::build_id::to_hex;
@@ -106,8 +107,21 @@ impl MappedFile {
             address: segment.address,
             size: segment.memory_size.max(segment.file_size),
         };
-        let name = &name[name.ceil_char_boundary(name.len().saturating_sub(FILE_NAME_BYTES_MAX))..];
-        Ok(Self { name: name.into(), build_ids, parts: segments.iter().map(part).collect() })
+        Ok(Self { name: short(name).into(), build_ids, parts: segments.iter().map(part).collect() })
+    }
+
+    /// What BPF read of a file that cannot be opened; `None`: nothing that would tell it from others.
+    fn told(new: &NewFile<'_>) -> Option<Self> {
+        let name = new.path()?;
+        let part =
+            |segment: FileSegment| LoadedPart { offset: segment.offset, address: segment.address, size: segment.bytes };
+        // Without its segment, it has no addresses that its build ID would give names to.
+        let build_id = (!new.build_id.is_empty() && new.segment.is_some()).then_some(new.build_id);
+        Some(Self {
+            name: short(&name).into(),
+            build_ids: build_id.map(|id| (BuildIdKind::Gnu, to_hex(id).into())).into_iter().collect(),
+            parts: new.segment.map(part).into_iter().collect(),
+        })
     }
 
     /// The ELF virtual address of the byte at `file_offset`; the offset itself where the file is no ELF file, and `None`
@@ -122,11 +136,22 @@ impl MappedFile {
         })
     }
 
+    /// Whether what `other` says of a file is a part of this.
+    fn includes(&self, other: &Self) -> bool {
+        let is_same = self.name == other.name && self.build_ids == other.build_ids;
+        is_same && other.parts.iter().all(|part| self.parts.contains(part))
+    }
+
     /// The part that holds `address`.
     pub(crate) fn part(&self, address: u64) -> Option<LoadedPart> {
         let holds = |part: &&LoadedPart| address.checked_sub(part.address).is_some_and(|within| within < part.size);
         self.parts.iter().find(holds).copied()
     }
+}
+
+/// The end of a name, if it is long.
+fn short(name: &str) -> &str {
+    &name[name.ceil_char_boundary(name.len().saturating_sub(FILE_NAME_BYTES_MAX))..]
 }
 
 /// What a file system says to tell one file, and one state of it, from another.
@@ -154,47 +179,40 @@ impl FileKey {
 pub(crate) struct FileTable {
     files: IndexSet<MappedFile, RandomState>,
     by_key: HashMap<FileKey, FileId, RandomState>,
+    /// Of them, those that nobody has opened yet.
+    told: HashSet<FileId, RandomState>,
     /// By the numbers that BPF gives.
     by_number: HashMap<u32, Result<FileId, Marker>, RandomState>,
     go_programs: GoPrograms,
 }
 
 impl FileTable {
-    /// The file that `pid` has mapped at `mapping`.
-    ///
-    /// # Errors
-    /// That it can be opened neither by its mapping nor by its path, or that its path now leads to another file.
-    pub(crate) fn mapped(&mut self, pid: u32, mapping: &Mapping) -> io::Result<FileId> {
-        let Backing::File { device, inode, path } = &mapping.backing else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "no file is mapped"));
-        };
-        let (file, metadata) = match procfs::open_mapped(pid, mapping.start, mapping.end) {
-            Ok(opened) => opened,
-            // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => open_by_path(pid, *device, *inode, path)?,
-            Err(error) => return Err(error),
-        };
-        self.identified(path, &file, &metadata)
-    }
-
-    /// Opens a file that BPF has given a number, and has its unwind table made.
-    pub(crate) fn number(&mut self, new: &NewFile, tables: &Resident) {
-        let found = self.numbered(new);
-        if let Ok((file, id)) = found {
-            let parts = self.get(id).map(|file| file.parts.clone()).unwrap_or_default();
-            tables.unwind(new.key, new.number, file, parts);
-            self.by_number.insert(new.number, Ok(id));
-        } else {
-            // The next process that runs it may live longer.
-            tables.forget(new.key);
-            let is_there = Path::new(&format!("/proc/{}", new.pid)).exists();
-            let reason = if is_there { Marker::FileUnreadable } else { Marker::ProcessExited };
-            self.by_number.insert(new.number, Err(reason));
+    /// Opens a file that BPF has given a number, and has its unwind table made. BPF may tell of it twice, the second time more.
+    pub(crate) fn number(&mut self, new: &NewFile<'_>, tables: &Resident) {
+        if let Some(Ok(id)) = self.by_number.get(&new.number)
+            && !self.is_told(*id)
+        {
+            return;
         }
+        let found = match self.numbered(new) {
+            Ok((file, id)) => {
+                let parts = self.get(id).map(|file| file.parts.clone()).unwrap_or_default();
+                tables.unwind(new.key, new.number, file, parts);
+                Ok(id)
+            }
+            Err(_) => {
+                // The next process that runs it may live longer.
+                tables.forget(new.key);
+                let is_there = Path::new(&format!("/proc/{}", new.pid)).exists();
+                let reason = if is_there { Marker::FileUnreadable } else { Marker::ProcessExited };
+                MappedFile::told(new).map(|file| self.insert_told(file)).ok_or(reason)
+            }
+        };
+        self.by_number.insert(new.number, found);
     }
 
-    fn numbered(&mut self, new: &NewFile) -> io::Result<(File, FileId)> {
-        let &NewFile { key, pid, start, end, .. } = new;
+    fn numbered(&mut self, new: &NewFile<'_>) -> io::Result<(File, FileId)> {
+        let NewFile { key, pid, start, end, .. } = *new;
         if key == VDSO_KEY {
             let file = own_vdso()?;
             let id = self.insert(MappedFile::identify(VDSO, &file)?);
@@ -209,7 +227,7 @@ impl FileTable {
             // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 let maps = Maps::of_process(pid)?;
-                let Some((_, Mapping { backing: Backing::File { device, inode, path }, .. })) = maps.find(start) else {
+                let Some(Mapping { backing: Backing::File { device, inode, path }, .. }) = maps.find(start) else {
                     return Err(io::Error::from(io::ErrorKind::NotFound));
                 };
                 let (file, metadata) = open_by_path(pid, *device, *inode, path)?;
@@ -236,10 +254,37 @@ impl FileTable {
         Ok(id)
     }
 
+    /// Whether more may be known of a file later.
+    pub(crate) fn is_told(&self, id: FileId) -> bool {
+        self.told.contains(&id)
+    }
+
+    /// The path of the file of a number, if it is known.
+    pub(crate) fn path_of_number(&self, number: u32) -> Option<&str> {
+        let file = self.get(self.of_number(number)?.ok()?)?;
+        Some(&file.name)
+    }
+
     /// The id of `file`, the same for the same content.
     pub(crate) fn insert(&mut self, file: MappedFile) -> FileId {
+        let was_told = |id: &FileId| self.get(*id).is_some_and(|told| file.includes(told));
+        if let Some(id) = self.told.iter().copied().find(was_told) {
+            self.told.remove(&id);
+            // Where it is there already, under another id, the one that was told stays as it is.
+            let _same = self.files.replace_index(id.0 as usize, file.clone());
+        }
         let (index, _) = self.files.insert_full(file);
         FileId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// The id of a file that nobody has opened.
+    fn insert_told(&mut self, told: MappedFile) -> FileId {
+        if let Some(index) = self.files.iter().position(|file| file.includes(&told)) {
+            return FileId(u32::try_from(index).unwrap_or(u32::MAX));
+        }
+        let id = self.insert(told);
+        self.told.insert(id);
+        id
     }
 
     pub(crate) fn get(&self, id: FileId) -> Option<&MappedFile> {
@@ -279,10 +324,68 @@ fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Res
 }
 
 #[cfg(test)]
+impl FileTable {
+    /// Gives the file that this process has mapped at `address` the number 1, and returns the frame of that address.
+    pub(crate) fn number_own(&mut self, address: u64) -> u64 {
+        let maps = Maps::of_process(std::process::id()).unwrap();
+        let new = tests::new_file(maps.find(address).unwrap(), std::process::id());
+        let (_, id) = self.numbered(&new).unwrap();
+        self.by_number.insert(1, Ok(id));
+        1 << 63 | 1 << 40 | (address - new.start + new.offset)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    /// What BPF says of a file whose headers it could not read.
+    pub(super) fn new_file(mapping: &Mapping, pid: u32) -> NewFile<'static> {
+        let &Mapping { start, end, offset, .. } = mapping;
+        NewFile { key: [1; 40], number: 1, pid, start, end, offset, segment: None, build_id: &[], names: &[] }
+    }
+
+    #[test]
+    fn a_file_that_is_told_and_the_same_one_opened_later_are_one() {
+        let segment = FileSegment { offset: 0x1000, address: 0x2000, bytes: 0x500 };
+        let mapping = Mapping { start: 0x7000, end: 0x8000, offset: 0x1000, backing: Backing::Anonymous };
+        let of_bpf = NewFile {
+            segment: Some(segment),
+            build_id: &[0xab, 0xcd],
+            names: b"run\0tmp\0",
+            ..new_file(&mapping, u32::MAX)
+        };
+        let told = MappedFile::told(&of_bpf).unwrap();
+        assert_eq!((&*told.name, told.address(0x1234)), ("/tmp/run", Some(0x2234)));
+        assert_eq!(told.build_ids, [(BuildIdKind::Gnu, "abcd".into())]);
+        let mut parts = told.parts.clone();
+        parts.push(LoadedPart { offset: 0, address: 0, size: 0x1000 });
+        let opened = MappedFile { parts, ..told.clone() };
+        let another = MappedFile { parts: vec![LoadedPart { offset: 0, address: 0, size: 0x900 }], ..told.clone() };
+        for first_told in [true, false] {
+            let mut table = FileTable::default();
+            assert_eq!(table.insert(another.clone()), FileId(0));
+            let (first, second) = if first_told {
+                (table.insert_told(told.clone()), table.insert(opened.clone()))
+            } else {
+                (table.insert(opened.clone()), table.insert_told(told.clone()))
+            };
+            assert_eq!((first, second), (FileId(1), FileId(1)), "{first_told}");
+            assert_eq!((table.get(first), table.files.len(), table.told.len()), (Some(&opened), 2, 0));
+            assert_eq!(table.insert(opened.clone()), first, "it is found by its content");
+        }
+    }
+
+    #[test]
+    fn of_a_file_without_headers_its_path_is_told_and_no_addresses() {
+        let mapping = Mapping { start: 0x7000, end: 0x8000, offset: 0x1000, backing: Backing::Anonymous };
+        let nothing = new_file(&mapping, u32::MAX);
+        assert_eq!(MappedFile::told(&nothing), None);
+        let told = MappedFile::told(&NewFile { names: b"a\0", build_id: &[1], ..nothing }).unwrap();
+        assert_eq!((&*told.name, told.build_ids.len(), told.address(0x1234)), ("/a", 0, Some(0x1234)));
+    }
 
     fn identified(table: &mut FileTable, path: &std::path::Path) -> FileId {
         let file = File::open(path).unwrap();
@@ -293,13 +396,11 @@ mod tests {
     #[test]
     fn the_running_test_is_found_through_its_own_mapping() {
         let address = the_running_test_is_found_through_its_own_mapping as *const () as u64;
-        let maps = crate::maps::Maps::of_process(std::process::id()).unwrap();
-        let (_, mapping) = maps.find(address).unwrap();
         let mut table = FileTable::default();
-        let id = table.mapped(std::process::id(), mapping).unwrap();
-        let file = table.get(id).unwrap();
+        let frame = table.number_own(address);
+        let file = table.get(table.of_number(1).unwrap().unwrap()).unwrap();
         let image = ElfImage::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
-        let offset = address - mapping.start + mapping.offset;
+        let offset = frame & ((1 << 40) - 1);
         assert_eq!(file.address(offset), image.virtual_address(offset));
         let part = file.part(file.address(offset).unwrap()).unwrap();
         assert!((part.address..part.address + part.size).contains(&file.address(offset).unwrap()));

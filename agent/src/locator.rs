@@ -153,7 +153,7 @@ impl Locator {
         if forgets_files {
             self.tables.clear();
             self.kernel.clear();
-            self.processes.values_mut().for_each(Process::forget_files);
+            self.processes.values_mut().for_each(Process::forget_locations);
         }
         self.kernel.follow_modules();
         forgets_files

@@ -107,15 +107,10 @@ impl Maps {
         self.mappings = kept;
     }
 
-    /// The mapping that holds `address`, and its number among the mappings.
-    pub(crate) fn find(&self, address: u64) -> Option<(usize, &Mapping)> {
+    /// The mapping that holds `address`.
+    pub(crate) fn find(&self, address: u64) -> Option<&Mapping> {
         let index = self.mappings.partition_point(|mapping| mapping.end <= address);
-        let mapping = self.mappings.get(index)?;
-        (mapping.start <= address).then_some((index, mapping))
-    }
-
-    pub(crate) fn get(&self, index: usize) -> Option<&Mapping> {
-        self.mappings.get(index)
+        self.mappings.get(index).filter(|mapping| mapping.start <= address)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Mapping> {
@@ -176,7 +171,7 @@ mod tests {
     }
 
     fn path_at(maps: &Maps, address: u64) -> Option<String> {
-        maps.find(address).map(|(_, mapping)| match &mapping.backing {
+        maps.find(address).map(|mapping| match &mapping.backing {
             Backing::File { path, .. } => path.to_string(),
             other => format!("{other:?}"),
         })
@@ -196,7 +191,7 @@ mod tests {
             ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]\n",
         );
         assert_eq!(maps.lines_skipped, 0);
-        assert_eq!(maps.find(0x2fff).unwrap().1.offset, 0x1000);
+        assert_eq!(maps.find(0x2fff).unwrap().offset, 0x1000);
         let found: Vec<_> = [0x1fff, 0x2000, 0x3000, 0x5fff, 0x7000, 0x9000, 0xb000, 0xffffffffff600000]
             .map(|address| path_at(&maps, address).unwrap_or_default())
             .into();

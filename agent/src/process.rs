@@ -1,9 +1,9 @@
-//! One program that one process runs: what is known of it, and where its addresses lie.
+//! One program that one process runs: what is known of it, and what its code that is in no file is called.
 //!
 //! Its identity is (pid, start time, number of execve calls), all from the kernel: a reused pid or a new program in the same
-//! process is another [`Process`]. Everything is read on its first sample. Its mappings are read again when an address lies in
-//! none of them, and ever more seldom while that does not help; and now and then although every address lies in one, because
-//! another library may have come to where one was.
+//! process is another [`Process`]. What it is called and where it belongs is read on its first sample; its mappings only once code ran that
+//! BPF found in no file, and again when an address lies in none of them, ever more seldom while that does not help; and now and then
+//! although every address lies in one, because something else may have come to where one was.
 //!
 //! Invariant: what was found out about a mapping is used no longer than the mapping is there, but for [`STALE_NS`].
 
@@ -14,18 +14,16 @@ use std::sync::Arc;
 use ebpf::Sample;
 use foldhash::fast::RandomState;
 
-use crate::file::{FileId, FileTable, MappedFile, VDSO};
+use crate::file::{FileId, FileTable, VDSO};
 use crate::jit::Jit;
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
-use crate::maps::{Backing, Mapping, Maps};
+use crate::maps::{Backing, Maps};
 use crate::pace::Pace;
 use crate::procfs;
 use crate::resource::Resource;
 
 /// Frames in files that are remembered, at 30 bytes each.
 const FRAMES_MAX: usize = 200_000;
-/// Addresses remembered of one program.
-const ADDRESSES_MAX: usize = 32_768;
 /// Shortest and longest time between two readings of the mappings.
 const REREAD_NS_MIN: u64 = 100_000_000;
 const REREAD_NS_MAX: u64 = 25_600_000_000;
@@ -82,11 +80,11 @@ impl Tables {
         }
         match self.files.of_number(number) {
             Some(Ok(file)) => {
-                let id = native(file, offset, self);
-                if self.frames.len() < FRAMES_MAX {
+                let (id, is_lasting) = (native(file, offset, self), !self.files.is_told(file));
+                if is_lasting && self.frames.len() < FRAMES_MAX {
                     self.frames.insert((number, offset), id);
                 }
-                (id, true)
+                (id, is_lasting)
             }
             Some(Err(reason)) => (self.locations.insert(Location::Marker(reason)), true),
             None => (self.locations.insert(Location::Marker(Marker::FileUnreadable)), false),
@@ -100,26 +98,6 @@ impl Tables {
     }
 }
 
-/// Whose file it is that a mapping shows, once an address in it was met.
-#[derive(Clone, Copy, Debug)]
-enum FileState {
-    Unopened,
-    Opened(FileId),
-    /// Until the mappings are read again.
-    Failed(Marker),
-    /// The process runs, but the mapping was split, moved or taken away since it was read.
-    Gone,
-}
-
-/// How long a location is the right one for its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Validity {
-    /// The next try may say more.
-    Unsettled,
-    UntilPerfMapChanges,
-    UntilMappingsChange,
-}
-
 /// A program that runs, or ran.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -129,9 +107,6 @@ pub(crate) struct Process {
     look_again_ns: Option<u64>,
     /// Or why they are not known.
     maps: Result<Maps, Marker>,
-    /// One a mapping.
-    files: Vec<FileState>,
-    locations: HashMap<u64, LocationId, RandomState>,
     jit: Jit,
     reread_after_ns: u64,
     reread_interval_ns: u64,
@@ -140,103 +115,68 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Reads what is known of the process of `sample`; its mappings only if it is time for such work, else on a later sample.
+    /// Reads what is known of the process of `sample`.
     pub(crate) fn of(sample: &Sample<'_>, tables: &mut Tables) -> Self {
         let header = &sample.header;
         let (key, pid, comm) = (ProcessKey::of(sample), header.pid, &header.comm);
-        let ((resource, is_set_up), maps) = if header.kernel_thread != 0 {
-            ((Resource::kernel_thread(pid), true), Err(Marker::NoMapping))
+        let executable = tables.files.path_of_number(header.executable);
+        let ((resource, is_set_up), reason) = if header.kernel_thread != 0 {
+            ((Resource::kernel_thread(pid), true), Marker::NoMapping)
         } else if key.is_running() {
-            // The mappings first: what may end any moment loses least that way.
-            let maps = tables.pace.run(|| read_maps(pid));
-            (Resource::of_process(pid, comm, &tables.environment), maps.unwrap_or(Err(Marker::MapsUnreadable)))
+            (Resource::of_process(pid, comm, executable, &tables.environment), Marker::MapsUnreadable)
         } else {
-            ((Resource::exited(pid, comm), true), Err(Marker::ProcessExited))
+            ((Resource::exited(pid, comm, executable), true), Marker::ProcessExited)
         };
-        let reread_after_ns = header.ktime_ns + REREAD_NS_MIN;
-        let mut process = Self {
+        Self {
             key,
             resource: Arc::new(resource),
-            look_again_ns: (!is_set_up).then_some(reread_after_ns),
-            maps,
-            files: Vec::new(),
-            locations: HashMap::default(),
+            look_again_ns: (!is_set_up).then_some(header.ktime_ns + REREAD_NS_MIN),
+            maps: Err(reason),
             jit: Jit::default(),
-            reread_after_ns,
-            reread_interval_ns: REREAD_NS_MIN,
+            reread_after_ns: header.ktime_ns,
+            reread_interval_ns: REREAD_NS_MIN / 2,
             stale_after_ns: header.ktime_ns + STALE_NS,
             last_sample_ns: header.ktime_ns,
-        };
-        process.forget_files();
-        process
+        }
     }
 
     /// What is known of the process.
     pub(crate) fn resource(&mut self, sample: &Sample<'_>, tables: &Tables) -> Arc<Resource> {
         // Once is enough: an environment may also be empty.
         if self.look_again_ns.take_if(|at_ns| *at_ns <= sample.header.ktime_ns).is_some() && self.key.is_running() {
-            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm, &tables.environment);
+            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm, None, &tables.environment);
             self.resource = Arc::new(resource);
         }
         Arc::clone(&self.resource)
     }
 
-    /// The location of a user address, and whether it will be the same next time; `ktime_ns` is when it was met.
+    /// The location of an address that BPF found in no file, and whether it will be the same next time; `ktime_ns` is when it was met.
     pub(crate) fn locate(&mut self, address: u64, ktime_ns: u64, tables: &mut Tables) -> (LocationId, bool) {
-        if let Some(id) = self.locations.get(&address) {
-            return (*id, true);
-        }
-        let (id, validity) = self.find(address, ktime_ns, tables);
-        if validity == Validity::UntilMappingsChange && self.locations.len() < ADDRESSES_MAX {
-            self.locations.insert(address, id);
-        }
-        (id, validity != Validity::Unsettled)
-    }
-
-    fn find(&mut self, address: u64, ktime_ns: u64, tables: &mut Tables) -> (LocationId, Validity) {
-        let marker = |tables: &mut Tables, marker| tables.locations.insert(Location::Marker(marker));
-        let Some((index, start, offset)) = self.mapping_index(address, ktime_ns, &mut tables.pace) else {
+        let marker = |tables: &mut Tables, marker| (tables.locations.insert(Location::Marker(marker)), false);
+        if !self.find_mapping(address, ktime_ns, &mut tables.pace) {
             let reason = self.maps.as_ref().err().copied().unwrap_or(Marker::NoMapping);
-            return (marker(tables, reason), Validity::Unsettled);
-        };
-        let Ok(maps) = &self.maps else { return (marker(tables, Marker::NoMapping), Validity::Unsettled) };
-        match maps.get(index).map(|mapping| &mapping.backing) {
-            Some(Backing::Vdso) => {
-                let file = tables.files.insert(MappedFile::pseudo(VDSO, None));
-                (tables.locations.insert_named(VDSO, Some(file), FrameType::Native), Validity::UntilMappingsChange)
-            }
-            Some(Backing::File { .. }) => match self.file(index, tables) {
-                FileState::Opened(file) => {
-                    (native(file, (address - start).wrapping_add(offset), tables), Validity::UntilMappingsChange)
-                }
-                FileState::Failed(reason) => (marker(tables, reason), Validity::UntilMappingsChange),
-                // Only once: it is too early for another reading then.
-                FileState::Gone if self.reread(ktime_ns, &mut tables.pace) => self.find(address, ktime_ns, tables),
-                FileState::Gone | FileState::Unopened => (marker(tables, Marker::FileUnreadable), Validity::Unsettled),
-            },
-            Some(Backing::Anonymous) | None => {
-                let (id, is_named) = self.jit.locate(self.key.pid, address, ktime_ns, maps, tables);
-                (id, if is_named { Validity::UntilPerfMapChanges } else { Validity::Unsettled })
-            }
+            return marker(tables, reason);
+        }
+        let Ok(maps) = &self.maps else { return marker(tables, Marker::NoMapping) };
+        match maps.find(address).map(|mapping| &mapping.backing) {
+            // There was no room for it, or it was about to change.
+            Some(Backing::File { .. } | Backing::Vdso) => marker(tables, Marker::FileUnreadable),
+            Some(Backing::Anonymous) | None => self.jit.locate(self.key.pid, address, ktime_ns, maps, tables),
         }
     }
 
-    /// Number, start and file offset of the mapping that holds `address`, if need be after reading the mappings again.
-    fn mapping_index(&mut self, address: u64, ktime_ns: u64, pace: &mut Pace) -> Option<(usize, u64, u64)> {
-        let known = |maps: &Result<Maps, Marker>| {
-            let (index, mapping) = maps.as_ref().ok()?.find(address)?;
-            Some((index, mapping.start, mapping.offset))
-        };
-        if let Some(found) = known(&self.maps) {
-            return Some(found);
+    /// Whether a mapping holds `address`, if need be after reading them again.
+    fn find_mapping(&mut self, address: u64, ktime_ns: u64, pace: &mut Pace) -> bool {
+        let is_known = |maps: &Result<Maps, Marker>| maps.as_ref().is_ok_and(|maps| maps.find(address).is_some());
+        if is_known(&self.maps) {
+            return true;
         }
-        if !self.reread(ktime_ns, pace) {
-            return None;
+        if !self.reread(ktime_ns, pace) || !is_known(&self.maps) {
+            return false;
         }
-        let found = known(&self.maps)?;
         self.reread_interval_ns = REREAD_NS_MIN;
         self.reread_after_ns = ktime_ns + REREAD_NS_MIN;
-        Some(found)
+        true
     }
 
     /// Reads the mappings again, and says so, unless that was done lately or it is not time for such work. The next time is twice
@@ -272,46 +212,17 @@ impl Process {
         true
     }
 
-    /// Forgets what the old mappings said where the new ones say something else, or may say more.
+    /// Forgets what the old mappings said where the new ones say something else.
     fn take(&mut self, maps: Maps) {
-        let is_open = |state: &FileState| matches!(state, FileState::Unopened | FileState::Opened(_));
-        if self.maps.as_ref().is_ok_and(|old| *old == maps) && self.files.iter().all(is_open) {
+        if self.maps.as_ref().is_ok_and(|old| *old == maps) {
             return;
         }
-        let opened_before = |mapping: &Mapping| {
-            let (index, old) = self.maps.as_ref().ok()?.find(mapping.start)?;
-            let state = self.files.get(index).filter(|state| matches!(state, FileState::Opened(_)))?;
-            (old == mapping).then_some(*state)
-        };
-        self.files = maps.iter().map(|mapping| opened_before(mapping).unwrap_or(FileState::Unopened)).collect();
         self.maps = Ok(maps);
         self.forget_locations();
     }
 
-    /// The file of a mapping, opened on the first address in it.
-    fn file(&mut self, index: usize, tables: &mut Tables) -> FileState {
-        let (Ok(maps), Some(state)) = (&self.maps, self.files.get_mut(index)) else { return FileState::Unopened };
-        if let FileState::Unopened = *state
-            && let Some(mapping) = maps.get(index)
-        {
-            *state = match tables.files.mapped(self.key.pid, mapping) {
-                Ok(file) => FileState::Opened(file),
-                Err(error) if !is_gone(&error) => FileState::Failed(Marker::FileUnreadable),
-                Err(_) if self.key.is_running() => FileState::Gone,
-                Err(_) => FileState::Failed(Marker::ProcessExited),
-            };
-        }
-        *state
-    }
-
     /// Forgets every id.
-    pub(crate) fn forget_files(&mut self) {
-        self.files = vec![FileState::Unopened; self.maps.as_ref().map_or(0, Maps::len)];
-        self.forget_locations();
-    }
-
     pub(crate) fn forget_locations(&mut self) {
-        self.locations = HashMap::default();
         self.jit.forget_locations();
     }
 
@@ -322,7 +233,7 @@ impl Process {
 
     /// How many addresses are remembered.
     pub(crate) fn addresses(&self) -> usize {
-        self.locations.len() + self.jit.addresses()
+        self.jit.addresses()
     }
 
     /// About how much memory its perf map takes.
@@ -344,10 +255,6 @@ fn read_maps(pid: u32) -> Result<Maps, Marker> {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(Marker::MapsUnreadable),
         Err(_) => Err(Marker::ProcessExited),
     }
-}
-
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 fn native(file: FileId, file_offset: u64, tables: &mut Tables) -> LocationId {

@@ -33,21 +33,19 @@ impl Resource {
         Self { pid, attributes: vec![("process.executable.name".into(), KERNEL.into())] }
     }
 
-    /// A process that ended before anything of it could be read: its thread's name is all that is left.
-    pub(crate) fn exited(pid: u32, comm: &[u8]) -> Self {
-        Self { pid, attributes: vec![("process.executable.name".into(), text(comm))] }
+    /// A process that ended before anything of it could be read: of what BPF saw, the path of what it ran, if it is known, is left, and its
+    /// thread's name.
+    pub(crate) fn exited(pid: u32, comm: &[u8], executable: Option<&str>) -> Self {
+        Self { pid, attributes: executable_attributes(executable.map(str::to_owned), || text(comm)) }
     }
 
-    /// Reads what is known of a running process: of its environment also the variables that are `allowed`. `comm` stands in for what cannot
-    /// be read.
+    /// Reads what is known of a running process: of its environment also the variables that are `allowed`. The path of its `executable`, where
+    /// BPF told it, and `comm` stand in for what cannot be read.
     ///
     /// Also says whether the process is set up: one that is met in the middle of execve has no environment yet.
-    pub(crate) fn of_process(pid: u32, comm: &[u8], allowed: &[String]) -> (Self, bool) {
-        let path = executable_path(pid);
-        let name = path.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
-        let name = name.map_or_else(|| process_name(pid).unwrap_or_else(|| text(comm)), str::to_owned);
-        let mut attributes = vec![("process.executable.name".to_owned(), name)];
-        attributes.extend(path.map(|path| ("process.executable.path".to_owned(), path)));
+    pub(crate) fn of_process(pid: u32, comm: &[u8], executable: Option<&str>, allowed: &[String]) -> (Self, bool) {
+        let path = executable_path(pid).or_else(|| executable.map(str::to_owned));
+        let mut attributes = executable_attributes(path, || process_name(pid).unwrap_or_else(|| text(comm)));
         let cgroup = procfs::read_at_most(format!("/proc/{pid}/cgroup"), cgroup::CGROUP_BYTES_MAX);
         let cgroup = cgroup.unwrap_or_default();
         attributes.extend(cgroup::container_id(&cgroup).map(|id| ("container.id".to_owned(), id.to_owned())));
@@ -69,12 +67,21 @@ fn is_observed(key: &str) -> bool {
     matches!(key, "process.pid" | "host.name" | "container.id" | "k8s.pod.uid" | "systemd.unit")
 }
 
+/// What a process runs, by its path; `name` is asked where that tells no name.
+fn executable_attributes(path: Option<String>, name: impl FnOnce() -> String) -> Vec<(String, String)> {
+    // The end tells more than the beginning.
+    let path = path.map(|path| path[path.ceil_char_boundary(path.len().saturating_sub(PATH_BYTES_MAX))..].to_owned());
+    let file_name = path.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
+    let name = file_name.map_or_else(name, str::to_owned);
+    let mut attributes = vec![("process.executable.name".to_owned(), name)];
+    attributes.extend(path.map(|path| ("process.executable.path".to_owned(), path)));
+    attributes
+}
+
 fn executable_path(pid: u32) -> Option<String> {
     let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
     let path = path.to_string_lossy();
-    let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
-    // The end tells more than the beginning.
-    Some(path[path.ceil_char_boundary(path.len().saturating_sub(PATH_BYTES_MAX))..].to_owned())
+    Some(path.strip_suffix(" (deleted)").unwrap_or(&path).to_owned())
 }
 
 fn process_name(pid: u32) -> Option<String> {
@@ -107,7 +114,7 @@ mod tests {
         // The child is this test until it has called execve.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
         let resource = loop {
-            let (resource, is_set_up) = Resource::of_process(child.id(), b"x", &["VARVE_TEST_REGION".to_owned()]);
+            let (resource, is_set_up) = Resource::of_process(child.id(), b"x", None, &["VARVE_TEST_REGION".to_owned()]);
             if is_set_up && resource.attributes[0].1 == "sleep" || deadline < std::time::Instant::now() {
                 break resource;
             }
@@ -126,10 +133,17 @@ mod tests {
     }
 
     #[test]
-    fn of_a_process_that_is_gone_the_name_of_its_thread_is_left() {
-        let (resource, is_set_up) = Resource::of_process(u32::MAX, b"short\0garbage", &[]);
+    fn of_a_process_that_is_gone_what_bpf_saw_is_left() {
+        let attribute = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let (resource, is_set_up) = Resource::of_process(u32::MAX, b"short\0garbage", None, &[]);
         assert!(!is_set_up);
-        assert_eq!(resource.attributes, [("process.executable.name".to_owned(), "short".to_owned())]);
-        assert_eq!(resource, Resource::exited(u32::MAX, b"short\0"));
+        assert_eq!(resource.attributes, [attribute("process.executable.name", "short")]);
+        assert_eq!(resource, Resource::exited(u32::MAX, b"short\0", None));
+        let path = Some("/usr/lib/cc1plus");
+        let (resource, _) = Resource::of_process(u32::MAX, b"short\0", path, &[]);
+        let wanted =
+            [attribute("process.executable.name", "cc1plus"), attribute("process.executable.path", "/usr/lib/cc1plus")];
+        assert_eq!(resource.attributes, wanted);
+        assert_eq!(resource, Resource::exited(u32::MAX, b"short\0", path));
     }
 }

@@ -266,7 +266,13 @@ fn ring_bytes(cpus: u64, sampling: Sampling) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use ebpf::{NewFile, Record};
+    use proto::build_id::to_hex;
+    use symbol_store::elf::ElfImage;
+
     use super::*;
+    use crate::location::{Location, Marker};
+    use crate::locator::Locator;
     use crate::report;
 
     const SAMPLING: Sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
@@ -313,6 +319,66 @@ mod tests {
         assert!(500 < dropped, "{dropped}");
         assert!(sampler.take_dropped().unwrap().records < dropped, "counted once");
         report::bpf_test_ran("samples_that_find_no_room_are_counted_and_the_others_arrive");
+    }
+
+    // Needs BPF. Nothing is read before the program is gone, and its file, too.
+    #[test]
+    fn what_ran_is_known_when_nothing_of_it_is_left() {
+        let test = "what_ran_is_known_when_nothing_of_it_is_left";
+        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
+            return report::skipped(test, &missing);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a-shell-with-a-long-name");
+        std::fs::copy("/bin/sh", &path).unwrap();
+        let image = ElfImage::read(&std::fs::File::open(&path).unwrap()).unwrap();
+        let build_id = to_hex(&image.gnu_build_id.unwrap());
+        let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 1 << 20).unwrap();
+        let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let mut child = std::process::Command::new(&path).args(["-c", script]).spawn().unwrap();
+        assert!(child.wait().unwrap().success());
+        drop(folder);
+
+        let mut locator = Locator::new(std::sync::Arc::default());
+        let number =
+            |record: &[u8], tables: &Resident| locator.tables.files.number(&NewFile::read(record).unwrap(), tables);
+        sampler.read_new_files(number);
+        let (mut samples, mut native, mut unknown) = (0, 0, Vec::new());
+        sampler.read(usize::MAX, |record| {
+            let Ok(Record::Running(sample)) = Record::read(record) else { return };
+            if sample.header.pid != child.id() {
+                return;
+            }
+            let mut stack = Vec::new();
+            locator.locate(&sample, &mut stack);
+            let resource = locator.resource(&sample);
+            samples += 1;
+            let attributes = resource.attributes.iter().map(|(key, value)| (&**key, &**value)).collect::<Vec<_>>();
+            let wanted = [
+                ("process.executable.name", "a-shell-with-a-long-name"),
+                ("process.executable.path", path.to_str().unwrap()),
+            ];
+            assert_eq!(attributes, wanted);
+            for id in stack {
+                match locator.tables.locations.get(id).unwrap() {
+                    Location::Native { file, address } => {
+                        let file = locator.tables.files.get(file).unwrap();
+                        if *file.name == *path.to_str().unwrap() {
+                            assert_eq!(*file.build_ids[0].1, *build_id);
+                            assert!(file.part(address).is_some() && address < 1 << 32, "{file:?} {address:#x}");
+                            native += 1;
+                        }
+                    }
+                    Location::Marker(marker) => unknown.push(marker),
+                    Location::Named { .. } | Location::Lines { .. } => {}
+                }
+            }
+        });
+        // Without its table, a stack of a file may end early.
+        unknown.retain(|marker| *marker != Marker::UnwindingFailed);
+        assert!(20 < samples && samples / 2 < native, "{native} frames in {samples} samples");
+        assert!(unknown.len() * 10 < samples, "{unknown:?} in {samples} samples");
+        report::bpf_test_ran(test);
     }
 
     #[test]

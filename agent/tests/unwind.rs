@@ -233,7 +233,8 @@ fn code_whose_description_is_wrong_has_no_root() {
     let stacks = stacks_with("misdescribed", &program, &samples);
     assert!(200 < weight(&stacks), "{stacks:?}");
     for (names, _) in &stacks {
-        assert_eq!(names[..2], ["misdescribed", "[unwinding failed]"], "{names:?}");
-        assert_eq!(names.len(), 2, "{names:?}");
+        // Above it is at most what the kernel did meanwhile.
+        assert!(names.ends_with(&["misdescribed", "[unwinding failed]"].map(str::to_owned)), "{names:?}");
+        assert_eq!(names.iter().position(|name| name == "misdescribed"), Some(names.len() - 2), "{names:?}");
     }
 }

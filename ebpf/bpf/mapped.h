@@ -9,7 +9,7 @@
 #pragma once
 
 #include "record.h"
-#include "tables.h"
+#include "new_file.h"
 
 /* What a frame is in. Added to an address: */
 struct mapped {
@@ -106,14 +106,16 @@ INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, co
 }
 
 /* The file's part of it: its number, and its table if it has one. */
-INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid)
+INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid, u64 tree)
 {
     struct file_entry *file = bpf_map_lookup_elem(&files, key);
     if (!file) {
-        mapped->number = number_file(key, mapping, pid);
+        mapped->number = number_file(key, mapping, pid, tree);
         return;
     }
     mapped->number = file->number;
+    if (file->unread)
+        tell_unread(file, key, mapping, pid, tree);
     if (!file->has_table)
         return;
     for (int i = 0; i < FILE_PARTS; i++) {
@@ -146,7 +148,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     mapped->table = NO_TABLE;
     int has_file = mapping.file ? read_state(mapping.file, &inode, &key) && read_identity(inode, &key) : is_vdso(mm, &mapping);
     if (has_file)
-        map_file(mapped, &mapping, &key, pid);
+        map_file(mapped, &mapping, &key, pid, tree);
     struct known_program *program = known_program_at(mm);
     /* A table that a file has not yet is not waited for. */
     if (!program || (has_file && mapped->table == NO_TABLE))

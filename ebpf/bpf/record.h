@@ -52,7 +52,8 @@ struct sample_header {
     u8 kernel_thread; /* 1 for a thread of the kernel, which is no process with a file and mappings */
     u16 fp_frames; /* frames of the user part that were found by frame pointers alone */
     u32 chance; /* 0: of a CPU; else of a thread that begins to wait, recorded with this chance of 2^32, of which 2^32 - 1 means always */
-    u8 reserved[8];
+    u32 executable; /* number of the file that the process runs, told once of each program that is met; 0: not told */
+    u32 reserved;
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
@@ -78,4 +79,5 @@ _Static_assert(__builtin_offsetof(struct sample_header, user_end) == 40, "");
 _Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, "");
 _Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");
 _Static_assert(__builtin_offsetof(struct sample_header, chance) == 44, "");
+_Static_assert(__builtin_offsetof(struct sample_header, executable) == 48, "");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

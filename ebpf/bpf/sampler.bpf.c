@@ -63,13 +63,38 @@ INLINE int is_new(const struct sample_header *header)
     return 1;
 }
 
-/* User space reads at its own pace, and is woken early only for a new program or a ring buffer that fills up. */
-INLINE u64 wakeup(const struct sample_header *header)
+/* Whether the task has a user part: threads of the kernel and the kernel's own workers inside a process have none. */
+INLINE int has_user_part(struct task_struct *task)
+{
+    return task->mm && !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));
+}
+
+/* The number of the file that the process of a task runs, by where its code begins. */
+INLINE u32 find_executable(struct scratch *scratch, struct task_struct *task)
+{
+    u64 mm, start_code;
+    struct mapped *mapped = &scratch->mapped;
+    /* Not by a plain load: then the verifier would not have it as a number. */
+    if (READ_FIELD(mm, task, mm) || READ_FIELD(start_code, (struct mm_struct *)mm, start_code))
+        return 0;
+    if (!find_mapped(mapped, mm, start_code, scratch->header.pid, scratch->header.ktime_ns))
+        return 0;
+    return mapped->number;
+}
+
+/*
+ * User space reads at its own pace, and is woken early only for a ring buffer that fills up or a new program. Of that it is told at once
+ * what runs: in a moment there may be nobody left to ask.
+ */
+INLINE u64 wakeup(struct scratch *scratch, struct task_struct *task)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
-    if (is_new(header) || bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half)
+    if (is_new(&scratch->header)) {
+        if (has_user_part(task))
+            scratch->header.executable = find_executable(scratch, task);
         return BPF_RB_FORCE_WAKEUP;
-    return BPF_RB_NO_WAKEUP;
+    }
+    return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
 }
 
 INLINE void count_dropped(u32 what)
@@ -94,6 +119,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->user_end = USER_END_NONE;
     header->kernel_thread = (task->flags & PF_KTHREAD) != 0;
     header->chance = 0;
+    header->executable = 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
@@ -105,26 +131,20 @@ INLINE void walk_kernel(struct scratch *scratch, void *context)
         scratch->header.kernel_frames = bytes / sizeof(u64);
 }
 
-/* Whether the task has a user part: threads of the kernel and the kernel's own workers inside a process have none. */
-INLINE int has_user_part(struct task_struct *task)
-{
-    return task->mm && !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));
-}
-
 /* With what the running task entered the kernel; says no if it did not come from user mode. */
 INLINE int read_user_registers(struct task_struct *task, struct registers *registers)
 {
     return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
 }
 
-INLINE void send(struct scratch *scratch)
+INLINE void send(struct scratch *scratch, struct task_struct *task)
 {
     u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
     /* Never so, but the verifier cannot know. */
     if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
     u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64);
-    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(&scratch->header)))
+    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, task)))
         count_dropped(DROPPED_RECORD);
 }
 
@@ -143,7 +163,7 @@ int sample_cpu(struct perf_event_context *context)
         registers = context->registers;
         if (has_user_part(task))
             unwind_user(scratch, task, &registers, 0);
-        send(scratch);
+        send(scratch, task);
         return 0;
     }
     walk_kernel(scratch, context);
@@ -153,7 +173,7 @@ int sample_cpu(struct perf_event_context *context)
     }
     if (has_user_part(task) && read_user_registers(task, &registers))
         unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
-    send(scratch);
+    send(scratch, task);
     return 0;
 }
 
@@ -181,7 +201,7 @@ int thread_switches(u64 *context)
     scratch->header.chance = chance;
     walk_kernel(scratch, context);
     unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
-    send(scratch);
+    send(scratch, task);
     return 0;
 }
 

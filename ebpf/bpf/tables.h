@@ -37,7 +37,7 @@ struct file_entry {
     u32 number;    /* given here to a file that is met for the first time */
     u32 has_table; /* 0: frame pointers are followed */
     u32 table;     /* number in `tables` */
-    u32 zero;
+    u32 unread;    /* 1: user space was not told all that the headers say */
     struct table_layout layout;
     struct file_part parts[FILE_PARTS];
 };
@@ -50,32 +50,8 @@ struct {
     MAP_TYPE(value, struct file_entry);
 } files SEC(".maps");
 
-/* The number that the next new file gets. */
-struct {
-    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
-    MAP_UINT(max_entries, 1);
-    MAP_TYPE(key, u32);
-    MAP_TYPE(value, u32);
-} next_file SEC(".maps");
-
-/* What user space is told of a new file. */
-struct new_file {
-    struct file_key key;
-    u32 number;
-    u32 pid;
-    u64 start; /* where a process has it mapped */
-    u64 end;
-    u64 offset;
-};
-
 _Static_assert(sizeof(struct file_key) == 40, "");
 _Static_assert(sizeof(struct file_entry) == 80, "");
-_Static_assert(sizeof(struct new_file) == 72, "");
-
-struct {
-    MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
-    MAP_UINT(max_entries, 1 << 16);
-} new_files SEC(".maps");
 
 /* As long as its file's table is. */
 struct blocks {
@@ -231,23 +207,4 @@ INLINE struct rule *rule_at(u32 number, u32 at)
 {
     void *table = bpf_map_lookup_elem(&tables, &number);
     return table ? table_at(table, at, sizeof(struct rule)) : 0;
-}
-
-/* Gives a file that is met for the first time a number, and tells user space; 0 if there is no room. */
-INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid)
-{
-    u32 zero = 0;
-    u32 *next = bpf_map_lookup_elem(&next_file, &zero);
-    if (!next)
-        return 0;
-    struct file_entry entry = { .number = __sync_fetch_and_add(next, 1) + 1 };
-    if (entry.number > FILE_NUMBER_MAX || bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST))
-        return 0;
-    struct new_file event = { .key = *key, .number = entry.number, .pid = pid };
-    event.start = mapping->start;
-    event.end = mapping->end;
-    event.offset = mapping->offset;
-    if (bpf_ringbuf_output(&new_files, &event, sizeof(event), BPF_RB_FORCE_WAKEUP))
-        bpf_map_delete_elem(&files, key);
-    return entry.number;
 }

@@ -53,6 +53,7 @@ static long (*const bpf_get_current_comm)(void *buffer, u32 bytes) = (void *)16;
 static long (*const bpf_get_stack)(void *context, void *buffer, u32 bytes, u64 flags) = (void *)67;
 static long (*const bpf_probe_read_user)(void *to, u32 bytes, const void *from) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *to, u32 bytes, const void *from) = (void *)113;
+static long (*const bpf_probe_read_kernel_str)(void *to, u32 bytes, const void *from) = (void *)115;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 bytes, u64 flags) = (void *)130;
 static u64 (*const bpf_ringbuf_query)(void *ring, u64 what) = (void *)134;
 static struct task_struct *(*const bpf_get_current_task_btf)(void) = (void *)158;
@@ -62,6 +63,7 @@ static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback
 #define RELOCATED __attribute__((preserve_access_index))
 /* A field that a kernel lacks costs nothing: the verifier drops what is behind a condition that is never true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
+#define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 
 struct maple_tree {
     void *ma_root;
@@ -73,6 +75,7 @@ typedef struct {
 
 struct mm_struct {
     struct maple_tree mm_mt;
+    unsigned long start_code;
     mm_context_t context;
 } RELOCATED;
 

@@ -59,8 +59,17 @@ struct inode___6_1 {
     struct timespec64 i_mtime;
 } RELOCATED;
 
+struct dentry;
+struct vfsmount;
+
+struct path {
+    struct vfsmount *mnt;
+    struct dentry *dentry;
+} RELOCATED;
+
 struct file {
     struct inode *f_inode;
+    struct path f_path;
 } RELOCATED;
 
 struct vm_area_struct {

@@ -1,5 +1,5 @@
-//! Files that processes run, as the programs and user space speak of them: the layouts are `bpf/tables.h`, and a test holds the
-//! two together.
+//! Files that processes run, as the programs and user space speak of them: the layouts are `bpf/tables.h` and `bpf/new_file.h`, and a test
+//! holds them together.
 //!
 //! BPF gives each file that it meets for the first time a number and tells so ([`NewFile`]). User space answers with where the file
 //! has its unwind table ([`FileEntry`]).
@@ -17,12 +17,13 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Parts of a file that a [`FileEntry`] has.
 pub const FILE_PARTS: usize = 2;
 
-const NEW_FILE_BYTES: usize = 72;
+const NEW_FILE_HEAD_BYTES: usize = 136;
+const BUILD_ID_BYTES_MAX: usize = 32;
 const FILE_ENTRY_BYTES: usize = 32 + 24 * FILE_PARTS;
 
 /// A file that was met for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewFile {
+pub struct NewFile<'a> {
     /// What the map of files knows it by.
     pub key: FileKey,
     /// Its number in frames, from 1 on.
@@ -35,29 +36,66 @@ pub struct NewFile {
     pub end: u64,
     /// ...from this offset of the file on.
     pub offset: u64,
+    /// The segment that is mapped there, as the process has the program headers in its memory.
+    pub segment: Option<FileSegment>,
+    /// The GNU build ID, as the process has it in its memory; empty: not known.
+    pub build_id: &'a [u8],
+    /// Its path: names from its own up to the root, each with a zero behind it; empty: not known.
+    pub names: &'a [u8],
 }
 
-impl NewFile {
+/// A loaded segment, as a program header describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSegment {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// The address at which it begins, as the file numbers addresses.
+    pub address: u64,
+    /// Its length in memory.
+    pub bytes: u64,
+}
+
+impl<'a> NewFile<'a> {
     /// Reads one record.
     ///
     /// # Errors
-    /// It has another length.
-    pub fn read(record: &[u8]) -> Result<Self, RecordError> {
-        let error = RecordError::TooShort { bytes: record.len(), header_bytes: NEW_FILE_BYTES };
+    /// It is too short, or shorter than it says.
+    pub fn read(record: &'a [u8]) -> Result<Self, RecordError> {
+        let error = RecordError::TooShort { bytes: record.len(), header_bytes: NEW_FILE_HEAD_BYTES };
         let (key, rest) = record.split_first_chunk::<40>().ok_or(error)?;
         let (numbers, rest) = rest.split_first_chunk::<8>().ok_or(error)?;
-        let [start, end, offset] = rest.first_chunk::<24>().map(words).ok_or(error)?;
-        let number = |at: usize| u32::from_ne_bytes([numbers[at], numbers[at + 1], numbers[at + 2], numbers[at + 3]]);
-        Ok(Self { key: *key, number: number(0), pid: number(4), start, end, offset })
+        let (words, rest) = rest.split_first_chunk::<48>().ok_or(error)?;
+        let (lengths, rest) = rest.split_first_chunk::<8>().ok_or(error)?;
+        let (build_id, names) = rest.split_first_chunk::<BUILD_ID_BYTES_MAX>().ok_or(error)?;
+        let [number, pid] = pair(numbers);
+        let [build_id_bytes, path_bytes] = pair(lengths).map(|bytes| bytes as usize);
+        let mut read = [0; 6];
+        for (word, bytes) in read.iter_mut().zip(words.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        let [start, end, offset, segment_offset, address, bytes] = read;
+        let segment = (bytes != 0).then_some(FileSegment { offset: segment_offset, address, bytes });
+        let build_id = build_id.get(..build_id_bytes).ok_or(error)?;
+        let names = names.get(..path_bytes).ok_or(error)?;
+        Ok(Self { key: *key, number, pid, start, end, offset, segment, build_id, names })
+    }
+
+    /// Its path from the root of all that is mounted where it is, however deep a process may see it; `None`: not known. Of one that is too
+    /// long, the end.
+    #[must_use]
+    pub fn path(&self) -> Option<String> {
+        let mut path = String::new();
+        for name in self.names.split(|byte| *byte == 0).rev().filter(|name| !name.is_empty()) {
+            path.push('/');
+            path += &String::from_utf8_lossy(name);
+        }
+        (!path.is_empty()).then_some(path)
     }
 }
 
-fn words(bytes: &[u8; 24]) -> [u64; 3] {
-    let mut words = [0; 3];
-    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-        *word = u64::from_ne_bytes(*bytes);
-    }
-    words
+fn pair(bytes: &[u8; 8]) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = *bytes;
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
 /// A part of a file that is loaded to run.
@@ -120,24 +158,59 @@ mod tests {
     use super::*;
 
     const TABLES_H: &str = include_str!("../bpf/tables.h");
+    const NEW_FILE_H: &str = include_str!("../bpf/new_file.h");
 
     #[test]
     fn layouts_are_those_that_the_c_compiler_checked() {
-        for (what, bytes) in [("new_file", NEW_FILE_BYTES), ("file_entry", FILE_ENTRY_BYTES), ("file_key", 40)] {
+        for (what, bytes) in [("file_entry", FILE_ENTRY_BYTES), ("file_key", 40)] {
             let assertion = format!("_Static_assert(sizeof(struct {what}) == {bytes}, \"\");");
             assert!(TABLES_H.contains(&assertion), "{assertion}");
         }
+        let head = format!("_Static_assert(__builtin_offsetof(struct new_file, path) == {NEW_FILE_HEAD_BYTES}, \"\");");
+        assert!(NEW_FILE_H.contains(&head));
+        assert!(NEW_FILE_H.contains(&format!("#define BUILD_ID_BYTES_MAX {BUILD_ID_BYTES_MAX}\n")));
         assert!(TABLES_H.contains(&format!("#define BLOCK_BYTES {BLOCK_BYTES}\n")));
         assert!(TABLES_H.contains(&format!("#define FILE_PARTS {FILE_PARTS}\n")));
     }
 
+    fn record(segment: [u64; 3], build_id: &[u8], names: &[u8]) -> Vec<u8> {
+        let mut record = [7; 40].to_vec();
+        let u32s = |numbers: [usize; 2]| numbers.map(|number| u32::try_from(number).unwrap().to_ne_bytes()).concat();
+        record.extend(u32s([3, 4]));
+        record.extend([5, 6, 8].iter().chain(&segment).flat_map(|number: &u64| number.to_ne_bytes()));
+        record.extend(u32s([build_id.len(), names.len()]));
+        record.extend(build_id);
+        record.resize(NEW_FILE_HEAD_BYTES, 0xee);
+        record.extend(names);
+        record
+    }
+
     #[test]
     fn a_new_file_is_read_as_it_was_written() {
-        let mut record = [7; 40].to_vec();
-        record.extend([3_u32, 4].iter().flat_map(|number| number.to_ne_bytes()));
-        record.extend([5_u64, 6, 8].iter().flat_map(|number| number.to_ne_bytes()));
-        let wanted = NewFile { key: [7; 40], number: 3, pid: 4, start: 5, end: 6, offset: 8 };
-        assert_eq!(NewFile::read(&record), Ok(wanted));
-        assert!((0..record.len()).all(|bytes| NewFile::read(&record[..bytes]).is_err()));
+        let bytes = record([9, 10, 11], b"id", b"sh\0bin\0usr\0");
+        let segment = Some(FileSegment { offset: 9, address: 10, bytes: 11 });
+        let wanted = NewFile {
+            key: [7; 40],
+            number: 3,
+            pid: 4,
+            start: 5,
+            end: 6,
+            offset: 8,
+            segment,
+            build_id: b"id",
+            names: b"sh\0bin\0usr\0",
+        };
+        assert_eq!(NewFile::read(&bytes), Ok(wanted));
+        assert_eq!(wanted.path().unwrap(), "/usr/bin/sh");
+        assert!((0..bytes.len()).all(|length| NewFile::read(&bytes[..length]).is_err()));
+    }
+
+    #[test]
+    fn what_bpf_could_not_read_is_not_made_up() {
+        let bytes = record([9, 10, 0], b"", b"");
+        let new = NewFile::read(&bytes).unwrap();
+        assert_eq!((new.segment, new.build_id, new.path()), (None, &b""[..], None));
+        let too_long = [1; BUILD_ID_BYTES_MAX + 1];
+        assert!(NewFile::read(&record([0; 3], &too_long, b"")).is_err());
     }
 }

@@ -82,8 +82,10 @@ pub struct SampleHeader {
     pub fp_frames: u16,
     /// 0 for a sample of a CPU; for a thread that begins to wait, with which chance of 2^32 it was recorded, where 2^32 - 1 means always.
     pub chance: u32,
+    /// Number of the file that the process runs, told once of each program that is met; 0: not told.
+    pub executable: u32,
     /// Not read.
-    pub reserved: [u8; 8],
+    pub reserved: u32,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
@@ -237,7 +239,8 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         kernel_thread: field!(u8, kernel_thread),
         fp_frames: field!(u16, fp_frames),
         chance: field!(u32, chance),
-        reserved: [0; 8],
+        executable: field!(u32, executable),
+        reserved: 0,
         comm: take(bytes, offset_of!(SampleHeader, comm)),
     }
 }
@@ -271,7 +274,7 @@ mod tests {
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance comm);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance executable comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
         assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
     }

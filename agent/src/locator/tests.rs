@@ -17,10 +17,20 @@ fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
     ids.iter().map(describe).collect()
 }
 
-/// An address in the code of this test.
+/// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
-    stack as *const () as u64
+    crate::file::FileTable::default().number_own(stack as *const () as u64)
 }
+
+/// One that knows that file.
+fn locator() -> Locator {
+    let mut locator = Locator::new(Arc::default());
+    locator.tables.files.number_own(stack as *const () as u64);
+    locator
+}
+
+/// An address at which no process has anything.
+const UNMAPPED: u64 = 0x1000;
 
 /// Memory that looks like a JIT compiler's.
 #[allow(unsafe_code, reason = "the standard library maps no executable memory")]
@@ -30,61 +40,12 @@ fn executable_page() -> u64 {
     unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as u64 }
 }
 
-/// Maps a file of these bytes, at `address` if that is not 0. They are no ELF file, so that its addresses are its offsets.
-#[allow(unsafe_code, reason = "the standard library maps no files")]
-fn map_code(folder: &std::path::Path, name: &str, address: u64) -> u64 {
-    use std::os::fd::AsRawFd as _;
-    std::fs::write(folder.join(name), [0x90; 4 * 4096]).unwrap();
-    let file = std::fs::File::open(folder.join(name)).unwrap();
-    let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | fixed);
-    // SAFETY: a new mapping, or one in the place of a mapping that nobody touches.
-    unsafe { libc::mmap(address as *mut libc::c_void, 4 * 4096, protection, flags, file.as_raw_fd(), 0) as u64 }
-}
-
-/// The file of the leaf of a sample, or what stands in its place.
-fn leaf_file(locator: &mut Locator, address: u64, ktime_ns: u64) -> String {
-    let bytes = TestRecord { user: &[address], ktime_ns, ..TestRecord::default() }.bytes();
-    let mut ids = Vec::new();
-    locator.locate(&Sample::read(&bytes).unwrap(), &mut ids);
-    match locator.tables.locations.get(ids[0]).unwrap() {
-        Location::Native { file, .. } => {
-            locator.tables.files.get(file).unwrap().name.rsplit('/').next().unwrap().to_owned()
-        }
-        other => format!("{other:?}"),
-    }
-}
-
-#[test]
-fn another_library_at_the_same_address_is_noticed() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut locator = Locator::new(Arc::default());
-    let address = map_code(folder.path(), "liba", 0);
-    assert_eq!(leaf_file(&mut locator, address + 5, 0), "liba");
-    assert_eq!(map_code(folder.path(), "libb", address), address);
-    assert_eq!(leaf_file(&mut locator, address + 6, 20_000_000_000), "libb");
-    assert_eq!(leaf_file(&mut locator, address + 5, 20_000_000_000), "libb", "what was remembered is forgotten");
-}
-
-#[test]
-#[allow(unsafe_code, reason = "the standard library protects no memory")]
-fn a_mapping_that_was_split_still_shows_its_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let address = map_code(folder.path(), "split", 0);
-    let mut locator = Locator::new(Arc::default());
-    stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
-    // SAFETY: a page of a mapping that nobody touches.
-    assert_eq!(unsafe { libc::mprotect((address + 3 * 4096) as *mut libc::c_void, 4096, libc::PROT_READ) }, 0);
-    assert_eq!(leaf_file(&mut locator, address + 5, 50_000_000), "Marker(FileUnreadable)", "too early to look again");
-    assert_eq!(leaf_file(&mut locator, address + 5, 500_000_000), "split");
-}
-
 #[test]
 fn processes_take_bounded_memory_all_together() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let count = |locator: &Locator| locator.processes.values().map(Process::bytes).sum::<usize>();
     let sample = |locator: &mut Locator, exec_id| {
-        stack(locator, &TestRecord { user: &[code()], exec_id, ..TestRecord::default() });
+        stack(locator, &TestRecord { user: &[UNMAPPED], exec_id, ..TestRecord::default() });
     };
     for exec_id in 0..20 {
         sample(&mut locator, exec_id);
@@ -98,19 +59,19 @@ fn processes_take_bounded_memory_all_together() {
 
 #[test]
 fn a_process_that_takes_too_long_to_read_is_read_later() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     locator.tables.pace.run(|| std::thread::sleep(std::time::Duration::from_millis(250)));
-    let user = [code()];
+    let user = [executable_page()];
     let record = TestRecord { user: &user, ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["[mappings unreadable]"]);
     locator.tables.pace = crate::pace::Pace::new(50);
     let record = TestRecord { ktime_ns: 200_000_000, ..record };
-    assert_eq!(stack(&mut locator, &record), ["native"]);
+    assert_eq!(stack(&mut locator, &record), ["[anonymous code]"]);
 }
 
 #[test]
 fn a_kernel_part_as_deep_as_the_kernel_gives_says_that_it_may_be_cut() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     assert!((1..=KERNEL_FRAMES_MAX).contains(&locator.kernel_frames_max), "{}", locator.kernel_frames_max);
     locator.kernel_frames_max = 2;
     for (kernel, is_cut) in [(&[1][..], false), (&[1, 2], true)] {
@@ -121,18 +82,17 @@ fn a_kernel_part_as_deep_as_the_kernel_gives_says_that_it_may_be_cut() {
 
 #[test]
 fn what_is_missing_stands_at_its_place_under_its_name() {
-    let mut locator = Locator::new(Arc::default());
-    let unmapped = 0x1000;
+    let mut locator = locator();
     for (user, user_end, expected) in [
         (&[code(), code() + 1][..], 1, &["native", "native"][..]),
         (&[code(), code() + 1], 2, &["native", "native", "[unwinding failed]"]),
         (&[code()], 3, &["native", "[truncated stack]"]),
         (&[code()], 4, &["native", "[32-bit stack]"]),
-        (&[unmapped, code()], 1, &["[no mapping]", "native"]),
+        (&[UNMAPPED, code()], 1, &["[no mapping]", "native"]),
         // Behind a return address that is none, nothing can be believed.
-        (&[code(), unmapped, code()], 1, &["native", "[unwinding failed]"]),
-        (&[code(), unmapped, code()], 2, &["native", "[unwinding failed]"]),
-        (&[unmapped, unmapped], 2, &["[no mapping]", "[unwinding failed]"]),
+        (&[code(), UNMAPPED, code()], 1, &["native", "[unwinding failed]"]),
+        (&[code(), UNMAPPED, code()], 2, &["native", "[unwinding failed]"]),
+        (&[UNMAPPED, UNMAPPED], 2, &["[no mapping]", "[unwinding failed]"]),
     ] {
         let record = TestRecord { user, user_end, ..TestRecord::default() };
         assert_eq!(stack(&mut locator, &record), expected, "{user:x?} {user_end}");
@@ -140,8 +100,17 @@ fn what_is_missing_stands_at_its_place_under_its_name() {
 }
 
 #[test]
+fn code_in_files_needs_no_mappings() {
+    let mut locator = locator();
+    stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
+    let without = locator.processes_bytes;
+    stack(&mut locator, &TestRecord { user: &[code(), UNMAPPED], ..TestRecord::default() });
+    assert_eq!(locator.processes_bytes, without + Maps::of_process(std::process::id()).unwrap().bytes());
+}
+
+#[test]
 fn a_process_that_is_gone_keeps_its_samples_under_one_frame() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let record = TestRecord { pid: u32::MAX, comm: "gone", user: &[1, 2, 3], user_end: 2, ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["[process exited]", "[unwinding failed]"]);
     let bytes = record.bytes();
@@ -151,7 +120,7 @@ fn a_process_that_is_gone_keeps_its_samples_under_one_frame() {
 
 #[test]
 fn the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let Ok(symbols) = crate::kallsyms::KernelSymbols::load() else {
         return crate::report::skipped(
             "the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address",
@@ -168,7 +137,7 @@ fn the_kernel_part_comes_first_and_only_its_leaf_is_no_return_address() {
 #[test]
 fn code_without_a_file_is_said_to_be_anonymous_and_once_in_a_row() {
     let page = executable_page();
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let user = [page, page + 8, code()];
     assert_eq!(
         stack(&mut locator, &TestRecord { user: &user, ..TestRecord::default() }),
@@ -178,8 +147,8 @@ fn code_without_a_file_is_said_to_be_anonymous_and_once_in_a_row() {
 
 #[test]
 fn mappings_are_read_again_when_an_address_is_in_none_and_some_time_has_passed() {
-    let mut locator = Locator::new(Arc::default());
-    stack(&mut locator, &TestRecord { user: &[code()], ..TestRecord::default() });
+    let mut locator = locator();
+    stack(&mut locator, &TestRecord { user: &[UNMAPPED], ..TestRecord::default() });
     let page = executable_page();
     let user = [page, code()];
     let mut at = |ktime_ns| stack(&mut locator, &TestRecord { ktime_ns, user: &user, ..TestRecord::default() });
@@ -189,7 +158,7 @@ fn mappings_are_read_again_when_an_address_is_in_none_and_some_time_has_passed()
 
 #[test]
 fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let record = TestRecord { user: &[code()], ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["native"]);
     for index in 0..crate::location::LOCATIONS_MAX {
@@ -197,6 +166,8 @@ fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
     }
     locator.end_interval(2_000, std::iter::empty());
     assert!(!locator.tables.locations.is_full());
+    assert_eq!(stack(&mut locator, &record), ["[file unreadable]"], "until BPF tells of it again");
+    locator.tables.files.number_own(stack as *const () as u64);
     assert_eq!(stack(&mut locator, &record), ["native"]);
     assert_eq!(
         locator.tables.files.get(crate::file::FileId(0)).unwrap().name.as_ref(),
@@ -206,7 +177,7 @@ fn ids_of_an_earlier_age_are_never_used_in_a_later_one() {
 
 #[test]
 fn processes_are_forgotten_when_they_ended_or_are_too_many() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let gone = TestRecord { pid: u32::MAX, user: &[1], ..TestRecord::default() };
     let here = TestRecord { user: &[code()], ..TestRecord::default() };
     for record in [&gone, &here] {

@@ -15,7 +15,9 @@ struct Fixture {
 
 impl Fixture {
     fn new() -> Self {
-        Self { locator: Locator::new(std::sync::Arc::default()), aggregate: Aggregate::default() }
+        let mut locator = Locator::new(std::sync::Arc::default());
+        locator.tables.files.number_own(address());
+        Self { locator, aggregate: Aggregate::default() }
     }
 
     fn add(&mut self, record: &TestRecord<'_>) {
@@ -61,7 +63,12 @@ fn attribute(dictionary: &ProfilesDictionary, indices: &[i32], key: &str) -> Opt
     })
 }
 
+/// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
+    crate::file::FileTable::default().number_own(address())
+}
+
+fn address() -> u64 {
     weight as *const () as u64
 }
 
@@ -76,8 +83,8 @@ fn an_address_leaves_as_the_address_in_its_file_with_the_files_build_id() {
     let image = symbol_store::elf::ElfImage::read(&executable).unwrap();
     // Where the dynamic linker put the file, from this test's own view of its memory.
     let maps = crate::maps::Maps::of_process(std::process::id()).unwrap();
-    let (_, mapped) = maps.find(code()).unwrap();
-    assert_eq!(Some(location.address), image.virtual_address(code() - mapped.start + mapped.offset));
+    let mapped = maps.find(address()).unwrap();
+    assert_eq!(Some(location.address), image.virtual_address(address() - mapped.start + mapped.offset));
     assert!((mapping.memory_start..mapping.memory_limit).contains(&location.address));
     assert_eq!(
         dictionary.string_table[mapping.filename_strindex as usize],
@@ -166,7 +173,8 @@ fn a_large_interval_is_split_and_loses_nothing() {
     // 1,000 different addresses a stack, no two stacks alike, and times enough for several requests.
     let mut added = 0;
     for seed in 0..800u64 {
-        let user: Vec<_> = (0..1_000).map(|depth| code() + (seed * 7 + depth * 3) % 4_000).collect();
+        let code = code();
+        let user: Vec<_> = (0..1_000).map(|depth| code + (seed * 7 + depth * 3) % 4_000).collect();
         for ktime_ns in [2_000, 3_000] {
             fixture.add(&TestRecord { ktime_ns, user: &user, comm: &format!("t{seed}"), ..TestRecord::default() });
             added += 1;

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * A file that is met for the first time gets a number, and user space is told of it: also who it is, as far as the kernel and the memory
+ * of the process say. User space opens the file where it can, and then knows all of that better; the process may be gone by then.
+ *
+ * What is read of the process's memory may be anything: it is copied, never followed further than its own mapping, and user space
+ * believes it only of a file that it cannot open.
+ */
+#pragma once
+
+#include "tables.h"
+
+/* A name in a path, and all of a path, with the zero behind each name. */
+#define NAME_BYTES_MAX 256
+#define PATH_BYTES_MAX 1024
+/* Names and mounts on the way up to the root. */
+#define PATH_STEPS_MAX 48
+#define BUILD_ID_BYTES_MAX 32
+#define PROGRAM_HEADERS_MAX 24
+#define NOTES_MAX 4
+/* Mappings of a file between its beginning and its code. */
+#define MAPPINGS_BEFORE_MAX 3
+
+struct vfsmount {
+    struct dentry *mnt_root;
+} RELOCATED;
+
+struct mount {
+    struct mount *mnt_parent;
+    struct dentry *mnt_mountpoint;
+    struct vfsmount mnt;
+} RELOCATED;
+
+struct qstr {
+    const unsigned char *name;
+} RELOCATED;
+
+struct dentry {
+    struct dentry *d_parent;
+    struct qstr d_name;
+} RELOCATED;
+
+/* What user space is told of a new file. */
+struct new_file {
+    struct file_key key;
+    u32 number;
+    u32 pid;
+    u64 start; /* where a process has it mapped */
+    u64 end;
+    u64 offset;
+    /* The segment that is mapped there, as the program headers say; of no bytes if that is not known. */
+    u64 segment_offset;
+    u64 segment_address;
+    u64 segment_bytes;
+    u32 build_id_bytes; /* of the GNU build ID, 0: not known */
+    u32 path_bytes;
+    u8 build_id[BUILD_ID_BYTES_MAX];
+    char path[PATH_BYTES_MAX]; /* names from the file's own up to the root, each with a zero behind it; only path_bytes are sent */
+};
+
+#define NEW_FILE_HEAD_BYTES __builtin_offsetof(struct new_file, path)
+_Static_assert(__builtin_offsetof(struct new_file, path) == 136, "");
+
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
+    MAP_UINT(max_entries, 1 << 16);
+} new_files SEC(".maps");
+
+/* Put together here, for the reason that `scratches` gives. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    MAP_UINT(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, struct new_file);
+} new_file_scratches SEC(".maps");
+
+/* The number that the next new file gets. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+    MAP_UINT(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, u32);
+} next_file SEC(".maps");
+
+#define ELF_MAGIC 0x464c457f
+#define ELF_64_BIT 2
+#define SEGMENT_LOADED 1
+#define SEGMENT_NOTES 4
+#define SEGMENT_RUNS 1
+#define NOTE_GNU_BUILD_ID 3
+#define NOTE_NAME_GNU 0x00554e47
+
+struct elf_header {
+    u32 magic;
+    u8 class;
+    u8 ident[11];
+    u16 type;
+    u16 machine;
+    u32 version;
+    u64 entry;
+    u64 program_headers_at;
+    u64 section_headers_at;
+    u32 flags;
+    u16 header_bytes;
+    u16 program_header_bytes;
+    u16 program_headers;
+};
+
+struct program_header {
+    u32 type;
+    u32 flags;
+    u64 offset;
+    u64 address;
+    u64 physical_address;
+    u64 file_bytes;
+    u64 bytes;
+    u64 align;
+};
+
+struct note_header {
+    u32 name_bytes;
+    u32 content_bytes;
+    u32 type;
+    u32 name; /* the first four bytes of it, which are all of the one that is looked for */
+};
+
+/* Looks for the GNU build ID among the notes in [at, end). */
+__attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 end)
+{
+    struct note_header note;
+    if (!file)
+        return 0;
+    for (int i = 0; i < NOTES_MAX; i++) {
+        if (at + sizeof(note) > end || bpf_probe_read_user(&note, sizeof(note), (void *)at))
+            return 0;
+        u32 bytes = note.content_bytes;
+        if (note.type == NOTE_GNU_BUILD_ID && note.name_bytes == 4 && note.name == NOTE_NAME_GNU) {
+            if (bytes == 0 || bytes > BUILD_ID_BYTES_MAX || at + sizeof(note) + bytes > end)
+                return 0;
+            if (bpf_probe_read_user(file->build_id, bytes, (void *)(at + sizeof(note))))
+                return 0;
+            file->build_id_bytes = bytes;
+            return 1;
+        }
+        at += 12 + (((u64)note.name_bytes + 3) & ~3ull) + (((u64)bytes + 3) & ~3ull);
+    }
+    return 0;
+}
+
+/* Reads what the headers say that the process has mapped in [start, end): the file's beginning. Says no where they are not in memory. */
+__attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end)
+{
+    struct elf_header header;
+    struct program_header segment;
+    if (!file || bpf_probe_read_user(&header, sizeof(header), (void *)start))
+        return 0;
+    if (header.magic != ELF_MAGIC || header.class != ELF_64_BIT || header.program_header_bytes != sizeof(segment))
+        return 1;
+    for (int i = 0; i < PROGRAM_HEADERS_MAX && i < header.program_headers; i++) {
+        u64 at = header.program_headers_at + i * sizeof(segment);
+        if (at > end - start - sizeof(segment) || bpf_probe_read_user(&segment, sizeof(segment), (void *)(start + at)))
+            return 0;
+        if (segment.type == SEGMENT_NOTES && !file->build_id_bytes && segment.offset <= end - start &&
+            segment.file_bytes <= end - start - segment.offset)
+            read_build_id(file, start + segment.offset, start + segment.offset + segment.file_bytes);
+        /* A mapping begins with the page in which its segment does. */
+        if (segment.type == SEGMENT_LOADED && segment.flags & SEGMENT_RUNS && segment.offset >> 12 <= file->offset >> 12 &&
+            file->offset < segment.offset + segment.file_bytes) {
+            file->segment_offset = segment.offset;
+            file->segment_address = segment.address;
+            file->segment_bytes = segment.bytes;
+        }
+    }
+    return 1;
+}
+
+/* Finds where the process has the beginning of the file mapped, before what it runs of it, and reads it; says no where it is not in memory. */
+INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
+{
+    u64 start = file->start, end = file->end, offset = file->offset, of_file;
+    for (int i = 0; i < MAPPINGS_BEFORE_MAX && offset; i++) {
+        struct vm_area_struct *vma = (void *)find_vma(tree, start - 1);
+        if (!vma || READ_FIELD(of_file, vma, vm_file) || of_file != struct_file)
+            return 1;
+        if (READ_FIELD(start, vma, vm_start) || READ_FIELD(end, vma, vm_end) || READ_FIELD(offset, vma, vm_pgoff))
+            return 1;
+    }
+    return offset || read_elf(file, start, end);
+}
+
+/* Reads the path from the file's name up to the root of everything that is mounted where the file is. */
+__attribute__((noinline)) int read_path(struct new_file *file, u64 struct_file)
+{
+    struct file *of = (void *)struct_file;
+    struct dentry *dentry, *parent, *root;
+    struct vfsmount *mounted;
+    const unsigned char *name;
+    if (!file || READ_FIELD(dentry, of, f_path.dentry) || READ_FIELD(mounted, of, f_path.mnt))
+        return 0;
+    u32 at = 0;
+    for (int i = 0; i < PATH_STEPS_MAX; i++) {
+        if (READ_FIELD(root, mounted, mnt_root) || READ_FIELD(parent, dentry, d_parent))
+            break;
+        if (dentry == root) {
+            struct mount *mount = (void *)mounted - FIELD_OFFSET(((struct mount *)0)->mnt), *above;
+            if (READ_FIELD(above, mount, mnt_parent) || above == mount || READ_FIELD(dentry, mount, mnt_mountpoint))
+                break;
+            mounted = (void *)above + FIELD_OFFSET(((struct mount *)0)->mnt);
+            continue;
+        }
+        if (at > PATH_BYTES_MAX - NAME_BYTES_MAX || READ_FIELD(name, dentry, d_name.name))
+            break;
+        long bytes = bpf_probe_read_kernel_str(file->path + at, NAME_BYTES_MAX, name);
+        if (bytes <= 0)
+            break;
+        at += bytes;
+        if (dentry == parent)
+            break;
+        dentry = parent;
+    }
+    file->path_bytes = at;
+    return 1;
+}
+
+/* Puts together what user space is told; says no where there is more to tell when the process has its headers in memory. */
+INLINE int describe_file(struct new_file *told, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+{
+    told->key = *key;
+    told->pid = pid;
+    told->start = mapping->start;
+    told->end = mapping->end;
+    told->offset = mapping->offset;
+    told->segment_offset = 0;
+    told->segment_address = 0;
+    told->segment_bytes = 0;
+    told->build_id_bytes = 0;
+    told->path_bytes = 0;
+    /* The vdso is no file's. */
+    if (!mapping->file)
+        return 1;
+    read_path(told, mapping->file);
+    return read_headers(told, tree, mapping->file);
+}
+
+INLINE int tell(struct new_file *told)
+{
+    u64 path_bytes = told->path_bytes;
+    if (path_bytes > PATH_BYTES_MAX)
+        path_bytes = PATH_BYTES_MAX;
+    return !bpf_ringbuf_output(&new_files, told, NEW_FILE_HEAD_BYTES + path_bytes, BPF_RB_FORCE_WAKEUP);
+}
+
+/* Gives a file that is met for the first time a number, and tells user space; 0 if there is no room. */
+INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+{
+    u32 zero = 0;
+    u32 *next = bpf_map_lookup_elem(&next_file, &zero);
+    struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
+    if (!next || !told)
+        return 0;
+    struct file_entry entry = { .number = __sync_fetch_and_add(next, 1) + 1 };
+    entry.unread = !describe_file(told, key, mapping, pid, tree);
+    told->number = entry.number;
+    if (entry.number > FILE_NUMBER_MAX || bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST))
+        return 0;
+    if (!tell(told))
+        bpf_map_delete_elem(&files, key);
+    return entry.number;
+}
+
+/* Tells what could not be read before: in the middle of execve, a process has nothing of its program in memory yet. */
+INLINE void tell_unread(struct file_entry *file, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+{
+    u32 zero = 0;
+    struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
+    if (!told || !describe_file(told, key, mapping, pid, tree))
+        return;
+    told->number = file->number;
+    file->unread = !tell(told);
+}
