@@ -1,6 +1,6 @@
 //! The samples of one interval, each distinct stack and each distinct sample identity kept once.
 //!
-//! A sample identity is (process, stack, thread, thread name, CPU); every sample of it adds 12 bytes: its time. One of a wait also has how
+//! A sample identity is (process, stack, labels, thread, thread name, CPU); every sample of it adds 12 bytes: its time. One of a wait also has how
 //! long that was. A stack is resolved once an interval: its raw addresses are hashed, and the hash remembered, unless a later try may say more.
 //!
 //! Invariant: two stacks with the same locations are one [`StackId`], whatever their raw addresses were.
@@ -13,6 +13,7 @@ use foldhash::fast::RandomState;
 use indexmap::IndexSet;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
+use crate::label::{self, Labels};
 use crate::location::LocationId;
 use crate::locator::Locator;
 use crate::off_cpu::Wait;
@@ -23,10 +24,16 @@ use crate::resource::Resource;
 const LOCATIONS_MAX: usize = 1 << 19;
 /// Samples; over it, the interval ends early. 12 MB.
 const SAMPLES_MAX: usize = 1 << 20;
+/// What all labels take, in bytes; the same.
+const LABELS_BYTES_MAX: usize = 16 << 20;
 
 /// A stack of an [`Aggregate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackId(pub(crate) u32);
+
+/// Labels of an [`Aggregate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct LabelsId(u32);
 
 /// What samples have in common besides their time. `resource` first: sorting groups by process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +41,7 @@ pub(crate) struct Identity {
     /// Index into [`Aggregate::resources`].
     pub(crate) resource: u32,
     pub(crate) stack: StackId,
+    pub(crate) labels: LabelsId,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
     pub(crate) comm: [u8; 16],
@@ -50,6 +58,8 @@ pub(crate) struct Aggregate {
     /// Where each stack ends in `locations`; it begins where the one before it ends.
     stack_ends: Vec<u32>,
     locations: Vec<LocationId>,
+    labels: IndexSet<Labels, RandomState>,
+    labels_bytes: usize,
     identities: IndexSet<Identity, RandomState>,
     /// Index into `identities`, and the time.
     samples: Vec<(u32, u64)>,
@@ -63,7 +73,8 @@ impl Aggregate {
         let header = &sample.header;
         let resource = self.resource(ProcessKey::of(sample), || locator.resource(sample));
         let stack = self.stack(resource, sample, locator);
-        let identity = Identity { resource, stack, tid: header.tid, cpu: header.cpu, comm: header.comm };
+        let labels = self.intern_labels(label::of(sample));
+        let identity = Identity { resource, stack, labels, tid: header.tid, cpu: header.cpu, comm: header.comm };
         let index = self.identity(identity);
         self.samples.push((index, header.ktime_ns));
     }
@@ -74,7 +85,8 @@ impl Aggregate {
         let start = self.locations.len();
         self.locations.extend(&wait.stack);
         let stack = self.intern_stack(start);
-        let index = self.identity(Identity { resource, stack, tid: wait.tid, cpu: wait.cpu, comm: wait.comm });
+        let labels = self.intern_labels(Arc::clone(&wait.labels));
+        let index = self.identity(Identity { resource, stack, labels, tid: wait.tid, cpu: wait.cpu, comm: wait.comm });
         self.waits.push((index, ktime_ns, waited_ns));
     }
 
@@ -109,6 +121,13 @@ impl Aggregate {
         id
     }
 
+    fn intern_labels(&mut self, labels: Labels) -> LabelsId {
+        let bytes = label::bytes(&labels);
+        let (index, is_new) = self.labels.insert_full(labels);
+        self.labels_bytes += if is_new { bytes } else { 0 };
+        LabelsId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
     /// The stack of the locations from `start` on, which are taken away again if it is known.
     fn intern_stack(&mut self, start: usize) -> StackId {
         let mut bytes = Vec::with_capacity((self.locations.len() - start) * size_of::<u32>());
@@ -126,7 +145,9 @@ impl Aggregate {
 
     /// Whether the interval must end early so that memory stays bounded.
     pub(crate) fn is_full(&self) -> bool {
-        LOCATIONS_MAX <= self.locations.len() || SAMPLES_MAX <= self.samples.len() + self.waits.len()
+        LOCATIONS_MAX <= self.locations.len()
+            || LABELS_BYTES_MAX <= self.labels_bytes
+            || SAMPLES_MAX <= self.samples.len() + self.waits.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -139,6 +160,10 @@ impl Aggregate {
         let index = stack.0 as usize;
         let start = index.checked_sub(1).map_or(0, end);
         self.locations.get(start..end(index)).unwrap_or_default()
+    }
+
+    pub(crate) fn labels(&self, id: LabelsId) -> &[(Box<str>, Box<str>)] {
+        self.labels.get_index(id.0 as usize).map_or(&[], |labels| &**labels)
     }
 
     pub(crate) fn resource_at(&self, index: u32) -> Option<&Resource> {
@@ -182,6 +207,8 @@ impl Aggregate {
             stacks_by_location,
             stack_ends,
             locations,
+            labels,
+            labels_bytes,
             identities,
             samples,
             waits,
@@ -192,6 +219,8 @@ impl Aggregate {
         stacks_by_location.clear();
         stack_ends.clear();
         locations.clear();
+        labels.clear();
+        *labels_bytes = 0;
         identities.clear();
         samples.clear();
         waits.clear();
@@ -215,7 +244,9 @@ impl Aggregate {
         self.locations.extend(stack);
         let stack = self.intern_stack(start);
         let resource = u32::try_from(resource).unwrap();
-        let (index, _) = self.identities.insert_full(Identity { resource, stack, tid: 1, cpu: 0, comm: [0; 16] });
+        let labels = self.intern_labels(Arc::default());
+        let identity = Identity { resource, stack, labels, tid: 1, cpu: 0, comm: [0; 16] };
+        let (index, _) = self.identities.insert_full(identity);
         self.samples.push((u32::try_from(index).unwrap(), 1_000));
     }
 }

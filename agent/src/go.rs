@@ -18,10 +18,11 @@
 //! memory are bounded, and the answer is names, nothing, or an error.
 //!
 //! Read in this order: `window` → `version` (what differs between versions of Go) → `header` → `module` → `table` → `values` →
-//! `function` → `lookup` (from an address to its calls) → `programs` (the files that are open).
+//! `function` → `lookup` (from an address to its calls) → `programs` (the files that are open). `labels` is apart: of goroutines, read by BPF.
 
 mod function;
 mod header;
+pub(crate) mod labels;
 mod lookup;
 mod module;
 pub(crate) mod programs;

@@ -26,6 +26,7 @@ mod go;
 mod jit;
 mod kallsyms;
 mod kernel;
+mod label;
 mod location;
 mod locator;
 mod maps;

@@ -14,6 +14,7 @@ use ebpf::{Sample, WAITS_MAX, WaitEnd};
 use foldhash::fast::RandomState;
 
 use crate::aggregate::Aggregate;
+use crate::label::{self, Labels};
 use crate::location::LocationId;
 use crate::locator::Locator;
 use crate::process::ProcessKey;
@@ -34,6 +35,7 @@ pub(crate) struct Wait {
     pub(crate) key: ProcessKey,
     pub(crate) resource: Arc<Resource>,
     pub(crate) stack: Box<[LocationId]>,
+    pub(crate) labels: Labels,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
     pub(crate) comm: [u8; 16],
@@ -87,6 +89,7 @@ impl OffCpu {
             key,
             resource,
             stack: stack.into(),
+            labels: label::of(sample),
             tid: header.tid,
             cpu: header.cpu,
             comm: header.comm,

@@ -13,6 +13,7 @@ pub(crate) struct TestRecord<'a> {
     pub(crate) comm: &'a str,
     pub(crate) kernel: &'a [u64],
     pub(crate) user: &'a [u64],
+    pub(crate) labels: &'a [(&'a [u8], &'a [u8])],
     /// 0 none, 1 root, 2 broken, 3 truncated, 4 compat.
     pub(crate) user_end: u8,
 }
@@ -20,7 +21,17 @@ pub(crate) struct TestRecord<'a> {
 impl Default for TestRecord<'_> {
     fn default() -> Self {
         let pid = std::process::id();
-        Self { pid, tid: 7, exec_id: 0, ktime_ns: 1_000, comm: "thread", kernel: &[], user: &[], user_end: 1 }
+        Self {
+            pid,
+            tid: 7,
+            exec_id: 0,
+            ktime_ns: 1_000,
+            comm: "thread",
+            kernel: &[],
+            user: &[],
+            labels: &[],
+            user_end: 1,
+        }
     }
 }
 
@@ -35,9 +46,17 @@ impl TestRecord<'_> {
         put(offset_of!(SampleHeader, tid), &self.tid.to_ne_bytes());
         put(offset_of!(SampleHeader, kernel_frames), &u16::try_from(self.kernel.len()).unwrap().to_ne_bytes());
         put(offset_of!(SampleHeader, user_frames), &u16::try_from(self.user.len()).unwrap().to_ne_bytes());
+        put(offset_of!(SampleHeader, labels), &u32::try_from(self.labels.len()).unwrap().to_ne_bytes());
         put(offset_of!(SampleHeader, user_end), &[self.user_end]);
         put(offset_of!(SampleHeader, comm), self.comm.as_bytes());
         bytes.extend(self.kernel.iter().chain(self.user).flat_map(|address| address.to_ne_bytes()));
+        for (name, value) in self.labels {
+            let mut label = [0; 96];
+            (label[0], label[1]) = (u8::try_from(name.len()).unwrap(), u8::try_from(value.len()).unwrap());
+            label[2..2 + name.len()].copy_from_slice(name);
+            label[32..32 + value.len()].copy_from_slice(value);
+            bytes.extend(label);
+        }
         bytes
     }
 }

@@ -20,6 +20,8 @@ struct mapped {
     u32 number;     /* of the file, 0: none */
     u32 table;      /* in `tables`, NO_TABLE: none */
     struct table_layout layout;
+    u32 go;
+    u32 zero;
 };
 
 #define NO_TABLE 0xffffffff
@@ -124,6 +126,7 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
             mapped->table = file->table;
             mapped->layout = file->layout;
+            mapped->go = file->go;
             mapped->to_address = mapped->to_offset + part->bias;
         }
     }
@@ -146,6 +149,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     mapped->to_offset = mapping.offset - mapping.start;
     mapped->number = 0;
     mapped->table = NO_TABLE;
+    mapped->go = 0;
     int has_file = mapping.file ? read_state(mapping.file, &inode, &key) && read_identity(inode, &key) : is_vdso(mm, &mapping);
     if (has_file)
         map_file(mapped, &mapping, &key, pid, tree);

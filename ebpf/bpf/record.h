@@ -2,7 +2,7 @@
 /*
  * One record of the ring buffer `samples`: a header and only the frames that are in use,
  *
- * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 |
+ * | struct sample_header, 72 bytes | kernel_frames x u64 | user_frames x u64 | labels x struct label |
  *
  * or the end of a wait, behind the sample that tells of its beginning: struct wait_end, 24 bytes.
  *
@@ -53,9 +53,23 @@ struct sample_header {
     u16 fp_frames; /* frames of the user part that were found by frame pointers alone */
     u32 chance; /* 0: of a CPU; else of a thread that begins to wait, recorded with this chance of 2^32, of which 2^32 - 1 means always */
     u32 executable; /* number of the file that the process runs, told once of each program that is met; 0: not told */
-    u32 reserved;
+    u32 labels; /* behind the frames */
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
+
+/* What the program itself says of what it does: see go_labels.h. What is behind the lengths is nothing. */
+#define LABELS_MAX 8
+#define LABEL_NAME_BYTES 30
+#define LABEL_VALUE_BYTES 64
+
+struct label {
+    u8 name_bytes;
+    u8 value_bytes;
+    u8 name[LABEL_NAME_BYTES];
+    u8 value[LABEL_VALUE_BYTES];
+};
+
+_Static_assert(sizeof(struct label) == 96, "");
 
 /* When the thread `tid`, which has waited since then, may run again; both on CLOCK_MONOTONIC. */
 struct wait_end {
@@ -80,4 +94,5 @@ _Static_assert(__builtin_offsetof(struct sample_header, kernel_thread) == 41, ""
 _Static_assert(__builtin_offsetof(struct sample_header, fp_frames) == 42, "");
 _Static_assert(__builtin_offsetof(struct sample_header, chance) == 44, "");
 _Static_assert(__builtin_offsetof(struct sample_header, executable) == 48, "");
+_Static_assert(__builtin_offsetof(struct sample_header, labels) == 52, "");
 _Static_assert(__builtin_offsetof(struct sample_header, comm) == 56, "");

@@ -120,6 +120,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     header->kernel_thread = (task->flags & PF_KTHREAD) != 0;
     header->chance = 0;
     header->executable = 0;
+    header->labels = 0;
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
@@ -139,11 +140,13 @@ INLINE int read_user_registers(struct task_struct *task, struct registers *regis
 
 INLINE void send(struct scratch *scratch, struct task_struct *task)
 {
-    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
+    u64 frames = scratch->header.kernel_frames + scratch->header.user_frames, labels = scratch->header.labels;
     /* Never so, but the verifier cannot know. */
     if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
-    u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64);
+    if (labels > LABELS_MAX)
+        labels = LABELS_MAX;
+    u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64) + labels * sizeof(struct label);
     if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, task)))
         count_dropped(DROPPED_RECORD);
 }

@@ -39,6 +39,8 @@ struct file_entry {
     u32 table;     /* number in `tables` */
     u32 unread;    /* 1: user space was not told all that the headers say */
     struct table_layout layout;
+    u32 go; /* how a Go program has labels: see go_labels.h */
+    u32 zero;
     struct file_part parts[FILE_PARTS];
 };
 
@@ -51,7 +53,7 @@ struct {
 } files SEC(".maps");
 
 _Static_assert(sizeof(struct file_key) == 40, "");
-_Static_assert(sizeof(struct file_entry) == 80, "");
+_Static_assert(sizeof(struct file_entry) == 88, "");
 
 /* As long as its file's table is. */
 struct blocks {

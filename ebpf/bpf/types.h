@@ -79,8 +79,13 @@ struct mm_struct {
     mm_context_t context;
 } RELOCATED;
 
+struct thread_struct {
+    unsigned long fsbase;
+} RELOCATED;
+
 struct task_struct {
     struct mm_struct *mm;
+    struct thread_struct thread;
     unsigned int flags;
     unsigned int __state;
     int pid;

@@ -20,13 +20,15 @@
 
 struct scratch {
     struct sample_header header;
-    u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX];
+    u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64)]; /* labels behind them */
     /* Of the innermost frame, and of the one that a signal struck; by DWARF's numbers. */
     u64 registers[REGISTERS];
     u64 saved[SAVED_WORDS];
     struct mapped mapped;
     struct rule rule; /* of the frame at hand */
 };
+
+#include "go_labels.h"
 
 struct walk {
     struct scratch *scratch;
@@ -36,6 +38,7 @@ struct walk {
     u32 end;      /* enum user_end */
     u32 is_exact; /* pc is no return address */
     u32 has_registers; /* scratch->registers are this frame's */
+    u32 go;
 };
 
 /* Appends one frame; says no when the user part is full. */
@@ -238,6 +241,8 @@ static long unwind_step(u32 index, struct walk *walk)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
     }
+    if (mapped->go)
+        walk->go = mapped->go;
     u64 frame = frame_of(mapped, pc);
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);
@@ -280,4 +285,6 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, const
     scratch->mapped.end = 0;
     bpf_loop(USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
     scratch->header.user_end = walk.end;
+    if (walk.go)
+        read_go_labels(scratch, task, walk.go);
 }

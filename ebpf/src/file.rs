@@ -19,7 +19,7 @@ pub const FILE_PARTS: usize = 2;
 
 const NEW_FILE_HEAD_BYTES: usize = 136;
 const BUILD_ID_BYTES_MAX: usize = 32;
-const FILE_ENTRY_BYTES: usize = 32 + 24 * FILE_PARTS;
+const FILE_ENTRY_BYTES: usize = 40 + 24 * FILE_PARTS;
 
 /// A file that was met for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,23 @@ pub struct TableLayout {
     pub rows_at: u32,
 }
 
+/// Where the running goroutine and its labels are, by the version of Go: offsets in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GoLabels {
+    /// Of a thread: the goroutine that it runs.
+    pub current: u16,
+    /// Of a goroutine.
+    pub labels: u16,
+    /// Whether they are a map; else they are a list.
+    pub are_map: bool,
+}
+
+impl GoLabels {
+    fn to_bits(self) -> u32 {
+        u32::from(self.current & 0xfff) | u32::from(self.labels & 0xfff) << 12 | u32::from(self.are_map) << 31
+    }
+}
+
 /// What BPF is told of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileEntry {
@@ -129,6 +146,8 @@ pub struct FileEntry {
     pub number: u32,
     /// Number of its table in the map of tables, and its layout; `None`: it has none.
     pub table: Option<(u32, TableLayout)>,
+    /// Where a Go program has its goroutines' labels, if they are to be read.
+    pub go: Option<GoLabels>,
     /// Its parts; those of no length are none.
     pub parts: [FilePart; FILE_PARTS],
 }
@@ -141,12 +160,13 @@ impl FileEntry {
         let (table, layout) = self.table.unwrap_or_default();
         let TableLayout { first_page, pages, rules_at, rows_at } = layout;
         let has_table = u32::from(self.table.is_some());
-        let head = [self.number, has_table, table, 0, first_page, pages, rules_at, rows_at];
+        let go = self.go.map_or(0, GoLabels::to_bits);
+        let head = [self.number, has_table, table, 0, first_page, pages, rules_at, rows_at, go, 0];
         for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(head) {
             *to = number.to_ne_bytes();
         }
         let parts = self.parts.iter().flat_map(|part| [part.start, part.end, part.bias]);
-        for (to, number) in bytes[32..].as_chunks_mut::<8>().0.iter_mut().zip(parts) {
+        for (to, number) in bytes[40..].as_chunks_mut::<8>().0.iter_mut().zip(parts) {
             *to = number.to_ne_bytes();
         }
         bytes

@@ -14,7 +14,9 @@
 mod file;
 pub mod record;
 
-pub use file::{BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, FileSegment, NewFile, TableLayout, VDSO_KEY};
+pub use file::{
+    BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, FileSegment, GoLabels, NewFile, TableLayout, VDSO_KEY,
+};
 pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 
 /// Name of the program of type `perf_event`: attach it to a clock event of every CPU.

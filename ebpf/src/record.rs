@@ -1,6 +1,6 @@
 //! One record of the ring buffer: the layout is `bpf/record.h`, and a test holds the two together.
 //!
-//! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 |
+//! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 | `labels` x 96 bytes |
 //!
 //! or, shorter than a header, the end of a wait that an earlier record tells of: [`WaitEnd`].
 //!
@@ -84,8 +84,8 @@ pub struct SampleHeader {
     pub chance: u32,
     /// Number of the file that the process runs, told once of each program that is met; 0: not told.
     pub executable: u32,
-    /// Not read.
-    pub reserved: u32,
+    /// Labels behind the frames.
+    pub labels: u32,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
@@ -99,6 +99,7 @@ pub struct Sample<'a> {
     pub user_end: UserEnd,
     /// Both parts of the stack, kernel part first, each leaf first: 8 bytes an address.
     pub frames: &'a [u8],
+    labels: &'a [u8],
 }
 
 /// The end of a wait: the thread may run again.
@@ -111,6 +112,12 @@ pub struct WaitEnd {
     /// The thread, in the initial pid namespace.
     pub tid: u32,
 }
+
+/// Labels of a sample at most.
+const LABELS_MAX: usize = 8;
+const LABEL_NAME_BYTES: usize = 30;
+const LABEL_VALUE_BYTES: usize = 64;
+const LABEL_BYTES: usize = 2 + LABEL_NAME_BYTES + LABEL_VALUE_BYTES;
 
 const WAIT_END_BYTES: usize = 24;
 
@@ -167,6 +174,14 @@ pub enum RecordError {
         /// User frames it claims.
         user_frames: u16,
     },
+    /// The count of labels does not fit the record or the limit.
+    #[error("record of {bytes} bytes with {labels} labels")]
+    LabelCount {
+        /// Bytes in the record.
+        bytes: usize,
+        /// Labels it claims.
+        labels: u32,
+    },
     /// An end of the user part that this crate does not know.
     #[error("user part ends with {end}, which has no meaning")]
     UserEnd {
@@ -190,9 +205,12 @@ impl<'a> Sample<'a> {
         let used = (usize::from(kernel_frames) + usize::from(user_frames)) * size_of::<u64>();
         let within_limits =
             usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_frames) <= USER_FRAMES_MAX;
-        if !within_limits || frames.len() < used {
-            return Err(RecordError::FrameCount { bytes: record.len(), kernel_frames, user_frames });
-        }
+        let error = RecordError::FrameCount { bytes: record.len(), kernel_frames, user_frames };
+        let (frames, labels) = frames.split_at_checked(used).filter(|_| within_limits).ok_or(error)?;
+        let labels_count = usize::try_from(header.labels).unwrap_or(usize::MAX);
+        let error = RecordError::LabelCount { bytes: record.len(), labels: header.labels };
+        let labels = labels.get(..labels_count.saturating_mul(LABEL_BYTES));
+        let labels = labels.filter(|_| labels_count <= LABELS_MAX).ok_or(error)?;
         let user_end = match header.user_end {
             0 => UserEnd::None,
             1 => UserEnd::Root,
@@ -201,7 +219,7 @@ impl<'a> Sample<'a> {
             4 => UserEnd::Compat,
             end => return Err(RecordError::UserEnd { end }),
         };
-        Ok(Self { header, user_end, frames: &frames[..used] })
+        Ok(Self { header, user_end, frames, labels })
     }
 
     /// The addresses of the kernel part, leaf first; all but the leaf are return addresses.
@@ -212,6 +230,15 @@ impl<'a> Sample<'a> {
     /// The user part, leaf first, each frame inside the instruction that ran or called.
     pub fn user_frames(&self) -> impl Iterator<Item = UserFrame> + 'a {
         addresses(self.frames).skip(usize::from(self.header.kernel_frames)).map(UserFrame::read)
+    }
+
+    /// Names and values of what the program says itself of what it does; both may be cut, and need not be text.
+    pub fn labels(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
+        self.labels.chunks_exact(LABEL_BYTES).map(|label| {
+            let (name_bytes, value_bytes) = (usize::from(label[0]), usize::from(label[1]));
+            let (name, value) = label[2..].split_at(LABEL_NAME_BYTES);
+            (&name[..name_bytes.min(LABEL_NAME_BYTES)], &value[..value_bytes.min(LABEL_VALUE_BYTES)])
+        })
     }
 }
 
@@ -240,7 +267,7 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
         fp_frames: field!(u16, fp_frames),
         chance: field!(u32, chance),
         executable: field!(u32, executable),
-        reserved: 0,
+        labels: field!(u32, labels),
         comm: take(bytes, offset_of!(SampleHeader, comm)),
     }
 }
@@ -274,7 +301,7 @@ mod tests {
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance executable comm);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance executable labels comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
         assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
     }
@@ -312,6 +339,34 @@ mod tests {
         let in_file = FRAME_IN_FILE | 9 << FRAME_OFFSET_BITS | 0x1234;
         assert_eq!(UserFrame::read(in_file), UserFrame::File { number: 9, offset: 0x1234 });
         assert!(RECORD_H.contains(&format!("#define FRAME_OFFSET_BITS {FRAME_OFFSET_BITS}\n")));
+    }
+
+    #[test]
+    fn labels_stand_behind_the_frames() {
+        let mut bytes = record(&[1], &[2, 3], 1);
+        bytes[52..56].copy_from_slice(&2_u32.to_ne_bytes());
+        for (name, value) in [(&b"endpoint"[..], &b"/a"[..]), (b"k", b"")] {
+            let mut label = vec![0xee; LABEL_BYTES];
+            (label[0], label[1]) = (u8::try_from(name.len()).unwrap(), u8::try_from(value.len()).unwrap());
+            label[2..2 + name.len()].copy_from_slice(name);
+            label[2 + LABEL_NAME_BYTES..][..value.len()].copy_from_slice(value);
+            bytes.extend(label);
+        }
+        let sample = Sample::read(&bytes).unwrap();
+        assert_eq!(sample.user_frames().count(), 2);
+        assert_eq!(sample.labels().collect::<Vec<_>>(), [(&b"endpoint"[..], &b"/a"[..]), (b"k", b"")]);
+        assert!(matches!(Sample::read(&bytes[..bytes.len() - 1]), Err(RecordError::LabelCount { labels: 2, .. })));
+        bytes.resize(bytes.len() + 7 * LABEL_BYTES, 0);
+        bytes[52..56].copy_from_slice(&9_u32.to_ne_bytes());
+        assert!(matches!(Sample::read(&bytes), Err(RecordError::LabelCount { labels: 9, .. })));
+        assert_eq!(asserted("sizeof(struct label)"), LABEL_BYTES);
+        for (name, value) in [
+            ("LABELS_MAX", LABELS_MAX),
+            ("LABEL_NAME_BYTES", LABEL_NAME_BYTES),
+            ("LABEL_VALUE_BYTES", LABEL_VALUE_BYTES),
+        ] {
+            assert!(RECORD_H.contains(&format!("#define {name} {value}\n")), "{name}");
+        }
     }
 
     #[test]

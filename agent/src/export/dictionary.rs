@@ -45,7 +45,7 @@ pub(crate) struct DictionaryBuilder<'a> {
 }
 
 /// No index takes more bytes in a request that is bounded to megabytes, field tag included.
-const INDEX_BYTES: usize = 5;
+pub(super) const INDEX_BYTES: usize = 5;
 /// Tag and length of a nested message.
 const MESSAGE_BYTES: usize = 6;
 const NUMBER_BYTES: usize = 11;

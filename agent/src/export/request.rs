@@ -14,8 +14,9 @@ use proto::otlp::resource::v1::Resource as OtlpResource;
 
 use crate::aggregate::{Aggregate, Identity};
 use crate::clock::WallClock;
-use crate::export::dictionary::{AttributeValue, DictionaryBuilder, LOCATION_BYTES};
+use crate::export::dictionary::{AttributeValue, DictionaryBuilder, INDEX_BYTES, LOCATION_BYTES};
 use crate::file::{FILE_NAME_BYTES_MAX, FileTable};
+use crate::label;
 use crate::location::{LINES_BYTES_MAX, LocationTable};
 use crate::perf_map::NAME_BYTES_MAX;
 use crate::resource::{self, Resource};
@@ -29,10 +30,13 @@ const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
 /// A process with all the attributes that are read from its environment, and five seconds of times.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
-const _: () = assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
+const _: () =
+    assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
 /// Fields of a profile or a resource that have a fixed size, generously.
 const PROFILE_BYTES: usize = 128;
-/// A sample without its times: three attributes, a stack, tags and lengths.
+/// The labels of a sample that are all new to the request, and long.
+const LABELS_BYTES_MAX: usize = 2 << 10;
+/// A sample without its times and labels: three attributes, a stack, tags and lengths.
 const SAMPLE_BYTES: usize = 40;
 /// A value of up to 2^63.
 const VALUE_BYTES: usize = 9;
@@ -197,11 +201,16 @@ impl<'a> RequestBuilder<'a> {
 
     fn sample_attributes(&mut self, identity: &Identity) -> Vec<i32> {
         let name = resource::text(&identity.comm);
-        vec![
-            self.dictionary.attribute("thread.name", AttributeValue::Text(name)),
-            self.dictionary.attribute("thread.id", AttributeValue::Number(identity.tid.into())),
-            self.dictionary.attribute("cpu.logical_number", AttributeValue::Number(identity.cpu.into())),
-        ]
+        let mut attributes = vec![
+            self.dictionary.attribute(label::THREAD_NAME, AttributeValue::Text(name)),
+            self.dictionary.attribute(label::THREAD_ID, AttributeValue::Number(identity.tid.into())),
+            self.dictionary.attribute(label::CPU, AttributeValue::Number(identity.cpu.into())),
+        ];
+        let labels = self.aggregate.labels(identity.labels);
+        self.bytes += INDEX_BYTES * labels.len();
+        let texts = labels.iter().map(|(name, value)| (name, AttributeValue::Text(value.as_ref().to_owned())));
+        attributes.extend(texts.map(|(name, value)| self.dictionary.attribute(name, value)));
+        attributes
     }
 
     fn start_profile(&mut self, resource: &Resource, kind: ProfileKind) {

@@ -15,7 +15,7 @@ use symbol_store::elf::CallFrameSections;
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};
 use crate::file::LoadedPart;
-use crate::go::GoTable;
+use crate::go::{self, GoTable};
 use crate::{causes, sys};
 
 /// Files that may wait for their tables; what comes behind them is unwound by frame pointers, until it is met again.
@@ -30,7 +30,7 @@ const KNOWN_FOR_NS: u64 = 1_500_000_000;
 const PAGE_BYTES: u64 = 4096;
 
 type Block = [u8; BLOCK_BYTES];
-type EntryBytes = [u8; 32 + 24 * FILE_PARTS];
+type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
 
 /// The maps in which BPF looks.
 pub(crate) struct UnwindMaps {
@@ -134,14 +134,21 @@ impl Tables {
     fn add(&mut self, key: FileKey, number: u32, file: &File, parts: &[LoadedPart]) -> Result<(), MapError> {
         let started_ns = sys::clock_ns(sys::Clock::Monotonic);
         let Some(table) = table_of(file) else { return Ok(()) };
-        self.put(key, number, &table, parts)?;
+        let entry = FileEntry { number, go: go::labels::of(file), ..FileEntry::default() };
+        self.put(key, entry, &table, parts)?;
         let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
         tracing::debug!(number, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
         Ok(())
     }
 
     /// Has BPF unwind a file by a table.
-    fn put(&mut self, key: FileKey, number: u32, table: &UnwindTable, parts: &[LoadedPart]) -> Result<(), MapError> {
+    fn put(
+        &mut self,
+        key: FileKey,
+        mut entry: FileEntry,
+        table: &UnwindTable,
+        parts: &[LoadedPart],
+    ) -> Result<(), MapError> {
         let now_ns = sys::clock_ns(sys::Clock::Monotonic);
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
@@ -158,8 +165,7 @@ impl Tables {
             map.set(i, block, 0)?;
         }
         self.maps.tables.set(slot, &map, 0)?;
-        let mut entry =
-            FileEntry { number, table: Some((slot, table.layout)), parts: [FilePart::default(); FILE_PARTS] };
+        entry.table = Some((slot, table.layout));
         for (to, part) in entry.parts.iter_mut().zip(parts) {
             let end = part.offset.saturating_add(part.size);
             // Mappings begin with a page.
@@ -263,7 +269,8 @@ mod tests {
         for number in 0..3 * fit {
             let mut key = [7; 40];
             key[0] = number as u8;
-            tables.put(key, number as u32, &table, &[]).unwrap();
+            let entry = FileEntry { number: number as u32, ..FileEntry::default() };
+            tables.put(key, entry, &table, &[]).unwrap();
         }
         assert_eq!(tables.slots.len(), fit);
         // The kernel frees a map some time after it was let go.

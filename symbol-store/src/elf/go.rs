@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use super::header::{Header, PT_DYNAMIC, PT_LOAD, ProgramHeader, read_range};
+use super::header::{Header, PT_DYNAMIC, PT_LOAD, PT_TLS, ProgramHeader, read_range};
 use super::{ElfError, Segment};
 use crate::limits;
 
@@ -29,6 +29,10 @@ pub struct GoLayout {
     pub table: Option<FileRange>,
     /// The section `.go.module`, which linkers write since Go 1.26.
     pub module: Option<FileRange>,
+    /// The section `.go.buildinfo`, which says the version of Go.
+    pub build_info: Option<FileRange>,
+    /// What each thread has of its own, in bytes.
+    pub thread_local_bytes: u64,
     /// The loaded segments, in the order of the program headers.
     pub segments: Vec<Segment>,
     /// The bytes of the writable ones that are in the file.
@@ -56,7 +60,7 @@ impl GoLayout {
         if sections.is_some() && table.or(info).or(build_id).is_none() {
             return Ok(None);
         }
-        let mut layout = Self { table, module, ..Self::default() };
+        let mut layout = Self { table, module, build_info: info, ..Self::default() };
         let mut dynamic = None;
         for program_header in header.program_headers(file)? {
             match program_header.kind {
@@ -64,6 +68,7 @@ impl GoLayout {
                     layout.segments.push(program_header.segment());
                     layout.writable.extend(program_header.is_writable().then(|| program_header.file_range()));
                 }
+                PT_TLS => layout.thread_local_bytes = program_header.memory_size,
                 PT_DYNAMIC => dynamic = Some(program_header),
                 _ => {}
             }

@@ -10,6 +10,7 @@ use crate::limits;
 pub(super) const PT_LOAD: u32 = 1;
 pub(super) const PT_DYNAMIC: u32 = 2;
 pub(super) const PT_NOTE: u32 = 4;
+pub(super) const PT_TLS: u32 = 7;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 pub(super) const SHT_NOTE: u32 = 7;
@@ -40,7 +41,7 @@ pub(super) struct ProgramHeader {
     pub(super) offset: u64,
     address: u64,
     pub(super) file_size: u64,
-    memory_size: u64,
+    pub(super) memory_size: u64,
     pub(super) align: u64,
 }
 
