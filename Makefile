@@ -27,7 +27,7 @@ soak-storage:
 
 soak-agent:
 	scripts/install-build-tools --test
-	VARVE_DAMAGE_CASES=$${VARVE_DAMAGE_CASES:-1000000} cargo test --release --workspace --lib damaged_files -- --nocapture
+	VARVE_DAMAGE_CASES=$${VARVE_DAMAGE_CASES:-1000000} cargo test --profile soak -p agent --lib damaged_files -- --nocapture
 
 check:
 	@scripts/check

@@ -24,7 +24,7 @@ use crate::location::Marker;
 use crate::maps::{Backing, Mapping, Maps};
 use crate::procfs;
 use crate::sys;
-use crate::unwind::resident::Resident;
+use crate::unwind::resident::{Place, Resident};
 
 /// Files remembered before all is forgotten: a host with hundreds of containers has a few thousand.
 pub(crate) const FILES_MAX: usize = 8192;
@@ -195,9 +195,9 @@ impl FileTable {
             return;
         }
         let found = match self.numbered(new) {
-            Ok((file, id)) => {
+            Ok((file, id, place)) => {
                 let parts = self.get(id).map(|file| file.parts.clone()).unwrap_or_default();
-                tables.unwind(new.key, new.number, file, parts);
+                tables.unwind(new.key, new.number, file, parts, place);
                 Ok(id)
             }
             Err(_) => {
@@ -211,18 +211,18 @@ impl FileTable {
         self.by_number.insert(new.number, found);
     }
 
-    fn numbered(&mut self, new: &NewFile<'_>) -> io::Result<(File, FileId)> {
+    fn numbered(&mut self, new: &NewFile<'_>) -> io::Result<(File, FileId, Option<Place>)> {
         let NewFile { key, pid, start, end, .. } = *new;
         if key == VDSO_KEY {
             let file = own_vdso()?;
             let id = self.insert(MappedFile::identify(VDSO, &file)?);
-            return Ok((file, id));
+            return Ok((file, id, None));
         }
         match procfs::open_mapped(pid, start, end) {
             Ok((file, metadata)) => {
                 let path = procfs::mapped_path(pid, start, end)?;
                 let id = self.identified(&path, &file, &metadata)?;
-                Ok((file, id))
+                Ok((file, id, Some(Place { pid, path })))
             }
             // map_files takes CAP_CHECKPOINT_RESTORE; a path takes nothing, and proves less.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -232,7 +232,7 @@ impl FileTable {
                 };
                 let (file, metadata) = open_by_path(pid, *device, *inode, path)?;
                 let id = self.identified(path, &file, &metadata)?;
-                Ok((file, id))
+                Ok((file, id, Some(Place { pid, path: path.to_string() })))
             }
             Err(error) => Err(error),
         }
@@ -329,7 +329,7 @@ impl FileTable {
     pub(crate) fn number_own(&mut self, address: u64) -> u64 {
         let maps = Maps::of_process(std::process::id()).unwrap();
         let new = tests::new_file(maps.find(address).unwrap(), std::process::id());
-        let (_, id) = self.numbered(&new).unwrap();
+        let (_, id, _) = self.numbered(&new).unwrap();
         self.by_number.insert(1, Ok(id));
         1 << 63 | 1 << 40 | (address - new.start + new.offset)
     }

@@ -205,6 +205,25 @@ fn a_library_that_is_loaded_later_and_replaced_is_unwound_and_has_its_name() {
 }
 
 #[test]
+fn a_program_whose_debug_file_alone_describes_it_has_whole_stacks() {
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            NOINLINE void caller(void) { spin(2000000000); sink++; }
+            NOINLINE int descend(int depth) { if (depth > 1) return descend(depth - 1) + 1; caller(); return 1; }
+            int main(void) { sink += descend(5); printf("%d\n", getpid()); return 0; }"#
+        ),
+        &[&FLAGS[..], &["-fno-asynchronous-unwind-tables", "-gz=zlib"]].concat(),
+    );
+    program.move_debug_information();
+    let test = "a_program_whose_debug_file_alone_describes_it_has_whole_stacks";
+    let Some(samples) = sampled(test, 199, &program) else { return };
+    let callers = [&["descend"; 5][..], &["main", "?", "?", "_start"]].concat();
+    assert_callers("caller", &callers, 0.95, &program, &samples);
+}
+
+#[test]
 fn code_whose_description_is_wrong_has_no_root() {
     // It says that the caller's stack begins 8,008 bytes above, where the caller has put something that is no return address.
     let program = Program::compile_with(

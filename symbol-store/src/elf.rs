@@ -16,11 +16,13 @@ use thiserror::Error;
 
 use crate::limits;
 
+mod call_frames;
 mod debug_link;
 mod go;
 mod header;
 mod note;
 
+pub use call_frames::{CallFrameSections, debug_data, debug_frame};
 pub(crate) use debug_link::DebugLink;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
@@ -147,37 +149,6 @@ impl ElfImage {
                 self.go_build_id.get_or_insert_with(|| id.to_owned());
             }
         }
-    }
-}
-
-/// The call frame information of a file, as its sections hold it. Addresses are as the file numbers them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CallFrameSections {
-    /// `.eh_frame`: where it is loaded, and its bytes.
-    pub eh_frame: Option<(u64, Vec<u8>)>,
-    /// `.debug_frame`, where it is not compressed.
-    pub debug_frame: Option<(u64, Vec<u8>)>,
-    /// Where `.text` is loaded; 0 if there is none.
-    pub text: u64,
-    /// Where the program begins; 0 of a file that is none.
-    pub entry: u64,
-}
-
-impl CallFrameSections {
-    /// Reads those of a file of 64 bits in this machine's byte order, and none of another; what is missing, compressed or too large is
-    /// left out.
-    ///
-    /// # Errors
-    /// Any [`ElfError`].
-    pub fn read(file: &File) -> Result<Self, ElfError> {
-        let header = Header::read(file)?;
-        if !header.wide || header.big_endian != cfg!(target_endian = "big") {
-            return Ok(Self::default());
-        }
-        let section = |name: &[u8]| header.loaded_section(file, name, limits::CALL_FRAME_BYTES_MAX);
-        let text = header.find_section(file, b".text").map_or(0, |text| text.address);
-        let entry = header.entry;
-        Ok(Self { eh_frame: section(b".eh_frame"), debug_frame: section(b".debug_frame"), text, entry })
     }
 }
 

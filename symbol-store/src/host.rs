@@ -17,9 +17,10 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use proto::BuildId;
 
-use crate::elf::{self, DebugLink, ElfImage};
+use crate::elf::{self, ElfImage};
 use crate::limits;
 
+pub mod debug_file;
 mod mapped;
 pub mod maps;
 pub mod open;
@@ -71,7 +72,7 @@ impl HostFiles {
         let program = path.starts_with('/').then(|| self.program(id, path)).flatten();
         let Some(program) = program else {
             // The debug package of a program that is not installed, or that runs where we cannot see it.
-            let file = self.debug_file_by_id(&Root::host().ok()?, id)?;
+            let file = debug_file::by_id(&Root::host().ok()?, &self.debug_directory, id)?;
             let image = verify(&file, id)?;
             return Some(Found { file, image, debug_file: None, has_dwarf: true });
         };
@@ -109,29 +110,15 @@ impl HostFiles {
     /// program's own root.
     fn debug_file(&self, program: &Program, path: &str) -> Option<File> {
         let by_id = program.image.gnu_build_id.clone().map(BuildId::Gnu);
-        if let Some(file) = by_id.and_then(|id| self.debug_file_by_id(&program.root, &id)) {
+        if let Some(file) = by_id.and_then(|id| debug_file::by_id(&program.root, &self.debug_directory, &id)) {
             return Some(file);
         }
-        let link = DebugLink::read(&program.file)?;
-        let (directory, _) = path.rsplit_once('/')?;
-        let (debug, name) = (&self.debug_directory, &link.name);
-        [format!("{directory}/{name}"), format!("{directory}/.debug/{name}"), format!("{debug}{directory}/{name}")]
-            .iter()
-            .find_map(|path| {
-                let file = program.root.open(path).ok()?;
-                let image = ElfImage::read(&file).ok()?;
-                // The checksum alone is 32 bits, and a program's own name may come first.
-                let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(&file);
-                (is_it && link.matches(&file).ok()?).then_some(file)
-            })
-    }
-
-    fn debug_file_by_id(&self, root: &Root, id: &BuildId) -> Option<File> {
-        let BuildId::Gnu(bytes) = id else { return None };
-        let (first, rest) = bytes.split_first()?;
-        let path = format!("{}/.build-id/{first:02x}/{}.debug", self.debug_directory, proto::build_id::to_hex(rest));
-        let file = root.open(&path).ok()?;
-        verify(&file, id).map(|_image| file)
+        debug_file::by_link(&program.root, &self.debug_directory, &program.file, path, |link, file| {
+            let image = ElfImage::read(file).ok()?;
+            // The checksum alone is 32 bits, and a program's own name may come first.
+            let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(file);
+            (is_it && link.matches(file).ok()?).then(|| file.try_clone().ok())?
+        })
     }
 }
 

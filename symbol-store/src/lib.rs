@@ -46,7 +46,7 @@ mod store;
 mod table;
 
 pub use frame::{Address, Frame, ObjectKey};
-pub use host::{maps, open};
+pub use host::{debug_file, maps, open};
 pub use reason::{Reason, Unusable};
 pub use store::{AddError, Added, Config, SymbolStore, Upload};
 pub use table::Source;

@@ -85,6 +85,15 @@ pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
 /// Bytes of one section of call frame information: ten times what the largest libraries known here have.
 pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
 
+/// Largest unpacked `.gnu_debugdata` of which the call frame information is read, in bytes; packed, it is smaller.
+pub const MINI_DEBUG_FILE_BYTES_MAX: u64 = 32 << 20;
+
+/// Largest window of a zstd stream of call frame information, as a power of two: no more of it is kept than it may have bytes.
+pub const ZSTD_WINDOW_LOG_MAX: u32 = CALL_FRAME_BYTES_MAX.ilog2();
+
+/// Largest debug file whose checksum is computed for its call frame information, in bytes: those that are larger have build IDs.
+pub const CHECKSUM_BYTES_MAX: u64 = 256 << 20;
+
 /// Most of the section of section names that is read, in bytes: a linked file has 400.
 pub const SECTION_NAMES_BYTES_MAX: u64 = 1 << 20;
 

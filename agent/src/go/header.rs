@@ -22,7 +22,8 @@ const SEARCH_WINDOW_BYTES: usize = 64 << 10;
 /// Tables begin at a multiple of this.
 const ALIGNMENT: u64 = 8;
 
-/// See the module. The parts are file offsets, each in the file's bytes as far as the table's section goes.
+/// See the module. The parts are file offsets, each in the file's bytes as far as the table's section goes: but what is at an offset
+/// behind one of them may be nowhere, so that offsets saturate, at what no file has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) version: Version,
@@ -60,8 +61,8 @@ impl Header {
     }
 
     fn search(window: &mut Window<'_>, range: FileRange) -> Result<Option<Self>, GoError> {
-        let mut at = range.address.next_multiple_of(ALIGNMENT) - range.address;
-        while at + (HEADER_BYTES as u64) < range.size {
+        let mut at = range.address.wrapping_neg() % ALIGNMENT;
+        while at.saturating_add(HEADER_BYTES as u64) < range.size {
             let rest = FileRange {
                 offset: range.offset.saturating_add(at),
                 size: range.size - at,

@@ -56,7 +56,7 @@ impl GoTable {
             let name = self.name_at(name, &mut window)?;
             calls.push(Call { function: name, file, line, start_line });
             let Some(inlined) = inlined else { return Ok(calls) };
-            address = function.start + u64::from(inlined.parent);
+            address = function.start.saturating_add(inlined.parent.into());
         }
         Err(GoError::Broken("inlined without end"))
     }
@@ -106,7 +106,7 @@ impl GoTable {
         let number = self.value_at(function.files, function, address, window, budget)?;
         let Some(number) = number.and_then(|number| u32::try_from(number).ok()) else { return Ok(String::new()) };
         let at = (u64::from(function.unit) + u64::from(number)) * 4;
-        match window.u32(self.header.units + at)? {
+        match window.u32(self.header.units.saturating_add(at))? {
             NO_FILE => Ok(String::new()),
             name => self.file_name_at(name, window),
         }

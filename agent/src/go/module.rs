@@ -87,7 +87,7 @@ pub(super) fn find(file: &File, layout: &GoLayout, table: u64, code: Range<u64>)
 
 /// Where in `range` the words with `wanted` are.
 fn pointers(window: &mut Window<'_>, range: FileRange, wanted: u64) -> Result<Vec<u64>, GoError> {
-    let (mut found, mut at) = (Vec::new(), range.address.next_multiple_of(8) - range.address);
+    let (mut found, mut at) = (Vec::new(), range.address.wrapping_neg() % 8);
     let end = range.size.min(SEARCH_BYTES_MAX);
     while at + 8 <= end && found.len() < CANDIDATES_MAX {
         let words = window.some(range.offset.saturating_add(at))?.as_chunks::<8>().0;

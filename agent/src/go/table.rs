@@ -90,7 +90,7 @@ impl GoTable {
         if !(self.code.contains(&start.into()) && start <= end && u64::from(end) <= self.code.end) {
             return Err(GoError::Broken("functions do not ascend"));
         }
-        let at = self.header.functions + u64::from(record);
+        let at = self.header.functions.saturating_add(record.into());
         let (version, start, end) = (self.header.version, self.text + u64::from(start), self.text + u64::from(end));
         // The last record may be nearer to the end of the file than the longest one would be.
         let parsed = match records.bytes(at, RECORD_BYTES_MAX) {
@@ -123,7 +123,7 @@ impl GoTable {
 
     /// One of a function's tables of values.
     pub(super) fn values<'w, 'f>(&self, table: u32, function: &Function, window: &'w mut Window<'f>) -> Values<'w, 'f> {
-        Values::new(window, self.header.values + u64::from(table), self.header.quantum, function.start)
+        Values::new(window, self.header.values.saturating_add(table.into()), self.header.quantum, function.start)
     }
 
     /// By how many bytes a function has moved the stack pointer, by address.
@@ -138,7 +138,7 @@ impl GoTable {
     /// The name at an offset in the part of names. Type arguments are left out of it, as Go leaves them out of profiles: what the compiler
     /// writes there are shapes of memory, and long.
     pub(super) fn name_at(&self, name: u32, window: &mut Window<'_>) -> Result<String, GoError> {
-        let mut name = self.text_at(self.header.names + u64::from(name), window)?;
+        let mut name = self.text_at(self.header.names.saturating_add(name.into()), window)?;
         if let (Some(first), Some(last)) = (name.find('['), name.rfind(']'))
             && first < last
         {
@@ -150,7 +150,7 @@ impl GoTable {
 
     /// The path at an offset in the part of file names.
     pub(super) fn file_name_at(&self, name: u32, window: &mut Window<'_>) -> Result<String, GoError> {
-        let mut path = self.text_at(self.header.file_names + u64::from(name), window)?;
+        let mut path = self.text_at(self.header.file_names.saturating_add(name.into()), window)?;
         path.truncate(path.floor_char_boundary(NAME_BYTES_MAX));
         Ok(path)
     }
@@ -187,7 +187,7 @@ impl GoTable {
     fn has_tree(&self, function_data: u64, function: &Function, window: &mut Window<'_>) -> Option<bool> {
         let (_, tree) = function.inlined?;
         let call = self.inlined_call(function_data, tree, 0, window).ok()?;
-        let names = self.header.names + u64::from(call.name);
+        let names = self.header.names.saturating_add(call.name.into());
         // A name begins behind the end of another.
         let is_name = matches!(window.bytes(names.checked_sub(1)?, 2), Ok([0, first]) if *first != 0);
         Some(is_name && u64::from(call.parent) < function.end - function.start)

@@ -52,7 +52,7 @@ impl<'w, 'f> Values<'w, 'f> {
         let mut number = 0;
         for shift in (0..32).step_by(7) {
             let byte = self.window.some(self.at)?.first().copied().unwrap_or_default();
-            self.at += 1;
+            self.at = self.at.saturating_add(1);
             number |= u32::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(number);

@@ -1,9 +1,10 @@
 //! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli. Of Go code, its own
-//! table is better.
+//! table is better. Where code is left that none of them describes, a `.debug_frame` may be elsewhere.
 //!
 //! Invariant: whatever the bytes say, work and memory are bounded, and what is not understood is [`Rule::Invalid`].
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, DebugFrame, EhFrame, Encoding, EndianSlice, Expression,
@@ -17,6 +18,8 @@ use crate::go::GoTable;
 
 /// Functions between which no more bytes lie are taken as one behind the other: linkers pad them to 16.
 const PADDING_MAX: u64 = 15;
+/// More code that nothing describes is a function's. What a C compiler puts around every program, and describes nowhere, is 206 bytes.
+const GAP_MAX: u64 = 256;
 /// Code at the entry point that nothing describes: as much of it is the outermost function. `_start` of musl and of Go is shorter.
 const ENTRY_BYTES: u64 = 64;
 /// Bytes of instructions that are carried out. Each function carries out those that it shares with others, too; of the largest libraries
@@ -58,12 +61,12 @@ pub(crate) struct Section<'a> {
 }
 
 /// What a file has. Addresses are as the file numbers them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CallFrames<'a> {
     pub(crate) eh_frame: Option<Section<'a>>,
-    pub(crate) debug_frame: Option<Section<'a>>,
-    /// Where `.text` is loaded; 0 if there is none.
-    pub(crate) text: u64,
+    pub(crate) debug_frame: Option<&'a [u8]>,
+    /// Where `.text` is loaded; empty if there is none.
+    pub(crate) text: Range<u64>,
     /// Where the program begins; 0 of what is none.
     pub(crate) entry: u64,
     pub(crate) go: Option<&'a GoTable>,
@@ -86,31 +89,39 @@ enum Source {
 }
 
 impl CallFrames<'_> {
-    /// Adds the rules of all code that is described.
+    /// Adds the rules of all code that is described. `elsewhere` finds a `.debug_frame` that is not in this file, or packed: it is asked
+    /// only if the file has none and leaves code without a description.
     ///
     /// # Errors
     /// There are more than a table may have.
-    pub(crate) fn add_to(&self, table: &mut TableBuilder) -> Result<(), TableError> {
-        let nothing = Section { bytes: &[], address: 0 };
-        let bases = BaseAddresses::default().set_text(self.text);
-        let eh_frame = self.eh_frame.unwrap_or(nothing);
+    pub(crate) fn add_to(
+        &self,
+        table: &mut TableBuilder,
+        elsewhere: impl FnOnce() -> Option<Vec<u8>>,
+    ) -> Result<(), TableError> {
+        let bases = BaseAddresses::default().set_text(self.text.start);
+        let eh_frame = self.eh_frame.unwrap_or(Section { bytes: &[], address: 0 });
         let eh_bases = bases.clone().set_eh_frame(eh_frame.address);
         let mut eh_section = EhFrame::new(eh_frame.bytes, NativeEndian);
-        let mut debug_section = DebugFrame::new(self.debug_frame.unwrap_or(nothing).bytes, NativeEndian);
         eh_section.set_address_size(size_of::<u64>() as u8);
-        debug_section.set_address_size(size_of::<u64>() as u8);
         let mut eh_frame = Descriptions::new(eh_section, eh_bases);
-        let mut debug_frame = Descriptions::new(debug_section, bases);
-
         let mut functions = Vec::new();
         eh_frame.list(&mut functions, Source::EhFrame);
+        let found = match self.debug_frame {
+            None if self.leaves_gap(&mut functions) => elsewhere().unwrap_or_default(),
+            _ => Vec::new(),
+        };
+        let mut debug_section = DebugFrame::new(self.debug_frame.unwrap_or(&found), NativeEndian);
+        debug_section.set_address_size(size_of::<u64>() as u8);
+        let mut debug_frame = Descriptions::new(debug_section, bases);
         debug_frame.list(&mut functions, Source::DebugFrame);
         if let Some(code) = self.go.map(GoTable::code) {
             functions.retain(|function| function.end <= code.start || code.end <= function.start);
             functions.push(Function { start: code.start, end: code.end, source: Source::Go });
         }
         if self.entry != 0 && !functions.iter().any(|of| of.start <= self.entry && self.entry < of.end) {
-            functions.push(Function { start: self.entry, end: self.entry + ENTRY_BYTES, source: Source::Entry });
+            let end = self.entry.saturating_add(ENTRY_BYTES);
+            functions.push(Function { start: self.entry, end, source: Source::Entry });
         }
         functions.sort_unstable();
         let (mut end, mut work) = (None, 0);
@@ -133,6 +144,25 @@ impl CallFrames<'_> {
             end = Some(function.end);
         }
         end.map_or(Ok(()), |end| table.push(end, Rule::Unknown))
+    }
+
+    /// Whether neither these functions nor Go's table describe all functions in `.text`. Sorts them.
+    fn leaves_gap(&self, functions: &mut [Function]) -> bool {
+        functions.sort_unstable();
+        let Range { start, end } = self.text;
+        let go = self.go.map_or(end..end, GoTable::code);
+        let is_gap = |from: u64, to: u64| {
+            let before_go = to.min(go.start).saturating_sub(from);
+            GAP_MAX < before_go.max(to.saturating_sub(from.max(go.end)))
+        };
+        let mut described = start;
+        for function in functions.iter().take_while(|function| function.start < end) {
+            if is_gap(described, function.start) {
+                return true;
+            }
+            described = described.max(function.end);
+        }
+        is_gap(described, end)
     }
 }
 
@@ -312,12 +342,10 @@ mod tests {
             let section = file.section_by_name(name)?;
             Some(Section { bytes: section.data().ok()?, address: section.address() })
         };
-        let text = file.section_by_name(".text").map_or(0, |text| text.address());
-        let frames =
-            CallFrames { eh_frame: section(".eh_frame"), debug_frame: None, text, entry: file.entry(), go: None };
+        let frames = CallFrames { eh_frame: section(".eh_frame"), entry: file.entry(), ..CallFrames::default() };
         let mut builder = TableBuilder::default();
         let started = std::time::Instant::now();
-        frames.add_to(&mut builder).unwrap();
+        frames.add_to(&mut builder, || None).unwrap();
         let table = builder.finish().unwrap();
         eprintln!("{} rows, {} rules, {} KB, {:?}", table.rows(), table.rules, table.bytes() >> 10, started.elapsed());
         let code = file.sections().filter(|section| section.kind() == object::SectionKind::Text);

@@ -1,22 +1,27 @@
-//! Damaged ELF files and call frame information: whatever is in a file, its table is made within bounded time and memory, or not at all.
+//! Damaged ELF files, call frame information, plain and packed, and Go tables: whatever is in a file, its table is made within bounded
+//! time and memory, or not at all, and its Go code has names or none.
 //!
 //! `VARVE_DAMAGE_CASES` says how many cases (`make soak-agent`: a million), `VARVE_DAMAGE_SEED` from which on: a case that fails names its own.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use object::{Object as _, ObjectSection as _};
 use symbol_store::elf::ElfImage;
 
-use super::resident::table_of;
-use super::table::{ROWS_MAX, RULES_MAX};
+use super::resident::{Place, table_of};
+use super::table::{ROWS_MAX, RULES_MAX, UnwindTable};
+use crate::go::{GoTable, test_program};
 use crate::sys;
 
 /// In a run of all tests.
 const CASES: u64 = 20_000;
-/// What one file of 30 KB may take. One of the largest libraries takes a second.
+/// One of so many cases is a Go program: each has a megabyte and more.
+const GO_EVERY: usize = 32;
+/// What one file may take. One of the largest libraries takes a second.
 const TIME_MAX: Duration = Duration::from_secs(2);
 /// What all of them may make the process larger.
 const GROWTH_MAX: u64 = 96 << 20;
@@ -50,32 +55,62 @@ impl Random {
 struct Good {
     bytes: Vec<u8>,
     parts: Vec<(usize, usize)>,
+    place: Place,
 }
 
-fn good_files() -> Vec<Good> {
-    let folder = tempfile::tempdir().unwrap();
-    let source = folder.path().join("program.c");
-    std::fs::write(&source, SOURCE).unwrap();
-    let kinds = [
-        &["-O2"][..],
-        &["-O2", "-g", "-fno-asynchronous-unwind-tables"],
-        &["-O2", "-shared", "-fPIC", "-fomit-frame-pointer"],
-        &["-O0", "-fcf-protection=full", "-s"],
-    ];
-    let build = |flags: &&[&str]| {
-        let program = folder.path().join("program");
-        let status = Command::new("gcc").args(*flags).arg("-o").args([&program, &source]).status().unwrap();
-        assert!(status.success(), "gcc {flags:?}");
-        let bytes = std::fs::read(&program).unwrap();
-        let file = object::File::parse(bytes.as_slice()).unwrap();
-        let names = [".eh_frame", ".eh_frame_hdr", ".debug_frame", ".shstrtab"];
-        let ranges = names.into_iter().filter_map(|name| file.section_by_name(name)?.file_range());
-        let mut parts: Vec<_> = ranges.map(|(start, length)| (start as usize, (start + length) as usize)).collect();
-        // The header, and the headers of segments and of sections.
-        parts.extend([(0, 64), (64, 64 + 13 * 56), (bytes.len().saturating_sub(40 * 64), bytes.len())]);
-        Good { bytes, parts }
+/// How they are made from `program.c`.
+const SCRIPTS: [&str; 9] = [
+    "gcc -O2 program.c -o program",
+    "gcc -O2 -g -gz=none -fno-asynchronous-unwind-tables program.c -o program",
+    "gcc -O2 -shared -fPIC -fomit-frame-pointer program.c -o program",
+    "gcc -O0 -fcf-protection=full -s program.c -o program",
+    "gcc -O0 -g -gz=zlib -fno-asynchronous-unwind-tables program.c -o program",
+    "gcc -O0 -g -gz=none -fno-asynchronous-unwind-tables program.c -o plain
+     objcopy --compress-debug-sections=zstd plain program",
+    "gcc -O0 -g -gz=none -fno-asynchronous-unwind-tables program.c -o plain
+     objcopy --compress-debug-sections=zlib-gnu plain program",
+    "gcc -O0 -g -fno-asynchronous-unwind-tables program.c -o program; objcopy --only-keep-debug program small; xz small
+     strip -g program; objcopy --add-section .gnu_debugdata=small.xz program",
+    "gcc -O0 -g -gz=zlib -fno-asynchronous-unwind-tables program.c -o program; objcopy --only-keep-debug program debug
+     strip -g program; objcopy --add-gnu-debuglink=debug program",
+];
+
+fn good_files(folder: &Path) -> (Vec<Good>, Option<Good>) {
+    let build = |(number, script): (usize, &&str)| {
+        let folder = folder.join(number.to_string());
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("program.c"), SOURCE).unwrap();
+        let status = Command::new("sh").args(["-ec", script]).current_dir(&folder).status().unwrap();
+        assert!(status.success(), "{script}");
+        good(&folder.join("program"))
     };
-    kinds.iter().map(build).collect()
+    let go = test_program::build("damaged_files", folder, (0, "go"), test_program::KINDS[1]);
+    (SCRIPTS.iter().enumerate().map(build).collect(), go.map(|(_, program)| good(&program)))
+}
+
+fn good(program: &Path) -> Good {
+    let bytes = std::fs::read(program).unwrap();
+    let file = object::File::parse(bytes.as_slice()).unwrap();
+    let names = [
+        ".eh_frame",
+        ".eh_frame_hdr",
+        ".debug_frame",
+        ".zdebug_frame",
+        ".gnu_debugdata",
+        ".gnu_debuglink",
+        ".gopclntab",
+        ".go.module",
+        ".shstrtab",
+    ];
+    let ranges = names.into_iter().filter_map(|name| file.section_by_name(name)?.file_range());
+    let mut parts: Vec<_> = ranges.map(|(start, length)| (start as usize, (start + length) as usize)).collect();
+    // The header of Go's table leads to all else.
+    let go_header = file.section_by_name(".gopclntab").and_then(|section| section.file_range());
+    parts.extend(go_header.map(|(start, _)| (start as usize, start as usize + 72)));
+    // The header, and the headers of segments and of sections.
+    parts.extend([(0, 64), (64, 64 + 13 * 56), (bytes.len().saturating_sub(40 * 64), bytes.len())]);
+    let place = Place { pid: std::process::id(), path: program.to_str().unwrap().to_owned() };
+    Good { bytes, parts, place }
 }
 
 fn damage(good: &Good, random: &mut Random) -> Vec<u8> {
@@ -125,26 +160,42 @@ fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
+/// Reads all that is read of a file; its table.
+fn read(file: &File, place: &Place) -> Option<UnwindTable> {
+    let _any = ElfImage::read(file);
+    if let Ok(Some(go)) = GoTable::open(file) {
+        let code = go.code();
+        let step = ((code.end - code.start) / 64).max(1);
+        let addresses = (0..64).map(|i| code.start.saturating_add(i * step));
+        addresses.for_each(|address| drop(go.lookup(address)));
+    }
+    table_of(file, Some(place))
+}
+
 #[test]
 fn damaged_files_have_a_table_or_none_in_bounded_time_and_memory() {
     let (cases, first) = (number("VARVE_DAMAGE_CASES", CASES), number("VARVE_DAMAGE_SEED", 1));
-    let good = good_files();
+    let folder = tempfile::tempdir().unwrap();
+    let (good, go) = good_files(folder.path());
     let file: File = sys::memory_file(b"").unwrap();
-    for good in &good {
+    for good in good.iter().chain(&go) {
         file.set_len(0).unwrap();
         file.write_all_at(&good.bytes, 0).unwrap();
-        assert!(table_of(&file).is_some(), "undamaged, it has one");
+        let table = read(&file, &good.place);
+        // More than the entry, and what a C compiler puts around a program.
+        assert!(table.is_some_and(|table| 12 < table.rows()), "{:?}, undamaged", good.place);
     }
     let (before, mut tables, mut longest) = (peak_bytes(), 0, Duration::ZERO);
     for seed in first..first + cases {
         let mut random = Random(seed);
-        let bytes = damage(&good[random.below(good.len())], &mut random);
+        let is_go = random.below(GO_EVERY) == 0;
+        let good = go.as_ref().filter(|_| is_go).unwrap_or_else(|| &good[random.below(good.len())]);
+        let bytes = damage(good, &mut random);
         file.set_len(0).unwrap();
         file.write_all_at(&bytes, 0).unwrap();
         let started = Instant::now();
-        let _any = ElfImage::read(&file);
-        let table =
-            std::panic::catch_unwind(|| table_of(&file)).unwrap_or_else(|_panic| panic!("VARVE_DAMAGE_SEED={seed}"));
+        let table = std::panic::catch_unwind(|| read(&file, &good.place))
+            .unwrap_or_else(|_panic| panic!("VARVE_DAMAGE_SEED={seed}"));
         let took = started.elapsed();
         assert!(took < TIME_MAX, "VARVE_DAMAGE_SEED={seed}: {took:?}");
         longest = longest.max(took);

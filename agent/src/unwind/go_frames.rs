@@ -109,14 +109,14 @@ mod tests {
 
     use object::{Object as _, ObjectSection as _};
 
-    use super::super::call_frames::{CallFrames, Section};
+    use super::super::call_frames::CallFrames;
     use super::super::table::UnwindTable;
     use super::*;
     use crate::go::test_program::{self, KINDS, Kind};
 
     fn table(frames: CallFrames<'_>) -> UnwindTable {
         let mut builder = TableBuilder::default();
-        frames.add_to(&mut builder).unwrap();
+        frames.add_to(&mut builder, || None).unwrap();
         builder.finish().unwrap()
     }
 
@@ -135,7 +135,7 @@ mod tests {
         let Some((_folder, bytes, go)) = program(test) else { return };
         let file = object::File::parse(&*bytes).unwrap();
         let section = file.section_by_name(".debug_frame").unwrap();
-        let debug_frame = Some(Section { bytes: section.data().unwrap(), address: 0 });
+        let debug_frame = Some(section.data().unwrap());
         let wanted = table(CallFrames { debug_frame, ..CallFrames::default() });
         let got = table(CallFrames { debug_frame, go: Some(&go), ..CallFrames::default() });
         let (mut compared, mut whole) = (0, 0);

@@ -10,7 +10,8 @@ use std::thread;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
 use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, TABLES_MAX};
-use symbol_store::elf::CallFrameSections;
+use symbol_store::elf::{self, CallFrameSections};
+use symbol_store::{debug_file, open::Root};
 
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};
@@ -38,9 +39,17 @@ pub(crate) struct UnwindMaps {
     pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
 }
 
+/// Where a file was met: the file to which its debug information was moved may be beside it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) pid: u32,
+    /// As the process sees it.
+    pub(crate) path: String,
+}
+
 /// What the thread is asked.
 enum Task {
-    Unwind { key: FileKey, number: u32, file: File, parts: Vec<LoadedPart> },
+    Unwind { key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place> },
     Forget(FileKey),
     ForgetAll,
 }
@@ -61,8 +70,8 @@ impl Resident {
     }
 
     /// Has the stacks of a file unwound by its table, soon.
-    pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>) {
-        self.ask(Task::Unwind { key, number, file, parts });
+    pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place>) {
+        self.ask(Task::Unwind { key, number, file, parts, place });
     }
 
     /// Has BPF tell of a file again when it is met again.
@@ -108,7 +117,13 @@ impl Tables {
             let done = match task {
                 Task::Forget(key) => self.forget(&key),
                 Task::ForgetAll => self.forget_all(),
-                Task::Unwind { key, number, file, parts } => self.add(key, number, &file, &parts),
+                Task::Unwind { key, number, file, parts, place } => match timed_table(&file, place.as_ref()) {
+                    Some(table) => {
+                        let entry = FileEntry { number, go: go::labels::of(&file), ..FileEntry::default() };
+                        self.put(key, entry, &table, &parts)
+                    }
+                    None => Ok(()),
+                },
             };
             if let Err(error) = done {
                 tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
@@ -129,16 +144,6 @@ impl Tables {
         }
         let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
         rest.iter().try_for_each(|key| self.forget(key))
-    }
-
-    fn add(&mut self, key: FileKey, number: u32, file: &File, parts: &[LoadedPart]) -> Result<(), MapError> {
-        let started_ns = sys::clock_ns(sys::Clock::Monotonic);
-        let Some(table) = table_of(file) else { return Ok(()) };
-        let entry = FileEntry { number, go: go::labels::of(file), ..FileEntry::default() };
-        self.put(key, entry, &table, parts)?;
-        let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
-        tracing::debug!(number, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
-        Ok(())
     }
 
     /// Has BPF unwind a file by a table.
@@ -192,29 +197,44 @@ impl Tables {
     }
 }
 
+/// The same as [`table_of`], with a word on what it took.
+fn timed_table(file: &File, place: Option<&Place>) -> Option<UnwindTable> {
+    let started_ns = sys::clock_ns(sys::Clock::Monotonic);
+    let table = table_of(file, place)?;
+    let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
+    tracing::debug!(?place, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
+    Some(table)
+}
+
 /// The table of a file; `None`: it has no call frame information, or more than a table may have.
-pub(super) fn table_of(file: &File) -> Option<UnwindTable> {
+pub(super) fn table_of(file: &File, place: Option<&Place>) -> Option<UnwindTable> {
     let sections = CallFrameSections::read(file).ok()?;
-    fn section((address, bytes): &(u64, Vec<u8>)) -> Section<'_> {
-        Section { bytes, address: *address }
-    }
     // What names Go code says why it cannot.
     let go = GoTable::open(file).ok().flatten();
     let frames = CallFrames {
-        eh_frame: sections.eh_frame.as_ref().map(section),
-        debug_frame: sections.debug_frame.as_ref().map(section),
-        text: sections.text,
+        eh_frame: sections.eh_frame.as_ref().map(|(address, bytes)| Section { bytes, address: *address }),
+        debug_frame: sections.debug_frame.as_deref(),
+        text: sections.text.clone(),
         entry: sections.entry,
         go: go.as_ref(),
     };
     let mut builder = TableBuilder::default();
-    if let Err(error) = frames.add_to(&mut builder) {
+    if let Err(error) = frames.add_to(&mut builder, || debug_frame_elsewhere(file, place)) {
         tracing::warn!("a file has no unwind table: {error}");
         return None;
     }
     // They are megabytes, and so is the table.
     drop(sections);
     builder.finish()
+}
+
+/// The `.debug_frame` that a file has packed, or that was moved to another file: nearest first.
+fn debug_frame_elsewhere(file: &File, place: Option<&Place>) -> Option<Vec<u8>> {
+    let separate = || {
+        let Place { pid, path } = place?;
+        debug_file::debug_frame(&Root::of_process(*pid).ok()?, file, path)
+    };
+    elf::debug_frame(file).or_else(|| elf::debug_frame(&elf::debug_data(file)?)).or_else(separate)
 }
 
 #[cfg(test)]

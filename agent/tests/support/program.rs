@@ -29,6 +29,15 @@ impl Program {
         Self { _folder: folder, path }
     }
 
+    /// Moves its debug information into another file, which it names.
+    #[allow(dead_code, reason = "few tests need it")]
+    pub(crate) fn move_debug_information(&self) {
+        let (folder, script) =
+            (self.path.parent().unwrap(), "objcopy --only-keep-debug program debug; strip -g program");
+        let script = format!("{script}; objcopy --add-gnu-debuglink=debug program");
+        assert!(Command::new("sh").args(["-ec", &script]).current_dir(folder).status().unwrap().success());
+    }
+
     pub(crate) fn start(&self, environment: &[(&str, &str)]) -> Child {
         let mut command = Command::new(&self.path);
         command.envs(environment.iter().copied()).stdout(Stdio::piped()).spawn().unwrap()

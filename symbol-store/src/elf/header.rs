@@ -15,7 +15,7 @@ const PF_X: u32 = 1;
 const PF_W: u32 = 2;
 pub(super) const SHT_NOTE: u32 = 7;
 /// A section without bytes in the file.
-const SHT_NOBITS: u32 = 8;
+pub(super) const SHT_NOBITS: u32 = 8;
 const SHF_COMPRESSED: u64 = 1 << 11;
 
 /// The fields of the ELF header that say where the others are.

@@ -38,7 +38,7 @@ impl Root {
         Self::at(&format!("/proc/{pid}/root"))
     }
 
-    fn at(path: &str) -> io::Result<Self> {
+    pub(super) fn at(path: &str) -> io::Result<Self> {
         let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
         Ok(Self { directory })
     }
@@ -113,7 +113,7 @@ fn statfs(handle: &File) -> io::Result<libc::statfs> {
 }
 
 /// A file in memory with this content.
-pub(super) fn in_memory(content: &[u8]) -> Option<File> {
+pub(crate) fn in_memory(content: &[u8]) -> Option<File> {
     use std::io::Write as _;
     // SAFETY: the name is a literal terminated by zero.
     let descriptor = unsafe { libc::memfd_create(c"varve".as_ptr(), libc::MFD_CLOEXEC) };

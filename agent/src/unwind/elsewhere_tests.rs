@@ -1,0 +1,125 @@
+//! Programs whose functions are described by a `.debug_frame` that is packed, or in another file: they have the rules of one that has it
+//! plain, and nothing else is looked for there.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use symbol_store::elf::CallFrameSections;
+
+use super::call_frames::{CallFrames, Section};
+use super::resident::{Place, table_of};
+use super::rule::Rule;
+use super::table::TableBuilder;
+
+/// More code than what a compiler puts around it.
+const SOURCE: &str = r#"
+#include <stdlib.h>
+#include <string.h>
+static int compare(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+int sum(const int *numbers, int count) { int all[count]; memcpy(all, numbers, sizeof all); qsort(all, count, sizeof(int), compare); return all[0]; }
+int deep(int depth) { volatile char room[64]; room[depth & 63] = 1; return depth > 0 ? deep(depth - 1) + room[3] : 0; }
+int wide(int a, int b, int c, int d, int e, int f, int g, int h) { return a > 0 ? wide(a - 1, b ^ h, c * g, d + f, e, f, g, h) * deep(a) + b : deep(h); }
+int main(int count, char **arguments) { int numbers[64] = {count}; (void)arguments; return sum(numbers, 64) + deep(count) + wide(count, 1, 2, 3, 4, 5, 6, 7); }
+"#;
+
+/// Runs a script of a shell in a folder with the program `plain`, which has nothing but `.debug_frame`.
+fn run(folder: &Path, script: &str) {
+    std::fs::write(folder.join("program.c"), SOURCE).unwrap();
+    let build = "gcc -O2 -g -gz=none -fno-asynchronous-unwind-tables -fno-exceptions -o plain program.c";
+    let output = Command::new("sh").arg("-ec").arg(format!("{build}\n{script}")).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn place(path: &Path) -> Place {
+    Place { pid: std::process::id(), path: path.to_str().unwrap().to_owned() }
+}
+
+/// The rules of all code of a program of a folder.
+fn rules(folder: &Path, program: &str) -> Vec<[u8; 16]> {
+    let path = folder.join(program);
+    let file = File::open(&path).unwrap();
+    let table = table_of(&file, Some(&place(&path))).unwrap();
+    CallFrameSections::read(&file).unwrap().text.map(|address| table.rule(address)).collect()
+}
+
+fn known(rules: &[[u8; 16]]) -> usize {
+    let none = [Rule::Unknown, Rule::Invalid].map(|rule| rule.to_bytes());
+    rules.iter().filter(|rule| !none.contains(rule)).count()
+}
+
+#[test]
+fn a_packed_or_moved_debug_frame_gives_the_rules_of_a_plain_one() {
+    let scripts = [
+        "objcopy --compress-debug-sections=zlib plain program",
+        "objcopy --compress-debug-sections=zlib-gnu plain program",
+        "objcopy --compress-debug-sections=zstd plain program",
+        "objcopy --only-keep-debug plain small; xz -9 small; strip -g -o program plain
+         objcopy --add-section .gnu_debugdata=small.xz program",
+        "objcopy --only-keep-debug plain program.debug; strip -g -o program plain
+         objcopy --add-gnu-debuglink=program.debug program",
+        "objcopy --only-keep-debug --compress-debug-sections=zstd plain program.debug; strip -g -o program plain
+         objcopy --add-gnu-debuglink=program.debug program; mkdir .debug; mv program.debug .debug",
+        // The program has the name of its debug file, and comes first.
+        "mkdir .debug; objcopy --only-keep-debug plain .debug/program; strip -g -o program plain
+         objcopy --add-gnu-debuglink=.debug/program program",
+    ];
+    for script in scripts {
+        let folder = tempfile::tempdir().unwrap();
+        run(folder.path(), script);
+        let (plain, packed) = (rules(folder.path(), "plain"), rules(folder.path(), "program"));
+        assert!(plain.len() / 2 < known(&plain), "{} of {}", known(&plain), plain.len());
+        assert!(plain == packed, "{script}: {} known, plain {}", known(&packed), known(&plain));
+    }
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "strip -g -o program plain");
+    assert!(known(&rules(folder.path(), "program")) < 64, "without any, only the entry is known");
+}
+
+#[test]
+fn it_is_looked_for_only_where_code_is_not_described() {
+    let folder = tempfile::tempdir().unwrap();
+    run(folder.path(), "gcc -O2 -o described program.c; strip -g -o stripped plain");
+    let is_looked_for = |program: &str| {
+        let sections = CallFrameSections::read(&File::open(folder.path().join(program)).unwrap()).unwrap();
+        let frames = CallFrames {
+            eh_frame: sections.eh_frame.as_ref().map(|(address, bytes)| Section { bytes, address: *address }),
+            debug_frame: sections.debug_frame.as_deref(),
+            text: sections.text,
+            entry: sections.entry,
+            go: None,
+        };
+        let (mut builder, mut is_asked) = (TableBuilder::default(), false);
+        let elsewhere = || {
+            is_asked = true;
+            None
+        };
+        frames.add_to(&mut builder, elsewhere).unwrap();
+        is_asked
+    };
+    assert_eq!(["described", "plain", "stripped"].map(is_looked_for), [false, false, true]);
+}
+
+#[test]
+fn what_unpacks_without_end_is_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    // Each is below a megabyte, and becomes a gigabyte.
+    run(
+        folder.path(),
+        "strip -g -o program plain; head -c 1G /dev/zero | xz -T1 > zeros.xz
+         objcopy --add-section .gnu_debugdata=zeros.xz program small
+         head -c 1G /dev/zero > zeros
+         for kind in zlib zstd zlib-gnu; do
+             objcopy --add-section .debug_frame=zeros program large
+             objcopy --compress-debug-sections=$kind large $kind
+         done
+         rm zeros large",
+    );
+    for program in ["small", "zlib", "zstd", "zlib-gnu"] {
+        let path = folder.path().join(program);
+        let bytes = path.metadata().unwrap().len();
+        assert!(bytes < 2 << 20, "{program}: {bytes} bytes");
+        let rules = rules(folder.path(), program);
+        assert!(known(&rules) < 64, "{program}: {}", known(&rules));
+    }
+}
