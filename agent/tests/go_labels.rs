@@ -94,11 +94,13 @@ fn samples_of_a_labelled_goroutine_have_its_labels() {
             String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()
         };
         // Samples of a file before its table is there have no labels.
-        let (_warm_up, pid): (u32, u32) = (run(), run());
+        let _warm_up: u32 = run();
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        let pid: u32 = run();
         let (mut samples, _) = agent.stop(test);
         samples.retain(|sample| sample.is_of(pid));
         let of = |function: &str| {
-            let (mut labelled, mut all, mut most) = (0, 0, 0);
+            let (mut labelled, mut all, mut most, mut other) = (0, 0, 0, String::new());
             for sample in samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.name == function)) {
                 all += sample.times.len();
                 let attribute = |name: &str| sample.attributes.get(name).map(String::as_str);
@@ -115,13 +117,19 @@ fn samples_of_a_labelled_goroutine_have_its_labels() {
                     _ => own == 0,
                 };
                 most = most.max(own);
+                if !is_right {
+                    other = format!("{sample:?}");
+                }
                 labelled += if is_right { sample.times.len() } else { 0 };
             }
-            (labelled, all, most)
+            (labelled, all, most, other)
         };
         for function in ["main.orders", "main.users", "main.unlabelled"] {
-            let (right, all, most) = of(function);
-            assert!(100 < all && 0.97 < right as f64 / all as f64, "{go}: {function}: {right} of {all}");
+            let (right, all, most, other) = of(function);
+            assert!(
+                40 < all && 0.97 < right as f64 / all as f64,
+                "{go}: {function}: {right} of {all}; another: {other}"
+            );
             assert_eq!(
                 most,
                 match function {
