@@ -1,14 +1,16 @@
-//! Benchmarks of varve: of the whole binary, and of the storage engine by itself; and the stacks that they use.
+//! Benchmarks of varve: of the whole binary, of the storage engine by itself, and of the agent; and the stacks that they use.
 //!
 //! # Read in this order
 //! [`corpus`] (stacks, times and threads that varve's agent recorded; [`record`]: how) → [`generator`] (a fleet of them) → [`up`]
-//! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines).
+//! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines). By themselves: [`storage`], [`select`], [`agent`].
 
+mod agent;
 mod client;
 mod core_time;
 mod corpus;
 mod generator;
 mod measure;
+mod receiver;
 mod record;
 mod report;
 mod select;
@@ -32,6 +34,11 @@ enum Command {
     Storage(storage::Arguments),
     /// Measures selections of the storage engine
     Select(select::Arguments),
+    /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does
+    Agent(agent::Arguments),
+    /// Works as one of the programs that `bench agent` measures the agent on
+    #[command(hide = true)]
+    AgentLoad(agent::LoadArguments),
     /// Prints what a mix is like: stacks, threads, times, entropies
     Statistics(statistics::Arguments),
     /// Records a program with varve's agent into a corpus file (see bench/record-corpora)
@@ -43,6 +50,8 @@ fn main() -> ExitCode {
         Command::Up(arguments) => up::run(&arguments),
         Command::Storage(arguments) => storage::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
+        Command::Agent(arguments) => agent::run(&arguments),
+        Command::AgentLoad(arguments) => agent::run_load(&arguments),
         Command::Statistics(arguments) => statistics::run(&arguments),
         Command::Record(arguments) => record::run(&arguments),
     };

@@ -12,13 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
-use proto::otlp::collector::profiles::v1development::profiles_service_server::{
-    ProfilesService, ProfilesServiceServer,
-};
+use proto::otlp::collector::profiles::v1development::profiles_service_server::ProfilesService;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
-use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::codec::CompressionEncoding;
 use tonic::{Request, Response, Status};
 
 use crate::corpus::Builder;
@@ -27,8 +22,6 @@ use crate::corpus::Builder;
 const FREQUENCY_HZ: &str = "190";
 /// The agent attaches and meets what runs already.
 const WARM_UP: Duration = Duration::from_secs(3);
-/// Larger than what the agent sends at once.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// Records a program into a corpus file.
 #[derive(Debug, Args)]
@@ -67,15 +60,15 @@ impl ProfilesService for Receiver {
 }
 
 /// A process and all that it starts; ended when it is dropped.
-struct Group(Child);
+pub(crate) struct Group(pub(crate) Child);
 
 impl Group {
-    fn start(command: &mut Command) -> anyhow::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         Ok(Self(command.process_group(0).stdin(Stdio::null()).spawn().context(name)?))
     }
 
-    fn end(&mut self, patience: Duration) -> anyhow::Result<()> {
+    pub(crate) fn end(&mut self, patience: Duration) -> anyhow::Result<()> {
         let group = format!("-{}", self.0.id());
         let signal = |name: &str| Command::new("kill").args([name, "--", &group]).stderr(Stdio::null()).status();
         signal("-TERM")?;
@@ -101,13 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::varve_binary(arguments.binary.as_deref())?;
     let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));
     let runtime = tokio::runtime::Runtime::new()?;
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
-    let endpoint = format!("http://{}", listener.local_addr()?);
-    let service = ProfilesServiceServer::new(receiver.clone())
-        .accept_compressed(CompressionEncoding::Gzip)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX);
-    let server = tonic::transport::Server::builder().add_service(service);
-    runtime.spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    let endpoint = crate::receiver::serve(&runtime, receiver.clone())?;
     sample(&binary, &endpoint, arguments)?;
     runtime.shutdown_timeout(Duration::from_secs(1));
 

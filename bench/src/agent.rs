@@ -1,0 +1,245 @@
+//! What sampling costs: a fixed mixed load ([`load`]) runs alone, with the agent, and with the agent that also records waits, in turn, so
+//! that a machine that becomes slower or faster is so for all three.
+//!
+//! BPF programs run in the time of the program that they interrupt: what they take ([`cost`]) is not in the agent's own CPU time.
+
+mod cost;
+mod load;
+mod sink;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{bail, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::record::Group;
+use crate::report::{Report, rounded};
+use cost::Bpf;
+pub(crate) use load::{Arguments as LoadArguments, run as run_load};
+use load::{LOADS, Loads};
+use sink::{Counts, Sink};
+
+/// How long an agent on an idle machine may take until its first export; it exports every five seconds.
+const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
+/// Load before it is measured: the agent has met all programs, and their unwind tables are made.
+const WARM_UP: Duration = Duration::from_secs(4);
+const END_MAX: Duration = Duration::from_secs(20);
+const MB: f64 = 1e6;
+
+/// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The varve whose agent is measured [default: beside this program]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// Each of: load alone, with the agent, with the agent and --off-cpu
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Of load, each time
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// Samples of each CPU in a second
+    #[arg(long, default_value_t = 20)]
+    frequency_hz: u32,
+    /// Also writes bench/results/DATE-NAME.json
+    #[arg(long, value_name = "NAME")]
+    save: Option<String>,
+}
+
+/// What runs beside the load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Alone,
+    Agent,
+    OffCpu,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Alone => "load alone",
+            Self::Agent => "agent",
+            Self::OffCpu => "agent --off-cpu",
+        }
+    }
+}
+
+/// What one span of load showed.
+#[derive(Debug)]
+struct Segment {
+    kind: Kind,
+    /// Iterations of a second of each load.
+    throughput: Vec<f64>,
+    seconds: f64,
+    agent: Option<Cost>,
+}
+
+/// Of the agent in one.
+#[derive(Debug)]
+struct Cost {
+    start_up: Duration,
+    first_export: Duration,
+    cpu: Duration,
+    bpf: Duration,
+    rss_mean_bytes: u64,
+    rss_peak_bytes: u64,
+    map_bytes: u64,
+    counts: Counts,
+}
+
+/// Measures, and prints each segment as it ends.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    ensure!(0 < arguments.rounds && 0 < arguments.seconds, "there is nothing to measure");
+    let mut report = Report::start(Some(&binary), Path::new("/"), arguments.save.as_deref())?;
+    let rounds = (0..arguments.rounds).flat_map(|_| [Kind::Alone, Kind::Agent, Kind::OffCpu]);
+    let mut segments = Vec::new();
+    for kind in rounds.chain([Kind::Alone]) {
+        let segment = measure(&binary, kind, arguments)?;
+        report.add("segment", figures(&[&segment]))?;
+        segments.push(segment);
+    }
+    for kind in [Kind::Agent, Kind::OffCpu] {
+        let of = |kind: Kind| segments.iter().filter(|segment| segment.kind == kind).collect::<Vec<_>>();
+        let mut summary = figures(&of(kind));
+        summary["throughput_part"] = json!(throughput_part(&of(kind), &of(Kind::Alone)));
+        report.add("cost", summary)?;
+    }
+    report.finish()
+}
+
+fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<Segment> {
+    let bpf = Bpf::before()?;
+    let agent = if kind == Kind::Alone { None } else { Some(RunningAgent::start(binary, kind, arguments)?) };
+    let mut loads = Loads::start()?;
+    sleep(WARM_UP);
+    loads.count()?;
+    let (began, from) = (Instant::now(), unix_ns()?);
+    let before = agent.as_ref().map(|agent| anyhow::Ok((cost::cpu_time(agent.pid())?, bpf.run_time()))).transpose()?;
+    let mut rss = Vec::new();
+    let end = began + Duration::from_secs(arguments.seconds);
+    while let left = end.saturating_duration_since(Instant::now())
+        && !left.is_zero()
+    {
+        sleep(left.min(Duration::from_secs(1)));
+        if let Some(agent) = &agent {
+            rss.push(cost::memory(agent.pid())?.0);
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let Some((agent, (cpu, bpf_before))) = agent.zip(before) else {
+        return Ok(Segment { kind, throughput: loads.end()?, seconds, agent: None });
+    };
+    let (cpu, bpf_time) = (cost::cpu_time(agent.pid())? - cpu, bpf.run_time() - bpf_before);
+    let (span, throughput) = (from..unix_ns()?, loads.end()?);
+    let (map_bytes, (_, rss_peak_bytes)) = (bpf.map_bytes(), cost::memory(agent.pid())?);
+    let cost = Cost {
+        start_up: agent.start_up,
+        first_export: agent.first_export,
+        cpu,
+        bpf: bpf_time,
+        rss_mean_bytes: rss.iter().sum::<u64>() / rss.len() as u64,
+        rss_peak_bytes,
+        map_bytes,
+        counts: agent.end()?.count(&span)?,
+    };
+    Ok(Segment { kind, throughput, seconds, agent: Some(cost) })
+}
+
+/// An agent that has exported samples, started on an idle machine.
+struct RunningAgent {
+    process: Group,
+    sink: Sink,
+    start_up: Duration,
+    first_export: Duration,
+}
+
+impl RunningAgent {
+    fn start(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<Self> {
+        let sink = Sink::start()?;
+        let mut command = Command::new(binary);
+        command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", "127.0.0.1:0", "--spool-bytes-max", "0"]);
+        command.args(["--frequency-hz", &arguments.frequency_hz.to_string()]);
+        command.args((kind == Kind::OffCpu).then_some("--off-cpu"));
+        // Nothing of this shell may configure it.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VARVE_")) {
+            command.env_remove(name);
+        }
+        let began = Instant::now();
+        let mut process = Group::start(command.stderr(Stdio::null()))?;
+        loop {
+            if let Some(came) = sink.first() {
+                let start_up = cost::cpu_time(process.0.id())?;
+                return Ok(Self { process, sink, start_up, first_export: came - began });
+            }
+            if let Some(status) = process.0.try_wait()? {
+                bail!("the agent ended with {status}; `varve agent doctor` says what it needs");
+            }
+            ensure!(began.elapsed() < FIRST_EXPORT_MAX, "the agent sent nothing for {FIRST_EXPORT_MAX:?}");
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        self.process.0.id()
+    }
+
+    /// Ends it, which sends what it has.
+    fn end(mut self) -> anyhow::Result<Sink> {
+        self.process.end(END_MAX)?;
+        Ok(self.sink)
+    }
+}
+
+/// The figures of segments of one kind: the worst of what happens once in each, the mean of all else.
+fn figures(segments: &[&Segment]) -> Value {
+    let kind = segments.first().map_or("", |segment| segment.kind.name());
+    let mean = |load: usize| segments.iter().map(|of| of.throughput[load]).sum::<f64>() / segments.len() as f64;
+    let names = LOADS.iter().enumerate().map(|(load, role)| (format!("{role:?}").to_lowercase(), mean(load)));
+    let iterations: serde_json::Map<_, _> = names.map(|(name, mean)| (name, json!(rounded(mean)))).collect();
+    let seconds: f64 = segments.iter().map(|segment| segment.seconds).sum();
+    let mut figures = json!({"kind": kind, "seconds": rounded(seconds), "iterations_per_s": iterations});
+    let costs: Vec<&Cost> = segments.iter().filter_map(|segment| segment.agent.as_ref()).collect();
+    if costs.is_empty() {
+        return figures;
+    }
+    let sum = |value: fn(&Cost) -> f64| costs.iter().map(|cost| value(cost)).sum::<f64>();
+    let max = |value: fn(&Cost) -> f64| costs.iter().map(|cost| value(cost)).fold(0.0, f64::max);
+    let samples = sum(|cost| cost.counts.samples as f64);
+    let more = [
+        ("cpu_percent_of_one", rounded(100.0 * sum(|cost| cost.cpu.as_secs_f64()) / seconds)),
+        ("bpf_us_per_sample", rounded(1e6 * sum(|cost| cost.bpf.as_secs_f64()) / samples)),
+        ("bpf_percent_of_one_cpu", rounded(100.0 * sum(|cost| cost.bpf.as_secs_f64()) / seconds)),
+        ("start_up_cpu_s", rounded(max(|cost| cost.start_up.as_secs_f64()))),
+        ("first_export_s", rounded(max(|cost| cost.first_export.as_secs_f64()))),
+        ("rss_steady_mb", rounded(sum(|cost| cost.rss_mean_bytes as f64) / costs.len() as f64 / MB)),
+        ("rss_peak_mb", rounded(max(|cost| cost.rss_peak_bytes as f64) / MB)),
+        ("map_mb", rounded(max(|cost| cost.map_bytes as f64) / MB)),
+        ("samples", samples),
+        ("user_stacks_whole_percent", {
+            let (whole, user) = (sum(|cost| cost.counts.whole as f64), sum(|cost| cost.counts.user as f64));
+            (10_000.0 * whole / user).round() / 100.0
+        }),
+        ("waits", sum(|cost| cost.counts.waits as f64)),
+    ];
+    more.into_iter().for_each(|(name, value)| figures[name] = json!(value));
+    figures
+}
+
+/// Iterations with the agent over those without, of the loads that take all CPU they get: the geometric mean.
+fn throughput_part(with: &[&Segment], without: &[&Segment]) -> f64 {
+    const BUSY: usize = 2;
+    let mean = |segments: &[&Segment], load: usize| {
+        segments.iter().map(|segment| segment.throughput[load].ln()).sum::<f64>() / segments.len() as f64
+    };
+    let differences = (0..BUSY).map(|load| mean(with, load) - mean(without, load)).sum::<f64>();
+    ((differences / BUSY as f64).exp() * 10_000.0).round() / 10_000.0
+}
+
+fn unix_ns() -> anyhow::Result<u64> {
+    Ok(u64::try_from(SystemTime::UNIX_EPOCH.elapsed()?.as_nanos())?)
+}

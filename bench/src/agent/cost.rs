@@ -1,0 +1,67 @@
+//! What the agent costs: of its process from /proc, of its BPF programs and maps from the kernel's own figures.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use aya::maps::loaded_maps;
+use aya::programs::loaded_programs;
+use aya::sys::{Stats, enable_stats};
+
+/// BPF programs and maps that came after this was made. Those of any other process count, too: nothing else may use BPF meanwhile.
+#[derive(Debug)]
+pub(crate) struct Bpf {
+    programs: HashSet<u32>,
+    maps: HashSet<u32>,
+    /// The kernel measures as long as this is open.
+    _measuring: OwnedFd,
+}
+
+impl Bpf {
+    pub(crate) fn before() -> anyhow::Result<Self> {
+        let _measuring = enable_stats(Stats::RunTime).context("BPF's run time takes root to be measured")?;
+        let programs = loaded_programs().flatten().map(|program| program.id()).collect();
+        Ok(Self { programs, maps: loaded_maps().flatten().map(|map| map.id()).collect(), _measuring })
+    }
+
+    /// Time that all programs have run, so far.
+    pub(crate) fn run_time(&self) -> Duration {
+        let new = loaded_programs().flatten().filter(|program| !self.programs.contains(&program.id()));
+        new.map(|program| program.run_time()).sum()
+    }
+
+    /// Memory of all maps.
+    pub(crate) fn map_bytes(&self) -> u64 {
+        let new = loaded_maps().flatten().filter(|map| !self.maps.contains(&map.id()));
+        // One that was given back meanwhile has none.
+        new.filter_map(|map| {
+            let map = map.fd().ok()?;
+            let said = fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd())).ok()?;
+            said.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse::<u64>().ok()
+        })
+        .sum()
+    }
+}
+
+/// Time that the threads of a process were on a core, so far, in the kernel too; what BPF programs took of it as they interrupted it is in it.
+pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
+    let mut sum_ns = 0;
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // A thread may end meanwhile.
+        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
+        sum_ns += text.split(' ').next().context("an empty schedstat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(sum_ns))
+}
+
+/// Resident memory of a process, now and at its largest, in bytes.
+pub(crate) fn memory(pid: u32) -> anyhow::Result<(u64, u64)> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).context("the status of a process")?;
+        Ok::<u64, anyhow::Error>(line.trim().trim_end_matches("kB").trim().parse::<u64>()? << 10)
+    };
+    Ok((field("VmRSS:")?, field("VmHWM:")?))
+}

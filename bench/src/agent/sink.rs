@@ -1,0 +1,103 @@
+//! What the agent sends: kept as it comes, and counted afterwards, so that counting costs no CPU while it is measured.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use proto::otlp::collector::profiles::v1development::profiles_service_server::ProfilesService;
+use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
+use proto::otlp::profiles::v1development::{ProfilesDictionary, Sample};
+use tokio::runtime::Runtime;
+use tonic::{Request, Response, Status};
+
+type Received = Vec<(Instant, ExportProfilesServiceRequest)>;
+
+#[derive(Clone, Default)]
+struct Service(Arc<Mutex<Received>>);
+
+#[tonic::async_trait]
+impl ProfilesService for Service {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), request.into_inner()));
+        Ok(Response::new(ExportProfilesServiceResponse::default()))
+    }
+}
+
+/// A server that keeps what comes.
+pub(crate) struct Sink {
+    runtime: Runtime,
+    service: Service,
+    pub(crate) endpoint: String,
+}
+
+/// What came of a span of time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    /// Of CPU time.
+    pub(crate) samples: u64,
+    /// Those in a process, and those of them whose stack is whole.
+    pub(crate) user: u64,
+    pub(crate) whole: u64,
+    pub(crate) waits: u64,
+}
+
+impl Sink {
+    pub(crate) fn start() -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let service = Service::default();
+        let endpoint = crate::receiver::serve(&runtime, service.clone())?;
+        Ok(Self { runtime, service, endpoint })
+    }
+
+    /// When the first samples came.
+    pub(crate) fn first(&self) -> Option<Instant> {
+        self.service.0.lock().unwrap_or_else(PoisonError::into_inner).first().map(|(came, _)| *came)
+    }
+
+    /// Counts what happened in a span of nanoseconds since 1970.
+    pub(crate) fn count(self, span: &Range<u64>) -> anyhow::Result<Counts> {
+        self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+        let received = std::mem::take(&mut *self.service.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut counts = Counts::default();
+        for (_, request) in &received {
+            let dictionary = request.dictionary.as_ref().context("a request without a dictionary")?;
+            let scopes = request.resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
+            for sample in scopes.flat_map(|scope| &scope.profiles).flat_map(|profile| &profile.samples) {
+                let times = sample.timestamps_unix_nano.iter().filter(|time| span.contains(time)).count() as u64;
+                if !sample.values.is_empty() {
+                    counts.waits += times;
+                    continue;
+                }
+                counts.samples += times;
+                let (is_user, is_whole) = kind(dictionary, sample)?;
+                counts.user += if is_user { times } else { 0 };
+                counts.whole += if is_user && is_whole { times } else { 0 };
+            }
+        }
+        ensure!(0 < counts.samples, "the agent sent no samples of the time in which it was measured");
+        Ok(counts)
+    }
+}
+
+/// Whether a stack has frames of a process, and whether none is said to be missing: that is said in brackets.
+fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(bool, bool)> {
+    let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
+    let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);
+    let stack = dictionary.stack_table.get(at(sample.stack_index)).context("a sample without a stack")?;
+    let (mut is_user, mut is_whole) = (false, true);
+    for location in &stack.location_indices {
+        let location = dictionary.location_table.get(at(*location)).context("a stack without its locations")?;
+        let attributes =
+            location.attribute_indices.iter().filter_map(|index| dictionary.attribute_table.get(at(*index)));
+        let mut values = attributes.filter_map(|attribute| attribute.value.as_ref()?.value.as_ref());
+        let kernel = proto::otlp::common::v1::any_value::Value::StringValue("kernel".to_owned());
+        is_user |= !values.any(|value| *value == kernel);
+        let functions = location.lines.iter().filter_map(|line| dictionary.function_table.get(at(line.function_index)));
+        is_whole &= !functions.map(|function| text(function.name_strindex)).any(|name| name.starts_with('['));
+    }
+    Ok((is_user, is_whole))
+}
