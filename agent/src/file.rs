@@ -211,7 +211,11 @@ impl FileTable {
         self.by_number.insert(new.number, found);
     }
 
-    fn numbered(&mut self, new: &NewFile<'_>) -> io::Result<(File, FileId, Option<Place>)> {
+    /// The file that BPF has given a number, opened.
+    ///
+    /// # Errors
+    /// Its process is gone, it cannot be opened, or is another by now.
+    pub(crate) fn numbered(&mut self, new: &NewFile<'_>) -> io::Result<(File, FileId, Option<Place>)> {
         let NewFile { key, pid, start, end, .. } = *new;
         if key == VDSO_KEY {
             let file = own_vdso()?;

@@ -9,6 +9,9 @@ mod damage_tests;
 #[cfg(test)]
 mod elsewhere_tests;
 pub(crate) mod go_frames;
+#[cfg(test)]
+#[cfg(target_arch = "x86_64")]
+mod native_tests;
 pub(crate) mod resident;
 pub(crate) mod rule;
 pub(crate) mod table;

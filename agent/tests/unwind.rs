@@ -137,11 +137,13 @@ fn the_kernels_code_in_a_process_stands_on_its_caller() {
     let Some(samples) = sampled("the_kernels_code_in_a_process_stands_on_its_caller", 199, &program) else { return };
     assert_callers("ask", &["main", "?", "?", "_start"], 0.98, &program, &samples);
     let mut inside = stacks_with("[vdso]", &program, &samples);
-    inside.retain(|(names, _)| !names.contains(&"warm_up".to_owned()));
+    // The program's own clock is a system call of the vdso, which a warm-up makes before there are tables.
+    inside.retain(|(names, _)| !["warm_up", "cpu_ns"].iter().any(|name| names.iter().any(|of| of == name)));
     let is_whole =
         |(names, _): &&(Vec<String>, usize)| names.ends_with(&["ask", "main", "?", "?", "_start"].map(str::to_owned));
     let (whole, all) = (weight(inside.iter().filter(is_whole)), weight(&inside));
-    assert!(50 < all && 0.95 < whole as f64 / all as f64, "{whole} of {all}");
+    let others: Vec<_> = inside.iter().filter(|stack| !is_whole(stack)).collect();
+    assert!(50 < all && 0.95 < whole as f64 / all as f64, "{whole} of {all}; others: {others:?}");
 }
 
 #[test]
@@ -252,8 +254,8 @@ fn code_whose_description_is_wrong_has_no_root() {
     let stacks = stacks_with("misdescribed", &program, &samples);
     assert!(200 < weight(&stacks), "{stacks:?}");
     for (names, _) in &stacks {
-        // Above it is at most what the kernel did meanwhile.
-        assert!(names.ends_with(&["misdescribed", "[unwinding failed]"].map(str::to_owned)), "{names:?}");
-        assert_eq!(names.iter().position(|name| name == "misdescribed"), Some(names.len() - 2), "{names:?}");
+        // The clock may strike while the kernel has interrupted it.
+        let at = names.iter().position(|name| name == "misdescribed").unwrap();
+        assert_eq!(names[at..], ["misdescribed", "[unwinding failed]"], "{names:?}");
     }
 }

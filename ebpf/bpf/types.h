@@ -41,6 +41,9 @@ enum {
     BPF_RB_RING_SIZE = 1,
 };
 
+#ifdef VARVE_NATIVE
+#include "../native/helpers.h"
+#else
 /* The helpers' argument types only matter to the verifier, which checks the registers itself. */
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, u64 flags) = (void *)2;
@@ -64,6 +67,7 @@ static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback
 /* A field that a kernel lacks costs nothing: the verifier drops what is behind a condition that is never true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 #define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
+#endif
 
 struct maple_tree {
     void *ma_root;

@@ -87,6 +87,10 @@ INLINE long step_over_signal(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct registers registers;
+    /* No call came from there, and often it begins where the address in front of it is another function's. */
+    u32 at = scratch->header.kernel_frames + scratch->header.user_frames - 1;
+    if (!walk->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+        scratch->frames[at] += 1;
     if (read_signal_frame(walk->sp, &registers))
         return stop(walk, USER_END_BROKEN);
     number_registers(&registers, scratch->registers);

@@ -36,17 +36,17 @@ int main(int count, char **arguments) { int numbers[64] = {count}; (void)argumen
 "#;
 
 /// Of each case its own, by its seed (splitmix64; Steele, Lea, Flood, 2014).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
     }
 }
@@ -156,7 +156,7 @@ fn peak_bytes() -> u64 {
     peak.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-fn number(variable: &str, otherwise: u64) -> u64 {
+pub(super) fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 

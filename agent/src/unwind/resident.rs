@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
-use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, TABLES_MAX};
+use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, TABLES_MAX};
 use symbol_store::elf::{self, CallFrameSections};
 use symbol_store::{debug_file, open::Root};
 
@@ -118,10 +118,7 @@ impl Tables {
                 Task::Forget(key) => self.forget(&key),
                 Task::ForgetAll => self.forget_all(),
                 Task::Unwind { key, number, file, parts, place } => match timed_table(&file, place.as_ref()) {
-                    Some(table) => {
-                        let entry = FileEntry { number, go: go::labels::of(&file), ..FileEntry::default() };
-                        self.put(key, entry, &table, &parts)
-                    }
+                    Some(table) => self.put(key, number, go::labels::of(&file), &table, &parts),
                     None => Ok(()),
                 },
             };
@@ -150,7 +147,8 @@ impl Tables {
     fn put(
         &mut self,
         key: FileKey,
-        mut entry: FileEntry,
+        number: u32,
+        go: Option<GoLabels>,
         table: &UnwindTable,
         parts: &[LoadedPart],
     ) -> Result<(), MapError> {
@@ -170,13 +168,7 @@ impl Tables {
             map.set(i, block, 0)?;
         }
         self.maps.tables.set(slot, &map, 0)?;
-        entry.table = Some((slot, table.layout));
-        for (to, part) in entry.parts.iter_mut().zip(parts) {
-            let end = part.offset.saturating_add(part.size);
-            // Mappings begin with a page.
-            let start = part.offset & !(PAGE_BYTES - 1);
-            *to = FilePart { start, end, bias: part.address.wrapping_sub(part.offset) };
-        }
+        let entry = file_entry(number, go, slot, table, parts);
         self.maps.files.insert(key, entry.to_bytes(), 0)?;
         self.bytes += bytes;
         self.order.push_back(slot);
@@ -204,6 +196,25 @@ fn timed_table(file: &File, place: Option<&Place>) -> Option<UnwindTable> {
     let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
     tracing::debug!(?place, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
     Some(table)
+}
+
+/// What BPF is told of a file that has its table in a slot.
+pub(super) fn file_entry(
+    number: u32,
+    go: Option<GoLabels>,
+    slot: u32,
+    table: &UnwindTable,
+    parts: &[LoadedPart],
+) -> FileEntry {
+    let table = Some((slot, table.layout));
+    let mut entry = FileEntry { number, table, go, parts: [FilePart::default(); FILE_PARTS] };
+    for (to, part) in entry.parts.iter_mut().zip(parts) {
+        let end = part.offset.saturating_add(part.size);
+        // Mappings begin with a page.
+        let start = part.offset & !(PAGE_BYTES - 1);
+        *to = FilePart { start, end, bias: part.address.wrapping_sub(part.offset) };
+    }
+    entry
 }
 
 /// The table of a file; `None`: it has no call frame information, or more than a table may have.
@@ -289,8 +300,7 @@ mod tests {
         for number in 0..3 * fit {
             let mut key = [7; 40];
             key[0] = number as u8;
-            let entry = FileEntry { number: number as u32, ..FileEntry::default() };
-            tables.put(key, entry, &table, &[]).unwrap();
+            tables.put(key, number as u32, None, &table, &[]).unwrap();
         }
         assert_eq!(tables.slots.len(), fit);
         // The kernel frees a map some time after it was let go.

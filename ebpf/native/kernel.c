@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * A kernel for the BPF programs in a plain process: so that they unwind, instruction for instruction of their C, the stack of a child that
+ * stands still, without any privilege. For tests alone (agent/src/unwind/native_tests.rs), which compile it to a library.
+ *
+ * Only what the real kernel has is made up here: one CPU, one task with a maple tree of its mappings, maps, two ring buffers, a clock that goes
+ * on by a tick of 99 Hz a sample. The task's memory is the child's.
+ */
+#define _GNU_SOURCE
+#include "../bpf/sampler.bpf.c"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define EFAULT 14
+#define EEXIST 17
+#define TICK_NS 10101010
+#define MAPPINGS_MAX 4096
+#define NODES_MAX 1024
+#define NODE_BYTES 256
+#define RECORD_BYTES_MAX (sizeof(struct sample_header) + (KERNEL_FRAMES_MAX + USER_FRAMES_MAX) * sizeof(u64) + \
+                          LABELS_MAX * sizeof(struct label))
+#define NEW_FILES_MAX 64
+
+/* A map as it is declared, or, where `declared` is 0, an unwind table. */
+struct map {
+    const void *declared;
+    u32 type, key_bytes, value_bytes, entries;
+    u8 *is_used, *keys, *values;
+};
+
+#define MAP(name) { &name, sizeof(*name.type) / sizeof(int), sizeof(*name.key), sizeof(*name.value), sizeof(*name.max_entries) / sizeof(int) }
+
+static struct map maps[] = { MAP(files), MAP(next_file), MAP(known_rules), MAP(known_programs), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
+static struct map *tables_by_number[TABLES_MAX];
+
+static struct task_struct task;
+static struct mm_struct mm;
+static struct vm_area_struct areas[MAPPINGS_MAX];
+static struct file mapped_files[MAPPINGS_MAX];
+static struct inode inodes[MAPPINGS_MAX];
+static struct super_block super_blocks[MAPPINGS_MAX];
+static struct registers user_registers;
+static u64 now_ns = 1000000000;
+
+static u8 record[RECORD_BYTES_MAX];
+static u64 record_bytes;
+static struct new_file told[NEW_FILES_MAX];
+static u64 told_bytes[NEW_FILES_MAX];
+static u32 told_count;
+
+static struct map *map_of(void *declared)
+{
+    for (u32 i = 0; i < sizeof(maps) / sizeof(*maps); i++) {
+        if (maps[i].declared != declared)
+            continue;
+        if (!maps[i].values) {
+            maps[i].is_used = calloc(maps[i].entries, 1);
+            maps[i].keys = calloc(maps[i].entries, maps[i].key_bytes);
+            maps[i].values = calloc(maps[i].entries, maps[i].value_bytes);
+        }
+        return &maps[i];
+    }
+    return declared;
+}
+
+static int is_hash(const struct map *map)
+{
+    return map->type == BPF_MAP_TYPE_HASH || map->type == BPF_MAP_TYPE_LRU_HASH;
+}
+
+/* The place of a key; `entries` if it has none. */
+static u32 place_of(const struct map *map, const void *key)
+{
+    if (!is_hash(map))
+        return *(const u32 *)key < map->entries ? *(const u32 *)key : map->entries;
+    u32 at = 0;
+    while (at < map->entries && !(map->is_used[at] && !memcmp(map->keys + (u64)at * map->key_bytes, key, map->key_bytes)))
+        at++;
+    return at;
+}
+
+void *bpf_map_lookup_elem(void *declared, const void *key)
+{
+    if (declared == &tables)
+        return *(const u32 *)key < TABLES_MAX ? tables_by_number[*(const u32 *)key] : 0;
+    struct map *map = map_of(declared);
+    u32 at = place_of(map, key);
+    return at < map->entries ? map->values + (u64)at * map->value_bytes : 0;
+}
+
+long bpf_map_update_elem(void *declared, const void *key, const void *value, u64 flags)
+{
+    struct map *map = map_of(declared);
+    u32 at = place_of(map, key);
+    if (at < map->entries && flags == BPF_NOEXIST)
+        return -EEXIST;
+    for (u32 i = 0; at == map->entries && i < map->entries; i++)
+        at = map->is_used[i] ? at : i;
+    if (at == map->entries)
+        abort();
+    map->is_used[at] = 1;
+    memcpy(map->keys + (u64)at * map->key_bytes, key, map->key_bytes);
+    memcpy(map->values + (u64)at * map->value_bytes, value, map->value_bytes);
+    return 0;
+}
+
+long bpf_map_delete_elem(void *declared, const void *key)
+{
+    struct map *map = map_of(declared);
+    u32 at = place_of(map, key);
+    if (at < map->entries)
+        map->is_used[at] = 0;
+    return 0;
+}
+
+u64 bpf_ktime_get_ns(void) { return now_ns; }
+u32 bpf_get_prandom_u32(void) { return 0; }
+u32 bpf_get_smp_processor_id(void) { return 0; }
+u64 bpf_get_current_pid_tgid(void) { return (u64)task.pid << 32 | task.pid; }
+struct task_struct *bpf_get_current_task_btf(void) { return &task; }
+void *bpf_task_pt_regs(struct task_struct *of) { return of == &task ? &user_registers : 0; }
+u64 bpf_ringbuf_query(void *ring, u64 what) { return what == BPF_RB_RING_SIZE ? 1 << 20 : 0; }
+
+long bpf_get_current_comm(void *buffer, u32 bytes)
+{
+    memset(buffer, 0, bytes);
+    return 0;
+}
+
+/* The kernel's own part of a stack is not what is tested here. */
+long bpf_get_stack(void *context, void *buffer, u32 bytes, u64 flags) { return 0; }
+
+/* All of it or nothing, and what cannot be read is zero. */
+long bpf_probe_read_user(void *to, u32 bytes, const void *from)
+{
+    struct iovec local = { to, bytes }, remote = { (void *)from, bytes };
+    if (process_vm_readv(task.pid, &local, 1, &remote, 1, 0) == (ssize_t)bytes)
+        return 0;
+    memset(to, 0, bytes);
+    return -EFAULT;
+}
+
+/* Whoever reads what this file has not made crashes, and finds a bug. */
+long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
+{
+    if ((u64)from < 4096) {
+        memset(to, 0, bytes);
+        return -EFAULT;
+    }
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+/* This kernel's files have no names. */
+long bpf_probe_read_kernel_str(void *to, u32 bytes, const void *from) { return -EFAULT; }
+
+long bpf_ringbuf_output(void *ring, void *data, u64 bytes, u64 flags)
+{
+    if (ring == &new_files && bytes <= sizeof(*told) && told_count < NEW_FILES_MAX) {
+        memcpy(&told[told_count], data, bytes);
+        told_bytes[told_count++] = bytes;
+        return 0;
+    }
+    if (ring == &samples && bytes <= sizeof(record)) {
+        memcpy(record, data, bytes);
+        record_bytes = bytes;
+        return 0;
+    }
+    abort();
+}
+
+long bpf_loop(u32 iterations_max, void *callback, void *callback_context, u64 flags)
+{
+    long (*step)(u32, void *) = callback;
+    u32 i = 0;
+    while (i < iterations_max && !step(i, callback_context))
+        i++;
+    return i;
+}
+
+/* A part of the tree: all up to its last byte. */
+struct part {
+    u64 last;
+    void *slot;
+};
+
+/* Puts parts into nodes of a level, as many as fit one, and makes parts of the nodes; returns how many. */
+static u32 build_level(struct part *parts, u32 count, u32 type, u8 **nodes)
+{
+    u32 limits = type == TREE_GAPS ? GAPS_LIMITS : RANGE_LIMITS, made = 0;
+    for (u32 first = 0; first < count; first += limits + 1) {
+        u64 *words = (u64 *)*nodes;
+        *nodes += NODE_BYTES;
+        u32 used = count - first < limits + 1 ? count - first : limits + 1;
+        for (u32 i = 0; i < used; i++) {
+            /* The last slot of a full node has no limit of its own. */
+            if (i < limits)
+                words[i] = parts[first + i].last;
+            words[limits + i] = (u64)parts[first + i].slot;
+        }
+        parts[made++] = (struct part){ parts[first + used - 1].last, (void *)((u64)words | type << 3) };
+    }
+    return made;
+}
+
+/* The root of a maple tree of the first mappings, which ascend: leaves of ranges, and above them nodes that know gaps, too. */
+static void *build_tree(u32 count)
+{
+    static u8 memory[NODES_MAX][NODE_BYTES] __attribute__((aligned(NODE_BYTES)));
+    static struct part parts[2 * MAPPINGS_MAX + 1];
+    u8 *nodes = memory[0];
+    u32 used = 0;
+    u64 next = 0;
+    memset(memory, 0, sizeof(memory));
+    for (u32 i = 0; i < count; i++) {
+        if (next < areas[i].vm_start)
+            parts[used++] = (struct part){ areas[i].vm_start - 1, 0 };
+        parts[used++] = (struct part){ areas[i].vm_end - 1, &areas[i] };
+        next = areas[i].vm_end;
+    }
+    parts[used++] = (struct part){ ~0ull, 0 };
+    used = build_level(parts, used, TREE_LEAF_MAX, &nodes);
+    while (used > 1)
+        used = build_level(parts, used, TREE_GAPS, &nodes);
+    return parts[0].slot;
+}
+
+/* A mapping as the test gives it. */
+struct native_mapping {
+    u64 start, end, offset;
+    u64 inode; /* 0: no file's */
+    u64 is_executable;
+};
+
+/* What runs from now on; the mappings ascend. Says no if there are too many. */
+EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 count, u64 vdso)
+{
+    if (count > MAPPINGS_MAX)
+        return 0;
+    memset(areas, 0, sizeof(areas));
+    for (u32 i = 0; i < count; i++) {
+        const struct native_mapping *from = &mappings[i];
+        super_blocks[i].s_dev = 1;
+        inodes[i] = (struct inode){ .i_sb = &super_blocks[i], .i_ino = from->inode };
+        mapped_files[i].f_inode = &inodes[i];
+        areas[i] = (struct vm_area_struct){ .vm_start = from->start, .vm_end = from->end, .vm_pgoff = from->offset >> 12 };
+        areas[i].vm_flags = from->is_executable ? VM_EXEC : 0;
+        areas[i].vm_file = from->inode ? &mapped_files[i] : 0;
+    }
+    mm.mm_mt.ma_root = build_tree(count);
+    mm.context.vdso = (void *)vdso;
+    task = (struct task_struct){ .mm = &mm, .pid = pid, .group_leader = &task };
+    return 1;
+}
+
+/* A file's table: `blocks` of them, which are copied. */
+EXPORT void native_set_table(u32 number, const u8 *bytes, u32 blocks)
+{
+    struct map *table = calloc(1, sizeof(*table));
+    *table = (struct map){ .type = BPF_MAP_TYPE_ARRAY, .key_bytes = sizeof(u32), .value_bytes = BLOCK_BYTES, .entries = blocks };
+    table->values = malloc((u64)blocks * BLOCK_BYTES);
+    memcpy(table->values, bytes, (u64)blocks * BLOCK_BYTES);
+    tables_by_number[number % TABLES_MAX] = table;
+}
+
+EXPORT void native_set_file(const struct file_key *key, const struct file_entry *entry)
+{
+    bpf_map_update_elem(&files, key, entry, BPF_ANY);
+}
+
+/* Hands out one file that was met for the first time, and returns how long what is told of it is; 0 where there is none. */
+EXPORT u64 native_new_file(const u8 **to)
+{
+    if (!told_count)
+        return 0;
+    *to = (const u8 *)&told[--told_count];
+    return told_bytes[told_count];
+}
+
+/* A tick of the clock while the task has these registers: its record is at `*to`, and as long as is returned. */
+EXPORT u64 native_sample(const struct registers *registers, const u8 **to)
+{
+    struct perf_event_context context = { .registers = *registers };
+    /* In a system call it strikes the kernel. */
+    if (IS_SYSCALL(registers))
+        context.registers = (struct registers){ .ip = ~0ull << 40, .cs = 0x10 };
+    user_registers = *registers;
+    now_ns += TICK_NS;
+    record_bytes = 0;
+    sample_cpu(&context);
+    *to = record;
+    return record_bytes;
+}
