@@ -346,7 +346,8 @@ mod tests {
         let (mut samples, mut native, mut unknown) = (0, 0, Vec::new());
         sampler.read(usize::MAX, |record| {
             let Ok(Record::Running(sample)) = Record::read(record) else { return };
-            if sample.header.pid != child.id() {
+            // Before execve it is this test.
+            if sample.header.pid != child.id() || !sample.header.comm.starts_with(b"a-shell") {
                 return;
             }
             let mut stack = Vec::new();
