@@ -1,4 +1,4 @@
-//! The sampler's thread: reads records, aggregates them, and every five seconds hands them on as export requests.
+//! The sampler's thread: reads records, aggregates them, and every five seconds hands them on as export requests, to be sent or recorded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -199,6 +199,7 @@ mod tests {
     use prometheus_client::registry::Registry;
 
     use super::*;
+    use crate::export::queue::QUEUE_BYTES_MAX;
     use crate::report;
 
     // Needs BPF. The aggregate is full already when the end comes, so that what is in the ring buffer does not fit it.
@@ -209,7 +210,7 @@ mod tests {
             return report::skipped(test, &missing);
         }
         let status = Status::new(&mut Registry::default());
-        let queue = Arc::new(ExportQueue::new(status.clone()));
+        let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
         let sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
         let mut collector = Collector::start(sampling, Arc::default(), Arc::clone(&queue), status.clone()).unwrap();
         let started = std::time::Instant::now();

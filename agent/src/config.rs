@@ -69,7 +69,18 @@ pub struct Config {
     pub spool: Option<SpoolConfig>,
 }
 
-/// Why a [`Config`] cannot be used.
+/// What a recording is to hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordConfig {
+    /// Samples a second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    pub frequency_hz: u32,
+    /// Whether waits of threads are recorded, too.
+    pub off_cpu: bool,
+    /// Variables of processes' environments that are kept as `process.environment_variable.<name>`.
+    pub environment_variables: Vec<String>,
+}
+
+/// Why a [`Config`] or a [`RecordConfig`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Not a frequency to sample with.
@@ -128,10 +139,8 @@ pub(crate) struct Sampling {
 
 impl Config {
     pub(crate) fn check(&self) -> Result<CheckedConfig, ConfigError> {
-        let frequency_hz = self.frequency_hz;
-        if !(1..=FREQUENCY_HZ_MAX).contains(&frequency_hz) {
-            return Err(ConfigError::Frequency { frequency_hz });
-        }
+        let Self { frequency_hz, off_cpu, environment_variables, .. } = self.clone();
+        let (sampling, environment) = RecordConfig { frequency_hz, off_cpu, environment_variables }.check()?;
         let endpoint = self.endpoint.clone();
         if endpoint.starts_with("https://") {
             return Err(ConfigError::Tls { endpoint });
@@ -144,6 +153,22 @@ impl Config {
         if uri.scheme_str() != Some("http") || uri.host().is_none() || uri.port_u16().is_none() {
             return Err(ConfigError::Endpoint { endpoint, source: None });
         }
+        Ok(CheckedConfig {
+            endpoint: parsed,
+            authorization: self.token.as_ref().map(authorization).transpose()?,
+            compression: self.compression,
+            sampling,
+            environment,
+        })
+    }
+}
+
+impl RecordConfig {
+    pub(crate) fn check(&self) -> Result<(Sampling, Arc<[String]>), ConfigError> {
+        let frequency_hz = self.frequency_hz;
+        if !(1..=FREQUENCY_HZ_MAX).contains(&frequency_hz) {
+            return Err(ConfigError::Frequency { frequency_hz });
+        }
         let is_name = |name: &str| {
             let has_fit_bytes = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
             has_fit_bytes && (1..=ENVIRONMENT_NAME_BYTES_MAX).contains(&name.len())
@@ -152,13 +177,8 @@ impl Config {
         if let Some((_, name)) = self.environment_variables.iter().enumerate().find(unfit) {
             return Err(ConfigError::EnvironmentVariable { name: name.clone() });
         }
-        Ok(CheckedConfig {
-            endpoint: parsed,
-            authorization: self.token.as_ref().map(authorization).transpose()?,
-            compression: self.compression,
-            sampling: Sampling { period_ns: period_ns(frequency_hz), off_cpu: self.off_cpu },
-            environment: self.environment_variables.as_slice().into(),
-        })
+        let sampling = Sampling { period_ns: period_ns(frequency_hz), off_cpu: self.off_cpu };
+        Ok((sampling, self.environment_variables.as_slice().into()))
     }
 }
 

@@ -1,17 +1,19 @@
-//! The user-space half of the profiler: samples every CPU of this host with BPF and exports OTLP profiles.
+//! The user-space half of the profiler: samples every CPU of this host with BPF and exports OTLP profiles, or records them for a file.
 //!
 //! # Promise
 //! Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded queue or a
 //! bounded spool on disk. The weight of a sample is never hidden: what cannot be unwound or mapped stands under a frame that says so, such as
-//! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names; Go's with both.
+//! `[unwinding failed]` or `[process exited]`. Native frames leave as build ID and ELF address, never as names; Go's with both. Only a
+//! recording that is written as pprof or folded stacks is named here, by a [`symbol_store::SymbolStore`].
 //! # Does not
 //! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on disk but what it
 //! could not send.
 //! # Memory
-//! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue.
+//! Bounded everywhere: processes and what each makes us keep, files, locations, perf maps, one interval's samples, the export queue, a
+//! recording.
 //! # Read in this order
 //! `collect` (the thread) → `sampler` → `off_cpu` → `aggregate` → `locator` → `process`, `kernel`, `jit` → `maps`, `file`, `go`,
-//! `kallsyms`, `perf_map` → `export`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
+//! `kallsyms`, `perf_map` → `export` → `recording`. [`probe`] says what a machine lacks, [`Status`] how the agent is doing.
 
 mod aggregate;
 mod capability;
@@ -19,6 +21,9 @@ mod cgroup;
 mod clock;
 mod collect;
 mod config;
+#[cfg(test)]
+#[path = "../tests/support/conformance.rs"]
+mod conformance;
 mod environ;
 mod export;
 mod file;
@@ -35,6 +40,7 @@ mod pace;
 mod perf_map;
 mod process;
 mod procfs;
+mod recording;
 #[cfg(test)]
 #[path = "../tests/support/report.rs"]
 mod report;
@@ -54,13 +60,14 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 pub use capability::{Finding, Missing, examine, probe};
-pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, SpoolConfig, Token};
+pub use config::{Compression, Config, ConfigError, FREQUENCY_HZ_MAX, RecordConfig, SpoolConfig, Token};
+pub use recording::{NamedRecording, Recording, Unnamed, record};
 pub use sampler::SamplerError;
 pub use status::{State, Status, StatusSnapshot};
 
 use collect::Collector;
-use config::{CheckedConfig, Sampling};
-use export::queue::ExportQueue;
+use config::Sampling;
+use export::queue::{ExportQueue, QUEUE_BYTES_MAX};
 use export::sender::{SHUTDOWN_TIMEOUT, Sender};
 use export::spool::Spool;
 
@@ -114,25 +121,29 @@ pub async fn run(config: Config, shutdown: CancellationToken, status: Status) ->
 async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Status) -> Result<(), AgentError> {
     let spool_config = config.spool.clone();
     let config = config.check().map_err(AgentError::Config)?;
+    look_at_machine(status).await?;
+
+    let spool = open_spool(spool_config, status).await.map_err(AgentError::Thread)?;
+    let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
+    // Also cancelled when this future is dropped, so that no thread is left behind.
+    let stop = shutdown.child_token();
+    let _stop_on_drop = stop.clone().drop_guard();
+    let sampled = (config.sampling, Arc::clone(&config.environment));
+    let sampler = spawn_sampler(sampled, &queue, &stop, status).map_err(AgentError::Thread)?;
+    let sender = Sender::new(&config, spool, status.clone());
+    let ((), result) = tokio::join!(sender.run(&queue, &stop), end_of(sampler.ended, &stop, SHUTDOWN_TIMEOUT));
+    result
+}
+
+/// Finds out what the machine lacks; the error is that it lacks what sampling cannot do without.
+async fn look_at_machine(status: &Status) -> Result<(), AgentError> {
     let missing = tokio::task::spawn_blocking(probe).await.map_err(|error| AgentError::Thread(error.into()))?;
     status.set_missing(missing.iter().map(Missing::to_string).collect());
     let (required, optional): (Vec<_>, Vec<_>) = missing.into_iter().partition(|missing| missing.is_required);
     for missing in &optional {
         tracing::warn!("the agent does without {missing}");
     }
-    if !required.is_empty() {
-        return Err(AgentError::Missing(required));
-    }
-
-    let spool = open_spool(spool_config, status).await.map_err(AgentError::Thread)?;
-    let queue = Arc::new(ExportQueue::new(status.clone()));
-    // Also cancelled when this future is dropped, so that no thread is left behind.
-    let stop = shutdown.child_token();
-    let _stop_on_drop = stop.clone().drop_guard();
-    let sampler = spawn_sampler(&config, &queue, &stop, status).map_err(AgentError::Thread)?;
-    let sender = Sender::new(&config, spool, status.clone());
-    let ((), result) = tokio::join!(sender.run(&queue, &stop), end_of(sampler, &stop, SHUTDOWN_TIMEOUT));
-    result
+    if required.is_empty() { Ok(()) } else { Err(AgentError::Missing(required)) }
 }
 
 /// The spool, where one is wanted and can be used. Without it the agent samples all the same.
@@ -170,29 +181,39 @@ async fn end_of(
     }
 }
 
-/// Starts the sampler's thread. When it ends, for whatever reason, the sender sends what is left, and ends too.
+/// A sampler's thread.
+struct SamplerThread {
+    /// Told when every CPU is sampled; gone where that could not be.
+    started: oneshot::Receiver<()>,
+    /// How it ended.
+    ended: oneshot::Receiver<Result<(), SamplerError>>,
+}
+
+/// Starts the sampler's thread. When it ends, for whatever reason, whoever empties the queue takes what is left, and ends too.
 fn spawn_sampler(
-    config: &CheckedConfig,
+    (sampling, environment): (Sampling, Arc<[String]>),
     queue: &Arc<ExportQueue>,
     stop: &CancellationToken,
     status: &Status,
-) -> io::Result<oneshot::Receiver<Result<(), SamplerError>>> {
-    let (queue, stop, status, sampling) = (Arc::clone(queue), stop.clone(), status.clone(), config.sampling);
-    let environment = Arc::clone(&config.environment);
-    let (ended, end) = oneshot::channel();
+) -> io::Result<SamplerThread> {
+    let (queue, stop, status) = (Arc::clone(queue), stop.clone(), status.clone());
+    let (has_started, started) = oneshot::channel();
+    let (has_ended, ended) = oneshot::channel();
     std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {
         let ending = EndSending { queue: Arc::clone(&queue), stop: stop.clone() };
         let result = Collector::start(sampling, environment, queue, status.clone()).and_then(|collector| {
             status.sampler_is_awake(sys::clock_ns(sys::Clock::Monotonic));
             status.set(State::Running, "");
             tracing::info!(sampling.period_ns, sampling.off_cpu, "sampling every CPU");
+            // Only a recording asks.
+            let _unheard = has_started.send(());
             collector.run(&stop)
         });
         drop(ending);
         // The receiver is gone only where nobody asks any more.
-        let _unheard = ended.send(result);
+        let _unheard = has_ended.send(result);
     })?;
-    Ok(end)
+    Ok(SamplerThread { started, ended })
 }
 
 /// Lets the sender end on drop.

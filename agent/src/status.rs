@@ -222,6 +222,13 @@ impl Status {
         }
     }
 
+    /// Samples lost since the start, by the reasons for which any were: as in the metrics.
+    #[must_use]
+    pub fn dropped(&self) -> Vec<(&'static str, u64)> {
+        let count = |reason: DropReason| (reason.name(), self.0.dropped.get_or_create(&DropLabels { reason }).get());
+        DropReason::ALL.map(count).into_iter().filter(|(_, samples)| *samples != 0).collect()
+    }
+
     pub(crate) fn sampler_is_awake(&self, ktime_ns: u64) {
         self.0.awake_ns.store(ktime_ns, Ordering::Relaxed);
     }
@@ -308,6 +315,7 @@ mod tests {
         }
         let snapshot = status.snapshot();
         assert_eq!((snapshot.samples, snapshot.dropped), (3, 3));
+        assert_eq!(status.dropped(), [("ring_buffer_full", 1), ("queue_full", 2)]);
         assert_eq!((snapshot.state.name(), &*snapshot.reason), ("failed", "no BTF"));
     }
 }

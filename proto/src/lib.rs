@@ -5,7 +5,7 @@
 //! # Read in this order
 //! [`tenant`] and [`profile_type`] and [`label`] (what a series is) → [`location`], [`attribute`], [`dictionary`] (what a
 //! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
-//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`bytes_codec`].
+//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`pprof`], [`bytes_codec`].
 
 pub mod answer;
 pub mod attribute;
@@ -29,6 +29,7 @@ mod needed;
 pub mod otlp;
 mod pairs;
 pub mod placement;
+pub mod pprof;
 pub mod profile_type;
 pub mod retry_info;
 pub mod selection;

@@ -14,6 +14,8 @@ pub struct Limits {
     pub conversion_cpu_max: Duration,
     /// Time from start to end of one conversion, after which the child is killed: it may wait for the disk or the CPU.
     pub conversion_time_max: Duration,
+    /// How far a conversion stands back behind what else runs on the host, as nice(2) counts: 0 is not at all.
+    pub conversion_niceness: i32,
     /// Largest symbol table, in bytes (`RLIMIT_FSIZE` of the child). Its format addresses less than 4 GiB of strings.
     pub table_bytes_max: u64,
     /// All symbol tables on disk and all files that are being received, in bytes. Over it the host-made tables that were
@@ -37,6 +39,7 @@ impl Limits {
         conversion_memory_bytes_max: 4 << 30,
         conversion_cpu_max: Duration::from_secs(120),
         conversion_time_max: Duration::from_secs(300),
+        conversion_niceness: 10,
         table_bytes_max: 2 << 30,
         disk_bytes_max: 16 << 30,
         mapped_bytes_max: 4 << 30,

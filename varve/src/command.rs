@@ -1,6 +1,8 @@
 //! The command line. Every option of a role is a flag, an environment variable and a key of the TOML file, of the same name (an
 //! agent's endpoint has OpenTelemetry's variable); the flag wins over the environment, that over the file, that over the default.
 
+mod agent_options;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +14,8 @@ use proto::Tokens;
 
 use crate::config_file::{self, ConfigFile};
 use crate::token_file;
+
+pub(crate) use agent_options::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
 
 /// Fleet-wide continuous profiling: record which line of which program spends CPU, keep it, ask in PromQL.
 ///
@@ -35,7 +39,8 @@ enum Commands {
     /// Runs a router: takes pushes in and answers queries, from the node at --node-endpoint.
     Router(RouterRoleOptions),
     /// Runs an agent: samples every CPU of this host with BPF and sends OTLP profiles to --endpoint. Needs root, or the
-    /// capabilities that `make run` gives the binary: `varve agent doctor` says what this host lacks.
+    /// capabilities that `make run` gives the binary: `varve agent doctor` says what this host lacks. `varve agent record` writes a file
+    /// instead.
     #[command(args_conflicts_with_subcommands = true)]
     Agent(AgentRoleOptions),
     /// Asks a running varve in PromQL, for example: varve query 'topk(10, sum by (leaf_function) (rate(process_cpu[5m])))'
@@ -162,19 +167,6 @@ pub(crate) struct AccessOptions {
     pub(crate) insecure_listen: bool,
 }
 
-#[derive(Clone, Debug, Args)]
-pub(crate) struct SamplingOptions {
-    /// Samples a second and CPU
-    #[arg(long, env = "VARVE_FREQUENCY_HZ", default_value_t = 20, value_name = "HZ")]
-    pub(crate) frequency_hz: u32,
-    /// Record also how long threads wait (for locks, disks, the network, timers), and where: profile type off_cpu
-    #[arg(long, env = "VARVE_OFF_CPU")]
-    pub(crate) off_cpu: bool,
-    /// Variables of processes' environments that become labels, for example REGION,TEAM: process_environment_variable_REGION
-    #[arg(long, env = "VARVE_ENVIRONMENT_VARIABLES", value_delimiter = ',', value_name = "NAME,...")]
-    pub(crate) environment_variables: Vec<String>,
-}
-
 /// Options of `varve up`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpOptions {
@@ -220,42 +212,6 @@ pub(crate) struct RouterRoleOptions {
     pub(crate) node_endpoint: String,
     #[command(flatten)]
     pub(crate) access: AccessOptions,
-}
-
-/// Subcommands of `varve agent`.
-#[derive(Clone, Debug, Subcommand)]
-pub(crate) enum AgentCommands {
-    /// Tries all that an agent needs of this host, and says what works, what does not, why, and what to do. Fails if this host cannot be
-    /// sampled.
-    Doctor,
-}
-
-/// Options of `varve agent`.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct AgentRoleOptions {
-    #[command(subcommand)]
-    pub(crate) command: Option<AgentCommands>,
-    /// Where profiles are sent: any OTLP gRPC receiver
-    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", default_value = "http://127.0.0.1:4317", value_name = "URL")]
-    pub(crate) endpoint: String,
-    #[command(flatten)]
-    pub(crate) sampling: SamplingOptions,
-    /// How profiles are compressed on their way
-    #[arg(long, env = "VARVE_COMPRESSION", default_value = "gzip", value_parser = ["gzip", "zstd"])]
-    pub(crate) compression: String,
-    /// File whose first token is sent as bearer token
-    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
-    pub(crate) token_file: Option<Tokens>,
-    /// /healthz, /ready and /metrics
-    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4043", value_name = "ADDR:PORT")]
-    pub(crate) http_listen: SocketAddr,
-    /// Where profiles wait while the receiver is away, for one agent alone; made if it is not there [default:
-    /// /var/lib/varve-agent for root, else varve-agent in $XDG_STATE_HOME or ~/.local/state]
-    #[arg(long, env = "VARVE_SPOOL_DIR", value_name = "DIR")]
-    pub(crate) spool_dir: Option<PathBuf>,
-    /// Most disk space that waiting profiles take; beyond it the oldest are dropped. 0: they wait in memory only
-    #[arg(long, env = "VARVE_SPOOL_BYTES_MAX", default_value = "256MiB", value_name = "SIZE")]
-    pub(crate) spool_bytes_max: ByteSize,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -9,6 +9,7 @@ mod listen;
 mod log;
 mod operations;
 mod privileges;
+mod record;
 mod roles;
 mod token_file;
 
@@ -46,6 +47,7 @@ fn run() -> anyhow::Result<()> {
         Command::Agent(options) => match options.command {
             None => roles::block_on(roles::agent::run(options)),
             Some(AgentCommands::Doctor) => doctor::run(),
+            Some(AgentCommands::Record(options)) => record::run(options),
         },
         Command::Query(options) => client::query::run(&options),
         Command::Flamegraph(options) => client::flamegraph::run(&options),

@@ -7,6 +7,8 @@ mod receiver;
 pub(crate) mod router;
 pub(crate) mod up;
 
+pub(crate) use receiver::open_symbols;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -26,6 +28,11 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Runs a role on a runtime of its own.
 pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     log::start()?;
+    block_on_runtime(role)
+}
+
+/// Runs a role, or a command that is like one, where logging has been started.
+pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
     let result = runtime.block_on(role);
     // A query that nobody waits for any more must not hold the process.
@@ -34,24 +41,29 @@ pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow
 }
 
 /// SIGTERM and SIGINT, caught from when this is made: a role makes it before anything that takes long.
-struct StopSignals {
+pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl StopSignals {
-    fn catch() -> anyhow::Result<Self> {
+    pub(crate) fn catch() -> anyhow::Result<Self> {
         let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt()).context("SIGINT")? })
     }
 
     /// Returns when the process is asked to stop.
     async fn asked(&mut self) {
+        self.next().await;
+        tracing::info!("stopping: requests in flight are finished");
+    }
+
+    /// Returns with the next of the signals.
+    pub(crate) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
-        tracing::info!("stopping: requests in flight are finished");
     }
 }
 

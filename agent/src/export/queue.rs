@@ -1,4 +1,5 @@
-//! Requests that wait to be sent. It is bounded in bytes; when it is full the oldest goes, and its samples are counted.
+//! Requests that wait to be sent, or to be added to a recording. It is bounded in bytes; when it is full the oldest goes, and its samples
+//! are counted.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 use crate::export::request::EncodedRequest;
 use crate::status::{DropReason, Status};
 
-/// Bytes of all requests that wait. At 50 kB an interval, which is a busy small host, they last 13 minutes.
+/// Bytes of all requests that wait to be sent. At 50 kB an interval, which is a busy small host, they last 13 minutes.
 pub(crate) const QUEUE_BYTES_MAX: usize = 8 << 20;
 
 /// Between the sampler's thread, which pushes, and the sender, which pops.
@@ -16,6 +17,7 @@ pub(crate) const QUEUE_BYTES_MAX: usize = 8 << 20;
 pub(crate) struct ExportQueue {
     state: Mutex<State>,
     changed: Notify,
+    bytes_max: usize,
     status: Status,
 }
 
@@ -31,8 +33,8 @@ struct State {
 }
 
 impl ExportQueue {
-    pub(crate) fn new(status: Status) -> Self {
-        Self { state: Mutex::new(State::default()), changed: Notify::new(), status }
+    pub(crate) fn new(bytes_max: usize, status: Status) -> Self {
+        Self { state: Mutex::new(State::default()), changed: Notify::new(), bytes_max, status }
     }
 
     /// Adds a request, at the cost of the oldest ones if need be.
@@ -44,7 +46,7 @@ impl ExportQueue {
         }
         state.bytes += request.bytes.len();
         state.requests.push_back(request);
-        while QUEUE_BYTES_MAX < state.bytes
+        while self.bytes_max < state.bytes
             && let Some(oldest) = state.requests.pop_front()
         {
             state.bytes -= oldest.bytes.len();
@@ -109,7 +111,7 @@ mod tests {
 
     fn queue() -> (ExportQueue, Status) {
         let status = Status::new(&mut Registry::default());
-        (ExportQueue::new(status.clone()), status)
+        (ExportQueue::new(QUEUE_BYTES_MAX, status.clone()), status)
     }
 
     fn request(bytes: usize, samples: u64) -> EncodedRequest {

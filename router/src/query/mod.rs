@@ -27,7 +27,6 @@ mod naming;
 mod parse;
 mod plan;
 mod pprof;
-mod pprof_message;
 mod prune;
 pub(crate) mod reader;
 mod resolve;

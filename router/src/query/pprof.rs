@@ -12,6 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::IndexSet;
 use prost::Message as _;
+use proto::pprof::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use proto::{Address, BuildId, Location as Stored, build_id};
 
 use crate::query::error::QueryError;
@@ -19,7 +20,6 @@ use crate::query::flamegraph::Summary;
 use crate::query::frame::{FrameTable, Frames, NamedLine};
 use crate::query::namer::build_id as build_id_of;
 use crate::query::names::NamedAnswer;
-use crate::query::pprof_message::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::stack_tree::LocationKeys;
 
@@ -155,7 +155,7 @@ pub(crate) fn write(
             });
         }
         let value = i64::try_from(node.own).map_err(|_overflow| QueryError::ValueTooLarge)?;
-        writer.profile.sample.push(Sample { location_id: stack, value: vec![value] });
+        writer.profile.sample.push(Sample { location_id: stack, value: vec![value], label: Vec::new() });
     }
     compress(&writer.profile)
 }

@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::limits::Limits;
 
 /// Lets `command` inherit the descriptors in `inherited` (-1 is none), and limits its memory, CPU time and output. It
-/// gets no core file, can gain no privilege by what it executes, and dies with the thread that starts it.
+/// runs behind everything else as far as it shall, gets no core file, can gain no privilege by what it executes, and dies with the thread that starts it.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
@@ -22,7 +22,11 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
         (libc::RLIMIT_FSIZE, limits.table_bytes_max, 0),
         (libc::RLIMIT_CORE, 0, 0),
     ];
+    let niceness = limits.conversion_niceness;
     let set_up = move || {
+        // A courtesy, not a limit: it may fail.
+        // SAFETY: takes integers only.
+        let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
         for (resource, soft, more) in values {
             let limit = libc::rlimit { rlim_cur: soft, rlim_max: soft.saturating_add(more) };
             // SAFETY: `limit` is a valid structure that outlives the call.
@@ -46,11 +50,8 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     }
 }
 
-/// What the child does for the host it runs on: it runs behind everything else, and is the first to go when memory is
-/// short. Both are courtesies; the limits were set before.
+/// What the child does for the host it runs on: it is the first to go when memory is short. A courtesy; the limits were set before.
 pub(super) fn stand_back() {
-    // SAFETY: takes integers only.
-    let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
     let _first_to_go = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 

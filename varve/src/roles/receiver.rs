@@ -86,14 +86,14 @@ impl Receiver {
 }
 
 /// The symbol store below a data directory.
-pub(super) fn open_symbols(data_dir: &Path) -> anyhow::Result<SymbolStore> {
+pub(crate) fn open_symbols(data_dir: &Path, limits: Limits) -> anyhow::Result<SymbolStore> {
     let directory = data_dir.join("symbols");
     let config = symbol_store::Config {
         directory: directory.clone(),
         converter: Converter { program: "/proc/self/exe".into(), arguments: vec![CONVERT_DEBUG_FILE.to_owned()] },
         host_files: true,
         debug_directory: DEBUG_DIRECTORY.into(),
-        limits: Limits::DEFAULT,
+        limits,
     };
     SymbolStore::open(config).with_context(|| format!("symbol tables in {}", directory.display()))
 }

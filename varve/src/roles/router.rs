@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ::router::api::agent::{AgentStatus, AgentStatusSource};
 use ::router::nodes::Nodes;
 use anyhow::Context as _;
+use symbol_store::limits::Limits;
 use tonic::transport::Endpoint;
 
 use super::receiver::{Backing, Receiver, open_symbols};
@@ -20,7 +21,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         .with_context(|| format!("--node-endpoint {node_endpoint} must be http://HOST:PORT"))?;
     let receiver = Receiver::bind(&router).await?;
     std::fs::create_dir_all(&data_dir).with_context(|| format!("--data-dir {}", data_dir.display()))?;
-    let symbols = open_symbols(&data_dir)?;
+    let symbols = open_symbols(&data_dir, Limits::DEFAULT)?;
     let agent = AgentStatusSource(Arc::new(|| AgentStatus {
         state: "off",
         reason: "this is a router: agents run as `varve agent`".to_owned(),

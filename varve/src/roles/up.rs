@@ -8,6 +8,7 @@ use ::node::Node;
 use anyhow::Context as _;
 use router::api::agent::{AgentStatus, AgentStatusSource};
 use router::nodes::Nodes;
+use symbol_store::limits::Limits;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +30,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut registry = operations::registry();
     let config = super::node::config(&data, &storage);
     let node = Node::open(config, &mut registry).await?;
-    let symbols = open_symbols(&data.data_dir)?;
+    let symbols = open_symbols(&data.data_dir, Limits::DEFAULT)?;
     let status = Status::new(&mut registry);
 
     let servers = Servers::default();

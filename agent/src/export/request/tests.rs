@@ -2,11 +2,9 @@ use ebpf::Sample as Record;
 use proto::otlp::profiles::v1development::{Function, ProfilesDictionary};
 
 use super::*;
+use crate::conformance;
 use crate::locator::Locator;
 use crate::test_record::TestRecord;
-
-#[path = "../../../tests/support/conformance.rs"]
-mod conformance;
 
 struct Fixture {
     locator: Locator,

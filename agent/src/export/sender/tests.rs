@@ -102,7 +102,7 @@ impl Exporter {
     ) -> Self {
         let mut registry = Registry::default();
         let status = Status::new(&mut registry);
-        let queue = Arc::new(ExportQueue::new(status.clone()));
+        let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
         let shutdown = CancellationToken::new();
         let endpoint = format!("http://{address}");
         let config = Config {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 
 use prost::Message as _;
+use proto::pprof::Profile;
 use serde_json::{Value, json};
 
 use super::naive_node::Frame;
 use super::*;
-use crate::query::pprof_message::Profile;
 
 fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
     let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());

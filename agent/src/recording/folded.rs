@@ -1,0 +1,81 @@
+//! Folded stacks: lines `process;root;...;leaf nanoseconds`, in alphabetical order, for flame graph tools.
+//!
+//! There is one kind of value in it: of CPU time, or, where waits were recorded, of waits. What would break the format is replaced in
+//! names, as in the router's folded stacks: `;` by `:`, line breaks and other control characters by spaces.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::{NamedRecording, Recording, text};
+
+/// What is held of lines: no tool shows more.
+const BYTES_MAX: usize = 1 << 30;
+
+impl NamedRecording<'_> {
+    /// Folded stacks: of waits if these were recorded, else of CPU time.
+    ///
+    /// `None` if they would take more than 1 GiB.
+    #[must_use]
+    pub fn folded(&self) -> Option<Vec<u8>> {
+        let mut sums: BTreeMap<String, u128> = BTreeMap::new();
+        let mut bytes = 0;
+        for (resource, profile) in self.recording.profiles() {
+            let is_of_waits = Recording::is_of_waits(profile);
+            if is_of_waits != self.recording.off_cpu {
+                continue;
+            }
+            let attributes = resource.resource.iter().flat_map(|resource| &resource.attributes);
+            let mut named = attributes.filter(|attribute| attribute.key == "process.executable.name");
+            let process = written(named.next().and_then(|name| text(name.value.as_ref())).unwrap_or("[unknown]"));
+            for sample in &profile.samples {
+                let line = self.folded_stack(&process, sample.stack_index);
+                let waited = sample.values.iter().map(|value| u128::from(value.unsigned_abs())).sum();
+                let ran = sample.timestamps_unix_nano.len() as u128 * u128::from(profile.period.unsigned_abs());
+                bytes += if sums.contains_key(&line) { 0 } else { line.len() };
+                if BYTES_MAX < bytes {
+                    return None;
+                }
+                *sums.entry(line).or_default() += if is_of_waits { waited } else { ran };
+            }
+        }
+        let mut out = String::new();
+        for (line, sum) in sums {
+            // Writing to a String cannot fail.
+            let _infallible = writeln!(out, "{line} {sum}");
+        }
+        Some(out.into_bytes())
+    }
+
+    fn folded_stack(&self, process: &str, stack: i32) -> String {
+        let mut names = Vec::new();
+        for location in self.stack(stack) {
+            let lines = self.lines(location);
+            if lines.is_empty() {
+                names.push(self.unnamed_location(location));
+            }
+            names.extend(lines.iter().map(|line| written(line.function)));
+        }
+        names.push(process.to_owned());
+        names.reverse();
+        names.join(";")
+    }
+
+    /// What stands for an address without a name, as in the router: `binary+0xaddress`.
+    fn unnamed_location(&self, index: usize) -> String {
+        let Some(location) = self.dictionary.location_table.get(index) else { return "[unknown]".to_owned() };
+        let path = self.file(location).map_or("", |file| file.path);
+        let base = path.rsplit('/').next().filter(|base| !base.is_empty()).unwrap_or("[unknown]");
+        written(&format!("{base}+{:#x}", location.address))
+    }
+}
+
+fn written(name: &str) -> String {
+    let replaced = |c: char| match c {
+        ';' => ':',
+        '\u{2028}' | '\u{2029}' => ' ',
+        // A tab is part of some names, such as those of kernel modules.
+        c if c.is_control() && c != '\t' => ' ',
+        c => c,
+    };
+    name.chars().map(replaced).collect()
+}

@@ -1,0 +1,264 @@
+//! Many export requests of one agent as one: with one dictionary, one profile for each process and kind, and in it each sample identity
+//! once, with the times of all.
+//!
+//! Invariants are those of a request that the agent sends, but for its size (`export::request`, `export::dictionary`): entries that are
+//! alike are one, because each is known by its encoded form, in which it refers to others by their new numbers.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+use prost::Message;
+use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
+use proto::otlp::common::v1::InstrumentationScope;
+use proto::otlp::profiles::v1development::{
+    Function, KeyValueAndUnit, Link, Location, Mapping, Profile, ProfilesDictionary, ResourceProfiles, Sample,
+    ScopeProfiles, Stack, ValueType,
+};
+use proto::otlp::resource::v1::Resource;
+
+/// Tag, length and indices of an entry or a sample, about.
+const ENTRY_BYTES: usize = 16;
+
+/// Requests that become one.
+#[derive(Debug)]
+pub(super) struct Merge {
+    strings: Table<String>,
+    attributes: Table<KeyValueAndUnit>,
+    mappings: Table<Mapping>,
+    functions: Table<Function>,
+    locations: Table<Location>,
+    stacks: Table<Stack>,
+    profiles: IndexMap<ProfileKey, Merged, RandomState>,
+    /// Bytes of samples and profiles, about.
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// What makes two profiles one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct ProfileKey {
+    /// Encoded.
+    resource: Vec<u8>,
+    sample_type: ValueType,
+}
+
+#[derive(Debug)]
+struct Merged {
+    resource: Option<Resource>,
+    scope: Option<InstrumentationScope>,
+    profile: Profile,
+    /// Where the sample of a stack and attributes is.
+    samples: HashMap<(i32, Vec<i32>), usize, RandomState>,
+}
+
+impl Merge {
+    /// Of nothing yet; full with about so many bytes.
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self {
+            strings: Table::new(),
+            attributes: Table::new(),
+            mappings: Table::new(),
+            functions: Table::new(),
+            locations: Table::new(),
+            stacks: Table::new(),
+            profiles: IndexMap::default(),
+            bytes: 0,
+            bytes_max,
+        }
+    }
+
+    /// Whether no more should be added.
+    pub(super) fn is_full(&self) -> bool {
+        let tables = [
+            self.strings.bytes,
+            self.attributes.bytes,
+            self.mappings.bytes,
+            self.functions.bytes,
+            self.locations.bytes,
+            self.stacks.bytes,
+        ];
+        self.bytes_max <= self.bytes + tables.iter().sum::<usize>()
+    }
+
+    /// Adds what a request has.
+    pub(super) fn add(&mut self, request: ExportProfilesServiceRequest) {
+        let numbers = self.add_dictionary(request.dictionary.unwrap_or_default());
+        for resource_profiles in request.resource_profiles {
+            let resource = resource_profiles.resource;
+            for ScopeProfiles { scope, profiles, .. } in resource_profiles.scope_profiles {
+                for profile in profiles {
+                    self.add_profile(resource.as_ref(), scope.as_ref(), profile, &numbers);
+                }
+            }
+        }
+    }
+
+    /// Adds all entries, each table behind those that it refers to.
+    fn add_dictionary(&mut self, dictionary: ProfilesDictionary) -> Numbers {
+        let strings = self.strings.add(dictionary.string_table);
+        let attribute = |attribute: KeyValueAndUnit| KeyValueAndUnit {
+            key_strindex: of(&strings, attribute.key_strindex),
+            unit_strindex: of(&strings, attribute.unit_strindex),
+            ..attribute
+        };
+        let attributes = self.attributes.add(dictionary.attribute_table.into_iter().map(attribute));
+        let mapping = |mapping: Mapping| Mapping {
+            filename_strindex: of(&strings, mapping.filename_strindex),
+            attribute_indices: all_of(&attributes, &mapping.attribute_indices),
+            ..mapping
+        };
+        let mappings = self.mappings.add(dictionary.mapping_table.into_iter().map(mapping));
+        let function = |function: Function| Function {
+            name_strindex: of(&strings, function.name_strindex),
+            system_name_strindex: of(&strings, function.system_name_strindex),
+            filename_strindex: of(&strings, function.filename_strindex),
+            ..function
+        };
+        let functions = self.functions.add(dictionary.function_table.into_iter().map(function));
+        let location = |mut location: Location| {
+            location.mapping_index = of(&mappings, location.mapping_index);
+            location.attribute_indices = all_of(&attributes, &location.attribute_indices);
+            for line in &mut location.lines {
+                line.function_index = of(&functions, line.function_index);
+            }
+            location
+        };
+        let locations = self.locations.add(dictionary.location_table.into_iter().map(location));
+        let stack = |stack: Stack| Stack { location_indices: all_of(&locations, &stack.location_indices) };
+        let stacks = self.stacks.add(dictionary.stack_table.into_iter().map(stack));
+        Numbers { strings, attributes, stacks }
+    }
+
+    fn add_profile(
+        &mut self,
+        resource: Option<&Resource>,
+        scope: Option<&InstrumentationScope>,
+        mut profile: Profile,
+        numbers: &Numbers,
+    ) {
+        for value_type in [&mut profile.sample_type, &mut profile.period_type].into_iter().flatten() {
+            value_type.type_strindex = of(&numbers.strings, value_type.type_strindex);
+            value_type.unit_strindex = of(&numbers.strings, value_type.unit_strindex);
+        }
+        let samples = std::mem::take(&mut profile.samples);
+        let resource_bytes = resource.map(Resource::encode_to_vec).unwrap_or_default();
+        let key = ProfileKey { resource: resource_bytes, sample_type: profile.sample_type.unwrap_or_default() };
+        let (start, end) = (profile.time_unix_nano, profile.time_unix_nano.saturating_add(profile.duration_nano));
+        let merged = self.profiles.entry(key).or_insert_with_key(|key| {
+            self.bytes += key.resource.len() + profile.encoded_len() + ENTRY_BYTES;
+            Merged { resource: resource.cloned(), scope: scope.cloned(), profile, samples: HashMap::default() }
+        });
+        let known_end = merged.profile.time_unix_nano.saturating_add(merged.profile.duration_nano);
+        merged.profile.time_unix_nano = merged.profile.time_unix_nano.min(start);
+        merged.profile.duration_nano = known_end.max(end).saturating_sub(merged.profile.time_unix_nano);
+        for sample in samples {
+            self.bytes += size_of::<u64>() * (sample.timestamps_unix_nano.len() + sample.values.len());
+            if merged.add(sample, numbers) {
+                self.bytes += ENTRY_BYTES;
+            }
+        }
+    }
+
+    /// One request with all that was added.
+    pub(super) fn finish(self) -> ExportProfilesServiceRequest {
+        let of_resource = |merged: Merged| ResourceProfiles {
+            resource: merged.resource,
+            scope_profiles: vec![ScopeProfiles {
+                scope: merged.scope,
+                profiles: vec![merged.profile],
+                schema_url: String::new(),
+            }],
+            schema_url: String::new(),
+        };
+        ExportProfilesServiceRequest {
+            resource_profiles: self.profiles.into_values().map(of_resource).collect(),
+            dictionary: Some(ProfilesDictionary {
+                mapping_table: self.mappings.entries,
+                location_table: self.locations.entries,
+                function_table: self.functions.entries,
+                // The agent has no others; as in its dictionaries.
+                link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
+                string_table: self.strings.entries,
+                attribute_table: self.attributes.entries,
+                stack_table: self.stacks.entries,
+            }),
+        }
+    }
+}
+
+impl Merged {
+    /// Adds a sample; says whether its identity is new.
+    fn add(&mut self, sample: Sample, numbers: &Numbers) -> bool {
+        let stack_index = of(&numbers.stacks, sample.stack_index);
+        let attribute_indices = all_of(&numbers.attributes, &sample.attribute_indices);
+        match self.samples.entry((stack_index, attribute_indices)) {
+            Entry::Occupied(known) => {
+                if let Some(known) = self.profile.samples.get_mut(*known.get()) {
+                    known.timestamps_unix_nano.extend(sample.timestamps_unix_nano);
+                    known.values.extend(sample.values);
+                }
+                false
+            }
+            Entry::Vacant(new) => {
+                let attribute_indices = new.key().1.clone();
+                new.insert(self.profile.samples.len());
+                self.profile.samples.push(Sample { stack_index, attribute_indices, ..sample });
+                true
+            }
+        }
+    }
+}
+
+/// Entries of one kind, each once; the first is the zero value.
+#[derive(Debug)]
+struct Table<T> {
+    entries: Vec<T>,
+    /// By encoded form.
+    indices: HashMap<Vec<u8>, i32, RandomState>,
+    /// Of all encoded entries, about.
+    bytes: usize,
+}
+
+impl<T: Message + Default> Table<T> {
+    fn new() -> Self {
+        let mut table = Self { entries: Vec::new(), indices: HashMap::default(), bytes: 0 };
+        table.intern(T::default());
+        table
+    }
+
+    /// The number of each of these entries, new or known.
+    fn add(&mut self, entries: impl IntoIterator<Item = T>) -> Vec<i32> {
+        entries.into_iter().map(|entry| self.intern(entry)).collect()
+    }
+
+    fn intern(&mut self, entry: T) -> i32 {
+        match self.indices.entry(entry.encode_to_vec()) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                self.bytes += new.key().len() + ENTRY_BYTES;
+                // Bounded by the bytes of a recording, far below this limit.
+                let index = *new.insert(i32::try_from(self.entries.len()).unwrap_or(i32::MAX));
+                self.entries.push(entry);
+                index
+            }
+        }
+    }
+}
+
+/// The new numbers of a request's entries, as far as samples and profiles refer to them.
+struct Numbers {
+    strings: Vec<i32>,
+    attributes: Vec<i32>,
+    stacks: Vec<i32>,
+}
+
+/// The new number of an entry; what is none becomes the zero value.
+fn of(numbers: &[i32], index: i32) -> i32 {
+    usize::try_from(index).ok().and_then(|index| numbers.get(index)).copied().unwrap_or(0)
+}
+
+fn all_of(numbers: &[i32], indices: &[i32]) -> Vec<i32> {
+    indices.iter().map(|index| of(numbers, *index)).collect()
+}
