@@ -75,14 +75,14 @@ use export::spool::Spool;
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The configuration cannot be used.
-    #[error("{0}")]
-    Config(#[source] ConfigError),
+    #[error(transparent)]
+    Config(ConfigError),
     /// The machine lacks something.
     #[error("this machine lacks what sampling needs: {}", list(.0))]
     Missing(Vec<Missing>),
     /// Sampling failed.
-    #[error("{0}")]
-    Sampler(#[source] SamplerError),
+    #[error(transparent)]
+    Sampler(SamplerError),
     /// The sampler's thread could not be started, is gone, or did not end in time.
     #[error("the sampler's thread cannot run")]
     Thread(#[source] io::Error),
