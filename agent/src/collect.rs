@@ -14,7 +14,7 @@ use crate::export::request::{self, Interval};
 use crate::locator::Locator;
 use crate::off_cpu::OffCpu;
 use crate::procfs;
-use crate::sampler::{Sampler, SamplerError};
+use crate::sampler::{Said, Sampler, SamplerError};
 use crate::status::{DropReason, Status};
 use crate::sys::{self, Clock};
 
@@ -116,25 +116,27 @@ impl Collector {
                 break;
             }
             let mut samples = 0;
-            sampler.read_new_files(|record, tables| match NewFile::read(record) {
-                Ok(new) => locator.tables.files.number(&new, tables),
-                Err(error) => tracing::error!("BPF sent a record that makes no sense: {error}"),
-            });
-            may_have_more = sampler.read(RECORDS_MAX, |record| match Record::read(record) {
-                Ok(Record::Running(sample)) => {
-                    aggregate.add(&sample, locator);
-                    samples += 1;
-                }
-                Ok(Record::Waiting(sample)) => {
-                    if !off_cpu.begin(&sample, locator) {
-                        status.count_dropped(DropReason::TooManyWaits, 1);
+            may_have_more = sampler.read(RECORDS_MAX, |said| match said {
+                Said::NewFile(record, tables) => match NewFile::read(record) {
+                    Ok(new) => locator.tables.files.number(&new, tables),
+                    Err(error) => tracing::error!("BPF sent a record that makes no sense: {error}"),
+                },
+                Said::Record(record) => match Record::read(record) {
+                    Ok(Record::Running(sample)) => {
+                        aggregate.add(&sample, locator);
+                        samples += 1;
                     }
-                }
-                Ok(Record::WaitEnd(end)) => samples += off_cpu.end(&end, aggregate),
-                Err(error) => {
-                    tracing::error!("BPF sent a record that makes no sense: {error}");
-                    status.count_dropped(DropReason::MalformedRecord, 1);
-                }
+                    Ok(Record::Waiting(sample)) => {
+                        if !off_cpu.begin(&sample, locator) {
+                            status.count_dropped(DropReason::TooManyWaits, 1);
+                        }
+                    }
+                    Ok(Record::WaitEnd(end)) => samples += off_cpu.end(&end, aggregate),
+                    Err(error) => {
+                        tracing::error!("BPF sent a record that makes no sense: {error}");
+                        status.count_dropped(DropReason::MalformedRecord, 1);
+                    }
+                },
             });
             status.count_samples(samples);
             status.sampler_is_awake(sys::clock_ns(Clock::Monotonic));

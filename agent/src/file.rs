@@ -3,7 +3,8 @@
 //! A file is opened only through the process that mapped it, identified once, and remembered by (device, inode,
 //! modification time, size): a file that is replaced or rewritten is another file. Where nobody has it mapped any more, what BPF read of
 //! it tells who it is. Two files with the same name, build IDs and segments (one image in two containers) are one [`FileId`], so that
-//! nothing is sent twice; so are one that was told and the same one opened later.
+//! nothing is sent twice; so are one that was told with its GNU build ID and the same one
+//! opened later.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{File, Metadata};
@@ -138,8 +139,8 @@ impl MappedFile {
 
     /// Whether what `other` says of a file is a part of this.
     fn includes(&self, other: &Self) -> bool {
-        let is_same = self.name == other.name && self.build_ids == other.build_ids;
-        is_same && other.parts.iter().all(|part| self.parts.contains(part))
+        let has_all = !other.build_ids.is_empty() && other.build_ids.iter().all(|id| self.build_ids.contains(id));
+        self.name == other.name && has_all && other.parts.iter().all(|part| self.parts.contains(part))
     }
 
     /// The part that holds `address`.
@@ -224,6 +225,7 @@ impl FileTable {
         }
         match procfs::open_mapped(pid, start, end) {
             Ok((file, metadata)) => {
+                check(new, &file, &metadata)?;
                 let path = procfs::mapped_path(pid, start, end)?;
                 let id = self.identified(&path, &file, &metadata)?;
                 Ok((file, id, Some(Place { pid, path })))
@@ -235,6 +237,7 @@ impl FileTable {
                     return Err(io::Error::from(io::ErrorKind::NotFound));
                 };
                 let (file, metadata) = open_by_path(pid, *device, *inode, path)?;
+                check(new, &file, &metadata)?;
                 let id = self.identified(path, &file, &metadata)?;
                 Ok((file, id, Some(Place { pid, path: path.to_string() })))
             }
@@ -310,6 +313,17 @@ impl FileTable {
     }
 }
 
+/// Checks that a file that was opened is the one that BPF has met: another may have come to where it was mapped.
+fn check(new: &NewFile<'_>, file: &File, metadata: &Metadata) -> io::Result<()> {
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    let is_it = |inode| new.is(inode, metadata.len(), modified);
+    // A file system of two layers may have a number of its own.
+    if is_it(metadata.ino()) || open::has_two_devices(file)? && is_it(new.inode()) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "another file is mapped there"))
+}
+
 /// The vdso of this process, which is that of all 64-bit ones.
 fn own_vdso() -> io::Result<File> {
     let maps = Maps::of_process(std::process::id())?;
@@ -332,7 +346,9 @@ impl FileTable {
     /// Gives the file that this process has mapped at `address` the number 1, and returns the frame of that address.
     pub(crate) fn number_own(&mut self, address: u64) -> u64 {
         let maps = Maps::of_process(std::process::id()).unwrap();
-        let new = tests::new_file(maps.find(address).unwrap(), std::process::id());
+        let mapping = maps.find(address).unwrap();
+        let (_, metadata) = procfs::open_mapped(std::process::id(), mapping.start, mapping.end).unwrap();
+        let new = NewFile { key: tests::key_of(&metadata), ..tests::new_file(mapping, std::process::id()) };
         let (_, id, _) = self.numbered(&new).unwrap();
         self.by_number.insert(1, Ok(id));
         1 << 63 | 1 << 40 | (address - new.start + new.offset)
@@ -344,6 +360,29 @@ mod tests {
     use std::io::Write as _;
 
     use super::*;
+
+    /// As BPF has it, as far as it tells a file from others.
+    pub(super) fn key_of(metadata: &Metadata) -> ebpf::FileKey {
+        let mut key = [0; 40];
+        key[..8].copy_from_slice(&metadata.ino().to_ne_bytes());
+        key[8..16].copy_from_slice(&metadata.len().to_ne_bytes());
+        key[16..24].copy_from_slice(&metadata.mtime().to_ne_bytes());
+        key[24..28].copy_from_slice(&u32::try_from(metadata.mtime_nsec()).unwrap().to_ne_bytes());
+        key
+    }
+
+    #[test]
+    fn a_file_that_came_to_where_another_was_is_not_taken_for_it() {
+        let address = key_of as *const () as u64;
+        let maps = Maps::of_process(std::process::id()).unwrap();
+        let mapping = maps.find(address).unwrap();
+        let (file, metadata) = procfs::open_mapped(std::process::id(), mapping.start, mapping.end).unwrap();
+        let mut new = NewFile { key: key_of(&metadata), ..new_file(mapping, std::process::id()) };
+        assert!(check(&new, &file, &metadata).is_ok());
+        assert!(FileTable::default().numbered(&new).is_ok());
+        new.key[8] ^= 1;
+        assert_eq!(FileTable::default().numbered(&new).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 
     /// What BPF says of a file whose headers it could not read.
     pub(super) fn new_file(mapping: &Mapping, pid: u32) -> NewFile<'static> {
@@ -366,7 +405,8 @@ mod tests {
         assert_eq!(told.build_ids, [(BuildIdKind::Gnu, "abcd".into())]);
         let mut parts = told.parts.clone();
         parts.push(LoadedPart { offset: 0, address: 0, size: 0x1000 });
-        let opened = MappedFile { parts, ..told.clone() };
+        let mut opened = MappedFile { parts, ..told.clone() };
+        opened.build_ids.push((BuildIdKind::Go, "go".into()));
         let another = MappedFile { parts: vec![LoadedPart { offset: 0, address: 0, size: 0x900 }], ..told.clone() };
         for first_told in [true, false] {
             let mut table = FileTable::default();

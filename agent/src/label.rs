@@ -1,6 +1,6 @@
 //! Labels of a sample: what the program itself says of what it does, such as the labels of a goroutine.
 //!
-//! Invariant: names are unique, neither empty nor one of the agent's own, and in order; all of it is text.
+//! Invariant: names are unique, neither empty nor like one of the agent's own, and in order; all of it is text.
 
 use std::sync::Arc;
 
@@ -24,8 +24,12 @@ pub(crate) fn of(sample: &Sample<'_>) -> Labels {
     labels.into()
 }
 
+/// Namespaces of what the agent says of samples and processes; receivers may write a dot as an underscore.
+const OWN: [&str; 7] = ["thread", "cpu", "process", "host", "container", "k8s", "systemd"];
+
 fn is_own(name: &str) -> bool {
-    name.is_empty() || [THREAD_NAME, THREAD_ID, CPU].contains(&name)
+    let is_in = |own: &&str| name.strip_prefix(*own).is_some_and(|rest| rest.starts_with(['.', '_']));
+    name.is_empty() || name.starts_with("__") || OWN.iter().any(|own| is_in(&own))
 }
 
 /// The text of bytes that may be cut within a character; `None`: it is no text.
@@ -47,21 +51,37 @@ mod tests {
     use super::*;
     use crate::test_record::TestRecord;
 
+    fn read(labels: &[(&[u8], &[u8])]) -> Vec<(String, String)> {
+        let record = TestRecord { labels, ..TestRecord::default() }.bytes();
+        let labels = of(&Sample::read(&record).unwrap());
+        labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    }
+
     #[test]
-    fn what_is_no_text_or_not_the_programs_to_say_is_left_out() {
-        let labels: &[(&[u8], &[u8])] = &[
+    fn what_is_no_text_is_left_out_and_a_name_is_there_once() {
+        let cut = "caf\u{e9}".as_bytes().split_last().unwrap().1;
+        let labels = read(&[
             (b"z", b"last"),
             (b"a", b"first"),
             (b"a", b"once more"),
             (b"", b"no name"),
-            (b"thread.id", b"7"),
-            (b"cut", "caf\u{e9}".as_bytes().split_last().unwrap().1),
+            (b"cut", cut),
             (b"garbage", b"\xff\xfe"),
             (b"empty", b""),
-        ];
-        let record = TestRecord { labels, ..TestRecord::default() }.bytes();
-        let labels = of(&Sample::read(&record).unwrap());
-        let labels: Vec<_> = labels.iter().map(|(name, value)| (&**name, &**value)).collect();
-        assert_eq!(labels, [("a", "first"), ("cut", "caf"), ("empty", ""), ("z", "last")]);
+        ]);
+        let wanted = [("a", "first"), ("cut", "caf"), ("empty", ""), ("z", "last")];
+        assert_eq!(labels, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
+    }
+
+    #[test]
+    fn what_the_agent_says_itself_is_not_the_programs_to_say() {
+        let labels = read(&[
+            (b"thread.id", b"7"),
+            (b"process_pid", b"7"),
+            (b"__name__", b"x"),
+            (b"k8s.pod.uid", b"x"),
+            (b"processor", b"kept"),
+        ]);
+        assert_eq!(labels, [("processor".to_owned(), "kept".to_owned())]);
     }
 }

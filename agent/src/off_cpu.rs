@@ -29,6 +29,9 @@ const LOCATIONS_MAX: usize = 1 << 20;
 /// Descriptions of the processes of all waits together, in bytes; the same.
 const RESOURCES_BYTES_MAX: usize = 16 << 20;
 
+/// Labels of all waits together, in bytes; the same.
+const LABELS_BYTES_MAX: usize = 4 << 20;
+
 /// A thread that waits, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct Wait {
@@ -65,6 +68,7 @@ pub(crate) struct OffCpu {
     /// How many waits each process has, and the bytes of its description.
     processes: HashMap<ProcessKey, (u32, usize), RandomState>,
     resources_bytes: usize,
+    labels_bytes: usize,
 }
 
 impl OffCpu {
@@ -76,10 +80,12 @@ impl OffCpu {
         let mut stack = Vec::new();
         locator.locate(sample, &mut stack);
         let (key, resource) = (ProcessKey::of(sample), locator.resource(sample));
+        let labels = label::of(sample);
         let bytes = if self.processes.contains_key(&key) { 0 } else { resource.bytes() };
         if WAITS_MAX <= self.waits.len()
             || LOCATIONS_MAX < self.locations + stack.len()
             || RESOURCES_BYTES_MAX < self.resources_bytes + bytes
+            || LABELS_BYTES_MAX < self.labels_bytes + label::bytes(&labels)
         {
             return false;
         }
@@ -89,13 +95,14 @@ impl OffCpu {
             key,
             resource,
             stack: stack.into(),
-            labels: label::of(sample),
+            labels,
             tid: header.tid,
             cpu: header.cpu,
             comm: header.comm,
             since_ktime_ns: header.ktime_ns,
             chance: header.chance,
         };
+        self.labels_bytes += label::bytes(&wait.labels);
         self.locations += wait.stack.len();
         self.waits.insert(header.tid, wait);
         true
@@ -103,6 +110,7 @@ impl OffCpu {
 
     fn remove(&mut self, tid: u32) -> Option<Wait> {
         let wait = self.waits.remove(&tid)?;
+        self.labels_bytes -= label::bytes(&wait.labels);
         self.locations -= wait.stack.len();
         if let Entry::Occupied(mut process) = self.processes.entry(wait.key) {
             process.get_mut().0 -= 1;

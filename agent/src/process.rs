@@ -86,7 +86,7 @@ impl Tables {
                 }
                 (id, is_lasting)
             }
-            Some(Err(reason)) => (self.locations.insert(Location::Marker(reason)), true),
+            Some(Err(reason)) => (self.locations.insert(Location::Marker(reason)), false),
             None => (self.locations.insert(Location::Marker(Marker::FileUnreadable)), false),
         }
     }
@@ -142,10 +142,20 @@ impl Process {
 
     /// What is known of the process.
     pub(crate) fn resource(&mut self, sample: &Sample<'_>, tables: &Tables) -> Arc<Resource> {
-        // Once is enough: an environment may also be empty.
-        if self.look_again_ns.take_if(|at_ns| *at_ns <= sample.header.ktime_ns).is_some() && self.key.is_running() {
-            let (resource, _) = Resource::of_process(self.key.pid, &sample.header.comm, None, &tables.environment);
-            self.resource = Arc::new(resource);
+        let header = &sample.header;
+        let told = tables.files.path_of_number(header.executable);
+        let path = self.resource.executable_path();
+        // Once is enough: an environment may also be empty. Or it was not known what the process runs.
+        let is_time = self.look_again_ns.take_if(|at_ns| *at_ns <= header.ktime_ns).is_some();
+        let says_more = path.is_none() && told.is_some();
+        if is_time || says_more {
+            let (path, comm) = (path.or(told), &header.comm);
+            let resource = if self.key.is_running() {
+                Some(Resource::of_process(self.key.pid, comm, path, &tables.environment).0)
+            } else {
+                says_more.then(|| Resource::exited(self.key.pid, comm, path))
+            };
+            self.resource = resource.map_or_else(|| Arc::clone(&self.resource), Arc::new);
         }
         Arc::clone(&self.resource)
     }
@@ -159,7 +169,7 @@ impl Process {
         }
         let Ok(maps) = &self.maps else { return marker(tables, Marker::NoMapping) };
         match maps.find(address).map(|mapping| &mapping.backing) {
-            // There was no room for it, or it was about to change.
+            // BPF had no room for it, or it was about to change.
             Some(Backing::File { .. } | Backing::Vdso) => marker(tables, Marker::FileUnreadable),
             Some(Backing::Anonymous) | None => self.jit.locate(self.key.pid, address, ktime_ns, maps, tables),
         }

@@ -32,8 +32,8 @@ pub use names::{NamedRecording, Unnamed};
 
 /// Bytes of requests that wait to be merged: those of one interval, at once, as large as it may become.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// A recording that would be sent in about so many bytes is full: more than 10 million samples of known stacks.
-const RECORDING_BYTES_MAX: usize = 128 << 20;
+/// A recording that takes about so much memory is full: a million samples that are all different, or thirty million of a few stacks.
+const RECORDING_BYTES_MAX: usize = 256 << 20;
 
 /// What was sampled in a while.
 #[derive(Debug)]
@@ -43,12 +43,13 @@ pub struct Recording {
     duration: Duration,
     off_cpu: bool,
     is_full: bool,
+    fault: Option<String>,
 }
 
 /// Samples this host for so long, or until `stop` is cancelled, or until the recording is full. `status` counts the samples meanwhile.
 ///
 /// # Errors
-/// Any [`AgentError`]: nothing is recorded.
+/// Any [`AgentError`]: nothing is recorded. What ends a recording that has something already is its [`Recording::fault`].
 pub async fn record(
     config: &RecordConfig,
     duration: Duration,
@@ -78,19 +79,25 @@ async fn record_checked(
     let sampler = spawn_sampler(sampled, &queue, &stop, status).map_err(AgentError::Thread)?;
     let begin = async {
         // The thread of one that does not start ends, and tells why itself.
-        let _ended = sampler.started.await;
+        let _never = sampler.started.await;
         let began = (SystemTime::now(), Instant::now());
         tokio::select! {
             () = tokio::time::sleep(duration) => stop.cancel(),
             () = stop.cancelled() => {}
         }
-        Ok(began)
+        began
     };
     let end = async {
-        end_of(sampler.ended, &stop, SHUTDOWN_TIMEOUT).await?;
-        Ok(Instant::now())
+        let result = end_of(sampler.ended, &stop, SHUTDOWN_TIMEOUT).await;
+        // A thread that is held up may never do it.
+        queue.close();
+        (result, Instant::now())
     };
-    let (merge, (started, began), ended) = tokio::try_join!(merge_all(&queue, &stop, status), begin, end)?;
+    let (merge, (started, began), (result, ended)) = tokio::join!(merge_all(&queue, &stop, status), begin, end);
+    let fault = match result {
+        Err(error) if merge.is_empty() => return Err(error),
+        result => result.err().map(|error| causes(&error)),
+    };
     let is_full = merge.is_full();
     Ok(Recording {
         request: merge.finish(),
@@ -98,11 +105,12 @@ async fn record_checked(
         duration: ended.saturating_duration_since(began),
         off_cpu: config.off_cpu,
         is_full,
+        fault,
     })
 }
 
 /// Everything that comes until the queue is closed; one that is full stops the sampler, and takes what it still hands on.
-async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Status) -> Result<Merge, AgentError> {
+async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Status) -> Merge {
     let mut merge = Merge::new(RECORDING_BYTES_MAX);
     while let Some(request) = queue.pop().await {
         match ExportProfilesServiceRequest::decode(request.bytes.clone()) {
@@ -116,7 +124,7 @@ async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Statu
             stop.cancel();
         }
     }
-    Ok(merge)
+    merge
 }
 
 impl Recording {
@@ -147,6 +155,12 @@ impl Recording {
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// What ended it early, if anything went wrong.
+    #[must_use]
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// How many samples it has, those of waits included.

@@ -10,6 +10,8 @@ const KERNEL: &str = "[kernel]";
 /// A name that the process chooses itself, 15 bytes and a newline.
 const COMM_BYTES_MAX: u64 = 64;
 
+const EXECUTABLE_PATH: &str = "process.executable.path";
+
 /// A longer path is cut, from the front: it can have 4 kB, and a process could hide behind one that a receiver refuses.
 const PATH_BYTES_MAX: usize = proto::limits::LABEL_VALUE_BYTES_MAX;
 
@@ -26,6 +28,12 @@ impl Resource {
     pub(crate) fn bytes(&self) -> usize {
         let strings = 2 * size_of::<String>();
         self.attributes.iter().map(|(key, value)| key.len() + value.len() + strings).sum()
+    }
+
+    /// The path of what the process runs, if it is known.
+    pub(crate) fn executable_path(&self) -> Option<&str> {
+        let path = self.attributes.iter().find(|(key, _)| key == EXECUTABLE_PATH);
+        path.map(|(_, path)| &**path)
     }
 
     /// A thread of the kernel.
@@ -74,7 +82,7 @@ fn executable_attributes(path: Option<String>, name: impl FnOnce() -> String) ->
     let file_name = path.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
     let name = file_name.map_or_else(name, str::to_owned);
     let mut attributes = vec![("process.executable.name".to_owned(), name)];
-    attributes.extend(path.map(|path| ("process.executable.path".to_owned(), path)));
+    attributes.extend(path.map(|path| (EXECUTABLE_PATH.to_owned(), path)));
     attributes
 }
 

@@ -75,6 +75,14 @@ pub(crate) struct Dropped {
     pub(crate) waits: u64,
 }
 
+/// What BPF says.
+pub(crate) enum Said<'a> {
+    /// A [`ebpf::NewFile`], and whom to have its table made by.
+    NewFile(&'a [u8], &'a Resident),
+    /// A [`ebpf::Record`].
+    Record(&'a [u8]),
+}
+
 /// A running sampler; sampling ends when it is dropped.
 pub(crate) struct Sampler {
     bpf: Ebpf,
@@ -211,20 +219,17 @@ impl Sampler {
         sys::wait_readable(self.ring.as_fd(), timeout).map_err(SamplerError::Wait)
     }
 
-    /// Hands over up to `records_max` records; returns whether there may be more.
-    pub(crate) fn read(&mut self, records_max: usize, mut take: impl FnMut(&[u8])) -> bool {
+    /// Hands over up to `records_max` records, each behind what was said of files that were new in it; returns whether there may be more.
+    pub(crate) fn read(&mut self, records_max: usize, mut take: impl FnMut(Said<'_>)) -> bool {
         for _ in 0..records_max {
-            let Some(record) = self.ring.next() else { return false };
-            take(&record);
+            let record = self.ring.next();
+            while let Some(new_file) = self.new_files.next() {
+                take(Said::NewFile(&new_file, &self.tables));
+            }
+            let Some(record) = record else { return false };
+            take(Said::Record(&record));
         }
         true
-    }
-
-    /// Hands over all that was said of new files, each before the samples in it.
-    pub(crate) fn read_new_files(&mut self, mut take: impl FnMut(&[u8], &Resident)) {
-        while let Some(record) = self.new_files.next() {
-            take(&record, &self.tables);
-        }
     }
 
     /// What found no room since the last call.
@@ -309,9 +314,11 @@ mod tests {
             std::hint::black_box(started);
         }
         let mut records = 0;
-        assert!(!sampler.read(usize::MAX, |record| {
-            ebpf::Sample::read(record).unwrap();
-            records += 1;
+        assert!(!sampler.read(usize::MAX, |said| {
+            if let Said::Record(record) = said {
+                ebpf::Sample::read(record).unwrap();
+                records += 1;
+            }
         }));
         let dropped = sampler.take_dropped().unwrap().records;
         assert!(0 < records && records < 4096 / 80, "{records}");
@@ -340,11 +347,14 @@ mod tests {
         drop(folder);
 
         let mut locator = Locator::new(std::sync::Arc::default());
-        let number =
-            |record: &[u8], tables: &Resident| locator.tables.files.number(&NewFile::read(record).unwrap(), tables);
-        sampler.read_new_files(number);
         let (mut samples, mut native, mut unknown) = (0, 0, Vec::new());
-        sampler.read(usize::MAX, |record| {
+        sampler.read(usize::MAX, |said| {
+            let record = match said {
+                Said::NewFile(new, tables) => {
+                    return locator.tables.files.number(&NewFile::read(new).unwrap(), tables);
+                }
+                Said::Record(record) => record,
+            };
             let Ok(Record::Running(sample)) = Record::read(record) else { return };
             // Before execve it is this test.
             if sample.header.pid != child.id() || !sample.header.comm.starts_with(b"a-shell") {

@@ -134,7 +134,7 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     let Some((agent, (cpu, bpf_before))) = agent.zip(before) else {
         return Ok(Segment { kind, throughput: loads.end()?, seconds, agent: None });
     };
-    let (cpu, bpf_time) = (cost::cpu_time(agent.pid())? - cpu, bpf.run_time() - bpf_before);
+    let (cpu, bpf_time) = (cost::cpu_time(agent.pid())?.saturating_sub(cpu), bpf.run_time().saturating_sub(bpf_before));
     let (span, throughput) = (from..unix_ns()?, loads.end()?);
     let (map_bytes, (_, rss_peak_bytes)) = (bpf.map_bytes(), cost::memory(agent.pid())?);
     let cost = Cost {

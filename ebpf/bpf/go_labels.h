@@ -51,17 +51,16 @@ struct go_map {
 #define GO_BUCKET_BYTES (GO_BUCKET_VALUES + GO_BUCKET_PLACES * sizeof(struct go_string) + 8)
 #define GO_PLACE_TAKEN 5
 
-/* Appends a label behind the frames; what is longer than its place is cut. */
+/* Appends a label behind the frames; a longer value is cut, and a longer name would be another's. */
 INLINE void push_label(struct scratch *scratch, const struct go_label *label)
 {
     u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
     u64 labels = scratch->header.labels;
     u64 name_bytes = label->name.bytes, value_bytes = label->value.bytes;
-    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX || labels >= LABELS_MAX || !name_bytes)
+    if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX || labels >= LABELS_MAX || !name_bytes ||
+        name_bytes > LABEL_NAME_BYTES)
         return;
     struct label *to = (void *)&scratch->frames[frames] + labels * sizeof(*to);
-    if (name_bytes > LABEL_NAME_BYTES)
-        name_bytes = LABEL_NAME_BYTES;
     if (value_bytes > LABEL_VALUE_BYTES)
         value_bytes = LABEL_VALUE_BYTES;
     if (bpf_probe_read_user(to->name, name_bytes, (void *)label->name.text) ||

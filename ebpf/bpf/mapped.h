@@ -117,7 +117,7 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
     }
     mapped->number = file->number;
     if (file->unread)
-        tell_unread(file, key, mapping, pid, tree);
+        tell_unread(file, mapped->number, key, mapping, pid, tree);
     if (!file->has_table)
         return;
     for (int i = 0; i < FILE_PARTS; i++) {

@@ -3,8 +3,8 @@
  * A file that is met for the first time gets a number, and user space is told of it: also who it is, as far as the kernel and the memory
  * of the process say. User space opens the file where it can, and then knows all of that better; the process may be gone by then.
  *
- * What is read of the process's memory may be anything: it is copied, never followed further than its own mapping, and user space
- * believes it only of a file that it cannot open.
+ * What is read of the process's memory is copied, never followed further than its own mapping, and left out if a page of that mapping was
+ * ever written: then it is the process's, and no file's. User space believes it only of a file that it cannot open.
  */
 #pragma once
 
@@ -18,6 +18,8 @@
 #define BUILD_ID_BYTES_MAX 32
 #define PROGRAM_HEADERS_MAX 24
 #define NOTES_MAX 4
+/* How often it is tried to read headers that are not in memory. */
+#define UNREAD_TRIES 8
 /* Mappings of a file between its beginning and its code. */
 #define MAPPINGS_BEFORE_MAX 3
 
@@ -158,7 +160,9 @@ __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end
         return 1;
     for (int i = 0; i < PROGRAM_HEADERS_MAX && i < header.program_headers; i++) {
         u64 at = header.program_headers_at + i * sizeof(segment);
-        if (at > end - start - sizeof(segment) || bpf_probe_read_user(&segment, sizeof(segment), (void *)(start + at)))
+        if (at > end - start - sizeof(segment))
+            return 1;
+        if (bpf_probe_read_user(&segment, sizeof(segment), (void *)(start + at)))
             return 0;
         if (segment.type == SEGMENT_NOTES && !file->build_id_bytes && segment.offset <= end - start &&
             segment.file_bytes <= end - start - segment.offset)
@@ -174,18 +178,34 @@ __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end
     return 1;
 }
 
+/* Whether a page of a mapping may be the process's own: it was written once, or is about to be. */
+INLINE int is_written(struct vm_area_struct *vma)
+{
+    void *own;
+    return READ_FIELD(own, vma, anon_vma) || own;
+}
+
 /* Finds where the process has the beginning of the file mapped, before what it runs of it, and reads it; says no where it is not in memory. */
 INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
 {
+    struct vm_area_struct *vma = (void *)find_vma(tree, file->start);
     u64 start = file->start, end = file->end, offset = file->offset, of_file;
     for (int i = 0; i < MAPPINGS_BEFORE_MAX && offset; i++) {
-        struct vm_area_struct *vma = (void *)find_vma(tree, start - 1);
+        vma = (void *)find_vma(tree, start - 1);
         if (!vma || READ_FIELD(of_file, vma, vm_file) || of_file != struct_file)
             return 1;
         if (READ_FIELD(start, vma, vm_start) || READ_FIELD(end, vma, vm_end) || READ_FIELD(offset, vma, vm_pgoff))
             return 1;
     }
-    return offset || read_elf(file, start, end);
+    if (offset || !vma)
+        return 1;
+    int is_read = read_elf(file, start, end);
+    /* Behind the reading, or it could be written in between. */
+    if (is_written(vma)) {
+        file->segment_bytes = 0;
+        file->build_id_bytes = 0;
+    }
+    return is_read;
 }
 
 /* Reads the path from the file's name up to the root of everything that is mounted where the file is. */
@@ -259,22 +279,30 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
     if (!next || !told)
         return 0;
     struct file_entry entry = { .number = __sync_fetch_and_add(next, 1) + 1 };
-    entry.unread = !describe_file(told, key, mapping, pid, tree);
-    told->number = entry.number;
-    if (entry.number > FILE_NUMBER_MAX || bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST))
+    if (entry.number > FILE_NUMBER_MAX)
         return 0;
+    entry.unread = describe_file(told, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
+    told->number = entry.number;
+    if (bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST)) {
+        /* Another CPU was first, or there is no room. */
+        struct file_entry *known = bpf_map_lookup_elem(&files, key);
+        return known ? known->number : 0;
+    }
     if (!tell(told))
         bpf_map_delete_elem(&files, key);
     return entry.number;
 }
 
 /* Tells what could not be read before: in the middle of execve, a process has nothing of its program in memory yet. */
-INLINE void tell_unread(struct file_entry *file, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+INLINE void tell_unread(struct file_entry *file, u32 number, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
     struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
+    file->unread -= 1;
     if (!told || !describe_file(told, key, mapping, pid, tree))
         return;
-    told->number = file->number;
-    file->unread = !tell(told);
+    told->number = number;
+    /* The entry may be another file's by now. */
+    if (tell(told) && file->number == number)
+        file->unread = 0;
 }

@@ -90,8 +90,9 @@ INLINE u64 wakeup(struct scratch *scratch, struct task_struct *task)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
     if (is_new(&scratch->header)) {
-        if (has_user_part(task))
-            scratch->header.executable = find_executable(scratch, task);
+        if (has_user_part(task) && !(scratch->header.executable = find_executable(scratch, task)))
+            /* In the middle of execve: with the next sample, then. */
+            bpf_map_delete_elem(&seen, &scratch->header.pid);
         return BPF_RB_FORCE_WAKEUP;
     }
     return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > half ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;

@@ -37,7 +37,7 @@ struct file_entry {
     u32 number;    /* given here to a file that is met for the first time */
     u32 has_table; /* 0: frame pointers are followed */
     u32 table;     /* number in `tables` */
-    u32 unread;    /* 1: user space was not told all that the headers say */
+    u32 unread;    /* how often more it is tried to tell user space what the headers say */
     struct table_layout layout;
     u32 go; /* how a Go program has labels: see go_labels.h */
     u32 zero;

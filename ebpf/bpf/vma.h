@@ -78,6 +78,7 @@ struct vm_area_struct {
     unsigned long vm_flags;
     unsigned long vm_pgoff;
     struct file *vm_file;
+    void *anon_vma;
 } RELOCATED;
 
 #define VM_EXEC 4

@@ -232,6 +232,9 @@ static void *build_tree(u32 count)
 struct native_mapping {
     u64 start, end, offset;
     u64 inode; /* 0: no file's */
+    u64 bytes; /* of the file */
+    s64 modified_sec;
+    u64 modified_nsec;
     u64 is_executable;
 };
 
@@ -244,7 +247,9 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
     for (u32 i = 0; i < count; i++) {
         const struct native_mapping *from = &mappings[i];
         super_blocks[i].s_dev = 1;
-        inodes[i] = (struct inode){ .i_sb = &super_blocks[i], .i_ino = from->inode };
+        inodes[i] = (struct inode){ .i_sb = &super_blocks[i], .i_ino = from->inode, .i_size = from->bytes };
+        inodes[i].i_mtime_sec = from->modified_sec;
+        inodes[i].i_mtime_nsec = from->modified_nsec;
         mapped_files[i].f_inode = &inodes[i];
         areas[i] = (struct vm_area_struct){ .vm_start = from->start, .vm_end = from->end, .vm_pgoff = from->offset >> 12 };
         areas[i].vm_flags = from->is_executable ? VM_EXEC : 0;

@@ -80,6 +80,22 @@ impl<'a> NewFile<'a> {
         Ok(Self { key: *key, number, pid, start, end, offset, segment, build_id, names })
     }
 
+    /// Its inode number, as the kernel has it of the file itself.
+    #[must_use]
+    pub fn inode(&self) -> u64 {
+        u64::from_ne_bytes(std::array::from_fn(|index| self.key[index]))
+    }
+
+    /// Whether it has this inode number, length in bytes and time of its last change, in seconds and nanoseconds: as the kernel has them of
+    /// the file itself. A file system may show other inode numbers, of which the lower 32 bits are looked at.
+    #[must_use]
+    pub fn is(&self, inode: u64, bytes: u64, modified: (i64, i64)) -> bool {
+        let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| self.key[at + index]));
+        let nanoseconds = u32::from_ne_bytes(std::array::from_fn(|index| self.key[24 + index]));
+        let has_inode = self.inode() & 0xffff_ffff == inode & 0xffff_ffff;
+        has_inode && word(8) == bytes && (word(16).cast_signed(), i64::from(nanoseconds)) == modified
+    }
+
     /// Its path from the root of all that is mounted where it is, however deep a process may see it; `None`: not known. Of one that is too
     /// long, the end.
     #[must_use]
@@ -223,6 +239,19 @@ mod tests {
         assert_eq!(NewFile::read(&bytes), Ok(wanted));
         assert_eq!(wanted.path().unwrap(), "/usr/bin/sh");
         assert!((0..bytes.len()).all(|length| NewFile::read(&bytes[..length]).is_err()));
+    }
+
+    #[test]
+    fn a_file_is_told_from_others_by_its_key() {
+        let mut key = [0; 40];
+        key[..8].copy_from_slice(&(7_u64 << 32 | 5).to_ne_bytes());
+        key[8..16].copy_from_slice(&6_u64.to_ne_bytes());
+        key[16..24].copy_from_slice(&(-7_i64).to_ne_bytes());
+        key[24..28].copy_from_slice(&8_u32.to_ne_bytes());
+        let bytes = record([0; 3], b"", b"");
+        let new = NewFile { key, ..NewFile::read(&bytes).unwrap() };
+        assert!(new.is(5, 6, (-7, 8)));
+        assert!(!(new.is(4, 6, (-7, 8)) || new.is(5, 7, (-7, 8)) || new.is(5, 6, (7, 8)) || new.is(5, 6, (-7, 9))));
     }
 
     #[test]

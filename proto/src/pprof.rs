@@ -34,7 +34,7 @@ pub struct Profile {
     /// How much of it.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Index of the sample type that is shown first; 0: the last.
+    /// Index in the string table, of the kind of the sample type that is shown first; 0: the last.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
 }

@@ -15,7 +15,7 @@ use proto::Tokens;
 use serde_json::Value;
 use ureq::http::StatusCode;
 
-use self::printable::printable;
+pub(crate) use self::printable::printable;
 use crate::command::ServerOptions;
 
 /// How long an answer may take.

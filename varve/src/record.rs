@@ -5,6 +5,8 @@
 mod output;
 mod progress;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,8 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let status = Status::new(&mut Registry::default());
     let mut progress = Progress::new(duration);
     let recording = sample(&config, duration, &status, &mut signals, &mut progress).await?;
+
+    anyhow::ensure!(recording.samples() != 0, "nothing was sampled before it was stopped, and nothing is written");
 
     let stop = CancellationToken::new();
     let writing = Writing { recording: Arc::new(recording), format, symbols, stop: stop.clone(), progress };
@@ -110,7 +114,8 @@ struct Symbols {
 
 impl Symbols {
     fn open() -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("varve-record-").tempdir();
+        let own = Permissions::from_mode(0o700);
+        let directory = tempfile::Builder::new().prefix("varve-record-").permissions(own).tempdir();
         let directory = directory.with_context(|| {
             format!("symbol tables need room in {}: TMPDIR names another place", std::env::temp_dir().display())
         })?;
@@ -177,6 +182,9 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
     if recording.is_full() {
         text += "; it ended early, because there is no room for more in one recording";
     }
+    if let Some(fault) = recording.fault() {
+        text += &format!("; it ended early: {fault}");
+    }
     text.push('\n');
     if let Some(Unnamed { file, reason }) = unnamed.first() {
         let reason = match reason {
@@ -184,7 +192,7 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
             other => other.to_string(),
         };
         let more = if unnamed.len() == 1 { String::new() } else { format!("; and {} more files", unnamed.len() - 1) };
-        text += &format!("without names: {file}: {reason}{more}\n");
+        text += &format!("without names: {}: {reason}{more}\n", client::printable(file));
     }
     text
 }

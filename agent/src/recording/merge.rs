@@ -18,8 +18,10 @@ use proto::otlp::profiles::v1development::{
 };
 use proto::otlp::resource::v1::Resource;
 
-/// Tag, length and indices of an entry or a sample, about.
-const ENTRY_BYTES: usize = 16;
+/// What an entry takes besides its content, which is there twice: as itself, and encoded.
+const ENTRY_BYTES: usize = 128;
+/// What a sample takes besides its times, values and attributes: itself, and its place by stack and attributes.
+const SAMPLE_BYTES: usize = 256;
 
 /// Requests that become one.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub(super) struct Merge {
     locations: Table<Location>,
     stacks: Table<Stack>,
     profiles: IndexMap<ProfileKey, Merged, RandomState>,
-    /// Bytes of samples and profiles, about.
+    /// What samples and profiles take, about.
     bytes: usize,
     bytes_max: usize,
 }
@@ -54,7 +56,7 @@ struct Merged {
 }
 
 impl Merge {
-    /// Of nothing yet; full with about so many bytes.
+    /// Of nothing yet; full when it takes about so many bytes of memory.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             strings: Table::new(),
@@ -67,6 +69,11 @@ impl Merge {
             bytes: 0,
             bytes_max,
         }
+    }
+
+    /// Whether nothing was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.profiles.is_empty()
     }
 
     /// Whether no more should be added.
@@ -155,8 +162,10 @@ impl Merge {
         merged.profile.duration_nano = known_end.max(end).saturating_sub(merged.profile.time_unix_nano);
         for sample in samples {
             self.bytes += size_of::<u64>() * (sample.timestamps_unix_nano.len() + sample.values.len());
+            // Both in the sample and in its key.
+            let attributes_bytes = 2 * size_of::<i32>() * sample.attribute_indices.len();
             if merged.add(sample, numbers) {
-                self.bytes += ENTRY_BYTES;
+                self.bytes += SAMPLE_BYTES + attributes_bytes;
             }
         }
     }
@@ -217,7 +226,7 @@ struct Table<T> {
     entries: Vec<T>,
     /// By encoded form.
     indices: HashMap<Vec<u8>, i32, RandomState>,
-    /// Of all encoded entries, about.
+    /// What it takes, about.
     bytes: usize,
 }
 
@@ -237,7 +246,7 @@ impl<T: Message + Default> Table<T> {
         match self.indices.entry(entry.encode_to_vec()) {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
-                self.bytes += new.key().len() + ENTRY_BYTES;
+                self.bytes += 2 * new.key().len() + ENTRY_BYTES;
                 // Bounded by the bytes of a recording, far below this limit.
                 let index = *new.insert(i32::try_from(self.entries.len()).unwrap_or(i32::MAX));
                 self.entries.push(entry);

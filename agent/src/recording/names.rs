@@ -22,7 +22,7 @@ const WAIT: Duration = Duration::from_millis(200);
 /// Addresses asked for at one time: so few have all the calls that are inlined into them.
 const ADDRESSES_MAX: usize = symbol_store::limits::FRAMES_MIN / symbol_store::limits::INLINE_DEPTH_MAX;
 
-/// A mapped file none of whose addresses has a name.
+/// A mapped file none of whose addresses has a name, or, where there was no time for more, not all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unnamed {
     /// Its path.
@@ -158,6 +158,10 @@ impl<'a> NamedRecording<'a> {
         let mut reason = None;
         let mut has_names = false;
         for locations in locations.chunks(ADDRESSES_MAX) {
+            if stop.is_cancelled() {
+                (has_names, reason) = (false, Some(Reason::Converting));
+                break;
+            }
             let address = |index: &usize| self.dictionary.location_table.get(*index).map_or(0, |it| it.address);
             let addresses: Vec<_> = locations.iter().map(address).map(Address::Virtual).collect();
             let told = loop {
@@ -181,7 +185,7 @@ impl<'a> NamedRecording<'a> {
         }
     }
 
-    /// Files none of whose addresses has a name.
+    /// Files whose addresses have no names.
     #[must_use]
     pub fn unnamed(&self) -> &[Unnamed] {
         &self.unnamed

@@ -77,7 +77,9 @@ impl<'a> Writer<'a> {
                 let mut labels = of_process.clone();
                 for index in &sample.attribute_indices {
                     let attribute = self.named.attribute(*index).filter(|(key, _)| *key != CPU);
-                    labels.extend(attribute.and_then(|(key, value)| self.label(key, value)));
+                    let label = attribute.and_then(|(key, value)| self.label(key, value));
+                    // A program may call its own label as the agent calls another.
+                    labels.extend(label.filter(|label| labels.iter().all(|known| known.key != label.key)));
                 }
                 add(sums.entry((sample.stack_index, labels)).or_default(), profile, sample);
             }

@@ -41,16 +41,28 @@ fn interval(
 
 fn recording(request: ExportProfilesServiceRequest, off_cpu: bool) -> Recording {
     let (started, duration) = (SystemTime::UNIX_EPOCH + Duration::from_secs(7), Duration::from_secs(2));
-    Recording { request, started, duration, off_cpu, is_full: false }
+    Recording { request, started, duration, off_cpu, is_full: false, fault: None }
 }
 
+/// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
-    code as *const () as u64
+    crate::file::FileTable::default().number_own(address())
+}
+
+fn address() -> u64 {
+    interval as *const () as u64
+}
+
+/// One that knows that file.
+fn locator() -> Locator {
+    let mut locator = Locator::new(Arc::default());
+    locator.tables.files.number_own(address());
+    locator
 }
 
 #[test]
 fn intervals_become_one_request_that_keeps_to_the_rules_and_has_every_sample() {
-    let (mut locator, mut merge) = (Locator::new(Arc::default()), Merge::new(RECORDING_BYTES_MAX));
+    let (mut locator, mut merge) = (locator(), Merge::new(RECORDING_BYTES_MAX));
     let (known, other) = ([code()], [code() + 4, code()]);
     for start_ktime_ns in [1_000, 6_000, 11_000] {
         // A stack, a thread and a process are new in each; in the second they stand in front of what is known.
@@ -81,7 +93,7 @@ fn intervals_become_one_request_that_keeps_to_the_rules_and_has_every_sample() {
 
 #[test]
 fn a_recording_is_full_when_it_holds_what_it_may_and_no_earlier() {
-    let mut locator = Locator::new(Arc::default());
+    let mut locator = locator();
     let request = interval(&mut locator, 1_000, &[TestRecord { user: &[code()], ..TestRecord::default() }]).remove(0);
     let bytes = request.encoded_len();
     let mut merge = Merge::new(10 * bytes);

@@ -5,7 +5,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
@@ -57,24 +59,33 @@ enum Task {
 /// The other end of the thread, which ends with it.
 #[derive(Debug)]
 pub(crate) struct Resident {
-    tasks: SyncSender<Task>,
+    tasks: Sender<Task>,
+    /// Files that wait for their tables.
+    waiting: Arc<AtomicUsize>,
 }
 
 impl Resident {
     /// Starts the thread.
     pub(crate) fn start(maps: UnwindMaps) -> io::Result<Self> {
-        let (tasks, asked) = sync_channel(WAITING_MAX);
-        let work = move || Tables::new(maps).work(&asked);
+        let (tasks, asked) = channel();
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let taken = Arc::clone(&waiting);
+        let work = move || Tables::new(maps).work(&asked, &taken);
         thread::Builder::new().name("varve-unwind".to_owned()).spawn(work)?;
-        Ok(Self { tasks })
+        Ok(Self { tasks, waiting })
     }
 
     /// Has the stacks of a file unwound by its table, soon.
     pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place>) {
-        self.ask(Task::Unwind { key, number, file, parts, place });
+        // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
+            self.ask(Task::Unwind { key, number, file, parts, place });
+        } else {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
-    /// Has BPF tell of a file again when it is met again.
+    /// Has BPF tell of a file again when it is met again. That is never left out; each waits once, since BPF tells of a file no more before.
     pub(crate) fn forget(&self, key: FileKey) {
         self.ask(Task::Forget(key));
     }
@@ -85,8 +96,8 @@ impl Resident {
     }
 
     fn ask(&self, task: Task) {
-        // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
-        let _full = self.tasks.try_send(task);
+        // The thread ends with the other end.
+        let _ended = self.tasks.send(task);
     }
 }
 
@@ -112,15 +123,18 @@ impl Tables {
         Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0 }
     }
 
-    fn work(mut self, asked: &Receiver<Task>) {
+    fn work(mut self, asked: &Receiver<Task>, waiting: &AtomicUsize) {
         while let Ok(task) = asked.recv() {
             let done = match task {
                 Task::Forget(key) => self.forget(&key),
                 Task::ForgetAll => self.forget_all(),
-                Task::Unwind { key, number, file, parts, place } => match timed_table(&file, place.as_ref()) {
-                    Some(table) => self.put(key, number, go::labels::of(&file), &table, &parts),
-                    None => Ok(()),
-                },
+                Task::Unwind { key, number, file, parts, place } => {
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    match timed_table(&file, place.as_ref()) {
+                        Some(table) => self.put(key, number, go::labels::of(&file), &table, &parts),
+                        None => Ok(()),
+                    }
+                }
             };
             if let Err(error) = done {
                 tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
@@ -153,6 +167,11 @@ impl Tables {
         parts: &[LoadedPart],
     ) -> Result<(), MapError> {
         let now_ns = sys::clock_ns(sys::Clock::Monotonic);
+        // It was told of twice.
+        if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
+            self.order.retain(|slot| *slot != before);
+            self.let_go(before)?;
+        }
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
         while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
             // One that is too large for all of it is left out.

@@ -1,9 +1,9 @@
 //! What the agent costs: of its process from /proc, of its BPF programs and maps from the kernel's own figures.
 
 use std::collections::HashSet;
-use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::Context as _;
 use aya::maps::loaded_maps;
@@ -45,15 +45,18 @@ impl Bpf {
     }
 }
 
-/// Time that the threads of a process were on a core, so far, in the kernel too; what BPF programs took of it as they interrupted it is in it.
+/// Time that a process has used so far on all cores, in the kernel too, its threads that have ended included; what BPF programs took of it as
+/// they interrupted it is in it.
+#[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
-    let mut sum_ns = 0;
-    for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end meanwhile.
-        let Ok(text) = fs::read_to_string(thread?.path().join("schedstat")) else { continue };
-        sum_ns += text.split(' ').next().context("an empty schedstat")?.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(sum_ns))
+    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    // SAFETY: `clock` outlives the call.
+    let error = unsafe { libc::clock_getcpuclockid(i32::try_from(pid)?, &raw mut clock) };
+    anyhow::ensure!(error == 0, "the clock of process {pid}: {}", io::Error::from_raw_os_error(error));
+    // SAFETY: `time` outlives the call.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    anyhow::ensure!(result == 0, "the clock of process {pid}: {}", io::Error::last_os_error());
+    Ok(Duration::new(time.tv_sec.try_into()?, time.tv_nsec.try_into()?))
 }
 
 /// Resident memory of a process, now and at its largest, in bytes.

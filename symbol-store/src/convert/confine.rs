@@ -11,7 +11,8 @@ use std::process::Command;
 use crate::limits::Limits;
 
 /// Lets `command` inherit the descriptors in `inherited` (-1 is none), and limits its memory, CPU time and output. It
-/// runs behind everything else as far as it shall, gets no core file, can gain no privilege by what it executes, and dies with the thread that starts it.
+/// runs behind everything else as far as it shall, gets no core file, can gain no privilege by what it executes, dies with the thread that
+/// starts it, and not with a Ctrl-C that is meant for this process.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
@@ -24,9 +25,11 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     ];
     let niceness = limits.conversion_niceness;
     let set_up = move || {
-        // A courtesy, not a limit: it may fail.
-        // SAFETY: takes integers only.
-        let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+        if niceness != 0 {
+            // A courtesy, not a limit: it may fail.
+            // SAFETY: takes integers only.
+            let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
+        }
         for (resource, soft, more) in values {
             let limit = libc::rlimit { rlim_cur: soft, rlim_max: soft.saturating_add(more) };
             // SAFETY: `limit` is a valid structure that outlives the call.
@@ -43,6 +46,7 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
         }
         Ok(())
     };
+    command.process_group(0);
     // SAFETY: between fork and exec the closure makes system calls that POSIX allows there; it neither allocates nor
     // takes a lock.
     unsafe {

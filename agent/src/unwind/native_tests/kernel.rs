@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -20,6 +21,9 @@ struct NativeMapping {
     end: u64,
     offset: u64,
     inode: u64,
+    bytes: u64,
+    modified_sec: i64,
+    modified_nsec: i64,
     is_executable: u64,
 }
 
@@ -88,7 +92,13 @@ impl Kernel {
     pub(super) fn run(&mut self, pid: u32, mappings: &[Mapping]) {
         let native = |mapping: &Mapping| {
             let Mapping { start, end, offset, inode, is_executable, .. } = *mapping;
-            NativeMapping { start, end, offset, inode, is_executable: is_executable.into() }
+            let (mut bytes, mut modified_sec, mut modified_nsec) = (0, 0, 0);
+            if inode != 0 {
+                let metadata = std::fs::metadata(&mapping.path).unwrap();
+                (bytes, modified_sec, modified_nsec) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+            }
+            let is_executable = is_executable.into();
+            NativeMapping { start, end, offset, inode, bytes, modified_sec, modified_nsec, is_executable }
         };
         let natives: Vec<_> = mappings.iter().map(native).collect();
         let vdso = mappings.iter().find(|mapping| mapping.path == "[vdso]").map_or(0, |vdso| vdso.start);
