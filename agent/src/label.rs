@@ -29,7 +29,7 @@ const OWN: [&str; 7] = ["thread", "cpu", "process", "host", "container", "k8s", 
 
 fn is_own(name: &str) -> bool {
     let is_in = |own: &&str| name.strip_prefix(*own).is_some_and(|rest| rest.starts_with(['.', '_']));
-    name.is_empty() || name.starts_with("__") || OWN.iter().any(|own| is_in(&own))
+    name.is_empty() || name.starts_with("__") || OWN.iter().any(is_in)
 }
 
 /// The text of bytes that may be cut within a character; `None`: it is no text.
