@@ -114,20 +114,24 @@ __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels
     return 0;
 }
 
-/* Of the running task, whose program is told by `go`. */
-INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go)
+/* Of the thread whose local storage ends at `base`; its program is told by `go`. A function of its own for the verifier. */
+__attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, u32 go)
 {
-    u64 base, goroutine, thread, labels;
-    if (READ_FIELD(base, task, thread.fsbase) ||
+    u64 goroutine, thread, labels;
+    if (!scratch ||
         bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(base - GO_GOROUTINE_BEFORE)) ||
         bpf_probe_read_user(&thread, sizeof(thread), (void *)(goroutine + GO_THREAD)) ||
         bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(thread + GO_CURRENT(go))) || !goroutine ||
         bpf_probe_read_user(&labels, sizeof(labels), (void *)(goroutine + GO_LABELS(go))) || !labels)
-        return;
-    if (GO_LABELS_ARE_MAP(go))
-        read_label_map(scratch, labels);
-    else
-        read_label_list(scratch, labels);
+        return 0;
+    return GO_LABELS_ARE_MAP(go) ? read_label_map(scratch, labels) : read_label_list(scratch, labels);
+}
+
+INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go)
+{
+    u64 base;
+    if (!READ_FIELD(base, task, thread.fsbase))
+        find_go_labels(scratch, base, go);
 }
 
 #else

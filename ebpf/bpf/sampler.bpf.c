@@ -69,13 +69,12 @@ INLINE int has_user_part(struct task_struct *task)
     return task->mm && !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));
 }
 
-/* The number of the file that the process of a task runs, by where its code begins. */
-INLINE u32 find_executable(struct scratch *scratch, struct task_struct *task)
+/* The number of the file that a process runs, by where its code begins. */
+INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 {
-    u64 mm, start_code;
+    u64 start_code;
     struct mapped *mapped = &scratch->mapped;
-    /* Not by a plain load: then the verifier would not have it as a number. */
-    if (READ_FIELD(mm, task, mm) || READ_FIELD(start_code, (struct mm_struct *)mm, start_code))
+    if (READ_FIELD(start_code, (struct mm_struct *)mm, start_code))
         return 0;
     if (!find_mapped(mapped, mm, start_code, scratch->header.pid, scratch->header.ktime_ns))
         return 0;
@@ -86,11 +85,11 @@ INLINE u32 find_executable(struct scratch *scratch, struct task_struct *task)
  * User space reads at its own pace, and is woken early only for a ring buffer that fills up or a new program. Of that it is told at once
  * what runs: in a moment there may be nobody left to ask.
  */
-INLINE u64 wakeup(struct scratch *scratch, struct task_struct *task)
+INLINE u64 wakeup(struct scratch *scratch, u64 mm)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
     if (is_new(&scratch->header)) {
-        if (has_user_part(task) && !(scratch->header.executable = find_executable(scratch, task)))
+        if (mm && !(scratch->header.executable = find_executable(scratch, mm)))
             /* In the middle of execve: with the next sample, then. */
             bpf_map_delete_elem(&seen, &scratch->header.pid);
         return BPF_RB_FORCE_WAKEUP;
@@ -139,8 +138,11 @@ INLINE int read_user_registers(struct task_struct *task, struct registers *regis
     return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
 }
 
-INLINE void send(struct scratch *scratch, struct task_struct *task)
+/* Sends the record; `mm` is 0 where there is no user part. A function of its own for the verifier. */
+__attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
+    if (!scratch)
+        return 0;
     u64 frames = scratch->header.kernel_frames + scratch->header.user_frames, labels = scratch->header.labels;
     /* Never so, but the verifier cannot know. */
     if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
@@ -148,8 +150,18 @@ INLINE void send(struct scratch *scratch, struct task_struct *task)
     if (labels > LABELS_MAX)
         labels = LABELS_MAX;
     u64 bytes = sizeof(struct sample_header) + frames * sizeof(u64) + labels * sizeof(struct label);
-    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, task)))
+    if (bpf_ringbuf_output(&samples, scratch, bytes, wakeup(scratch, mm)))
         count_dropped(DROPPED_RECORD);
+    return 0;
+}
+
+INLINE void send(struct scratch *scratch, struct task_struct *task)
+{
+    u64 mm = 0;
+    /* Not by a plain load: then the verifier would not have it as a number. */
+    if (has_user_part(task) && READ_FIELD(mm, task, mm))
+        mm = 0;
+    send_record(scratch, mm);
 }
 
 SEC("perf_event")

@@ -26,6 +26,7 @@ struct scratch {
     u64 saved[SAVED_WORDS];
     struct mapped mapped;
     struct rule rule; /* of the frame at hand */
+    u64 go; /* of the Go program that was met; not in the walk, where the verifier would follow it */
 };
 
 #include "go_labels.h"
@@ -38,7 +39,6 @@ struct walk {
     u32 end;      /* enum user_end */
     u32 is_exact; /* pc is no return address */
     u32 has_registers; /* scratch->registers are this frame's */
-    u32 go;
 };
 
 /* Appends one frame; says no when the user part is full. */
@@ -245,8 +245,7 @@ static long unwind_step(u32 index, struct walk *walk)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
     }
-    if (mapped->go)
-        walk->go = mapped->go;
+    scratch->go |= mapped->go;
     u64 frame = frame_of(mapped, pc);
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);
@@ -287,8 +286,9 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, const
         walk.mm = 0;
     number_registers(registers, scratch->registers);
     scratch->mapped.end = 0;
+    scratch->go = 0;
     bpf_loop(USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
     scratch->header.user_end = walk.end;
-    if (walk.go)
-        read_go_labels(scratch, task, walk.go);
+    if (scratch->go)
+        read_go_labels(scratch, task, scratch->go);
 }
