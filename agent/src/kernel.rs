@@ -6,7 +6,8 @@ use foldhash::fast::RandomState;
 
 use proto::build_id::to_hex;
 
-use crate::file::{FileId, FileTable, MappedFile};
+use crate::file::table::FileTable;
+use crate::file::{FileId, MappedFile};
 use crate::kallsyms::{self, KernelSymbols};
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
 use crate::procfs;

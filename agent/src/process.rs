@@ -14,7 +14,8 @@ use std::sync::Arc;
 use ebpf::Sample;
 use foldhash::fast::RandomState;
 
-use crate::file::{FileId, FileTable, VDSO};
+use crate::file::table::FileTable;
+use crate::file::{FileId, VDSO};
 use crate::jit::Jit;
 use crate::location::{FrameType, Location, LocationId, LocationTable, Marker};
 use crate::maps::{Backing, Maps};

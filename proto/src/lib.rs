@@ -5,7 +5,7 @@
 //! # Read in this order
 //! [`tenant`] and [`profile_type`] and [`label`] (what a series is) → [`location`], [`attribute`], [`dictionary`] (what a
 //! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
-//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`pprof`], [`bytes_codec`].
+//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`pprof`], [`folded`], [`bytes_codec`].
 
 pub mod answer;
 pub mod attribute;
@@ -17,6 +17,7 @@ pub mod definitions;
 pub mod dictionary;
 mod encoder;
 pub mod entry;
+pub mod folded;
 mod hashed;
 pub mod identity;
 mod ids;

@@ -15,7 +15,8 @@ use proto::otlp::profiles::v1development::{
 };
 
 use crate::aggregate::{Aggregate, StackId};
-use crate::file::{FileId, FileTable, LoadedPart};
+use crate::file::table::FileTable;
+use crate::file::{FileId, LoadedPart};
 use crate::location::{self, FrameType, LocationId, LocationTable, SourceFunction, SourceLine};
 
 /// An attribute's value. All attributes of profiles that the agent sends are of these two kinds.

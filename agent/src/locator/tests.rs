@@ -19,7 +19,7 @@ fn stack(locator: &mut Locator, record: &TestRecord<'_>) -> Vec<String> {
 
 /// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
-    crate::file::FileTable::default().number_own(stack as *const () as u64)
+    crate::file::table::FileTable::default().number_own(stack as *const () as u64)
 }
 
 /// One that knows that file.

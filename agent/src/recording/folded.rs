@@ -1,10 +1,11 @@
 //! Folded stacks: lines `process;root;...;leaf nanoseconds`, in alphabetical order, for flame graph tools.
 //!
-//! There is one kind of value in it: of CPU time, or, where waits were recorded, of waits. What would break the format is replaced in
-//! names, as in the router's folded stacks: `;` by `:`, line breaks and other control characters by spaces.
+//! There is one kind of value in it: of CPU time, or, where waits were recorded, of waits.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+
+use proto::folded::written;
 
 use super::{NamedRecording, Recording, text};
 
@@ -67,15 +68,4 @@ impl NamedRecording<'_> {
         let base = path.rsplit('/').next().filter(|base| !base.is_empty()).unwrap_or("[unknown]");
         written(&format!("{base}+{:#x}", location.address))
     }
-}
-
-fn written(name: &str) -> String {
-    let replaced = |c: char| match c {
-        ';' => ':',
-        '\u{2028}' | '\u{2029}' => ' ',
-        // A tab is part of some names, such as those of kernel modules.
-        c if c.is_control() && c != '\t' => ' ',
-        c => c,
-    };
-    name.chars().map(replaced).collect()
 }

@@ -46,7 +46,7 @@ fn recording(request: ExportProfilesServiceRequest, off_cpu: bool) -> Recording 
 
 /// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
-    crate::file::FileTable::default().number_own(address())
+    crate::file::table::FileTable::default().number_own(address())
 }
 
 fn address() -> u64 {

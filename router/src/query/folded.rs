@@ -1,11 +1,11 @@
 //! Folded stacks: lines `root;...;leaf value`, for flame graph tools.
 //!
-//! Frames of the same name are one here, so that no line is there twice. What would break the format is replaced in names: `;`
-//! by `:`, line breaks and other control characters by spaces. Stacks without frames are the line `[no stack]`.
+//! Frames of the same name are one here, so that no line is there twice. Stacks without frames are the line `[no stack]`.
 
 use std::cmp::Ordering;
 
 use proto::dictionary::Strings;
+use proto::folded::written;
 
 use crate::query::error::QueryError;
 use crate::query::frame::{FrameTable, NamedLocations};
@@ -53,17 +53,6 @@ impl Names {
     pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
         self.names.get(a).cmp(self.names.get(b))
     }
-}
-
-fn written(name: &str) -> String {
-    let replaced = |c: char| match c {
-        ';' => ':',
-        '\u{2028}' | '\u{2029}' => ' ',
-        // A tab is part of some names, such as those of kernel modules.
-        c if c.is_control() && c != '\t' => ' ',
-        c => c,
-    };
-    name.chars().map(replaced).collect()
 }
 
 /// Writes a tree whose keys are names.

@@ -63,7 +63,7 @@ fn attribute(dictionary: &ProfilesDictionary, indices: &[i32], key: &str) -> Opt
 
 /// A frame in the code of this test, in a file of number 1.
 fn code() -> u64 {
-    crate::file::FileTable::default().number_own(address())
+    crate::file::table::FileTable::default().number_own(address())
 }
 
 fn address() -> u64 {
@@ -246,7 +246,7 @@ fn the_checker_finds_what_is_wrong() {
 fn go_code_leaves_with_its_address_and_a_line_of_each_call_innermost_first() {
     use crate::file::MappedFile;
     use crate::go::Call;
-    let mut files = crate::file::FileTable::default();
+    let mut files = crate::file::table::FileTable::default();
     let mut locations = LocationTable::default();
     let file = files.insert(MappedFile::pseudo("program", Some("ab".into())));
     let call = |function: &str, line, start_line| Call {

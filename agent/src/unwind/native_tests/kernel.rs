@@ -12,7 +12,7 @@ use ebpf::{BLOCK_BYTES, FileKey, NewFile, Record, UserEnd, UserFrame};
 
 use super::super::resident::{file_entry, table_of};
 use super::child::{Mapping, Registers};
-use crate::file::FileTable;
+use crate::file::table::FileTable;
 
 /// What `struct native_mapping` is.
 #[repr(C)]
