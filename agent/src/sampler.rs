@@ -5,14 +5,14 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use aya::maps::{ArrayOfMaps, HashMap as BpfMap, MapData, MapError, PerCpuArray, RingBuf};
+use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::perf_event::{PerfEventConfig, PerfEventLinkId, PerfEventScope, SamplePolicy, SoftwareEvent};
 use aya::programs::tp_btf::BtfTracePointLinkId;
 use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::{nr_cpus, online_cpus};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
-    DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU,
+    DROPPED_MAP, EVICTIONS_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU,
     KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM,
     SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
@@ -129,7 +129,8 @@ impl Sampler {
         let new_files = RingBuf::try_from(map(NEW_FILES_MAP)?).map_err(SamplerError::Map)?;
         let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
-        let tables = Resident::start(UnwindMaps { files, tables }).map_err(SamplerError::Thread)?;
+        let evictions = Array::try_from(map(EVICTIONS_MAP)?).map_err(SamplerError::Map)?;
+        let tables = Resident::start(UnwindMaps { files, tables, evictions }).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let (attached, unattached) = (BTreeMap::new(), BTreeSet::new());
         let mut sampler = Self {

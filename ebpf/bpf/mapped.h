@@ -3,8 +3,8 @@
  * What an address of the running task is in: its mapping, the file's number and the file's unwind table.
  *
  * To find that out from nothing reads some twenty lines of memory that no cache has. So each CPU remembers the last mappings of the last
- * programs, and where the kernel still has such a mapping of such a file, it is what it was. All of it is found out anew after a second:
- * memory of the kernel that was given back may come to look the same and be another file's.
+ * programs, and where the kernel still has such a mapping of such a file, it is what it was. Memory of the kernel that was given
+ * back may be anything by now, so all that tells one file from another is looked at again.
  */
 #pragma once
 
@@ -29,13 +29,12 @@ struct mapped {
 #define KNOWN_PROGRAMS_BITS 6
 #define KNOWN_PROGRAMS_PER_CPU (1 << KNOWN_PROGRAMS_BITS)
 #define KNOWN_MAPPINGS 8
-#define KNOWN_FOR_NS 1000000000
 
 struct known_mapping {
     u64 vma;
     u64 file;
     struct file_key key;
-    u64 until_ns;
+    u64 evictions; /* before it was found out */
     struct mapped mapped;
 };
 
@@ -56,6 +55,27 @@ struct {
     MAP_TYPE(value, struct known_program);
 } known_programs SEC(".maps");
 
+/* How many tables user space has let go; whoever found one before may have found what is another file's by now. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+    MAP_UINT(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, u64);
+} evictions SEC(".maps");
+
+INLINE u64 count_evictions(void)
+{
+    u32 zero = 0;
+    volatile u64 *count = bpf_map_lookup_elem(&evictions, &zero);
+    return count ? *count : 0;
+}
+
+INLINE int is_same_file(const struct file_key *a, const struct file_key *b)
+{
+    return a->inode == b->inode && a->size == b->size && a->modified_sec == b->modified_sec &&
+           a->modified_nsec == b->modified_nsec && a->device == b->device && a->generation == b->generation;
+}
+
 INLINE struct known_program *known_program_at(u64 mm)
 {
     u32 at = bpf_get_smp_processor_id() << KNOWN_PROGRAMS_BITS | mm * HASH_FACTOR >> (64 - KNOWN_PROGRAMS_BITS);
@@ -63,11 +83,10 @@ INLINE struct known_program *known_program_at(u64 mm)
 }
 
 /* Recalls what an address is in; says no where that is not known, or no longer so. A function of its own for the verifier. */
-__attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address, u64 now_ns)
+__attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
-    struct file_key key;
-    struct inode *inode;
+    struct file_key key = {};
     u32 at = KNOWN_MAPPINGS;
     struct known_program *program = known_program_at(mm);
     if (!mapped || !program || program->mm != mm)
@@ -77,15 +96,13 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address,
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->until_ns < now_ns || !read_mapping(known->vma, address, &mapping))
+    if (known->evictions != count_evictions() || !read_mapping(known->vma, address, &mapping))
         return 0;
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
         return 0;
     /* A library in the place of another often has its memory in the kernel, too. */
-    if (mapping.file && (!read_state(mapping.file, &inode, &key) || key.inode != known->key.inode ||
-                         key.size != known->key.size || key.modified_sec != known->key.modified_sec ||
-                         key.modified_nsec != known->key.modified_nsec))
+    if (!read_key(mm, &mapping, &key) != !known->mapped.number || !is_same_file(&key, &known->key))
         return 0;
     *mapped = known->mapped;
     return 1;
@@ -133,14 +150,14 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
 }
 
 /* Finds out from nothing what an address is in; says no where there is nothing that runs. A function of its own for the verifier. */
-__attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 address, u32 pid, u64 now_ns)
+__attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     struct mapping mapping;
     struct file_key key = {};
-    struct inode *inode;
     u64 tree;
     if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
         return 0;
+    u64 evicted = count_evictions();
     u64 vma = find_vma(tree, address);
     if (!read_mapping(vma, address, &mapping))
         return 0;
@@ -150,7 +167,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     mapped->number = 0;
     mapped->table = NO_TABLE;
     mapped->go = 0;
-    int has_file = mapping.file ? read_state(mapping.file, &inode, &key) && read_identity(inode, &key) : is_vdso(mm, &mapping);
+    int has_file = read_key(mm, &mapping, &key);
     if (has_file)
         map_file(mapped, &mapping, &key, pid, tree);
     struct known_program *program = known_program_at(mm);
@@ -161,18 +178,18 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     known->vma = vma;
     known->file = mapping.file;
     known->key = key;
-    known->until_ns = now_ns + KNOWN_FOR_NS;
+    known->evictions = evicted;
     known->mapped = *mapped;
     return 1;
 }
 
 /* Finds what an address is in; says no where there is nothing that runs. `mapped` is what the last one was in. */
-INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, const struct sample_header *header)
+INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     if (mapped->start <= address && address < mapped->end)
         return 1;
-    if (recall(mapped, mm, address, header->ktime_ns))
+    if (recall(mapped, mm, address))
         return 1;
     mapped->end = 0;
-    return find_mapped(mapped, mm, address, header->pid, header->ktime_ns);
+    return find_mapped(mapped, mm, address, pid);
 }

@@ -208,38 +208,45 @@ INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
     return is_read;
 }
 
-/* Reads the path from the file's name up to the root of everything that is mounted where the file is. */
-__attribute__((noinline)) int read_path(struct new_file *file, u64 struct_file)
-{
-    struct file *of = (void *)struct_file;
-    struct dentry *dentry, *parent, *root;
+struct climb {
+    struct new_file *file;
+    struct dentry *dentry;
     struct vfsmount *mounted;
+};
+
+/* One name of a path, or what is mounted there; returns 1 at the root. */
+static long climb_step(u32 index, struct climb *climb)
+{
+    struct dentry *parent, *root;
+    struct mount *mount, *above;
     const unsigned char *name;
-    if (!file || READ_FIELD(dentry, of, f_path.dentry) || READ_FIELD(mounted, of, f_path.mnt))
+    struct new_file *file = climb->file;
+    u32 at = file->path_bytes;
+    if (READ_FIELD(root, climb->mounted, mnt_root) || READ_FIELD(parent, climb->dentry, d_parent))
+        return 1;
+    if (climb->dentry == root) {
+        mount = (void *)climb->mounted - FIELD_OFFSET(((struct mount *)0)->mnt);
+        if (READ_FIELD(above, mount, mnt_parent) || above == mount || READ_FIELD(climb->dentry, mount, mnt_mountpoint))
+            return 1;
+        climb->mounted = (void *)above + FIELD_OFFSET(((struct mount *)0)->mnt);
         return 0;
-    u32 at = 0;
-    for (int i = 0; i < PATH_STEPS_MAX; i++) {
-        if (READ_FIELD(root, mounted, mnt_root) || READ_FIELD(parent, dentry, d_parent))
-            break;
-        if (dentry == root) {
-            struct mount *mount = (void *)mounted - FIELD_OFFSET(((struct mount *)0)->mnt), *above;
-            if (READ_FIELD(above, mount, mnt_parent) || above == mount || READ_FIELD(dentry, mount, mnt_mountpoint))
-                break;
-            mounted = (void *)above + FIELD_OFFSET(((struct mount *)0)->mnt);
-            continue;
-        }
-        if (at > PATH_BYTES_MAX - NAME_BYTES_MAX || READ_FIELD(name, dentry, d_name.name))
-            break;
-        long bytes = bpf_probe_read_kernel_str(file->path + at, NAME_BYTES_MAX, name);
-        if (bytes <= 0)
-            break;
-        at += bytes;
-        if (dentry == parent)
-            break;
-        dentry = parent;
     }
-    file->path_bytes = at;
-    return 1;
+    if (at > PATH_BYTES_MAX - NAME_BYTES_MAX || READ_FIELD(name, climb->dentry, d_name.name))
+        return 1;
+    long bytes = bpf_probe_read_kernel_str(file->path + at, NAME_BYTES_MAX, name);
+    if (bytes <= 0 || climb->dentry == parent)
+        return 1;
+    file->path_bytes = at + bytes;
+    climb->dentry = parent;
+    return 0;
+}
+
+/* Reads the path from the file's name up to the root of everything that is mounted where the file is. */
+INLINE void read_path(struct new_file *told, struct file *file)
+{
+    struct climb climb = { .file = told };
+    if (!READ_FIELD(climb.dentry, file, f_path.dentry) && !READ_FIELD(climb.mounted, file, f_path.mnt))
+        bpf_loop(PATH_STEPS_MAX, climb_step, &climb, 0);
 }
 
 /* Puts together what user space is told; says no where there is more to tell when the process has its headers in memory. */
@@ -258,7 +265,7 @@ INLINE int describe_file(struct new_file *told, const struct file_key *key, cons
     /* The vdso is no file's. */
     if (!mapping->file)
         return 1;
-    read_path(told, mapping->file);
+    read_path(told, (struct file *)mapping->file);
     return read_headers(told, tree, mapping->file);
 }
 

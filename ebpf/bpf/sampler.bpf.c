@@ -63,10 +63,14 @@ INLINE int is_new(const struct sample_header *header)
     return 1;
 }
 
-/* Whether the task has a user part: threads of the kernel and the kernel's own workers inside a process have none. */
-INLINE int has_user_part(struct task_struct *task)
+/*
+ * The memory of the task's user part, as a number. 0 where it has none: threads of the kernel and the kernel's own workers inside a
+ * process. Pointers are not loaded plainly from a task: the verifier would look through all of the kernel's types for each.
+ */
+INLINE u64 user_part(struct task_struct *task)
 {
-    return task->mm && !(task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER));
+    u64 mm;
+    return task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || READ_FIELD(mm, task, mm) ? 0 : mm;
 }
 
 /* The number of the file that a process runs, by where its code begins. */
@@ -76,7 +80,7 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
     struct mapped *mapped = &scratch->mapped;
     if (READ_FIELD(start_code, (struct mm_struct *)mm, start_code))
         return 0;
-    if (!find_mapped(mapped, mm, start_code, scratch->header.pid, scratch->header.ktime_ns))
+    if (!find_mapped(mapped, mm, start_code, scratch->header.pid))
         return 0;
     return mapped->number;
 }
@@ -107,8 +111,10 @@ INLINE void count_dropped(u32 what)
 INLINE void fill_header(struct sample_header *header, struct task_struct *task, u64 now_ns)
 {
     u64 pid_tgid = bpf_get_current_pid_tgid();
+    struct task_struct *leader;
     header->ktime_ns = now_ns;
-    header->start_boottime_ns = task->group_leader->start_boottime;
+    if (READ_FIELD(leader, task, group_leader) || READ_FIELD(header->start_boottime_ns, leader, start_boottime))
+        header->start_boottime_ns = 0;
     header->exec_id = task->self_exec_id;
     header->pid = pid_tgid >> 32;
     header->tid = (u32)pid_tgid;
@@ -155,15 +161,6 @@ __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
     return 0;
 }
 
-INLINE void send(struct scratch *scratch, struct task_struct *task)
-{
-    u64 mm = 0;
-    /* Not by a plain load: then the verifier would not have it as a number. */
-    if (has_user_part(task) && READ_FIELD(mm, task, mm))
-        mm = 0;
-    send_record(scratch, mm);
-}
-
 SEC("perf_event")
 int sample_cpu(struct perf_event_context *context)
 {
@@ -174,12 +171,13 @@ int sample_cpu(struct perf_event_context *context)
         return 0;
 
     struct task_struct *task = bpf_get_current_task_btf();
+    u64 mm = user_part(task);
     fill_header(&scratch->header, task, bpf_ktime_get_ns());
     if (IS_USER(&context->registers)) {
         registers = context->registers;
-        if (has_user_part(task))
-            unwind_user(scratch, task, &registers, 0);
-        send(scratch, task);
+        if (mm)
+            unwind_user(scratch, task, mm, &registers, 0);
+        send_record(scratch, mm);
         return 0;
     }
     walk_kernel(scratch, context);
@@ -187,9 +185,9 @@ int sample_cpu(struct perf_event_context *context)
         scratch->frames[0] = PC(&context->registers);
         scratch->header.kernel_frames = 1;
     }
-    if (has_user_part(task) && read_user_registers(task, &registers))
-        unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
-    send(scratch, task);
+    if (mm && read_user_registers(task, &registers))
+        unwind_user(scratch, task, mm, &registers, IS_SYSCALL(&registers));
+    send_record(scratch, mm);
     return 0;
 }
 
@@ -200,7 +198,8 @@ int thread_switches(u64 *context)
     u32 zero = 0, site;
     struct registers registers;
     struct task_struct *task = (void *)context[1];
-    if (context[0] || !(context[3] & TASK_WAITS) || !has_user_part(task) || !task->__state)
+    u64 mm;
+    if (context[0] || !(context[3] & TASK_WAITS) || !task->__state || !(mm = user_part(task)))
         return 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     if (!scratch || !read_user_registers(task, &registers))
@@ -216,8 +215,8 @@ int thread_switches(u64 *context)
     fill_header(&scratch->header, task, now_ns);
     scratch->header.chance = chance;
     walk_kernel(scratch, context);
-    unwind_user(scratch, task, &registers, IS_SYSCALL(&registers));
-    send(scratch, task);
+    unwind_user(scratch, task, mm, &registers, IS_SYSCALL(&registers));
+    send_record(scratch, mm);
     return 0;
 }
 

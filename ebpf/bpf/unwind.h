@@ -15,18 +15,30 @@
 #define STEPS_BACK_MAX 16
 /* User addresses end below this on every supported machine, with five page table levels too. */
 #define USER_ADDRESS_LIMIT (1ull << 56)
-/* Words below the CFA that are read at once: where nearly all functions keep what they save. */
+/* Words below the CFA in which nearly all functions keep what they save. */
 #define SAVED_WORDS 8
+/* Words of the stack that are read at once: those, and what callers have saved, which is further up. */
+#define WINDOW_WORDS 32
+/* Where no stack is. */
+#define NO_WINDOW (1ull << 63)
 
 struct scratch {
     struct sample_header header;
     u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64)]; /* labels behind them */
     /* Of the innermost frame, and of the one that a signal struck; by DWARF's numbers. */
     u64 registers[REGISTERS];
-    u64 saved[SAVED_WORDS];
+    /* Words of the stack that were read, and where they are from. */
+    u64 window_start;
+    u64 window_words;
+    u64 window[WINDOW_WORDS];
     struct mapped mapped;
     struct rule rule; /* of the frame at hand */
-    u64 go; /* of the Go program that was met; not in the walk, where the verifier would follow it */
+    /* Of the walk, but not in it: there the verifier would look at each of their values. */
+    u64 go; /* of the Go program that was met */
+    u32 steps_back;
+    u32 end;      /* enum user_end */
+    u32 is_exact; /* pc is no return address */
+    u32 has_registers; /* `registers` are this frame's */
 };
 
 #include "go_labels.h"
@@ -35,10 +47,6 @@ struct walk {
     struct scratch *scratch;
     u64 mm;
     u64 pc, sp, fp, bx;
-    u32 steps_back;
-    u32 end;      /* enum user_end */
-    u32 is_exact; /* pc is no return address */
-    u32 has_registers; /* scratch->registers are this frame's */
 };
 
 /* Appends one frame; says no when the user part is full. */
@@ -64,21 +72,22 @@ INLINE u64 frame_of(const struct mapped *mapped, u64 address)
 
 INLINE long stop(struct walk *walk, u32 end)
 {
-    walk->end = end;
+    walk->scratch->end = end;
     return 1;
 }
 
 /* Goes on in the caller, if its registers can be. */
 INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
 {
+    struct scratch *scratch = walk->scratch;
     if (return_address == 0 || return_address >= USER_ADDRESS_LIMIT || sp >= USER_ADDRESS_LIMIT || sp & 7)
         return stop(walk, USER_END_BROKEN);
-    if (sp <= walk->sp && ++walk->steps_back > STEPS_BACK_MAX)
+    if (sp <= walk->sp && ++scratch->steps_back > STEPS_BACK_MAX)
         return stop(walk, USER_END_BROKEN);
     walk->pc = return_address;
     walk->sp = sp;
-    walk->is_exact = 0;
-    walk->has_registers = 0;
+    scratch->is_exact = 0;
+    scratch->has_registers = 0;
     return 0;
 }
 
@@ -89,7 +98,7 @@ INLINE long step_over_signal(struct walk *walk)
     struct registers registers;
     /* No call came from there, and often it begins where the address in front of it is another function's. */
     u32 at = scratch->header.kernel_frames + scratch->header.user_frames - 1;
-    if (!walk->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
+    if (!scratch->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         scratch->frames[at] += 1;
     if (read_signal_frame(walk->sp, &registers))
         return stop(walk, USER_END_BROKEN);
@@ -98,9 +107,9 @@ INLINE long step_over_signal(struct walk *walk)
     walk->sp = SP(&registers);
     walk->fp = FP(&registers);
     walk->bx = BX(&registers);
-    walk->is_exact = 1;
-    walk->has_registers = 1;
-    return ++walk->steps_back > STEPS_BACK_MAX ? stop(walk, USER_END_BROKEN) : 0;
+    scratch->is_exact = 1;
+    scratch->has_registers = 1;
+    return ++scratch->steps_back > STEPS_BACK_MAX ? stop(walk, USER_END_BROKEN) : 0;
 }
 
 /*
@@ -129,7 +138,7 @@ INLINE u64 base_of(const struct walk *walk, u32 number)
         return walk->fp;
     if (number == BX_NUMBER)
         return walk->bx;
-    return walk->has_registers ? walk->scratch->registers[number % REGISTERS] : 0;
+    return walk->scratch->has_registers ? walk->scratch->registers[number % REGISTERS] : 0;
 }
 
 INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
@@ -150,16 +159,32 @@ INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
     return 0;
 }
 
+/* Reads the words below a CFA, if they are not there from a callee; says no if they cannot be read. */
+INLINE int read_saved(struct scratch *scratch, u64 cfa)
+{
+    u64 start = cfa - SAVED_WORDS * 8;
+    if (start - scratch->window_start <= (scratch->window_words - SAVED_WORDS) * 8)
+        return 1;
+    scratch->window_start = start;
+    scratch->window_words = WINDOW_WORDS;
+    if (!bpf_probe_read_user(scratch->window, sizeof(scratch->window), (void *)start))
+        return 1;
+    /* The stack may end before. */
+    scratch->window_words = SAVED_WORDS;
+    return !bpf_probe_read_user(scratch->window, SAVED_WORDS * 8, (void *)start);
+}
+
 /* A word that a function has saved; 0 if it cannot be read. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
+    const struct scratch *scratch = walk->scratch;
     u64 word = 0;
     if (place == PLACE_SAME)
         return same;
     if (place == PLACE_LOST)
         return 0;
     if (place == PLACE_CFA && words < 0 && words >= -SAVED_WORDS)
-        return walk->scratch->saved[(words + SAVED_WORDS) % SAVED_WORDS];
+        return scratch->window[((cfa - scratch->window_start) / 8 + words) % WINDOW_WORDS];
     u64 base = place == PLACE_CFA ? cfa : walk->fp;
     bpf_probe_read_user(&word, sizeof(word), (void *)(base + words * 8));
     return word;
@@ -169,7 +194,7 @@ INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, 
 INLINE u64 link_register(const struct walk *walk)
 {
 #ifdef LINK_NUMBER
-    return walk->has_registers ? walk->scratch->registers[LINK_NUMBER] : 0;
+    return walk->scratch->has_registers ? walk->scratch->registers[LINK_NUMBER] : 0;
 #else
     return 0;
 #endif
@@ -181,7 +206,7 @@ INLINE long step_by_rule(struct walk *walk, const struct rule *rule)
     u64 cfa;
     if (cfa_of(walk, rule, &cfa) || cfa & 7 || cfa >= USER_ADDRESS_LIMIT)
         return stop(walk, USER_END_BROKEN);
-    if (bpf_probe_read_user(scratch->saved, sizeof(scratch->saved), (void *)(cfa - sizeof(scratch->saved))))
+    if (!read_saved(scratch, cfa))
         return stop(walk, USER_END_BROKEN);
     u64 return_address = rule->ra ? saved_word(walk, cfa, PLACE_CFA, rule->ra, 0) : link_register(walk);
     u64 fp = saved_word(walk, cfa, rule->saved & 3, rule->fp, walk->fp);
@@ -233,13 +258,13 @@ INLINE int find_or_recall(struct scratch *scratch, u64 frame, u64 address)
     return 1;
 }
 
-/* One frame; returns 1 at the end of the stack, with the reason in walk->end. */
+/* One frame; returns 1 at the end of the stack, with the reason in scratch->end. */
 static long unwind_step(u32 index, struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct mapped *mapped = &scratch->mapped;
-    u64 pc = walk->pc - (walk->is_exact ? 0 : 1);
-    if (!map_address(mapped, walk->mm, pc, &scratch->header)) {
+    u64 pc = walk->pc - (scratch->is_exact ? 0 : 1);
+    if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
         /* No frame: what led here was wrong. The innermost one ran, all the same. */
         if (index == 0)
             push_frame(scratch, pc);
@@ -264,31 +289,32 @@ static long unwind_step(u32 index, struct walk *walk)
 }
 
 /* Fills in the user part of the sample from the registers with which the thread left, or leaves, user mode. */
-INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, const struct registers *registers, int in_syscall)
+INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 mm, const struct registers *registers, int in_syscall)
 {
     struct walk walk = {
         .scratch = scratch,
+        .mm = mm,
         .pc = PC(registers),
         .sp = SP(registers),
         .fp = FP(registers),
         .bx = BX(registers),
-        .end = USER_END_TRUNCATED,
-        .is_exact = !in_syscall,
-        .has_registers = 1,
     };
     if (IS_COMPAT(registers)) {
         push_frame(scratch, walk.pc);
         scratch->header.user_end = USER_END_COMPAT;
         return;
     }
-    /* Not by a plain load: then the verifier would not have it as a number. */
-    if (READ_FIELD(walk.mm, task, mm))
-        walk.mm = 0;
     number_registers(registers, scratch->registers);
     scratch->mapped.end = 0;
+    scratch->window_start = NO_WINDOW;
+    scratch->window_words = SAVED_WORDS;
     scratch->go = 0;
+    scratch->steps_back = 0;
+    scratch->end = USER_END_TRUNCATED;
+    scratch->is_exact = !in_syscall;
+    scratch->has_registers = 1;
     bpf_loop(USER_FRAMES_MAX + 1, unwind_step, &walk, 0);
-    scratch->header.user_end = walk.end;
+    scratch->header.user_end = scratch->end;
     if (scratch->go)
         read_go_labels(scratch, task, scratch->go);
 }

@@ -162,24 +162,22 @@ INLINE int read_mtime(struct inode *inode, struct file_key *key)
     return 1;
 }
 
-/* What of the key lies in two lines of memory: it is read whenever a mapping is recalled. */
-INLINE int read_state(u64 file, struct inode **inode, struct file_key *key)
-{
-    return !READ_FIELD(*inode, (struct file *)file, f_inode) && !READ_FIELD(key->inode, *inode, i_ino) &&
-           !READ_FIELD(key->size, *inode, i_size) && read_mtime(*inode, key);
-}
-
-/* The rest of it. */
-INLINE int read_identity(struct inode *inode, struct file_key *key)
-{
-    struct super_block *super_block;
-    return !READ_FIELD(key->generation, inode, i_generation) && !READ_FIELD(super_block, inode, i_sb) &&
-           !READ_FIELD(key->device, super_block, s_dev);
-}
-
 /* Whether it is the kernel's own code in the process. */
 INLINE int is_vdso(u64 mm, const struct mapping *mapping)
 {
     u64 vdso;
     return !mapping->file && !READ_FIELD(vdso, (struct mm_struct *)mm, context.vdso) && vdso == mapping->start;
+}
+
+/* Reads what file a mapping is of; says no where it is none's. The key is all 0 before. */
+INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
+{
+    struct inode *inode;
+    struct super_block *super_block;
+    if (!mapping->file)
+        return is_vdso(mm, mapping);
+    return !READ_FIELD(inode, (struct file *)mapping->file, f_inode) && !READ_FIELD(key->inode, inode, i_ino) &&
+           !READ_FIELD(key->size, inode, i_size) && read_mtime(inode, key) &&
+           !READ_FIELD(key->generation, inode, i_generation) && !READ_FIELD(super_block, inode, i_sb) &&
+           !READ_FIELD(key->device, super_block, s_dev);
 }

@@ -33,7 +33,7 @@ struct map {
 
 #define MAP(name) { &name, sizeof(*name.type) / sizeof(int), sizeof(*name.key), sizeof(*name.value), sizeof(*name.max_entries) / sizeof(int) }
 
-static struct map maps[] = { MAP(files), MAP(next_file), MAP(known_rules), MAP(known_programs), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
+static struct map maps[] = { MAP(files), MAP(next_file), MAP(known_rules), MAP(known_programs), MAP(evictions), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
 static struct map *tables_by_number[TABLES_MAX];
 
 static struct task_struct task;

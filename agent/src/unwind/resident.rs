@@ -26,8 +26,8 @@ const WAITING_MAX: usize = 1024;
 /// All tables together. Of most programs and libraries they are 0.1 MB, of the largest known here 5 MB.
 const TABLES_BYTES_MAX: usize = 32 << 20;
 
-/// BPF remembers for a second in which table to look: as long, and a moment, its place is no other's.
-const KNOWN_FOR_NS: u64 = 1_500_000_000;
+/// A walk that has begun looks on in the table that it has found: as long as none lasts, its place is no other's.
+const WALK_NS_MAX: u64 = 1_000_000_000;
 
 /// Of the smallest pages that a supported machine has.
 const PAGE_BYTES: u64 = 4096;
@@ -39,6 +39,7 @@ type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
 pub(crate) struct UnwindMaps {
     pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
     pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
+    pub(crate) evictions: Array<MapData, u64>,
 }
 
 /// Where a file was met: the file to which its debug information was moved may be beside it.
@@ -115,12 +116,13 @@ struct Tables {
     /// Those that were in use, with when they were let go, behind those that never were.
     free: VecDeque<(u32, u64)>,
     bytes: usize,
+    evictions: u64,
 }
 
 impl Tables {
     fn new(maps: UnwindMaps) -> Self {
         let free = (0..TABLES_MAX).map(|slot| (slot, 0)).collect();
-        Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0 }
+        Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0, evictions: 0 }
     }
 
     fn work(mut self, asked: &Receiver<Task>, waiting: &AtomicUsize) {
@@ -179,7 +181,7 @@ impl Tables {
             self.let_go(oldest)?;
         }
         // Where none is free for long enough, the file is done without until it is met in another life.
-        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + KNOWN_FOR_NS < now_ns || freed_ns == 0;
+        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + WALK_NS_MAX < now_ns || freed_ns == 0;
         let Some((slot, _)) = self.free.pop_front_if(|free| is_forgotten(free)) else { return Ok(()) };
         let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
@@ -200,6 +202,9 @@ impl Tables {
             self.bytes -= bytes;
             // Met again, it is told of again.
             self.forget(&key)?;
+            // Only then: whoever counted before may have found it.
+            self.evictions += 1;
+            self.maps.evictions.set(0, self.evictions, 0)?;
             // The kernel gives a table's memory back when it is in no place any more.
             self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)?;
             self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
@@ -273,7 +278,7 @@ mod tests {
 
     use aya::Ebpf;
     use aya::maps::loaded_maps;
-    use ebpf::{FILES_MAP, PROGRAM, TABLES_MAP};
+    use ebpf::{EVICTIONS_MAP, FILES_MAP, PROGRAM, TABLES_MAP};
 
     use super::super::rule::{Cfa, Register, Rule, Saved};
     use super::*;
@@ -300,7 +305,8 @@ mod tests {
         let mut bpf = Ebpf::load(PROGRAM).unwrap();
         let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
-        let mut tables = Tables::new(UnwindMaps { files, tables });
+        let evictions = Array::try_from(bpf.take_map(EVICTIONS_MAP).unwrap()).unwrap();
+        let mut tables = Tables::new(UnwindMaps { files, tables, evictions });
         let mut builder = TableBuilder::default();
         for address in 0.. {
             let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
@@ -329,6 +335,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert_eq!(count(), fit);
+        assert_eq!(tables.maps.evictions.get(&0, 0).unwrap(), 2 * fit as u64, "BPF is told of each that is let go");
         tables.forget_all().unwrap();
         while 0 < count() {
             assert!(started.elapsed() < Duration::from_secs(20), "{} tables, none in use", count());

@@ -9,11 +9,9 @@
 //! next one's. Rows of a page ascend, and the first is at 0, so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
 //! Integers are in the machine's order. No field crosses a multiple of 16 bytes, so a table may be cut into blocks anywhere there.
 
-use std::hash::BuildHasherDefault;
-
 use ebpf::{BLOCK_BYTES, TableLayout};
+use foldhash::fast::RandomState;
 use indexmap::IndexSet;
-use xxhash_rust::xxh3::Xxh3Default;
 
 use super::rule::{RULE_BYTES, Rule};
 
@@ -43,7 +41,7 @@ type Row = u32;
 /// A table that is being made.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
-    rules: IndexSet<Rule, BuildHasherDefault<Xxh3Default>>,
+    rules: IndexSet<Rule, RandomState>,
     rows: Vec<Row>,
     /// Number of the first, and the first row of each.
     first_page: u64,
