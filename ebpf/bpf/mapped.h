@@ -21,7 +21,7 @@ struct mapped {
     u32 table;      /* in `tables`, NO_TABLE: none */
     struct table_layout layout;
     u32 go;
-    u32 zero;
+    u32 evictions; /* before it was found out */
 };
 
 #define NO_TABLE 0xffffffff
@@ -34,7 +34,6 @@ struct known_mapping {
     u64 vma;
     u64 file;
     struct file_key key;
-    u64 evictions; /* before it was found out */
     struct mapped mapped;
 };
 
@@ -54,21 +53,6 @@ struct {
     MAP_TYPE(key, u32);
     MAP_TYPE(value, struct known_program);
 } known_programs SEC(".maps");
-
-/* How many tables user space has let go; whoever found one before may have found what is another file's by now. */
-struct {
-    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
-    MAP_UINT(max_entries, 1);
-    MAP_TYPE(key, u32);
-    MAP_TYPE(value, u64);
-} evictions SEC(".maps");
-
-INLINE u64 count_evictions(void)
-{
-    u32 zero = 0;
-    volatile u64 *count = bpf_map_lookup_elem(&evictions, &zero);
-    return count ? *count : 0;
-}
 
 INLINE int is_same_file(const struct file_key *a, const struct file_key *b)
 {
@@ -96,7 +80,7 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->evictions != count_evictions() || !read_mapping(known->vma, address, &mapping))
+    if (known->mapped.evictions != count_evictions() || !read_mapping(known->vma, address, &mapping))
         return 0;
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
@@ -157,7 +141,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     u64 tree;
     if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
         return 0;
-    u64 evicted = count_evictions();
+    mapped->evictions = count_evictions();
     u64 vma = find_vma(tree, address);
     if (!read_mapping(vma, address, &mapping))
         return 0;
@@ -178,7 +162,6 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     known->vma = vma;
     known->file = mapping.file;
     known->key = key;
-    known->evictions = evicted;
     known->mapped = *mapped;
     return 1;
 }

@@ -76,13 +76,13 @@ struct {
     MAP_TYPE(value, struct new_file);
 } new_file_scratches SEC(".maps");
 
-/* The number that the next new file gets. */
+/* How many files were met. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
     MAP_TYPE(key, u32);
     MAP_TYPE(value, u32);
-} next_file SEC(".maps");
+} files_met SEC(".maps");
 
 #define ELF_MAGIC 0x464c457f
 #define ELF_64_BIT 2
@@ -281,13 +281,12 @@ INLINE int tell(struct new_file *told)
 INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
-    u32 *next = bpf_map_lookup_elem(&next_file, &zero);
+    u32 *met = bpf_map_lookup_elem(&files_met, &zero);
     struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
-    if (!next || !told)
+    if (!met || !told)
         return 0;
-    struct file_entry entry = { .number = __sync_fetch_and_add(next, 1) + 1 };
-    if (entry.number > FILE_NUMBER_MAX)
-        return 0;
+    /* All numbers are forgotten long before they begin anew: see FILES_MAX. */
+    struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBER_MAX + 1 };
     entry.unread = describe_file(told, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
     told->number = entry.number;
     if (bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST)) {

@@ -113,9 +113,24 @@ struct rule {
 
 _Static_assert(sizeof(struct rule) == 16, "");
 
+/* How often user space has let go a table: what was found by one before may be another file's by now, and so may its number. */
+struct {
+    MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
+    MAP_UINT(max_entries, 1);
+    MAP_TYPE(key, u32);
+    MAP_TYPE(value, u32);
+} evictions SEC(".maps");
+
+INLINE u32 count_evictions(void)
+{
+    u32 zero = 0;
+    volatile u32 *count = bpf_map_lookup_elem(&evictions, &zero);
+    return count ? *count : 0;
+}
+
 /*
  * Rules that were found lately, by frame. Between two samples a CPU forgets nearly all that it had in its caches: a search costs it six
- * lines of memory, a look at this one. A frame says which file and what offset, so an entry is right for as long as its number is.
+ * lines of memory, a look at this one. A frame says which file and what offset, so an entry is right until a table is let go.
  */
 #define KNOWN_RULES_BITS 11
 #define KNOWN_RULES_PER_CPU (1 << KNOWN_RULES_BITS)
@@ -123,7 +138,8 @@ _Static_assert(sizeof(struct rule) == 16, "");
 struct known_rule {
     u64 frame;
     struct rule rule;
-    u64 zero;
+    u32 evictions; /* before it was found */
+    u32 zero;
 };
 
 _Static_assert(sizeof(struct known_rule) == 32, "");

@@ -33,7 +33,7 @@ struct map {
 
 #define MAP(name) { &name, sizeof(*name.type) / sizeof(int), sizeof(*name.key), sizeof(*name.value), sizeof(*name.max_entries) / sizeof(int) }
 
-static struct map maps[] = { MAP(files), MAP(next_file), MAP(known_rules), MAP(known_programs), MAP(evictions), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
+static struct map maps[] = { MAP(files), MAP(files_met), MAP(known_rules), MAP(known_programs), MAP(evictions), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
 static struct map *tables_by_number[TABLES_MAX];
 
 static struct task_struct task;
@@ -274,6 +274,16 @@ EXPORT void native_set_table(u32 number, const u8 *bytes, u32 blocks)
 EXPORT void native_set_file(const struct file_key *key, const struct file_entry *entry)
 {
     bpf_map_update_elem(&files, key, entry, BPF_ANY);
+}
+
+/* All tables are let go, and so many files have been met before. */
+EXPORT void native_forget_files(u32 met)
+{
+    u32 zero = 0;
+    struct map *known = map_of(&files);
+    memset(known->is_used, 0, known->entries);
+    *(u32 *)bpf_map_lookup_elem(&evictions, &zero) += 1;
+    *(u32 *)bpf_map_lookup_elem(&files_met, &zero) = met;
 }
 
 /* Hands out one file that was met for the first time, and returns how long what is told of it is; 0 where there is none. */

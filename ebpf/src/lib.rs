@@ -48,7 +48,7 @@ pub const KNOWN_RULES_PER_CPU: u32 = 2048;
 pub const KNOWN_PROGRAMS_MAP: &str = "known_programs";
 /// See [`KNOWN_PROGRAMS_MAP`].
 pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
-/// Name of the array of one u64: how many tables were let go. What the BPF programs knew of mappings before is void.
+/// Name of the array of one u32: how often a table was let go. What the BPF programs remember from before is void.
 pub const EVICTIONS_MAP: &str = "evictions";
 /// Name of the ring buffer of [`NewFile`] records.
 pub const NEW_FILES_MAP: &str = "new_files";

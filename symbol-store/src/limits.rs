@@ -91,8 +91,8 @@ pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
 /// Largest unpacked `.gnu_debugdata` of which the call frame information is read, in bytes; packed, it is smaller.
 pub const MINI_DEBUG_FILE_BYTES_MAX: u64 = 32 << 20;
 
-/// Largest window of a zstd stream of call frame information, as a power of two: no more of it is kept than it may have bytes.
-pub const ZSTD_WINDOW_LOG_MAX: u32 = CALL_FRAME_BYTES_MAX.ilog2();
+/// Largest window of a zstd stream of call frame information, as a power of two: 8 MiB, which no level below `--ultra` exceeds.
+pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
 
 /// Largest debug file whose checksum is computed for its call frame information, in bytes: those that are larger have build IDs.
 pub const CHECKSUM_BYTES_MAX: u64 = 256 << 20;

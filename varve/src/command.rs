@@ -358,6 +358,16 @@ mod tests {
     }
 
     #[test]
+    fn a_recording_has_the_files_values_too() {
+        let file = ConfigFile::parse("test", "frequency-hz = 97").unwrap();
+        let command = file.into_defaults(CommandLine::command()).unwrap();
+        let matches = command.get_matches_from(["varve", "agent", "record", "-o", "x.folded"]);
+        let Commands::Agent(options) = CommandLine::from_arg_matches(&matches).unwrap().command else { panic!() };
+        let Some(AgentCommands::Record(options)) = options.command else { panic!() };
+        assert_eq!(options.sampling.frequency_hz, 97);
+    }
+
+    #[test]
     fn an_unknown_key_or_a_value_that_is_no_option_is_refused_by_name() {
         let error = |text: &str| {
             let file = ConfigFile::parse("varve.toml", text);

@@ -60,19 +60,14 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// The command line with these values as defaults of every role that has such an option. Not of the clients, whose
-    /// `--endpoint` is another than an agent's.
+    /// The command line with these values as defaults of every role that has such an option, and of what can be asked of a role.
+    /// Not of the clients, whose `--endpoint` is another than an agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
             let mut known = false;
             for role in roles {
-                command = command.mut_subcommand(role, |role| {
-                    let argument = role.get_arguments().find(|argument| argument.get_long() == Some(&key));
-                    let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return role };
-                    known = true;
-                    role.mut_arg(id, |argument| argument.default_value(value.clone()))
-                });
+                command = command.mut_subcommand(role, |role| with_default(role, &key, &value, &mut known));
             }
             if !known {
                 bail!("config file {}: no role has an option {key:?}: see `varve up --help`", self.name);
@@ -80,6 +75,18 @@ impl ConfigFile {
         }
         Ok(command)
     }
+}
+
+/// A command that has a value as the default of an option, as far as it or what is below it has such an option.
+fn with_default(mut command: Command, key: &str, value: &str, known: &mut bool) -> Command {
+    let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    for name in below {
+        command = command.mut_subcommand(name, |below| with_default(below, key, value, known));
+    }
+    let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
+    let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };
+    *known = true;
+    command.mut_arg(id, |argument| argument.default_value(value.to_owned()))
 }
 
 /// The effective options of a parsed subcommand, as a config file.

@@ -27,6 +27,9 @@ use self::programs::{BUSY, FUTURES, GO, Program, RECURSION, TEMPLATES};
 use super::damage_tests::{Random, number};
 use crate::report;
 
+/// As in ebpf/bpf/record.h.
+const FILE_NUMBER_MAX: u32 = (1 << 23) - 1;
+
 const FLAGS: [&str; 3] = ["-O2", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// Instructions of a Go program that are stepped through.
@@ -177,6 +180,19 @@ fn a_busy_program_has_the_stack_that_framehop_sees_whenever_it_is_stopped() {
         let walked = stopped.compare(&format_args!("VARVE_UNWIND_SEED={}, moment {moment}", seed()));
         assert_eq!(walked.end, UserEnd::Root, "{walked:x?}");
     }
+}
+
+#[test]
+fn a_stack_is_whole_where_the_numbers_of_files_begin_anew() {
+    let flags = [&FLAGS[..], &["-DON_OTHER_STACK=1", "-DHAS_ALIGNED=0", "-Wl,-z,now"]].concat();
+    let program = Program::compile("gcc", BUSY, &flags).unwrap();
+    let mut stopped = Stopped::start(program.path(), program.path());
+    let before = stopped.compare(&"before");
+    stopped.kernel.forget_files(FILE_NUMBER_MAX - 1);
+    assert_eq!(stopped.compare(&"after"), before);
+    let mut numbers: Vec<u32> = stopped.kernel.numbers().collect();
+    numbers.sort_unstable();
+    assert!(numbers.starts_with(&[1]) && numbers.ends_with(&[FILE_NUMBER_MAX]), "{numbers:?}");
 }
 
 #[test]

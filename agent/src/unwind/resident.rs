@@ -2,12 +2,12 @@
 //!
 //! Invariant: BPF finds a table by its file only once all of it is there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
 use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
@@ -39,7 +39,7 @@ type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
 pub(crate) struct UnwindMaps {
     pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
     pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
-    pub(crate) evictions: Array<MapData, u64>,
+    pub(crate) evictions: Array<MapData, u32>,
 }
 
 /// Where a file was met: the file to which its debug information was moved may be beside it.
@@ -50,11 +50,36 @@ pub(crate) struct Place {
     pub(crate) path: String,
 }
 
+/// A file that is to have a table.
+struct Unwound {
+    key: FileKey,
+    number: u32,
+    file: File,
+    parts: Vec<LoadedPart>,
+    place: Option<Place>,
+}
+
 /// What the thread is asked.
 enum Task {
-    Unwind { key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place> },
+    Unwind(Unwound),
     Forget(FileKey),
     ForgetAll,
+}
+
+/// Files that wait for their tables, by length and number: the smallest is next. On a host that is busy, the largest take seconds, and it would
+/// be for them that all others stay without.
+#[derive(Default)]
+struct Waiting(BTreeMap<(u64, u32), Unwound>);
+
+impl Waiting {
+    fn push(&mut self, unwound: Unwound) {
+        let bytes = unwound.file.metadata().map_or(u64::MAX, |metadata| metadata.len());
+        self.0.insert((bytes, unwound.number), unwound);
+    }
+
+    fn pop(&mut self) -> Option<Unwound> {
+        self.0.pop_first().map(|(_, unwound)| unwound)
+    }
 }
 
 /// The other end of the thread, which ends with it.
@@ -80,7 +105,7 @@ impl Resident {
     pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place>) {
         // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
         if self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
-            self.ask(Task::Unwind { key, number, file, parts, place });
+            self.ask(Task::Unwind(Unwound { key, number, file, parts, place }));
         } else {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
@@ -116,7 +141,7 @@ struct Tables {
     /// Those that were in use, with when they were let go, behind those that never were.
     free: VecDeque<(u32, u64)>,
     bytes: usize,
-    evictions: u64,
+    evictions: u32,
 }
 
 impl Tables {
@@ -125,23 +150,43 @@ impl Tables {
         Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0, evictions: 0 }
     }
 
-    fn work(mut self, asked: &Receiver<Task>, waiting: &AtomicUsize) {
-        while let Ok(task) = asked.recv() {
+    fn work(mut self, asked: &Receiver<Task>, count: &AtomicUsize) {
+        let mut waiting = Waiting::default();
+        loop {
+            // What is asked comes before what waits: it may be told to forget that.
+            let task = if waiting.0.is_empty() {
+                asked.recv().map_err(|_| TryRecvError::Disconnected)
+            } else {
+                asked.try_recv()
+            };
             let done = match task {
-                Task::Forget(key) => self.forget(&key),
-                Task::ForgetAll => self.forget_all(),
-                Task::Unwind { key, number, file, parts, place } => {
-                    waiting.fetch_sub(1, Ordering::Relaxed);
-                    match timed_table(&file, place.as_ref()) {
-                        Some(table) => self.put(key, number, go::labels::of(&file), &table, &parts),
-                        None => Ok(()),
-                    }
+                Ok(Task::Unwind(unwound)) => {
+                    waiting.push(unwound);
+                    Ok(())
                 }
+                Ok(Task::Forget(key)) => self.forget(&key),
+                Ok(Task::ForgetAll) => {
+                    count.fetch_sub(waiting.0.len(), Ordering::Relaxed);
+                    waiting = Waiting::default();
+                    self.forget_all()
+                }
+                Err(TryRecvError::Empty) => {
+                    let Some(unwound) = waiting.pop() else { continue };
+                    count.fetch_sub(1, Ordering::Relaxed);
+                    self.unwind(unwound)
+                }
+                Err(TryRecvError::Disconnected) => return,
             };
             if let Err(error) = done {
                 tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
             }
         }
+    }
+
+    fn unwind(&mut self, unwound: Unwound) -> Result<(), MapError> {
+        let Unwound { key, number, file, parts, place } = unwound;
+        let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
+        self.put(key, number, go::labels::of(&file), &table, &parts)
     }
 
     fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
@@ -203,7 +248,7 @@ impl Tables {
             // Met again, it is told of again.
             self.forget(&key)?;
             // Only then: whoever counted before may have found it.
-            self.evictions += 1;
+            self.evictions = self.evictions.wrapping_add(1);
             self.maps.evictions.set(0, self.evictions, 0)?;
             // The kernel gives a table's memory back when it is in no place any more.
             self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)?;
@@ -295,6 +340,18 @@ mod tests {
             .count()
     }
 
+    #[test]
+    fn small_files_do_not_wait_for_large_ones() {
+        let mut waiting = Waiting::default();
+        for (number, bytes) in [(1, 1 << 20), (2, 100), (3, 1 << 30), (4, 100)] {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(bytes).unwrap();
+            waiting.push(Unwound { key: [0; 40], number, file, parts: Vec::new(), place: None });
+        }
+        let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|unwound| unwound.number).collect();
+        assert_eq!(order, [2, 4, 1, 3]);
+    }
+
     // Needs BPF.
     #[test]
     fn a_table_that_is_let_go_takes_no_memory_of_the_kernel() {
@@ -335,7 +392,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert_eq!(count(), fit);
-        assert_eq!(tables.maps.evictions.get(&0, 0).unwrap(), 2 * fit as u64, "BPF is told of each that is let go");
+        assert_eq!(tables.maps.evictions.get(&0, 0).unwrap(), 2 * fit as u32, "BPF is told of each that is let go");
         tables.forget_all().unwrap();
         while 0 < count() {
             assert!(started.elapsed() < Duration::from_secs(20), "{} tables, none in use", count());

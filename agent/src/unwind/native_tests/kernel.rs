@@ -30,6 +30,7 @@ struct NativeMapping {
 type SetTask = unsafe extern "C" fn(i32, *const NativeMapping, u32, u64) -> i32;
 type SetTable = unsafe extern "C" fn(u32, *const u8, u32);
 type SetFile = unsafe extern "C" fn(*const FileKey, *const u8);
+type ForgetFiles = unsafe extern "C" fn(u32);
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
@@ -38,6 +39,7 @@ pub(super) struct Kernel {
     set_task: SetTask,
     set_table: SetTable,
     set_file: SetFile,
+    forget_files: ForgetFiles,
     new_file: TakeNewFile,
     sample: SampleCpu,
     files: FileTable,
@@ -79,6 +81,7 @@ impl Kernel {
             set_task: function!(c"native_set_task", SetTask),
             set_table: function!(c"native_set_table", SetTable),
             set_file: function!(c"native_set_file", SetFile),
+            forget_files: function!(c"native_forget_files", ForgetFiles),
             new_file: function!(c"native_new_file", TakeNewFile),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
@@ -123,6 +126,18 @@ impl Kernel {
                 return Walked { frames, end: sample.user_end, by_frame_pointer: sample.header.fp_frames };
             }
         }
+    }
+
+    /// Has all files met anew, after so many.
+    pub(super) fn forget_files(&mut self, met: u32) {
+        // SAFETY: it takes any number.
+        unsafe { (self.forget_files)(met) };
+        self.inodes.clear();
+    }
+
+    /// The numbers of the files that were met.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.inodes.keys().copied()
     }
 
     /// Says whether there were any.
