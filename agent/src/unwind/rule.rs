@@ -13,11 +13,11 @@
 pub(crate) const RULE_BYTES: usize = 16;
 
 /// A register by DWARF's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Register(pub(crate) u8);
 
 /// See the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Nothing describes the code: a frame pointer may still lead on.
     Unknown,
@@ -36,7 +36,7 @@ pub(crate) enum Rule {
 }
 
 /// Where the caller's stack begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cfa {
     /// A register, and this many bytes more.
     Register { base: Register, offset: i32 },
@@ -48,7 +48,7 @@ pub(crate) enum Cfa {
 }
 
 /// Where a register of the caller is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saved {
     /// Where it was.
     InPlace,

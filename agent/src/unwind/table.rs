@@ -41,7 +41,8 @@ type Row = u32;
 /// A table that is being made.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
-    rules: IndexSet<Rule, RandomState>,
+    /// As bytes, one number each: they are looked up for every row.
+    rules: IndexSet<u128, RandomState>,
     rows: Vec<Row>,
     /// Number of the first, and the first row of each.
     first_page: u64,
@@ -49,10 +50,14 @@ pub(crate) struct TableBuilder {
     end: u64,
 }
 
+fn packed(rule: Rule) -> u128 {
+    u128::from_ne_bytes(rule.to_bytes())
+}
+
 impl Default for TableBuilder {
     fn default() -> Self {
         Self {
-            rules: [Rule::Unknown].into_iter().collect(),
+            rules: [packed(Rule::Unknown)].into_iter().collect(),
             rows: Vec::new(),
             first_page: 0,
             pages: Vec::new(),
@@ -84,9 +89,9 @@ impl TableBuilder {
         }
         // Of more than there are numbers for, none is known.
         let number = if self.rules.len() < RULES_MAX {
-            self.rules.insert_full(rule).0
+            self.rules.insert_full(packed(rule)).0
         } else {
-            self.rules.get_index_of(&rule).unwrap_or_default()
+            self.rules.get_index_of(&packed(rule)).unwrap_or_default()
         };
         let row = low | (number as u32) << 16;
         match self.rows.last_mut() {
@@ -121,7 +126,7 @@ impl TableBuilder {
             put(end - first as usize);
         }
         head.resize(rules_at, 0);
-        rules.iter().for_each(|rule| head.extend(rule.to_bytes()));
+        rules.iter().for_each(|rule| head.extend(rule.to_ne_bytes()));
         let layout = TableLayout {
             first_page: u32::try_from(first_page).ok()?,
             pages: narrow(pages.len()),
