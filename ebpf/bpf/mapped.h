@@ -3,8 +3,8 @@
  * What an address of the running task is in: its mapping, the file's number and the file's unwind table.
  *
  * To find that out from nothing reads some twenty lines of memory that no cache has. So each CPU remembers the last mappings of the last
- * programs, and where the kernel still has such a mapping of such a file, it is what it was. Memory of the kernel that was given
- * back may be anything by now, so all that tells one file from another is looked at again.
+ * programs, and where the program's tree still has the same mapping of the same file there, it is what it was. What the kernel gave
+ * back stays as it was for a while, or becomes something else, so neither a mapping nor a file is believed to be there because it was.
  */
 #pragma once
 
@@ -71,6 +71,7 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
     struct file_key key = {};
+    u64 tree;
     u32 at = KNOWN_MAPPINGS;
     struct known_program *program = known_program_at(mm);
     if (!mapped || !program || program->mm != mm)
@@ -80,7 +81,8 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->mapped.evictions != count_evictions() || !read_mapping(known->vma, address, &mapping))
+    if (known->mapped.evictions != count_evictions() || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root) ||
+        find_vma(tree, address) != known->vma || !read_mapping(known->vma, address, &mapping))
         return 0;
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
@@ -101,8 +103,12 @@ INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, co
         program->mm = mm;
     }
     u32 at = program->next++ % KNOWN_MAPPINGS;
-    for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
+    for (u32 i = 0; i < KNOWN_MAPPINGS; i++) {
         at -= step_if(at - i, -(s64)(program->start[i] ^ mapped->start));
+        /* What was where this is now would be found in its place. */
+        if (program->start[i] < mapped->end && mapped->start < program->end[i])
+            program->end[i] = 0;
+    }
     program->start[at % KNOWN_MAPPINGS] = mapped->start;
     program->end[at % KNOWN_MAPPINGS] = mapped->end;
     return &program->mappings[at % KNOWN_MAPPINGS];
@@ -117,8 +123,10 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         return;
     }
     mapped->number = file->number;
-    if (file->unread)
-        tell_unread(file, mapped->number, key, mapping, pid, tree);
+    /* Read once: another CPU may take the last. */
+    u32 tries = *(volatile u32 *)&file->unread;
+    if (tries)
+        tell_unread(file, tries, mapped->number, key, mapping, pid, tree);
     if (!file->has_table)
         return;
     for (int i = 0; i < FILE_PARTS; i++) {

@@ -285,8 +285,8 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
     struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
     if (!met || !told)
         return 0;
-    /* All numbers are forgotten long before they begin anew: see FILES_MAX. */
-    struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBER_MAX + 1 };
+    /* User space forgets all numbers long before they begin anew: see FILES_MAX in agent/src/file/table.rs. */
+    struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBERS + 1 };
     entry.unread = describe_file(told, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
     told->number = entry.number;
     if (bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST)) {
@@ -300,11 +300,11 @@ INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping
 }
 
 /* Tells what could not be read before: in the middle of execve, a process has nothing of its program in memory yet. */
-INLINE void tell_unread(struct file_entry *file, u32 number, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+INLINE void tell_unread(struct file_entry *file, u32 tries, u32 number, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
     struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
-    file->unread -= 1;
+    file->unread = tries - 1;
     if (!told || !describe_file(told, key, mapping, pid, tree))
         return;
     told->number = number;

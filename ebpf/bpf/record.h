@@ -28,7 +28,8 @@
  */
 #define FRAME_IN_FILE (1ull << 63)
 #define FRAME_OFFSET_BITS 40
-#define FILE_NUMBER_MAX ((1u << 23) - 1)
+/* From 1 on. */
+#define FILE_NUMBERS (1u << 22)
 
 /* How the user part of a stack ended: what user space says at its root. */
 enum user_end {

@@ -34,7 +34,7 @@ struct scratch {
     struct mapped mapped;
     struct rule rule; /* of the frame at hand */
     /* Of the walk, but not in it: there the verifier would look at each of their values. */
-    u64 go; /* of the Go program that was met */
+    u64 go; /* of the Go program that was met last */
     u32 steps_back;
     u32 end;      /* enum user_end */
     u32 is_exact; /* pc is no return address */
@@ -271,7 +271,8 @@ static long unwind_step(u32 index, struct walk *walk)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
     }
-    scratch->go |= mapped->go;
+    if (mapped->go)
+        scratch->go = mapped->go;
     u64 frame = frame_of(mapped, pc);
     if (!push_frame(scratch, frame))
         return stop(walk, USER_END_TRUNCATED);

@@ -375,6 +375,7 @@ mod tests {
         };
         assert!(error("http_listen = \"x\"").contains("http_listen"), "{}", error("http_listen = \"x\""));
         assert!(error("frequency-hz = [1]").contains("frequency-hz"));
+        assert!(error("duration = \"1m\"").contains("duration"), "a recording's, and no role's");
         assert!(error("frequency-hz = ").contains("varve.toml"));
     }
 }

@@ -77,16 +77,16 @@ impl ConfigFile {
     }
 }
 
-/// A command that has a value as the default of an option, as far as it or what is below it has such an option.
-fn with_default(mut command: Command, key: &str, value: &str, known: &mut bool) -> Command {
-    let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
-    for name in below {
-        command = command.mut_subcommand(name, |below| with_default(below, key, value, known));
-    }
+/// A command that has a value as the default of an option, if it has such an option; so have those below it that have it, too.
+fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };
     *known = true;
-    command.mut_arg(id, |argument| argument.default_value(value.to_owned()))
+    let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();
+    let command = command.mut_arg(id, |argument| argument.default_value(value.to_owned()));
+    below
+        .into_iter()
+        .fold(command, |command, name| command.mut_subcommand(name, |below| with_default(below, key, value, known)))
 }
 
 /// The effective options of a parsed subcommand, as a config file.

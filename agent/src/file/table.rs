@@ -5,7 +5,7 @@
 //! read of it tells who it is. Two files with the same name, build IDs and segments (one image in two containers) are one
 //! [`FileId`], so that nothing is sent twice; so are one that was told with its GNU build ID and the same one opened later.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -27,6 +27,8 @@ use crate::unwind::resident::{Place, Resident};
 
 /// Files remembered before all is forgotten: a host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
+/// Numbers of files that could not be opened, each given once: more than are met in the time until an export.
+const UNOPENED_MAX: usize = 8192;
 
 /// What a file system says to tell one file, and one state of it, from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,6 +59,8 @@ pub(crate) struct FileTable {
     told: HashSet<FileId, RandomState>,
     /// By the numbers that BPF gives.
     by_number: HashMap<u32, Result<FileId, Marker>, RandomState>,
+    /// Of them, those of files that could not be opened, oldest first: met again, such a file has another number.
+    unopened: VecDeque<u32>,
     go_programs: GoPrograms,
 }
 
@@ -72,11 +76,23 @@ impl FileTable {
             Ok((file, id, place)) => {
                 let parts = self.get(id).map(|file| file.parts.clone()).unwrap_or_default();
                 tables.unwind(new.key, new.number, file, parts, place);
+                // The first time, it could not be opened.
+                if self.by_number.contains_key(&new.number) {
+                    self.unopened.retain(|number| *number != new.number);
+                }
                 Ok(id)
             }
             Err(_) => {
                 // The next process that runs it may live longer.
                 tables.forget(new.key);
+                if !self.by_number.contains_key(&new.number) {
+                    self.unopened.push_back(new.number);
+                }
+                if UNOPENED_MAX < self.unopened.len()
+                    && let Some(oldest) = self.unopened.pop_front()
+                {
+                    self.by_number.remove(&oldest);
+                }
                 let is_there = Path::new(&format!("/proc/{}", new.pid)).exists();
                 let reason = if is_there { Marker::FileUnreadable } else { Marker::ProcessExited };
                 MappedFile::told(new).map(|file| self.insert_told(file)).ok_or(reason)
@@ -178,7 +194,8 @@ impl FileTable {
 
     /// Whether it is time to forget everything, which also makes every [`FileId`] void.
     pub(crate) fn is_full(&self) -> bool {
-        FILES_MAX <= self.files.len().max(self.by_key.len()).max(self.by_number.len())
+        FILES_MAX
+            <= self.files.len().max(self.by_key.len()).max(self.by_number.len().saturating_sub(self.unopened.len()))
     }
 
     pub(crate) fn clear(&mut self) {

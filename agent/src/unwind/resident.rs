@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 
@@ -21,8 +20,8 @@ use crate::file::LoadedPart;
 use crate::go::{self, GoTable};
 use crate::{causes, sys};
 
-/// Files that may wait for their tables; what comes behind them is unwound by frame pointers, until it is met again.
-const WAITING_MAX: usize = 1024;
+/// Files that may wait for their tables, each open; what comes behind them is unwound by frame pointers, until it is met again.
+const WAITING_MAX: usize = 256;
 /// All tables together. Of most programs and libraries they are 0.1 MB, of the largest known here 5 MB.
 const TABLES_BYTES_MAX: usize = 32 << 20;
 
@@ -57,6 +56,8 @@ struct Unwound {
     file: File,
     parts: Vec<LoadedPart>,
     place: Option<Place>,
+    /// One more of those that wait, as long as it is there.
+    counted: Arc<()>,
 }
 
 /// What the thread is asked.
@@ -80,6 +81,10 @@ impl Waiting {
     fn pop(&mut self) -> Option<Unwound> {
         self.0.pop_first().map(|(_, unwound)| unwound)
     }
+
+    fn forget(&mut self, key: &FileKey) {
+        self.0.retain(|_, unwound| unwound.key != *key);
+    }
 }
 
 /// The other end of the thread, which ends with it.
@@ -87,16 +92,15 @@ impl Waiting {
 pub(crate) struct Resident {
     tasks: Sender<Task>,
     /// Files that wait for their tables.
-    waiting: Arc<AtomicUsize>,
+    waiting: Arc<()>,
 }
 
 impl Resident {
     /// Starts the thread.
     pub(crate) fn start(maps: UnwindMaps) -> io::Result<Self> {
         let (tasks, asked) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let taken = Arc::clone(&waiting);
-        let work = move || Tables::new(maps).work(&asked, &taken);
+        let waiting = Arc::new(());
+        let work = move || Tables::new(maps).work(&asked);
         thread::Builder::new().name("varve-unwind".to_owned()).spawn(work)?;
         Ok(Self { tasks, waiting })
     }
@@ -104,10 +108,9 @@ impl Resident {
     /// Has the stacks of a file unwound by its table, soon.
     pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place>) {
         // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
-            self.ask(Task::Unwind(Unwound { key, number, file, parts, place }));
-        } else {
-            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        if Arc::strong_count(&self.waiting) <= WAITING_MAX {
+            let counted = Arc::clone(&self.waiting);
+            self.ask(Task::Unwind(Unwound { key, number, file, parts, place, counted }));
         }
     }
 
@@ -150,7 +153,7 @@ impl Tables {
         Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0, evictions: 0 }
     }
 
-    fn work(mut self, asked: &Receiver<Task>, count: &AtomicUsize) {
+    fn work(mut self, asked: &Receiver<Task>) {
         let mut waiting = Waiting::default();
         loop {
             // What is asked comes before what waits: it may be told to forget that.
@@ -164,15 +167,16 @@ impl Tables {
                     waiting.push(unwound);
                     Ok(())
                 }
-                Ok(Task::Forget(key)) => self.forget(&key),
+                Ok(Task::Forget(key)) => {
+                    waiting.forget(&key);
+                    self.forget(&key)
+                }
                 Ok(Task::ForgetAll) => {
-                    count.fetch_sub(waiting.0.len(), Ordering::Relaxed);
                     waiting = Waiting::default();
                     self.forget_all()
                 }
                 Err(TryRecvError::Empty) => {
                     let Some(unwound) = waiting.pop() else { continue };
-                    count.fetch_sub(1, Ordering::Relaxed);
                     self.unwind(unwound)
                 }
                 Err(TryRecvError::Disconnected) => return,
@@ -184,7 +188,7 @@ impl Tables {
     }
 
     fn unwind(&mut self, unwound: Unwound) -> Result<(), MapError> {
-        let Unwound { key, number, file, parts, place } = unwound;
+        let Unwound { key, number, file, parts, place, counted: _counted } = unwound;
         let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
         self.put(key, number, go::labels::of(&file), &table, &parts)
     }
@@ -196,12 +200,14 @@ impl Tables {
         }
     }
 
+    /// What cannot be forgotten is no reason to keep the rest.
     fn forget_all(&mut self) -> Result<(), MapError> {
+        let mut done = Ok(());
         while let Some(oldest) = self.order.pop_front() {
-            self.let_go(oldest)?;
+            done = done.and(self.let_go(oldest));
         }
         let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
-        rest.iter().try_for_each(|key| self.forget(key))
+        rest.iter().fold(done, |done, key| done.and(self.forget(key)))
     }
 
     /// Has BPF unwind a file by a table.
@@ -227,12 +233,13 @@ impl Tables {
         }
         // Where none is free for long enough, the file is done without until it is met in another life.
         let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + WALK_NS_MAX < now_ns || freed_ns == 0;
-        let Some((slot, _)) = self.free.pop_front_if(|free| is_forgotten(free)) else { return Ok(()) };
+        let Some(&(slot, _)) = self.free.front().filter(|free| is_forgotten(free)) else { return Ok(()) };
         let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
         for (i, block) in (0..).zip(table.blocks()) {
             map.set(i, block, 0)?;
         }
+        self.free.pop_front();
         self.maps.tables.set(slot, &map, 0)?;
         let entry = file_entry(number, go, slot, table, parts);
         self.maps.files.insert(key, entry.to_bytes(), 0)?;
@@ -243,18 +250,18 @@ impl Tables {
     }
 
     fn let_go(&mut self, slot: u32) -> Result<(), MapError> {
-        if let Some(Slot { key, bytes }) = self.slots.remove(&slot) {
-            self.bytes -= bytes;
-            // Met again, it is told of again.
-            self.forget(&key)?;
-            // Only then: whoever counted before may have found it.
-            self.evictions = self.evictions.wrapping_add(1);
-            self.maps.evictions.set(0, self.evictions, 0)?;
-            // The kernel gives a table's memory back when it is in no place any more.
-            self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)?;
-            self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
-        }
-        Ok(())
+        let Some(Slot { key, bytes }) = self.slots.remove(&slot) else { return Ok(()) };
+        self.bytes -= bytes;
+        // Met again, it is told of again.
+        let forgotten = self.forget(&key);
+        // Only then: whoever counted before may have found it.
+        self.evictions = self.evictions.wrapping_add(1);
+        let counted = self.maps.evictions.set(0, self.evictions, 0);
+        // The kernel gives a table's memory back when it is in no place any more.
+        let empty = Array::<MapData, Block>::create(1, BLOCKS_FLAGS);
+        let emptied = empty.and_then(|empty| self.maps.tables.set(slot, &empty, 0));
+        self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
+        forgotten.and(counted).and(emptied)
     }
 }
 
@@ -346,7 +353,7 @@ mod tests {
         for (number, bytes) in [(1, 1 << 20), (2, 100), (3, 1 << 30), (4, 100)] {
             let file = tempfile::tempfile().unwrap();
             file.set_len(bytes).unwrap();
-            waiting.push(Unwound { key: [0; 40], number, file, parts: Vec::new(), place: None });
+            waiting.push(Unwound { key: [0; 40], number, file, parts: Vec::new(), place: None, counted: Arc::new(()) });
         }
         let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|unwound| unwound.number).collect();
         assert_eq!(order, [2, 4, 1, 3]);
