@@ -3,8 +3,9 @@
  * What an address of the running task is in: its mapping, the file's number and the file's unwind table.
  *
  * To find that out from nothing reads some twenty lines of memory that no cache has. So each CPU remembers the last mappings of the last
- * programs, and where the program's tree still has the same mapping of the same file there, it is what it was. What the kernel gave
- * back stays as it was for a while, or becomes something else, so neither a mapping nor a file is believed to be there because it was.
+ * programs. Where the kernel counts the changes of a program's mappings (Linux 6.4, x86), and there were none, they are what they were.
+ * Else one is if the program's tree still has it there, of the same file: what the kernel gave back stays as it was for a while, or
+ * becomes something else, so neither a mapping nor a file is believed to be there because it was.
  */
 #pragma once
 
@@ -34,6 +35,7 @@ struct known_mapping {
     u64 vma;
     u64 file;
     struct file_key key;
+    struct mm_state state; /* in which it was there; of no memory where that is not known */
     struct mapped mapped;
 };
 
@@ -71,6 +73,7 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
     struct file_key key = {};
+    struct mm_state state;
     u64 tree;
     u32 at = KNOWN_MAPPINGS;
     struct known_program *program = known_program_at(mm);
@@ -81,8 +84,15 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->mapped.evictions != count_evictions() || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root) ||
-        find_vma(tree, address) != known->vma || !read_mapping(known->vma, address, &mapping))
+    if (known->mapped.evictions != count_evictions())
+        return 0;
+    int is_told = read_mm_state(mm, &state);
+    if (is_told && state.id == known->state.id && state.changes == known->state.changes) {
+        *mapped = known->mapped;
+        return 1;
+    }
+    if (READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root) || find_vma(tree, address) != known->vma ||
+        !read_mapping(known->vma, address, &mapping))
         return 0;
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
@@ -90,6 +100,8 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     /* A library in the place of another often has its memory in the kernel, too. */
     if (!read_key(mm, &mapping, &key) != !known->mapped.number || !is_same_file(&key, &known->key))
         return 0;
+    if (is_told)
+        known->state = state;
     *mapped = known->mapped;
     return 1;
 }
@@ -146,10 +158,13 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
 {
     struct mapping mapping;
     struct file_key key = {};
+    struct mm_state state = {};
     u64 tree;
     if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
         return 0;
     mapped->evictions = count_evictions();
+    if (!read_mm_state(mm, &state))
+        state.id = 0;
     u64 vma = find_vma(tree, address);
     if (!read_mapping(vma, address, &mapping))
         return 0;
@@ -170,6 +185,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     known->vma = vma;
     known->file = mapping.file;
     known->key = key;
+    known->state = state;
     known->mapped = *mapped;
     return 1;
 }

@@ -74,13 +74,24 @@ struct maple_tree {
 } RELOCATED;
 
 typedef struct {
+    u64 ctx_id; /* of all there ever were; x86 */
     void *vdso;
 } RELOCATED mm_context_t;
+
+struct seqcount {
+    unsigned int sequence;
+} RELOCATED;
 
 struct mm_struct {
     struct maple_tree mm_mt;
     unsigned long start_code;
+    struct seqcount mm_lock_seq;
     mm_context_t context;
+} RELOCATED;
+
+/* Before Linux 6.13, and since 6.4. */
+struct mm_struct___6_12 {
+    int mm_lock_seq;
 } RELOCATED;
 
 struct thread_struct {

@@ -181,3 +181,28 @@ INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
            !READ_FIELD(key->generation, inode, i_generation) && !READ_FIELD(super_block, inode, i_sb) &&
            !READ_FIELD(key->device, super_block, s_dev);
 }
+
+/* Which memory of a program, and how often its mappings were changed: as long as both are the same, all of them are. */
+struct mm_state {
+    u64 id;
+    u64 changes;
+};
+
+/* Says no where the kernel does not tell, or where they are being changed. */
+INLINE int read_mm_state(u64 mm_at, struct mm_state *state)
+{
+    struct mm_struct *mm = (void *)mm_at;
+    struct mm_struct___6_12 *of_6_12 = (void *)mm_at;
+    u32 changes;
+    if (!FIELD_EXISTS(mm->context.ctx_id) || READ_FIELD(state->id, mm, context.ctx_id))
+        return 0;
+    if (FIELD_EXISTS(mm->mm_lock_seq.sequence)) {
+        /* Odd in the midst of a change. */
+        if (READ_FIELD(changes, mm, mm_lock_seq.sequence) || changes & 1)
+            return 0;
+    } else if (!FIELD_EXISTS(of_6_12->mm_lock_seq) || READ_FIELD(changes, of_6_12, mm_lock_seq)) {
+        return 0;
+    }
+    state->changes = changes;
+    return 1;
+}

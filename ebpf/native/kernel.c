@@ -257,6 +257,7 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
     }
     mm.mm_mt.ma_root = build_tree(count);
     mm.context.vdso = (void *)vdso;
+    mm.context.ctx_id += 1;
     task = (struct task_struct){ .mm = &mm, .pid = pid, .group_leader = &task };
     return 1;
 }

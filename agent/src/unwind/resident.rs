@@ -157,11 +157,7 @@ impl Tables {
         let mut waiting = Waiting::default();
         loop {
             // What is asked comes before what waits: it may be told to forget that.
-            let task = if waiting.0.is_empty() {
-                asked.recv().map_err(|_| TryRecvError::Disconnected)
-            } else {
-                asked.try_recv()
-            };
+            let task = if waiting.0.is_empty() { asked.recv().map_err(TryRecvError::from) } else { asked.try_recv() };
             let done = match task {
                 Ok(Task::Unwind(unwound)) => {
                     waiting.push(unwound);
