@@ -144,6 +144,13 @@ INLINE int read_user_registers(struct task_struct *task, struct registers *regis
     return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
 }
 
+/* In the middle of execve the memory is already another than that in which the task entered the kernel. It has no code yet. */
+INLINE int is_set_up(u64 mm)
+{
+    u64 start_code;
+    return !READ_FIELD(start_code, (struct mm_struct *)mm, start_code) && start_code;
+}
+
 /* Sends the record; `mm` is 0 where there is no user part. A function of its own for the verifier. */
 __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
@@ -185,7 +192,7 @@ int sample_cpu(struct perf_event_context *context)
         scratch->frames[0] = PC(&context->registers);
         scratch->header.kernel_frames = 1;
     }
-    if (mm && read_user_registers(task, &registers))
+    if (mm && is_set_up(mm) && read_user_registers(task, &registers))
         unwind_user(scratch, task, mm, &registers, IS_SYSCALL(&registers));
     send_record(scratch, mm);
     return 0;
@@ -215,7 +222,8 @@ int thread_switches(u64 *context)
     fill_header(&scratch->header, task, now_ns);
     scratch->header.chance = chance;
     walk_kernel(scratch, context);
-    unwind_user(scratch, task, mm, &registers, IS_SYSCALL(&registers));
+    if (is_set_up(mm))
+        unwind_user(scratch, task, mm, &registers, IS_SYSCALL(&registers));
     send_record(scratch, mm);
     return 0;
 }

@@ -83,8 +83,9 @@ fn what_ran_is_known_when_nothing_of_it_is_left() {
             Said::Record(record) => record,
         };
         let Ok(Record::Running(sample)) = Record::read(record) else { return };
-        // Before execve it is this test.
-        if sample.header.pid != child.id() || !sample.header.comm.starts_with(b"a-shell") {
+        // Before execve it is this test, and in its midst neither.
+        let is_shell = sample.header.comm.starts_with(b"a-shell") && sample.user_frames().next().is_some();
+        if sample.header.pid != child.id() || !is_shell {
             return;
         }
         let mut stack = Vec::new();
@@ -112,9 +113,9 @@ fn what_ran_is_known_when_nothing_of_it_is_left() {
             }
         }
     });
-    // Without its table, a stack of a file may end early.
+    // Without its table, a stack of a file may end early: about half of the samples are in the C library, and end there.
     unknown.retain(|marker| *marker != Marker::UnwindingFailed);
-    assert!(20 < samples && samples / 2 < native, "{native} frames in {samples} samples");
+    assert!(20 < samples && samples / 4 < native, "{native} frames in {samples} samples");
     assert!(unknown.len() * 10 < samples, "{unknown:?} in {samples} samples");
     report::bpf_test_ran(test);
 }
