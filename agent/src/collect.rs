@@ -50,7 +50,7 @@ impl Collector {
         status: Status,
     ) -> Result<Self, SamplerError> {
         let interval_start_ns = sys::clock_ns(Clock::Monotonic);
-        let sampler = Sampler::start(sampling)?;
+        let sampler = Sampler::start(sampling, status.clone())?;
         // After the programs, which have symbols too.
         let locator = Locator::new(environment);
         sys::release_unused();

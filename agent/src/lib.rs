@@ -56,6 +56,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use prometheus_client::registry::Registry;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -100,7 +101,8 @@ fn list(missing: &[Missing]) -> String {
 /// Why sampling cannot start.
 pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
     let sampling = Sampling { period_ns: 1_000_000_000, off_cpu };
-    sampler::Sampler::start(sampling).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
+    let status = Status::new(&mut Registry::default());
+    sampler::Sampler::start(sampling, status).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
 }
 
 /// Samples and exports until `shutdown` is cancelled; then exports what is left, for five seconds at most, and returns.

@@ -12,12 +12,13 @@ use aya::programs::{BtfTracePoint, PerfEvent, ProgramError};
 use aya::util::{nr_cpus, online_cpus};
 use aya::{Btf, BtfError, Ebpf, EbpfError, EbpfLoader};
 use ebpf::{
-    DROPPED_MAP, EVICTIONS_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU,
-    KNOWN_RULES_MAP, KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM,
-    SAMPLER_PROGRAM, SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
+    AGE_MAP, DROPPED_MAP, FILES_MAP, KERNEL_FRAMES_MAX, KNOWN_PROGRAMS_MAP, KNOWN_PROGRAMS_PER_CPU, KNOWN_RULES_MAP,
+    KNOWN_RULES_PER_CPU, NEW_FILES_MAP, OFF_CPU_MAPS, OFF_CPU_PROGRAMS, OFF_CPU_WINDOW, PROGRAM, SAMPLER_PROGRAM,
+    SAMPLES_MAP, SampleHeader, TABLES_MAP, USER_FRAMES_MAX, WINDOW_WALKS,
 };
 
 use crate::config::Sampling;
+use crate::status::Status;
 use crate::unwind::resident::{Resident, UnwindMaps};
 use crate::{causes, sys};
 
@@ -99,13 +100,13 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Loads the programs and starts sampling every CPU that is online.
-    pub(crate) fn start(sampling: Sampling) -> Result<Self, SamplerError> {
+    /// Loads the programs and starts sampling every CPU that is online. `status` shows how the unwind tables come along.
+    pub(crate) fn start(sampling: Sampling, status: Status) -> Result<Self, SamplerError> {
         let cpus = read_online_cpus()?;
-        Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling))
+        Self::start_on(&cpus, sampling, ring_bytes(cpus.len() as u64, sampling), status)
     }
 
-    fn start_on(cpus: &[u32], sampling: Sampling, ring_bytes: u32) -> Result<Self, SamplerError> {
+    fn start_on(cpus: &[u32], sampling: Sampling, ring_bytes: u32, status: Status) -> Result<Self, SamplerError> {
         let Sampling { period_ns, off_cpu } = sampling;
         let possible_cpus = u32::try_from(nr_cpus().map_err(unread)?).unwrap_or(u32::MAX);
         let window_ns = cpus.len() as u64 * WINDOW_WALKS * 1_000_000_000 / WAITS_PER_SECOND;
@@ -129,8 +130,8 @@ impl Sampler {
         let new_files = RingBuf::try_from(map(NEW_FILES_MAP)?).map_err(SamplerError::Map)?;
         let files = BpfMap::try_from(map(FILES_MAP)?).map_err(SamplerError::Map)?;
         let tables = ArrayOfMaps::try_from(map(TABLES_MAP)?).map_err(SamplerError::Map)?;
-        let evictions = Array::try_from(map(EVICTIONS_MAP)?).map_err(SamplerError::Map)?;
-        let tables = Resident::start(UnwindMaps { files, tables, evictions }).map_err(SamplerError::Thread)?;
+        let age = Array::try_from(map(AGE_MAP)?).map_err(SamplerError::Map)?;
+        let tables = Resident::start(UnwindMaps { files, tables, age }, status).map_err(SamplerError::Thread)?;
         program(&mut bpf)?.load().map_err(SamplerError::Program)?;
         let (attached, unattached) = (BTreeMap::new(), BTreeSet::new());
         let mut sampler = Self {

@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::sys::{self, Clock};
+use crate::unwind::resident::Counts;
 
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +158,11 @@ struct Shared {
     spool_bytes: Gauge,
     spool_bytes_max: Gauge,
     spool_errors: Counter,
+    unwind_tables: Gauge,
+    unwind_table_bytes: Gauge,
+    unwind_tables_waiting: Gauge,
+    unwind_tables_left_out: Gauge,
+    unwind_tables_evicted: Counter,
 }
 
 #[derive(Debug)]
@@ -180,6 +186,11 @@ impl Status {
             spool_bytes: Gauge::default(),
             spool_bytes_max: Gauge::default(),
             spool_errors: Counter::default(),
+            unwind_tables: Gauge::default(),
+            unwind_table_bytes: Gauge::default(),
+            unwind_tables_waiting: Gauge::default(),
+            unwind_tables_left_out: Gauge::default(),
+            unwind_tables_evicted: Counter::default(),
         };
         let registry = registry.sub_registry_with_prefix("varve_agent");
         registry.register("samples", "Samples taken", shared.samples.clone());
@@ -197,6 +208,23 @@ impl Status {
             shared.spool_bytes_max.clone(),
         );
         registry.register("spool_errors", "Times that the spool could not be used", shared.spool_errors.clone());
+        registry.register("unwind_tables", "Files that have an unwind table", shared.unwind_tables.clone());
+        registry.register("unwind_table_bytes", "Bytes of all unwind tables", shared.unwind_table_bytes.clone());
+        registry.register(
+            "unwind_tables_waiting",
+            "Files whose unwind tables are still to be made",
+            shared.unwind_tables_waiting.clone(),
+        );
+        registry.register(
+            "unwind_tables_left_out",
+            "Files for whose unwind tables there is no room",
+            shared.unwind_tables_left_out.clone(),
+        );
+        registry.register(
+            "unwind_tables_evicted",
+            "Unwind tables of idle files that made room for others",
+            shared.unwind_tables_evicted.clone(),
+        );
         Self(Arc::new(shared))
     }
 
@@ -273,6 +301,15 @@ impl Status {
 
     pub(crate) fn set_spool_bytes_max(&self, bytes: u64) {
         self.0.spool_bytes_max.set(bytes.cast_signed());
+    }
+
+    pub(crate) fn set_unwind_tables(&self, waiting: usize, counts: &Counts) {
+        let of = |gauge: &Gauge, value: usize| gauge.set(value as i64);
+        of(&self.0.unwind_tables, counts.tables);
+        of(&self.0.unwind_table_bytes, counts.bytes);
+        of(&self.0.unwind_tables_waiting, waiting);
+        of(&self.0.unwind_tables_left_out, counts.left_out);
+        self.0.unwind_tables_evicted.inc_by(counts.evicted - self.0.unwind_tables_evicted.get());
     }
 
     pub(crate) fn count_spool_error(&self) {

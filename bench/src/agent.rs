@@ -7,6 +7,7 @@ mod cost;
 mod load;
 mod sink;
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -16,6 +17,7 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::record::Group;
 use crate::report::{Report, rounded};
 use cost::Bpf;
@@ -88,6 +90,8 @@ struct Cost {
     rss_mean_bytes: u64,
     rss_peak_bytes: u64,
     map_bytes: u64,
+    unwind_tables: f64,
+    evictions: f64,
     counts: Counts,
 }
 
@@ -145,6 +149,8 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
         rss_mean_bytes: rss.iter().sum::<u64>() / rss.len() as u64,
         rss_peak_bytes,
         map_bytes,
+        unwind_tables: agent.metric("unwind_tables")?,
+        evictions: agent.metric("unwind_tables_evicted_total")?,
         counts: agent.end()?.count(&span)?,
     };
     Ok(Segment { kind, throughput, seconds, agent: Some(cost) })
@@ -154,15 +160,16 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
 struct RunningAgent {
     process: Group,
     sink: Sink,
+    http: String,
     start_up: Duration,
     first_export: Duration,
 }
 
 impl RunningAgent {
     fn start(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<Self> {
-        let sink = Sink::start()?;
+        let (sink, http) = (Sink::start()?, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string());
         let mut command = Command::new(binary);
-        command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", "127.0.0.1:0", "--spool-bytes-max", "0"]);
+        command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", &http, "--spool-bytes-max", "0"]);
         command.args(["--frequency-hz", &arguments.frequency_hz.to_string()]);
         command.args((kind == Kind::OffCpu).then_some("--off-cpu"));
         // Nothing of this shell may configure it.
@@ -174,7 +181,7 @@ impl RunningAgent {
         loop {
             if let Some(came) = sink.first() {
                 let start_up = cost::cpu_time(process.0.id())?;
-                return Ok(Self { process, sink, start_up, first_export: came - began });
+                return Ok(Self { process, sink, http, start_up, first_export: came - began });
             }
             if let Some(status) = process.0.try_wait()? {
                 bail!("the agent ended with {status}; `varve agent doctor` says what it needs");
@@ -186,6 +193,10 @@ impl RunningAgent {
 
     fn pid(&self) -> u32 {
         self.process.0.id()
+    }
+
+    fn metric(&self, name_end: &str) -> anyhow::Result<f64> {
+        Client::new().metric(&self.http, name_end)
     }
 
     /// Ends it, which sends what it has.
@@ -219,6 +230,8 @@ fn figures(segments: &[&Segment]) -> Value {
         ("rss_steady_mb", rounded(sum(|cost| cost.rss_mean_bytes as f64) / costs.len() as f64 / MB)),
         ("rss_peak_mb", rounded(max(|cost| cost.rss_peak_bytes as f64) / MB)),
         ("map_mb", rounded(max(|cost| cost.map_bytes as f64) / MB)),
+        ("unwind_tables", max(|cost| cost.unwind_tables)),
+        ("evictions", max(|cost| cost.evictions)),
         ("samples", samples),
         ("user_stacks_whole_percent", {
             let (whole, user) = (sum(|cost| cost.counts.whole as f64), sum(|cost| cost.counts.user as f64));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use ureq::http::StatusCode;
 
 /// No answer may take longer.
@@ -59,5 +59,12 @@ impl Client {
             bail!("GET {path} {parameters:?}: {} {}", answer.status(), String::from_utf8_lossy(&body));
         }
         Ok(body)
+    }
+
+    /// What `/metrics` says of the first whose name ends so.
+    pub(crate) fn metric(&self, address: &str, name_end: &str) -> anyhow::Result<f64> {
+        let text = String::from_utf8(self.get(address, "/metrics", &[])?)?;
+        let value = text.lines().find_map(|line| line.split_once(' ').filter(|(name, _)| name.ends_with(name_end)));
+        Ok(value.with_context(|| format!("/metrics has no {name_end}"))?.1.trim().parse()?)
     }
 }

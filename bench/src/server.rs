@@ -143,13 +143,6 @@ impl Server {
         peak_rss_bytes(&self.pid()?.to_string())
     }
 
-    /// The counter whose name ends so.
-    pub(crate) fn metric(&self, name_end: &str) -> anyhow::Result<f64> {
-        let text = String::from_utf8(Client::new().get(&self.http, "/metrics", &[])?)?;
-        let value = text.lines().find_map(|line| line.split_once(' ').filter(|(name, _)| name.ends_with(name_end)));
-        Ok(value.with_context(|| format!("/metrics has no {name_end}"))?.1.trim().parse()?)
-    }
-
     /// Space that the data directory takes, as `du` counts: in all, and of each entry directly below it.
     pub(crate) fn disk_bytes(&self) -> anyhow::Result<(u64, Vec<(String, u64)>)> {
         let mut parts = Vec::new();

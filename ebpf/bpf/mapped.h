@@ -22,7 +22,7 @@ struct mapped {
     u32 table;      /* in `tables`, NO_TABLE: none */
     struct table_layout layout;
     u32 go;
-    u32 evictions; /* before it was found out */
+    u32 age; /* in which it was found out */
 };
 
 #define NO_TABLE 0xffffffff
@@ -84,7 +84,7 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->mapped.evictions != count_evictions())
+    if (known->mapped.age != current_age())
         return 0;
     int is_told = read_mm_state(mm, &state);
     if (is_told && state.id == known->state.id && state.changes == known->state.changes) {
@@ -141,6 +141,10 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         tell_unread(file, tries, mapped->number, key, mapping, pid, tree);
     if (!file->has_table)
         return;
+    u32 used = USED_AT(bpf_ktime_get_ns());
+    /* A line of memory that all CPUs read. */
+    if (file->used != used)
+        file->used = used;
     for (int i = 0; i < FILE_PARTS; i++) {
         struct file_part *part = &file->parts[i];
         /* Code comes first: a page of it may be a part of what is before it in the file, too. */
@@ -162,7 +166,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     u64 tree;
     if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
         return 0;
-    mapped->evictions = count_evictions();
+    mapped->age = current_age();
     if (!read_mm_state(mm, &state))
         state.id = 0;
     u64 vma = find_vma(tree, address);

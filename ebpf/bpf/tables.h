@@ -40,9 +40,12 @@ struct file_entry {
     u32 unread;    /* how often more it is tried to tell user space what the headers say */
     struct table_layout layout;
     u32 go; /* how a Go program has labels: see go_labels.h */
-    u32 zero;
+    u32 used; /* when its table was looked up last, see USED_AT: once in an age at least, if it is in use */
     struct file_part parts[FILE_PARTS];
 };
+
+/* Seconds or so, as the kernel's clock has them. */
+#define USED_AT(ktime_ns) ((u32)((ktime_ns) >> 30))
 
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_HASH);
@@ -113,24 +116,27 @@ struct rule {
 
 _Static_assert(sizeof(struct rule) == 16, "");
 
-/* How often user space has let go a table: what was found by one before may be another file's by now, and so may its number. */
+/*
+ * What was found out holds for an age. User space begins another one when it lets tables go, for what was found by one may be another file's
+ * by now, and so may its number; and now and then, to see which tables are still looked up.
+ */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
     MAP_TYPE(key, u32);
     MAP_TYPE(value, u32);
-} evictions SEC(".maps");
+} age SEC(".maps");
 
-INLINE u32 count_evictions(void)
+INLINE u32 current_age(void)
 {
     u32 zero = 0;
-    volatile u32 *count = bpf_map_lookup_elem(&evictions, &zero);
-    return count ? *count : 0;
+    volatile u32 *current = bpf_map_lookup_elem(&age, &zero);
+    return current ? *current : 0;
 }
 
 /*
  * Rules that were found lately, by frame. Between two samples a CPU forgets nearly all that it had in its caches: a search costs it six
- * lines of memory, a look at this one. A frame says which file and what offset, so an entry is right until a table is let go.
+ * lines of memory, a look at this one. A frame says which file and what offset, so an entry is right for an age.
  */
 #define KNOWN_RULES_BITS 11
 #define KNOWN_RULES_PER_CPU (1 << KNOWN_RULES_BITS)
@@ -138,7 +144,7 @@ INLINE u32 count_evictions(void)
 struct known_rule {
     u64 frame;
     struct rule rule;
-    u32 evictions; /* before it was found */
+    u32 age; /* in which it was found */
     u32 zero;
 };
 

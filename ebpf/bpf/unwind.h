@@ -245,7 +245,7 @@ INLINE int find(struct scratch *scratch, u64 address)
 INLINE int find_or_recall(struct scratch *scratch, u64 frame, u64 address)
 {
     struct known_rule *known = known_rule_at(frame);
-    if (known && known->frame == frame && known->evictions == scratch->mapped.evictions) {
+    if (known && known->frame == frame && known->age == scratch->mapped.age) {
         scratch->rule = known->rule;
         return 1;
     }
@@ -254,7 +254,7 @@ INLINE int find_or_recall(struct scratch *scratch, u64 frame, u64 address)
     if (known) {
         known->rule = scratch->rule;
         known->frame = frame;
-        known->evictions = scratch->mapped.evictions;
+        known->age = scratch->mapped.age;
     }
     return 1;
 }

@@ -33,7 +33,7 @@ struct map {
 
 #define MAP(name) { &name, sizeof(*name.type) / sizeof(int), sizeof(*name.key), sizeof(*name.value), sizeof(*name.max_entries) / sizeof(int) }
 
-static struct map maps[] = { MAP(files), MAP(files_met), MAP(known_rules), MAP(known_programs), MAP(evictions), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
+static struct map maps[] = { MAP(files), MAP(files_met), MAP(known_rules), MAP(known_programs), MAP(age), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
 static struct map *tables_by_number[TABLES_MAX];
 
 static struct task_struct task;
@@ -43,7 +43,7 @@ static struct file mapped_files[MAPPINGS_MAX];
 static struct inode inodes[MAPPINGS_MAX];
 static struct super_block super_blocks[MAPPINGS_MAX];
 static struct registers user_registers;
-static u64 now_ns = 1000000000;
+static u64 now_ns = 100000000000;
 
 static u8 record[RECORD_BYTES_MAX];
 static u64 record_bytes;
@@ -244,6 +244,7 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
     if (count > MAPPINGS_MAX)
         return 0;
     memset(areas, 0, sizeof(areas));
+    mm.start_code = 0;
     for (u32 i = 0; i < count; i++) {
         const struct native_mapping *from = &mappings[i];
         super_blocks[i].s_dev = 1;
@@ -254,6 +255,8 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
         areas[i] = (struct vm_area_struct){ .vm_start = from->start, .vm_end = from->end, .vm_pgoff = from->offset >> 12 };
         areas[i].vm_flags = from->is_executable ? VM_EXEC : 0;
         areas[i].vm_file = from->inode ? &mapped_files[i] : 0;
+        if (from->is_executable && !mm.start_code)
+            mm.start_code = from->start;
     }
     mm.mm_mt.ma_root = build_tree(count);
     mm.context.vdso = (void *)vdso;
@@ -283,8 +286,20 @@ EXPORT void native_forget_files(u32 met)
     u32 zero = 0;
     struct map *known = map_of(&files);
     memset(known->is_used, 0, known->entries);
-    *(u32 *)bpf_map_lookup_elem(&evictions, &zero) += 1;
+    *(u32 *)bpf_map_lookup_elem(&age, &zero) += 1;
     *(u32 *)bpf_map_lookup_elem(&files_met, &zero) = met;
+}
+
+EXPORT void native_begin_age(void)
+{
+    u32 zero = 0;
+    *(u32 *)bpf_map_lookup_elem(&age, &zero) += 1;
+}
+
+EXPORT u32 native_file_used(const struct file_key *key)
+{
+    struct file_entry *file = bpf_map_lookup_elem(&files, key);
+    return file ? file->used : 0;
 }
 
 /* Hands out one file that was met for the first time, and returns how long what is told of it is; 0 where there is none. */

@@ -164,6 +164,8 @@ pub struct FileEntry {
     pub table: Option<(u32, TableLayout)>,
     /// Where a Go program has its goroutines' labels, if they are to be read.
     pub go: Option<GoLabels>,
+    /// When its table was looked up last, by [`used_at`]. The programs keep it, once in an age.
+    pub used: u32,
     /// Its parts; those of no length are none.
     pub parts: [FilePart; FILE_PARTS],
 }
@@ -177,7 +179,7 @@ impl FileEntry {
         let TableLayout { first_page, pages, rules_at, rows_at } = layout;
         let has_table = u32::from(self.table.is_some());
         let go = self.go.map_or(0, GoLabels::to_bits);
-        let head = [self.number, has_table, table, 0, first_page, pages, rules_at, rows_at, go, 0];
+        let head = [self.number, has_table, table, 0, first_page, pages, rules_at, rows_at, go, self.used];
         for (to, number) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(head) {
             *to = number.to_ne_bytes();
         }
@@ -187,6 +189,18 @@ impl FileEntry {
         }
         bytes
     }
+
+    /// When the table of an entry was looked up last, by [`used_at`].
+    #[must_use]
+    pub fn used_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> u32 {
+        u32::from_ne_bytes(std::array::from_fn(|index| bytes[36 + index]))
+    }
+}
+
+/// A time of CLOCK_MONOTONIC, as [`FileEntry::used`] has it: whole units of 2^30 ns.
+#[must_use]
+pub fn used_at(ktime_ns: u64) -> u32 {
+    (ktime_ns >> 30) as u32
 }
 
 #[cfg(test)]
@@ -207,6 +221,12 @@ mod tests {
         assert!(NEW_FILE_H.contains(&format!("#define BUILD_ID_BYTES_MAX {BUILD_ID_BYTES_MAX}\n")));
         assert!(TABLES_H.contains(&format!("#define BLOCK_BYTES {BLOCK_BYTES}\n")));
         assert!(TABLES_H.contains(&format!("#define FILE_PARTS {FILE_PARTS}\n")));
+        assert!(TABLES_H.contains("#define USED_AT(ktime_ns) ((u32)((ktime_ns) >> 30))"));
+        let (table, go) = (Some((1, TableLayout::default())), None);
+        assert_eq!(
+            FileEntry::used_of(&FileEntry { number: 2, table, go, used: 3, ..FileEntry::default() }.to_bytes()),
+            3
+        );
     }
 
     fn record(segment: [u64; 3], build_id: &[u8], names: &[u8]) -> Vec<u8> {

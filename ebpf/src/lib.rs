@@ -16,6 +16,7 @@ pub mod record;
 
 pub use file::{
     BLOCK_BYTES, FILE_PARTS, FileEntry, FileKey, FilePart, FileSegment, GoLabels, NewFile, TableLayout, VDSO_KEY,
+    used_at,
 };
 pub use record::{Record, RecordError, Sample, SampleHeader, UserEnd, UserFrame, WaitEnd};
 
@@ -48,8 +49,8 @@ pub const KNOWN_RULES_PER_CPU: u32 = 2048;
 pub const KNOWN_PROGRAMS_MAP: &str = "known_programs";
 /// See [`KNOWN_PROGRAMS_MAP`].
 pub const KNOWN_PROGRAMS_PER_CPU: u32 = 64;
-/// Name of the array of one u32: how often a table was let go. What the BPF programs remember from before is void.
-pub const EVICTIONS_MAP: &str = "evictions";
+/// Name of the array of one u32: an age. What the BPF programs remember from before is void.
+pub const AGE_MAP: &str = "age";
 /// Name of the ring buffer of [`NewFile`] records.
 pub const NEW_FILES_MAP: &str = "new_files";
 /// Tables that there may be.

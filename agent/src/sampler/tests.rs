@@ -9,6 +9,10 @@ use crate::report;
 
 const SAMPLING: Sampling = Sampling { period_ns: 1_000_000, off_cpu: false };
 
+fn status() -> Status {
+    Status::new(&mut prometheus_client::registry::Registry::default())
+}
+
 // Needs BPF.
 #[test]
 fn a_cpu_that_cannot_be_sampled_does_not_end_the_sampling_of_others() {
@@ -17,14 +21,14 @@ fn a_cpu_that_cannot_be_sampled_does_not_end_the_sampling_of_others() {
         return report::skipped(test, &missing);
     }
     let (cpus, no_cpu) = (read_online_cpus().unwrap(), 1 << 20);
-    let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096).unwrap();
+    let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096, status()).unwrap();
     assert_eq!(sampler.attached.keys().copied().collect::<Vec<_>>(), [cpus[0]]);
     assert_eq!(sampler.unattached.iter().copied().collect::<Vec<_>>(), [no_cpu]);
     sampler.follow_cpus().unwrap();
     assert!(sampler.attached.keys().eq(cpus.iter()) && sampler.unattached.is_empty());
     sampler.detach().unwrap();
     assert!(sampler.attached.is_empty());
-    assert!(matches!(Sampler::start_on(&[no_cpu], SAMPLING, 4096), Err(SamplerError::Program(_))));
+    assert!(matches!(Sampler::start_on(&[no_cpu], SAMPLING, 4096, status()), Err(SamplerError::Program(_))));
     report::bpf_test_ran(test);
 }
 
@@ -35,7 +39,7 @@ fn samples_that_find_no_room_are_counted_and_the_others_arrive() {
     if let Some(missing) = missing.first() {
         return report::skipped("samples_that_find_no_room_are_counted_and_the_others_arrive", missing);
     }
-    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 4096).unwrap();
+    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 4096, status()).unwrap();
     let started = std::time::Instant::now();
     while started.elapsed() < Duration::from_secs(1) {
         std::hint::black_box(started);
@@ -67,7 +71,7 @@ fn what_ran_is_known_when_nothing_of_it_is_left() {
     std::fs::copy("/bin/sh", &path).unwrap();
     let image = ElfImage::read(&std::fs::File::open(&path).unwrap()).unwrap();
     let build_id = to_hex(&image.gnu_build_id.unwrap());
-    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 1 << 20).unwrap();
+    let mut sampler = Sampler::start_on(&read_online_cpus().unwrap(), SAMPLING, 1 << 20, status()).unwrap();
     let script = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
     let mut child = std::process::Command::new(&path).args(["-c", script]).spawn().unwrap();
     assert!(child.wait().unwrap().success());

@@ -196,6 +196,21 @@ fn a_stack_is_whole_where_the_numbers_of_files_begin_anew() {
 }
 
 #[test]
+fn tables_that_are_in_use_are_marked_once_in_an_age() {
+    let flags = [&FLAGS[..], &["-DON_OTHER_STACK=1", "-DHAS_ALIGNED=0"]].concat();
+    let program = Program::compile("gcc", BUSY, &flags).unwrap();
+    let mut stopped = Stopped::start(program.path(), program.path());
+    stopped.compare(&"first");
+    assert!(2 <= stopped.kernel.used().len() && stopped.kernel.used().iter().all(|used| 90 < *used));
+    stopped.kernel.set_unused();
+    stopped.compare(&"in the same age");
+    assert!(stopped.kernel.used().iter().all(|used| *used == 0), "what is remembered is not looked up");
+    stopped.kernel.begin_age();
+    stopped.compare(&"in the next one");
+    assert!(stopped.kernel.used().iter().all(|used| 90 < *used), "{:?}", stopped.kernel.used());
+}
+
+#[test]
 fn a_busy_program_has_the_stack_that_gdb_sees_wherever_it_is_stopped() {
     let test = "a_busy_program_has_the_stack_that_gdb_sees_wherever_it_is_stopped";
     let flags = [&FLAGS[..], &["-DON_OTHER_STACK=1", "-DHAS_ALIGNED=1", "-Wl,-z,lazy"]].concat();

@@ -1,46 +1,32 @@
-//! The unwind tables that BPF has: each made on a thread of its own when its file is met for the first time, and all together bounded.
-//!
-//! Invariant: BPF finds a table by its file only once all of it is there.
+//! The unwind tables that BPF has: each is made when its file is met for the first time, on a thread of their own, which puts it where BPF
+//! finds it ([`slots`]).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+pub(super) mod slots;
+
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
-use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
-use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, TABLES_MAX};
+use aya::maps::MapError;
+use ebpf::FileKey;
 use symbol_store::elf::{self, CallFrameSections};
 use symbol_store::{debug_file, open::Root};
 
+use self::slots::Slots;
+pub(crate) use self::slots::{Counts, UnwindMaps};
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};
 use crate::file::LoadedPart;
 use crate::go::{self, GoTable};
+use crate::status::Status;
 use crate::{causes, sys};
 
 /// Files that may wait for their tables, each open; what comes behind them is unwound by frame pointers, until it is met again.
 const WAITING_MAX: usize = 256;
-/// All tables together. Of most programs and libraries they are 0.1 MB, of the largest known here 5 MB.
-const TABLES_BYTES_MAX: usize = 32 << 20;
-
-/// A walk that has begun looks on in the table that it has found: as long as none lasts, its place is no other's.
-const WALK_NS_MAX: u64 = 1_000_000_000;
-
-/// Of the smallest pages that a supported machine has.
-const PAGE_BYTES: u64 = 4096;
-
-type Block = [u8; BLOCK_BYTES];
-type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
-
-/// The maps in which BPF looks.
-pub(crate) struct UnwindMaps {
-    pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
-    pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
-    pub(crate) evictions: Array<MapData, u32>,
-}
-
 /// Where a file was met: the file to which its debug information was moved may be beside it.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -97,10 +83,10 @@ pub(crate) struct Resident {
 
 impl Resident {
     /// Starts the thread.
-    pub(crate) fn start(maps: UnwindMaps) -> io::Result<Self> {
+    pub(crate) fn start(maps: UnwindMaps, status: Status) -> io::Result<Self> {
         let (tasks, asked) = channel();
         let waiting = Arc::new(());
-        let work = move || Tables::new(maps).work(&asked);
+        let work = move || work(Slots::new(maps), &asked, &status);
         thread::Builder::new().name("varve-unwind".to_owned()).spawn(work)?;
         Ok(Self { tasks, waiting })
     }
@@ -130,135 +116,39 @@ impl Resident {
     }
 }
 
-/// A table that BPF has.
-struct Slot {
-    key: FileKey,
-    bytes: usize,
-}
-
-struct Tables {
-    maps: UnwindMaps,
-    slots: HashMap<u32, Slot>,
-    /// Oldest first.
-    order: VecDeque<u32>,
-    /// Those that were in use, with when they were let go, behind those that never were.
-    free: VecDeque<(u32, u64)>,
-    bytes: usize,
-    evictions: u32,
-}
-
-impl Tables {
-    fn new(maps: UnwindMaps) -> Self {
-        let free = (0..TABLES_MAX).map(|slot| (slot, 0)).collect();
-        Self { maps, slots: HashMap::new(), order: VecDeque::new(), free, bytes: 0, evictions: 0 }
-    }
-
-    fn work(mut self, asked: &Receiver<Task>) {
-        let mut waiting = Waiting::default();
-        loop {
-            // What is asked comes before what waits: it may be told to forget that.
-            let task = if waiting.0.is_empty() { asked.recv().map_err(TryRecvError::from) } else { asked.try_recv() };
-            let done = match task {
-                Ok(Task::Unwind(unwound)) => {
-                    waiting.push(unwound);
-                    Ok(())
-                }
-                Ok(Task::Forget(key)) => {
-                    waiting.forget(&key);
-                    self.forget(&key)
-                }
-                Ok(Task::ForgetAll) => {
-                    waiting = Waiting::default();
-                    self.forget_all()
-                }
-                Err(TryRecvError::Empty) => {
-                    let Some(unwound) = waiting.pop() else { continue };
-                    self.unwind(unwound)
-                }
-                Err(TryRecvError::Disconnected) => return,
-            };
-            if let Err(error) = done {
-                tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
+/// What the thread does.
+fn work(mut slots: Slots, asked: &Receiver<Task>, status: &Status) {
+    let mut waiting = Waiting::default();
+    loop {
+        // What is asked comes before what waits: it may be told to forget that.
+        let task = asked.recv_timeout(if waiting.0.is_empty() { slots::AGE } else { Duration::ZERO });
+        let done = match task {
+            Ok(Task::Unwind(unwound)) => {
+                waiting.push(unwound);
+                Ok(())
             }
+            Ok(Task::Forget(key)) => {
+                waiting.forget(&key);
+                slots.forget(&key)
+            }
+            Ok(Task::ForgetAll) => {
+                waiting = Waiting::default();
+                slots.forget_all()
+            }
+            Err(RecvTimeoutError::Timeout) => waiting.pop().map_or(Ok(()), |unwound| unwind(&mut slots, unwound)),
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if let Err(error) = done.and(slots.grow_older()) {
+            tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
         }
+        status.set_unwind_tables(waiting.0.len(), &slots.counts());
     }
+}
 
-    fn unwind(&mut self, unwound: Unwound) -> Result<(), MapError> {
-        let Unwound { key, number, file, parts, place, counted: _counted } = unwound;
-        let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
-        self.put(key, number, go::labels::of(&file), &table, &parts)
-    }
-
-    fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
-        match self.maps.files.remove(key) {
-            Err(MapError::KeyNotFound) => Ok(()),
-            done => done,
-        }
-    }
-
-    /// What cannot be forgotten is no reason to keep the rest.
-    fn forget_all(&mut self) -> Result<(), MapError> {
-        let mut done = Ok(());
-        while let Some(oldest) = self.order.pop_front() {
-            done = done.and(self.let_go(oldest));
-        }
-        let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
-        rest.iter().fold(done, |done, key| done.and(self.forget(key)))
-    }
-
-    /// Has BPF unwind a file by a table.
-    fn put(
-        &mut self,
-        key: FileKey,
-        number: u32,
-        go: Option<GoLabels>,
-        table: &UnwindTable,
-        parts: &[LoadedPart],
-    ) -> Result<(), MapError> {
-        let now_ns = sys::clock_ns(sys::Clock::Monotonic);
-        // It was told of twice.
-        if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
-            self.order.retain(|slot| *slot != before);
-            self.let_go(before)?;
-        }
-        let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
-        while TABLES_BYTES_MAX < self.bytes + bytes || self.free.is_empty() {
-            // One that is too large for all of it is left out.
-            let Some(oldest) = self.order.pop_front() else { return Ok(()) };
-            self.let_go(oldest)?;
-        }
-        // Where none is free for long enough, the file is done without until it is met in another life.
-        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + WALK_NS_MAX < now_ns || freed_ns == 0;
-        let Some(&(slot, _)) = self.free.front().filter(|free| is_forgotten(free)) else { return Ok(()) };
-        let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
-        let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
-        for (i, block) in (0..).zip(table.blocks()) {
-            map.set(i, block, 0)?;
-        }
-        self.free.pop_front();
-        self.maps.tables.set(slot, &map, 0)?;
-        let entry = file_entry(number, go, slot, table, parts);
-        self.maps.files.insert(key, entry.to_bytes(), 0)?;
-        self.bytes += bytes;
-        self.order.push_back(slot);
-        self.slots.insert(slot, Slot { key, bytes });
-        Ok(())
-    }
-
-    fn let_go(&mut self, slot: u32) -> Result<(), MapError> {
-        let Some(Slot { key, bytes }) = self.slots.remove(&slot) else { return Ok(()) };
-        self.bytes -= bytes;
-        // Met again, it is told of again.
-        let forgotten = self.forget(&key);
-        // Only then: whoever counted before may have found it.
-        self.evictions = self.evictions.wrapping_add(1);
-        let counted = self.maps.evictions.set(0, self.evictions, 0);
-        // The kernel gives a table's memory back when it is in no place any more.
-        let empty = Array::<MapData, Block>::create(1, BLOCKS_FLAGS);
-        let emptied = empty.and_then(|empty| self.maps.tables.set(slot, &empty, 0));
-        self.free.push_back((slot, sys::clock_ns(sys::Clock::Monotonic)));
-        forgotten.and(counted).and(emptied)
-    }
+fn unwind(slots: &mut Slots, unwound: Unwound) -> Result<(), MapError> {
+    let Unwound { key, number, file, parts, place, counted: _counted } = unwound;
+    let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
+    slots.put(key, number, go::labels::of(&file), &table, &parts)
 }
 
 /// The same as [`table_of`], with a word on what it took.
@@ -268,25 +158,6 @@ fn timed_table(file: &File, place: Option<&Place>) -> Option<UnwindTable> {
     let took_ns = sys::clock_ns(sys::Clock::Monotonic).saturating_sub(started_ns);
     tracing::debug!(?place, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "unwind table");
     Some(table)
-}
-
-/// What BPF is told of a file that has its table in a slot.
-pub(super) fn file_entry(
-    number: u32,
-    go: Option<GoLabels>,
-    slot: u32,
-    table: &UnwindTable,
-    parts: &[LoadedPart],
-) -> FileEntry {
-    let table = Some((slot, table.layout));
-    let mut entry = FileEntry { number, table, go, parts: [FilePart::default(); FILE_PARTS] };
-    for (to, part) in entry.parts.iter_mut().zip(parts) {
-        let end = part.offset.saturating_add(part.size);
-        // Mappings begin with a page.
-        let start = part.offset & !(PAGE_BYTES - 1);
-        *to = FilePart { start, end, bias: part.address.wrapping_sub(part.offset) };
-    }
-    entry
 }
 
 /// The table of a file; `None`: it has no call frame information, or more than a table may have.
@@ -322,26 +193,7 @@ fn debug_frame_elsewhere(file: &File, place: Option<&Place>) -> Option<Vec<u8>> 
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
-    use aya::Ebpf;
-    use aya::maps::loaded_maps;
-    use ebpf::{EVICTIONS_MAP, FILES_MAP, PROGRAM, TABLES_MAP};
-
-    use super::super::rule::{Cfa, Register, Rule, Saved};
     use super::*;
-    use crate::report;
-
-    /// As long as no other table is.
-    const BLOCKS: u32 = 1187;
-
-    /// How many tables of that length the kernel has.
-    fn count() -> usize {
-        loaded_maps()
-            .flatten()
-            .filter(|map| (map.max_entries(), map.value_size()) == (BLOCKS, BLOCK_BYTES as u32))
-            .count()
-    }
 
     #[test]
     fn small_files_do_not_wait_for_large_ones() {
@@ -353,54 +205,5 @@ mod tests {
         }
         let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|unwound| unwound.number).collect();
         assert_eq!(order, [2, 4, 1, 3]);
-    }
-
-    // Needs BPF.
-    #[test]
-    fn a_table_that_is_let_go_takes_no_memory_of_the_kernel() {
-        let test = "a_table_that_is_let_go_takes_no_memory_of_the_kernel";
-        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
-            return report::skipped(test, &missing);
-        }
-        let mut bpf = Ebpf::load(PROGRAM).unwrap();
-        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
-        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
-        let evictions = Array::try_from(bpf.take_map(EVICTIONS_MAP).unwrap()).unwrap();
-        let mut tables = Tables::new(UnwindMaps { files, tables, evictions });
-        let mut builder = TableBuilder::default();
-        for address in 0.. {
-            let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
-            let rule = Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 };
-            builder.push(address as u64, rule).unwrap();
-            // Rows, and a word of a page for each 1,024 of them.
-            if address as usize / (BLOCK_BYTES / 4) == BLOCKS as usize - 4 {
-                break;
-            }
-        }
-        let mut table = builder.finish().unwrap();
-        while table.bytes().div_ceil(BLOCK_BYTES) < BLOCKS as usize {
-            table.pad();
-        }
-        let fit = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
-        for number in 0..3 * fit {
-            let mut key = [7; 40];
-            key[0] = number as u8;
-            tables.put(key, number as u32, None, &table, &[]).unwrap();
-        }
-        assert_eq!(tables.slots.len(), fit);
-        // The kernel frees a map some time after it was let go.
-        let started = Instant::now();
-        while fit < count() {
-            assert!(started.elapsed() < Duration::from_secs(10), "{} tables, {fit} of them in use", count());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        assert_eq!(count(), fit);
-        assert_eq!(tables.maps.evictions.get(&0, 0).unwrap(), 2 * fit as u32, "BPF is told of each that is let go");
-        tables.forget_all().unwrap();
-        while 0 < count() {
-            assert!(started.elapsed() < Duration::from_secs(20), "{} tables, none in use", count());
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        report::bpf_test_ran(test);
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::{Sending, check_total, quantile};
+use crate::client::Client;
 use crate::generator::Workload;
 use crate::report::rounded;
 use crate::server::Server;
@@ -30,6 +31,7 @@ pub(crate) fn ingest(
     let idle_cpu_s = server.cpu_s()?;
     let sent = sending.send(&server.otlp, &workload.requests)?;
     let cpu_s = server.cpu_s()? - idle_cpu_s;
+    let metric = |name_end: &str| Client::new().metric(&server.http, name_end);
     let (loop_kind, clients, rate) = match sending {
         Sending::Closed { clients } => ("closed", Some(clients), None),
         Sending::Open { requests_per_s } => ("open", None, Some(requests_per_s)),
@@ -47,8 +49,8 @@ pub(crate) fn ingest(
         "cpu_s_per_million_samples_at_last_ack": per_million(cpu_s, workload),
         "peak_rss_bytes": server.peak_rss_bytes()?,
         "disk": disk(&server, workload)?,
-        "log_entry_bytes_per_sample": rounded(server.metric("log_entry_bytes_total")? / workload.samples as f64),
-        "log_syncs": server.metric("log_syncs_total")?,
+        "log_entry_bytes_per_sample": rounded(metric("log_entry_bytes_total")? / workload.samples as f64),
+        "log_syncs": metric("log_syncs_total")?,
         "empty_ready_ms": rounded(empty_ready_s * 1e3),
     });
     Ok(Ingested { figures, server, idle_cpu_s })

@@ -8,9 +8,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use ebpf::{BLOCK_BYTES, FileKey, NewFile, Record, UserEnd, UserFrame};
+use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, Record, UserEnd, UserFrame};
 
-use super::super::resident::{file_entry, table_of};
+use super::super::resident::slots::file_entry;
+use super::super::resident::table_of;
 use super::child::{Mapping, Registers};
 use crate::file::table::FileTable;
 
@@ -31,6 +32,8 @@ type SetTask = unsafe extern "C" fn(i32, *const NativeMapping, u32, u64) -> i32;
 type SetTable = unsafe extern "C" fn(u32, *const u8, u32);
 type SetFile = unsafe extern "C" fn(*const FileKey, *const u8);
 type ForgetFiles = unsafe extern "C" fn(u32);
+type BeginAge = unsafe extern "C" fn();
+type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
 type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
 type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
 
@@ -40,10 +43,14 @@ pub(super) struct Kernel {
     set_table: SetTable,
     set_file: SetFile,
     forget_files: ForgetFiles,
+    begin_age: BeginAge,
+    file_used: FileUsed,
     new_file: TakeNewFile,
     sample: SampleCpu,
     files: FileTable,
     tables: u32,
+    /// Of the files that have a table.
+    entries: Vec<(FileKey, FileEntry)>,
     mappings: Vec<Mapping>,
     /// Where a file begins that has this number: its inode.
     inodes: HashMap<u32, u64>,
@@ -82,10 +89,13 @@ impl Kernel {
             set_table: function!(c"native_set_table", SetTable),
             set_file: function!(c"native_set_file", SetFile),
             forget_files: function!(c"native_forget_files", ForgetFiles),
+            begin_age: function!(c"native_begin_age", BeginAge),
+            file_used: function!(c"native_file_used", FileUsed),
             new_file: function!(c"native_new_file", TakeNewFile),
             sample: function!(c"native_sample", SampleCpu),
             files: FileTable::default(),
             tables: 0,
+            entries: Vec::new(),
             mappings: Vec::new(),
             inodes: HashMap::new(),
         }
@@ -135,6 +145,25 @@ impl Kernel {
         self.inodes.clear();
     }
 
+    pub(super) fn begin_age(&mut self) {
+        // SAFETY: it takes nothing.
+        unsafe { (self.begin_age)() };
+    }
+
+    /// When the tables that are there were looked up last.
+    pub(super) fn used(&self) -> Vec<u32> {
+        // SAFETY: the key is as long as in C.
+        self.entries.iter().map(|(key, _)| unsafe { (self.file_used)(key) }).collect()
+    }
+
+    /// Has them looked up never.
+    pub(super) fn set_unused(&mut self) {
+        for (key, entry) in &self.entries {
+            // SAFETY: both have as many bytes as in C.
+            unsafe { (self.set_file)(key, entry.to_bytes().as_ptr()) };
+        }
+    }
+
     /// The numbers of the files that were met.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.inodes.keys().copied()
@@ -180,13 +209,14 @@ impl Kernel {
         let (file, id, place) = self.files.numbered(new).unwrap();
         let Some(table) = table_of(&file, place.as_ref()) else { return };
         let blocks: Vec<[u8; BLOCK_BYTES]> = table.blocks().collect();
-        let entry = file_entry(new.number, None, self.tables, &table, &self.files.get(id).unwrap().parts).to_bytes();
+        let entry = file_entry(new.number, None, self.tables, &table, &self.files.get(id).unwrap().parts);
         // SAFETY: there are as many blocks as it is told, and both structs have as many bytes as in C, which their crate has tested.
         unsafe {
             (self.set_table)(self.tables, blocks.as_ptr().cast(), blocks.len() as u32);
-            (self.set_file)(&new.key, entry.as_ptr());
+            (self.set_file)(&new.key, entry.to_bytes().as_ptr());
         }
         self.tables += 1;
+        self.entries.push((new.key, entry));
     }
 }
 
