@@ -3,10 +3,11 @@
  * Threads that wait: which of their waits are recorded, and until when each lasted.
  *
  * Nothing says beforehand how long a wait will last, and stacks can only be walked when it begins. So each place where threads wait (a
- * thread's stack and instruction pointer) is remembered with how long its waits last. A wait that is expected to last `unit_us` or longer
- * is always recorded, a shorter one with a chance that is its part of it, and the chance is sent along: divided by it, what is recorded adds
- * up to what was waited, however wrong the expectation was (Horvitz and Thompson, 1952). The unit starts at 1 ms and doubles while more
- * stacks are walked than a CPU has time for.
+ * thread's stack and instruction pointer) is remembered with how long its waits last. So many of them as are expected to last `unit_us`
+ * together are a turn: one of them, drawn beforehand, is recorded, and stands for all. So each is recorded with a chance that is known, and
+ * divided by it, which is sent along, what is recorded adds up to what was waited, however wrong the expectation was (Horvitz and Thompson,
+ * 1952); to much less than if each was drawn by itself. A turn ends early for what has nothing to do with whether its one was recorded yet.
+ * The unit starts at 1 ms and doubles while more stacks are walked than a CPU has time for.
  *
  * A wait ends when the thread may run again, not when it does: the time between is the scheduler's.
  */
@@ -50,8 +51,14 @@ struct {
 
 struct site {
     u32 tag;
-    u32 expected_us;
-    u64 last_ns; /* when it was met last; 0 once a wait there was recorded */
+    u32 expected_us; /* by the waits that were recorded */
+    u64 last_ns;     /* when it was met last; 0 once there was a whole turn */
+    u32 most_us;     /* until then: how long a wait was at most, by the time between two */
+    u32 unit_us;     /* when the turn began */
+    u32 turn;        /* waits of it... */
+    u32 left;        /* ...that are still to come */
+    u32 drawn;       /* one is recorded when so many are left behind it */
+    u32 zero;
 };
 
 struct {
@@ -91,26 +98,34 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, 
         site->tag = tag;
         u32 part_us = pacer->unit_us / NEW_SITE_PART;
         site->expected_us = part_us < NEW_SITE_US_MIN ? NEW_SITE_US_MIN : part_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : part_us;
+        site->most_us = site->expected_us;
         site->last_ns = now_ns;
+        site->left = 0;
     } else if (site && site->last_ns) {
-        /* Until a wait is recorded, all that is known is that it was no longer than the time between two. */
         u64 between_us = (now_ns - site->last_ns) / 1000;
         u32 most_us = between_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : between_us;
-        if (most_us > site->expected_us)
-            site->expected_us = most_us;
+        if (most_us > site->most_us) {
+            site->most_us = most_us;
+            site->left = 0;
+        }
         site->last_ns = now_ns;
     }
     return site;
 }
 
-/* Of 2^32, less one. */
-INLINE u32 chance_of(const struct site *site, const struct pacer *pacer)
+/* Begins a turn, unless one goes on. */
+INLINE void take_turns(struct site *site, u32 unit_us)
 {
-    u64 expected = site->expected_us;
-    if (expected >= pacer->unit_us)
-        return 0xffffffff;
-    u64 chance = (expected << 32) / (pacer->unit_us | 1);
-    return chance ? chance : 1;
+    u64 before_us = site->unit_us, now_us = unit_us;
+    /* It was expected to take more stacks than there is time for by now, or much fewer. Two threads at one site may count below 0. */
+    if (site->left - 1 < site->turn && now_us <= 4 * before_us && before_us <= 4 * now_us)
+        return;
+    u32 expected_us = site->last_ns && site->most_us > site->expected_us ? site->most_us : site->expected_us;
+    u32 turn = (unit_us + expected_us / 2) / (expected_us | 1);
+    site->unit_us = unit_us;
+    site->turn = turn ? turn : 1;
+    site->left = site->turn;
+    site->drawn = bpf_get_prandom_u32() % site->turn;
 }
 
 INLINE void pace(struct pacer *pacer, u64 now_ns)
@@ -143,11 +158,14 @@ INLINE u32 draw(u32 tid, u64 pc, u64 sp, u64 now_ns, u32 *site_number)
     struct site *site = site_of(tid, pc, sp, pacer, now_ns, site_number);
     if (!site)
         return 0;
-    u32 chance = chance_of(site, pacer);
-    if (bpf_get_prandom_u32() > chance)
+    take_turns(site, pacer->unit_us);
+    site->left--;
+    if (!site->left)
+        site->last_ns = 0;
+    if (site->left != site->drawn)
         return 0;
     pacer->walks++;
-    return chance;
+    return 0xffffffff / site->turn;
 }
 
 /* Remembers a wait until the thread may run again; says no where there is no room. */
@@ -179,7 +197,6 @@ INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
         u64 us = (now_ns - *since_ns) / 1000;
         u32 lasted_us = us > UNIT_US_MAX ? UNIT_US_MAX : us;
         if (site) {
-            site->last_ns = 0;
             /* Up at once, down slowly: one that is missed costs more than one that is recorded in vain. */
             u32 less_us = site->expected_us - site->expected_us / 8;
             site->expected_us = lasted_us > less_us ? lasted_us : less_us;
