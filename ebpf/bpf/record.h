@@ -58,7 +58,7 @@ struct sample_header {
     char comm[COMM_BYTES]; /* name of the thread, NUL-terminated */
 };
 
-/* What the program itself says of what it does: see go_labels.h. What is behind the lengths is nothing. */
+/* What the program itself says of what it does: see goroutine.h. What is behind the lengths is nothing. */
 #define LABELS_MAX 8
 #define LABEL_NAME_BYTES 30
 #define LABEL_VALUE_BYTES 64

@@ -39,7 +39,7 @@ struct file_entry {
     u32 table;     /* number in `tables` */
     u32 unread;    /* how often more it is tried to tell user space what the headers say */
     struct table_layout layout;
-    u32 go; /* how a Go program has labels: see go_labels.h */
+    u32 go; /* how a Go program has labels: see goroutine.h */
     u32 used; /* when its table was looked up last, see USED_AT: once in an age at least, if it is in use */
     struct file_part parts[FILE_PARTS];
 };
@@ -93,6 +93,7 @@ enum rule_kind {
     RULE_MEMORY = 4,
     RULE_LINKAGE_TABLE = 5,
     RULE_INVALID = 6,
+    RULE_GROWS = 7,
 };
 
 enum rule_place {

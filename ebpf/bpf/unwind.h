@@ -41,7 +41,7 @@ struct scratch {
     u32 has_registers; /* `registers` are this frame's */
 };
 
-#include "go_labels.h"
+#include "goroutine.h"
 
 struct walk {
     struct scratch *scratch;
@@ -224,6 +224,17 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
+/* The runtime of Go makes a larger stack, and is called by a function that has not touched its own yet: all registers are its caller's. */
+INLINE long step_to_goroutine(struct walk *walk)
+{
+    struct go_place place;
+    if (!read_growing(&place, bpf_get_current_task_btf(), walk->scratch->mapped.go))
+        return stop(walk, USER_END_ROOT);
+    walk->fp = 0;
+    walk->bx = 0;
+    return go_on(walk, place.pc, place.sp);
+}
+
 /* Reads the rule of an address as the file numbers it into the scratch; says whether it has one. */
 INLINE int find(struct scratch *scratch, u64 address)
 {
@@ -287,6 +298,8 @@ static long unwind_step(u32 index, struct walk *walk)
         return stop(walk, USER_END_ROOT);
     if (rule->kind == RULE_SIGNAL)
         return step_over_signal(walk);
+    if (rule->kind == RULE_GROWS)
+        return step_to_goroutine(walk);
     return step_by_rule(walk, rule);
 }
 

@@ -1,7 +1,8 @@
 //! Rules from Go's own table, which says of every function by how many bytes it has moved the stack pointer, address by address.
 //!
 //! Where a stack changes under a function, its table says nothing of use: then frame pointers, which Go keeps across such changes, lead on
-//! ([`Rule::Unknown`]). The scheduler's stack begins anew in [`NEW_STACKS`]: what ran before has been put aside, and is no caller.
+//! ([`Rule::Unknown`]). The scheduler's stack begins anew in [`SCHEDULER`]: what ran before has been put aside, and is no caller. It is one of
+//! what makes its stack larger ([`GROWS`]), and found by where it was put.
 
 use super::rule::Rule;
 use super::table::{TableBuilder, TableError};
@@ -16,7 +17,8 @@ const STEPS_MAX: u32 = 1 << 24;
 const SIGNAL_RETURNS: [&str; 2] = ["runtime.sigreturn__sigaction", "runtime.sigreturn"];
 /// Called by the kernel, returns to one of those above; marked as outermost all the same.
 const SIGNAL_HANDLERS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
-const NEW_STACKS: [&str; 2] = ["runtime.mcall", "runtime.morestack"];
+const SCHEDULER: &str = "runtime.mcall";
+const GROWS: &str = "runtime.morestack";
 
 /// Adds the rules of a program's Go code; what cannot be read of it is left to frame pointers.
 ///
@@ -49,7 +51,9 @@ fn whole_rule(go: &GoTable, function: &Function, names: &mut Window<'_>) -> Resu
     let is_one_of = |names: [&str; 2]| names.contains(&name.as_str());
     Ok(if is_one_of(SIGNAL_RETURNS) {
         Some(Rule::Signal)
-    } else if is_one_of(NEW_STACKS) || flags.is_outermost() && !is_one_of(SIGNAL_HANDLERS) {
+    } else if name == GROWS {
+        Some(Rule::Grows)
+    } else if name == SCHEDULER || flags.is_outermost() && !is_one_of(SIGNAL_HANDLERS) {
         Some(Rule::Root)
     } else if flags.sets_stack_pointer() {
         Some(Rule::Unknown)
@@ -141,7 +145,7 @@ mod tests {
         let (mut compared, mut whole) = (0, 0);
         for address in go.code().step_by(3) {
             let (wanted, got) = (wanted.rule(address), got.rule(address));
-            if [Rule::Unknown, Rule::Root, Rule::Signal].iter().any(|rule| rule.to_bytes() == got) {
+            if [Rule::Unknown, Rule::Root, Rule::Grows, Rule::Signal].iter().any(|rule| rule.to_bytes() == got) {
                 whole += 1;
                 continue;
             }
@@ -168,9 +172,10 @@ mod tests {
             let address = symbols.get(name).or_else(|| symbols.get(&*format!("{name}.abi0"))).copied();
             got.rule(address.unwrap_or_else(|| panic!("{name}")))
         };
-        for name in ["runtime.goexit", "runtime.mstart", "runtime.rt0_go", "runtime.mcall", "runtime.morestack"] {
+        for name in ["runtime.goexit", "runtime.mstart", "runtime.rt0_go", "runtime.mcall"] {
             assert_eq!(rule(name), Rule::Root.to_bytes(), "{name}");
         }
+        assert_eq!(rule("runtime.morestack"), Rule::Grows.to_bytes());
         assert_eq!(rule("runtime.sigreturn__sigaction"), Rule::Signal.to_bytes());
         assert_eq!(rule("runtime.systemstack"), Rule::Unknown.to_bytes());
         let first = super::rule(0).to_bytes();

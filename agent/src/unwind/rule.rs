@@ -25,6 +25,8 @@ pub(crate) enum Rule {
     Invalid,
     /// The outermost function: it has no caller.
     Root,
+    /// Called by Go's functions when the stack of their goroutine has to grow, and goes on on the runtime's: the goroutine has saved where it was.
+    Grows,
     /// Code that a signal handler returns to: the registers are in the frame that the kernel made.
     Signal,
     Frame {
@@ -68,6 +70,7 @@ impl Rule {
             Self::Root => (1, 0, 0, [0; 4], 0),
             Self::Signal => (2, 0, 0, [0; 4], 0),
             Self::Invalid => (6, 0, 0, [0; 4], 0),
+            Self::Grows => (7, 0, 0, [0; 4], 0),
             Self::Frame { cfa, fp, bx, return_address } => {
                 let (kind, base, after, cfa) = match cfa {
                     Cfa::Register { base, offset } => (3, base.0, 0, offset),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The labels that a Go program has set on the goroutine that runs (runtime/pprof's, such as pprof.Do sets): the thread's goroutine is
- * found as Go's own code finds it, in the thread's local storage, and from a stack of the runtime's by its thread's current one.
+ * The goroutine that a thread of a Go program runs: found as Go's own code finds it, in the thread's local storage, and from a stack of the
+ * runtime's by its thread's current one. It has labels (runtime/pprof's, such as pprof.Do sets), and where it was when its stack had to grow.
  *
  * Where what is by the program's version; user space says so with the file (agent/src/go/labels.rs). The program changes all of it while it
  * is read: what is read is copied, and is text or is not believed (user space looks).
@@ -10,11 +10,18 @@
 
 #include "record.h"
 
+/* Where a goroutine left its stack. */
+struct go_place {
+    u64 sp;
+    u64 pc;
+};
+
 #ifdef TARGET_X86_64
 
 /* Before what the thread's register says. */
 #define GO_GOROUTINE_BEFORE 8
 #define GO_THREAD 48 /* of a goroutine: its thread */
+#define GO_SAVED 56  /* of a goroutine: struct go_place */
 
 /* What user space says of a Go program: offsets in bytes, and which kind of labels it has; 0 is no Go program. */
 #define GO_CURRENT(go) ((go) & 0xfff)       /* of a thread: the goroutine that it runs */
@@ -114,17 +121,42 @@ __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels
     return 0;
 }
 
-/* Of the thread whose local storage ends at `base`; its program is told by `go`. A function of its own for the verifier. */
+/*
+ * The goroutine of the thread whose local storage ends at `base`, 0: none, and whose stack the thread is on: that or the runtime's. Its program is
+ * told by `go`.
+ */
+INLINE u64 find_goroutine(u64 base, u32 go, u64 *on)
+{
+    u64 thread, goroutine;
+    if (bpf_probe_read_user(on, sizeof(*on), (void *)(base - GO_GOROUTINE_BEFORE)) ||
+        bpf_probe_read_user(&thread, sizeof(thread), (void *)(*on + GO_THREAD)) ||
+        bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(thread + GO_CURRENT(go))))
+        return 0;
+    return goroutine;
+}
+
+/* A function of its own for the verifier. */
 __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, u32 go)
 {
-    u64 goroutine, thread, labels;
-    if (!scratch ||
-        bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(base - GO_GOROUTINE_BEFORE)) ||
-        bpf_probe_read_user(&thread, sizeof(thread), (void *)(goroutine + GO_THREAD)) ||
-        bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(thread + GO_CURRENT(go))) || !goroutine ||
+    u64 on, labels, goroutine = find_goroutine(base, go, &on);
+    if (!scratch || !goroutine ||
         bpf_probe_read_user(&labels, sizeof(labels), (void *)(goroutine + GO_LABELS(go))) || !labels)
         return 0;
     return GO_LABELS_ARE_MAP(go) ? read_label_map(scratch, labels) : read_label_list(scratch, labels);
+}
+
+/* Where the goroutine goes on for which the runtime, on its own stack, makes a larger one; says no if there is none. */
+__attribute__((noinline)) int find_growing(struct go_place *place, u64 base, u32 go)
+{
+    u64 on, goroutine = find_goroutine(base, go, &on);
+    return place && goroutine && goroutine != on &&
+           !bpf_probe_read_user(place, sizeof(*place), (void *)(goroutine + GO_SAVED));
+}
+
+INLINE int read_growing(struct go_place *place, struct task_struct *task, u32 go)
+{
+    u64 base;
+    return go && !READ_FIELD(base, task, thread.fsbase) && find_growing(place, base, go);
 }
 
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go)
@@ -136,5 +168,6 @@ INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u3
 
 #else
 /* Where another machine's programs keep their goroutine is not written down here. */
+INLINE int read_growing(struct go_place *place, struct task_struct *task, u32 go) { return 0; }
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go) {}
 #endif

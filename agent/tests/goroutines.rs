@@ -1,4 +1,4 @@
-//! What goroutines are labelled with stands at their samples. Needs root or CAP_BPF and CAP_PERFMON, and Go, and says so where it cannot run.
+//! What goroutines are labelled with stands at their samples, and what they called stands under what makes their stacks larger. Needs root or CAP_BPF and CAP_PERFMON, and Go, and says so where it cannot run.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,9 +10,10 @@ use std::process::Command;
 
 use support::report;
 use support::sink::RunningAgent;
+use support::view::Sample;
 
 /// Two labelled goroutines, one of them with more labels than are recorded, and one without any.
-const SOURCE: &str = r#"
+const LABELLED: &str = r#"
 package main
 
 import (
@@ -60,8 +61,37 @@ func main() {
 }
 "#;
 
-fn build(go: &str, folder: &Path) -> Option<PathBuf> {
-    std::fs::write(folder.join("main.go"), SOURCE).unwrap();
+/// Goroutines whose stacks grow sixfold, one after the other.
+const GROWING: &str = r#"
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+)
+
+//go:noinline
+func descend(depth int, words [64]uint64) uint64 {
+	if depth == 0 { return words[0] }
+	words[depth % 64]++
+	return descend(depth - 1, words) + words[depth % 64]
+}
+
+func main() {
+	until := time.Now().Add(3 * time.Second)
+	sum := uint64(0)
+	for time.Now().Before(until) {
+		done := make(chan uint64)
+		go func() { done <- descend(200, [64]uint64{}) }()
+		sum += <-done
+	}
+	fmt.Println(os.Getpid(), sum)
+}
+"#;
+
+fn build(go: &str, source: &str, folder: &Path) -> Option<PathBuf> {
+    std::fs::write(folder.join("main.go"), source).unwrap();
     std::fs::write(folder.join("go.mod"), "module labels\n\ngo 1.18\n").unwrap();
     let program = folder.join("program");
     let environment = [("CGO_ENABLED", "0"), ("GOTOOLCHAIN", "local"), ("GOFLAGS", "-mod=mod")];
@@ -77,28 +107,58 @@ fn build(go: &str, folder: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-#[test]
-fn samples_of_a_labelled_goroutine_have_its_labels() {
-    let test = "samples_of_a_labelled_goroutine_have_its_labels";
+/// Runs a program of each Go that there is, and looks at its samples.
+fn with_each_go(test: &str, source: &str, check: impl Fn(&str, &[Sample])) {
     if cfg!(not(target_arch = "x86_64")) {
         return report::skipped(test, &"where goroutines are is known on x86-64 alone");
     }
     let others = std::env::var("VARVE_TEST_GOS").unwrap_or_default();
     for go in std::iter::once("go").chain(others.split(':').filter(|go| !go.is_empty())) {
         let folder = tempfile::tempdir().unwrap();
-        let Some(program) = build(go, folder.path()) else { return report::skipped(test, &format_args!("no {go}")) };
+        let Some(program) = build(go, source, folder.path()) else {
+            return report::skipped(test, &format_args!("no {go}"));
+        };
         let Some(agent) = RunningAgent::start(test, 199) else { return };
         let run = || {
             let output = Command::new(&program).output().unwrap();
             assert!(output.status.success(), "{output:?}");
             String::from_utf8(output.stdout).unwrap().split_whitespace().next().unwrap().parse().unwrap()
         };
-        // Samples of a file before its table is there have no labels.
+        // Samples of a file before its table is there have no goroutine.
         let _warm_up: u32 = run();
         std::thread::sleep(std::time::Duration::from_secs(1));
         let pid: u32 = run();
         let (mut samples, _) = agent.stop(test);
         samples.retain(|sample| sample.is_of(pid));
+        check(go, &samples);
+    }
+}
+
+#[test]
+fn stacks_that_grow_have_the_functions_for_which_they_do() {
+    let test = "stacks_that_grow_have_the_functions_for_which_they_do";
+    with_each_go(test, GROWING, |go, samples| {
+        let (mut whole, mut all) = (0, 0);
+        for sample in samples {
+            let names: Vec<&str> = sample.frames.iter().map(|frame| &*frame.name).collect();
+            // The garbage collector makes stacks smaller, too.
+            let grows = ["runtime.copystack", "runtime.newstack", "runtime.morestack"];
+            if !grows.iter().all(|name| names.contains(name)) {
+                continue;
+            }
+            all += sample.times.len();
+            let depth = names.iter().filter(|name| **name == "main.descend").count();
+            let is_whole = 2 <= depth && names.ends_with(&["main.main.func1", "runtime.goexit"]);
+            whole += if is_whole { sample.times.len() } else { 0 };
+        }
+        assert!(40 < all && 0.97 < whole as f64 / all as f64, "{go}: {whole} of {all}");
+    });
+}
+
+#[test]
+fn samples_of_a_labelled_goroutine_have_its_labels() {
+    let test = "samples_of_a_labelled_goroutine_have_its_labels";
+    with_each_go(test, LABELLED, |go, samples| {
         let of = |function: &str| {
             let (mut labelled, mut all, mut most, mut other) = (0, 0, 0, String::new());
             for sample in samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.name == function)) {
@@ -140,5 +200,5 @@ fn samples_of_a_labelled_goroutine_have_its_labels() {
                 "{go}: {function}"
             );
         }
-    }
+    });
 }
