@@ -12,7 +12,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::sys::{self, Clock};
-use crate::unwind::resident::Counts;
 
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,12 +216,12 @@ impl Status {
         );
         registry.register(
             "unwind_tables_left_out",
-            "Files for whose unwind tables there is no room",
+            "Files that are unwound by frame pointers for now, for want of room",
             shared.unwind_tables_left_out.clone(),
         );
         registry.register(
             "unwind_tables_evicted",
-            "Unwind tables of idle files that made room for others",
+            "Unwind tables that made room for others",
             shared.unwind_tables_evicted.clone(),
         );
         Self(Arc::new(shared))
@@ -303,13 +302,16 @@ impl Status {
         self.0.spool_bytes_max.set(bytes.cast_signed());
     }
 
-    pub(crate) fn set_unwind_tables(&self, waiting: usize, counts: &Counts) {
-        let of = |gauge: &Gauge, value: usize| gauge.set(value as i64);
-        of(&self.0.unwind_tables, counts.tables);
-        of(&self.0.unwind_table_bytes, counts.bytes);
-        of(&self.0.unwind_tables_waiting, waiting);
-        of(&self.0.unwind_tables_left_out, counts.left_out);
-        self.0.unwind_tables_evicted.inc_by(counts.evicted - self.0.unwind_tables_evicted.get());
+    /// `evicted` since the start.
+    pub(crate) fn set_unwind_tables(&self, tables: usize, bytes: usize, evicted: u64) {
+        self.0.unwind_tables.set(tables as i64);
+        self.0.unwind_table_bytes.set(bytes as i64);
+        self.0.unwind_tables_evicted.inc_by(evicted.saturating_sub(self.0.unwind_tables_evicted.get()));
+    }
+
+    pub(crate) fn set_waiting_unwind_tables(&self, waiting: usize, left_out: usize) {
+        self.0.unwind_tables_waiting.set(waiting as i64);
+        self.0.unwind_tables_left_out.set(left_out as i64);
     }
 
     pub(crate) fn count_spool_error(&self) {
@@ -340,10 +342,18 @@ mod tests {
         status.count_dropped(DropReason::QueueFull, 2);
         status.count_dropped(DropReason::RingBufferFull, 1);
         status.count_export(Outcome::Ok);
+        status.set_unwind_tables(5, 6, 7);
+        status.set_unwind_tables(5, 6, 8);
+        status.set_waiting_unwind_tables(9, 10);
         status.set(State::Failed, "no BTF");
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [
+            "varve_agent_unwind_tables 5",
+            "varve_agent_unwind_table_bytes 6",
+            "varve_agent_unwind_tables_evicted_total 8",
+            "varve_agent_unwind_tables_waiting 9",
+            "varve_agent_unwind_tables_left_out 10",
             "varve_agent_samples_total 3",
             "varve_agent_samples_dropped_total{reason=\"queue_full\"} 2",
             "varve_agent_exports_total{outcome=\"ok\"} 1",

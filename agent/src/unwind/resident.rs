@@ -3,7 +3,7 @@
 
 pub(super) mod slots;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use ebpf::FileKey;
 use symbol_store::elf::{self, CallFrameSections};
 use symbol_store::{debug_file, open::Root};
 
-use self::slots::Slots;
-pub(crate) use self::slots::{Counts, UnwindMaps};
+pub(crate) use self::slots::UnwindMaps;
+use self::slots::{Slots, file_entry};
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};
 use crate::file::LoadedPart;
@@ -25,8 +25,14 @@ use crate::go::{self, GoTable};
 use crate::status::Status;
 use crate::{causes, sys};
 
-/// Files that may wait for their tables, each open; what comes behind them is unwound by frame pointers, until it is met again.
+/// Files that may wait for their tables, each open.
 const WAITING_MAX: usize = 256;
+/// Files that may be left out: as many as BPF knows.
+const LEFT_OUT_MAX: usize = 8192;
+
+/// How long an age of the tables lasts, and files that were left out stay so.
+const AGE_NS: u64 = 30_000_000_000;
+
 /// Where a file was met: the file to which its debug information was moved may be beside it.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -49,27 +55,48 @@ struct Unwound {
 /// What the thread is asked.
 enum Task {
     Unwind(Unwound),
+    LeaveOut(FileKey),
     Forget(FileKey),
     ForgetAll,
 }
 
-/// Files that wait for their tables, by length and number: the smallest is next. On a host that is busy, the largest take seconds, and it would
-/// be for them that all others stay without.
+/// Files that are to have tables.
 #[derive(Default)]
-struct Waiting(BTreeMap<(u64, u32), Unwound>);
+struct Waiting {
+    /// By length and number: the smallest is next. On a host that is busy, the largest take seconds, and it would be for them that all others
+    /// stay without.
+    files: BTreeMap<(u64, u32), Unwound>,
+    /// Those that are unwound by frame pointers for now, since too many wait, or there was no room.
+    left_out: HashSet<FileKey>,
+}
 
 impl Waiting {
     fn push(&mut self, unwound: Unwound) {
+        self.left_out.remove(&unwound.key);
         let bytes = unwound.file.metadata().map_or(u64::MAX, |metadata| metadata.len());
-        self.0.insert((bytes, unwound.number), unwound);
+        self.files.insert((bytes, unwound.number), unwound);
     }
 
     fn pop(&mut self) -> Option<Unwound> {
-        self.0.pop_first().map(|(_, unwound)| unwound)
+        self.files.pop_first().map(|(_, unwound)| unwound)
+    }
+
+    fn leave_out(&mut self, key: FileKey) {
+        if self.left_out.len() < LEFT_OUT_MAX {
+            self.left_out.insert(key);
+        }
+    }
+
+    /// As many of those that are left out as may wait.
+    fn take_back(&mut self) -> Vec<FileKey> {
+        let some: Vec<_> = self.left_out.iter().take(WAITING_MAX.saturating_sub(self.files.len())).copied().collect();
+        some.iter().for_each(|key| _ = self.left_out.remove(key));
+        some
     }
 
     fn forget(&mut self, key: &FileKey) {
-        self.0.retain(|_, unwound| unwound.key != *key);
+        self.left_out.remove(key);
+        self.files.retain(|_, unwound| unwound.key != *key);
     }
 }
 
@@ -86,17 +113,20 @@ impl Resident {
     pub(crate) fn start(maps: UnwindMaps, status: Status) -> io::Result<Self> {
         let (tasks, asked) = channel();
         let waiting = Arc::new(());
-        let work = move || work(Slots::new(maps), &asked, &status);
+        let slots = Slots::new(maps);
+        let worker = Worker { slots, waiting: Waiting::default(), status, age_ends_ns: now_ns() + AGE_NS };
+        let work = move || worker.work(&asked);
         thread::Builder::new().name("varve-unwind".to_owned()).spawn(work)?;
         Ok(Self { tasks, waiting })
     }
 
     /// Has the stacks of a file unwound by its table, soon.
     pub(crate) fn unwind(&self, key: FileKey, number: u32, file: File, parts: Vec<LoadedPart>, place: Option<Place>) {
-        // Where it waits for more than a thousand tables, those that do not fit are made when their files are met in another life.
         if Arc::strong_count(&self.waiting) <= WAITING_MAX {
             let counted = Arc::clone(&self.waiting);
             self.ask(Task::Unwind(Unwound { key, number, file, parts, place, counted }));
+        } else {
+            self.ask(Task::LeaveOut(key));
         }
     }
 
@@ -117,38 +147,84 @@ impl Resident {
 }
 
 /// What the thread does.
-fn work(mut slots: Slots, asked: &Receiver<Task>, status: &Status) {
-    let mut waiting = Waiting::default();
-    loop {
-        // What is asked comes before what waits: it may be told to forget that.
-        let task = asked.recv_timeout(if waiting.0.is_empty() { slots::AGE } else { Duration::ZERO });
-        let done = match task {
-            Ok(Task::Unwind(unwound)) => {
-                waiting.push(unwound);
-                Ok(())
+struct Worker {
+    slots: Slots,
+    waiting: Waiting,
+    status: Status,
+    age_ends_ns: u64,
+}
+
+impl Worker {
+    fn work(mut self, asked: &Receiver<Task>) {
+        loop {
+            let wait = self.until_next().unwrap_or_else(|error| {
+                tracing::warn!("there is no room for unwind tables: {}", causes(&error));
+                Duration::from_nanos(AGE_NS)
+            });
+            // What is asked comes before what waits: it may be told to forget that.
+            let done = match asked.recv_timeout(wait) {
+                Ok(task) => self.take(task),
+                Err(RecvTimeoutError::Timeout) if wait.is_zero() => self.unwind_next(),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if let Err(error) = done.and(self.end_age()) {
+                tracing::warn!("unwind tables cannot be used: {}", causes(&error));
             }
-            Ok(Task::Forget(key)) => {
-                waiting.forget(&key);
-                slots.forget(&key)
-            }
-            Ok(Task::ForgetAll) => {
-                waiting = Waiting::default();
-                slots.forget_all()
-            }
-            Err(RecvTimeoutError::Timeout) => waiting.pop().map_or(Ok(()), |unwound| unwind(&mut slots, unwound)),
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
-        if let Err(error) = done.and(slots.grow_older()) {
-            tracing::warn!("the unwind table of a file is not used: {}", causes(&error));
+            let (waiting, left_out) = (self.waiting.files.len(), self.waiting.left_out.len());
+            self.status.set_waiting_unwind_tables(waiting, left_out);
+            self.status.set_unwind_tables(self.slots.count(), self.slots.bytes(), self.slots.evicted());
         }
-        status.set_unwind_tables(waiting.0.len(), &slots.counts());
+    }
+
+    /// How long there is nothing to do unless it is asked for.
+    fn until_next(&mut self) -> Result<Duration, MapError> {
+        // No time at all says that there is room.
+        let age = Duration::from_nanos(self.age_ends_ns.saturating_sub(now_ns()).max(1));
+        Ok(if self.waiting.files.is_empty() { age } else { age.min(self.slots.make_room(now_ns())?) })
+    }
+
+    fn take(&mut self, task: Task) -> Result<(), MapError> {
+        match task {
+            Task::Unwind(unwound) => self.waiting.push(unwound),
+            Task::LeaveOut(key) => self.waiting.leave_out(key),
+            Task::Forget(key) => {
+                self.waiting.forget(&key);
+                return self.slots.forget(&key);
+            }
+            Task::ForgetAll => {
+                self.waiting = Waiting::default();
+                return self.slots.forget_all(now_ns());
+            }
+        }
+        Ok(())
+    }
+
+    fn unwind_next(&mut self) -> Result<(), MapError> {
+        let Some(Unwound { key, number, file, parts, place, counted: _counted }) = self.waiting.pop() else {
+            return Ok(());
+        };
+        let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
+        let put = self.slots.put(key, file_entry(number, go::labels::of(&file), &parts), &table, now_ns());
+        if !matches!(put, Ok(true)) {
+            self.waiting.leave_out(key);
+        }
+        put.map(|_| ())
+    }
+
+    /// Begins the next age when it is time, and has BPF tell again of files that were left out.
+    fn end_age(&mut self) -> Result<(), MapError> {
+        if now_ns() < self.age_ends_ns {
+            return Ok(());
+        }
+        self.age_ends_ns = now_ns() + AGE_NS;
+        let done = self.slots.begin_age(now_ns());
+        self.waiting.take_back().iter().fold(done, |done, key| done.and(self.slots.forget(key)))
     }
 }
 
-fn unwind(slots: &mut Slots, unwound: Unwound) -> Result<(), MapError> {
-    let Unwound { key, number, file, parts, place, counted: _counted } = unwound;
-    let Some(table) = timed_table(&file, place.as_ref()) else { return Ok(()) };
-    slots.put(key, number, go::labels::of(&file), &table, &parts)
+fn now_ns() -> u64 {
+    sys::clock_ns(sys::Clock::Monotonic)
 }
 
 /// The same as [`table_of`], with a word on what it took.
@@ -195,15 +271,37 @@ fn debug_frame_elsewhere(file: &File, place: Option<&Place>) -> Option<Vec<u8>> 
 mod tests {
     use super::*;
 
+    fn unwound(number: u32, bytes: u64) -> Unwound {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        let key = [number as u8; 40];
+        Unwound { key, number, file, parts: Vec::new(), place: None, counted: Arc::new(()) }
+    }
+
     #[test]
     fn small_files_do_not_wait_for_large_ones() {
         let mut waiting = Waiting::default();
         for (number, bytes) in [(1, 1 << 20), (2, 100), (3, 1 << 30), (4, 100)] {
-            let file = tempfile::tempfile().unwrap();
-            file.set_len(bytes).unwrap();
-            waiting.push(Unwound { key: [0; 40], number, file, parts: Vec::new(), place: None, counted: Arc::new(()) });
+            waiting.push(unwound(number, bytes));
         }
+        waiting.forget(&[4; 40]);
         let order: Vec<u32> = std::iter::from_fn(|| waiting.pop()).map(|unwound| unwound.number).collect();
-        assert_eq!(order, [2, 4, 1, 3]);
+        assert_eq!(order, [2, 1, 3]);
+    }
+
+    #[test]
+    fn what_is_left_out_is_told_of_again_and_not_more_than_may_wait() {
+        let mut waiting = Waiting::default();
+        for number in 0..=WAITING_MAX {
+            waiting.leave_out(std::array::from_fn(|index| (number >> (8 * (index % 4))) as u8));
+        }
+        waiting.leave_out([1; 40]);
+        waiting.push(unwound(1, 1));
+        waiting.leave_out([2; 40]);
+        waiting.forget(&[2; 40]);
+        assert_eq!(waiting.left_out.len(), WAITING_MAX + 1, "those of 1 and 2 are not among them");
+        assert_eq!((waiting.take_back().len(), waiting.left_out.len()), (WAITING_MAX - 1, 2));
+        waiting.pop();
+        assert_eq!((waiting.take_back().len(), waiting.left_out.len()), (2, 0));
     }
 }

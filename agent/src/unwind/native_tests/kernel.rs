@@ -209,7 +209,8 @@ impl Kernel {
         let (file, id, place) = self.files.numbered(new).unwrap();
         let Some(table) = table_of(&file, place.as_ref()) else { return };
         let blocks: Vec<[u8; BLOCK_BYTES]> = table.blocks().collect();
-        let entry = file_entry(new.number, None, self.tables, &table, &self.files.get(id).unwrap().parts);
+        let entry = file_entry(new.number, None, &self.files.get(id).unwrap().parts);
+        let entry = FileEntry { table: Some((self.tables, table.layout)), ..entry };
         // SAFETY: there are as many blocks as it is told, and both structs have as many bytes as in C, which their crate has tested.
         unsafe {
             (self.set_table)(self.tables, blocks.as_ptr().cast(), blocks.len() as u32);

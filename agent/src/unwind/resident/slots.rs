@@ -1,7 +1,9 @@
 //! The slots that BPF has for unwind tables, and the files that it knows.
 //!
-//! All tables together are bounded. Those make room that BPF has not looked up for long; where none is idle, what comes is left out until some
-//! are, so that files which are all in use do not take turns. BPF looks up again what it remembers when a new age begins.
+//! All tables together are bounded. Room is made before a new one comes, by those that BPF has not looked up for longest. BPF says when it looks
+//! a table up, but does so once in an *age*: what it remembers of one is void in the next. So a table is idle if it was not looked up in
+//! an age that has lasted for a while; where too few are, some that are in use make room, now and then: more files than there is room for take
+//! turns, slowly.
 //!
 //! Invariant: BPF finds a table by its file only once all of it is there.
 
@@ -13,19 +15,17 @@ use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, 
 
 use super::super::table::UnwindTable;
 use crate::file::LoadedPart;
-use crate::sys;
 
 /// All tables together. Of most programs and libraries they are 0.1 MB, of the largest known here 5 MB.
 const TABLES_BYTES_MAX: usize = 32 << 20;
 
-/// Files that are left out and in mind.
-const LEFT_OUT_MAX: usize = 1024;
+/// Part of the room that is made at once.
+const ROOM_PART: usize = 8;
 
-/// How long an age lasts, if all goes well. BPF says once in each of them that a table is in use, at its first sample.
-pub(super) const AGE: Duration = Duration::from_secs(30);
-const AGE_NS: u64 = AGE.as_nanos() as u64;
-/// A table is idle that was not looked up for so long: in no whole age.
-const IDLE_NS: u64 = 2 * AGE_NS;
+/// After so much of an age, all that is in use has most likely been looked up.
+const SETTLED_NS: u64 = 5_000_000_000;
+/// Between two times that tables in use make room: an eighth of all takes some tenths of a second to be made again.
+const TURN_NS: u64 = 60_000_000_000;
 
 /// A walk that has begun looks on in the table that it has found: as long as none lasts, its place is no other's.
 const WALK_NS_MAX: u64 = 1_000_000_000;
@@ -43,34 +43,23 @@ pub(crate) struct UnwindMaps {
     pub(crate) age: Array<MapData, u32>,
 }
 
-/// How many tables there are, and were.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    pub(crate) tables: usize,
-    pub(crate) bytes: usize,
-    /// Idle ones that have made room.
-    pub(crate) evicted: u64,
-    /// Files for whose tables there is no room.
-    pub(crate) left_out: usize,
-}
-
 /// A table that BPF has.
 struct Slot {
     key: FileKey,
     bytes: usize,
 }
 
+/// Times are those of CLOCK_MONOTONIC.
 pub(super) struct Slots {
     maps: UnwindMaps,
     slots: HashMap<u32, Slot>,
     /// Those that were in use, with when they were let go, behind those that never were.
     free: VecDeque<(u32, u64)>,
-    /// Those that had no room, with the bytes that they took, oldest first.
-    left_out: VecDeque<(FileKey, usize)>,
     bytes: usize,
     evicted: u64,
     age: u32,
     age_began_ns: u64,
+    turn_after_ns: u64,
 }
 
 impl Slots {
@@ -79,16 +68,25 @@ impl Slots {
             maps,
             slots: HashMap::new(),
             free: (0..TABLES_MAX).map(|slot| (slot, 0)).collect(),
-            left_out: VecDeque::new(),
             bytes: 0,
             evicted: 0,
             age: 0,
-            age_began_ns: now_ns(),
+            age_began_ns: 0,
+            turn_after_ns: 0,
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts { tables: self.slots.len(), bytes: self.bytes, evicted: self.evicted, left_out: self.left_out.len() }
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Tables that have made room, so far.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
     }
 
     /// Has BPF tell of a file when it is met again.
@@ -100,122 +98,112 @@ impl Slots {
     }
 
     /// What cannot be forgotten is no reason to keep the rest.
-    pub(super) fn forget_all(&mut self) -> Result<(), MapError> {
+    pub(super) fn forget_all(&mut self, now_ns: u64) -> Result<(), MapError> {
         let all: Vec<u32> = self.slots.keys().copied().collect();
-        let done = self.let_go(&all);
-        self.left_out.clear();
+        let done = self.let_go(&all, now_ns);
         let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
         rest.iter().fold(done, |done, key| done.and(self.forget(key)))
     }
 
-    /// Has BPF unwind a file by a table, if there is room for it.
+    /// Has BPF look up again what it remembers, and so say what is in use.
+    pub(super) fn begin_age(&mut self, now_ns: u64) -> Result<(), MapError> {
+        self.age = self.age.wrapping_add(1);
+        self.age_began_ns = now_ns;
+        self.maps.age.set(0, self.age, 0)
+    }
+
+    /// Makes room for a table, and for more, unless there is; how long it takes until there may be some.
+    pub(super) fn make_room(&mut self, now_ns: u64) -> Result<Duration, MapError> {
+        let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / ROOM_PART;
+        let count_max = TABLES_MAX as usize - TABLES_MAX as usize / ROOM_PART;
+        if self.fits(bytes_max, count_max) {
+            return Ok(Duration::ZERO);
+        }
+        let settled_ns = self.age_began_ns + SETTLED_NS;
+        if now_ns < settled_ns {
+            return Ok(Duration::from_nanos(settled_ns - now_ns));
+        }
+        let idle = used_at(self.age_began_ns);
+        if self.evict(bytes_max, count_max, idle, now_ns)? {
+            return Ok(Duration::ZERO);
+        }
+        if now_ns < self.turn_after_ns {
+            return Ok(Duration::from_nanos(self.turn_after_ns - now_ns));
+        }
+        self.turn_after_ns = now_ns + TURN_NS;
+        self.evict(bytes_max, count_max, u32::MAX, now_ns)?;
+        Ok(Duration::ZERO)
+    }
+
+    /// Has BPF unwind a file by a table; says no where there is no room for it.
     pub(super) fn put(
         &mut self,
         key: FileKey,
-        number: u32,
-        go: Option<GoLabels>,
+        entry: FileEntry,
         table: &UnwindTable,
-        parts: &[LoadedPart],
-    ) -> Result<(), MapError> {
+        now_ns: u64,
+    ) -> Result<bool, MapError> {
         // It was told of twice.
         if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
-            self.let_go(&[before])?;
+            self.let_go(&[before], now_ns)?;
         }
         let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
-        if !self.has_room(bytes) {
-            self.evict(bytes)?;
+        if TABLES_BYTES_MAX < self.bytes + bytes {
+            // Nearly all are smaller than the room that is made.
+            self.evict(TABLES_BYTES_MAX.saturating_sub(bytes), TABLES_MAX as usize, u32::MAX, now_ns)?;
         }
-        let now_ns = now_ns();
-        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns + WALK_NS_MAX < now_ns || freed_ns == 0;
-        let free = self.free.front().copied().filter(is_forgotten).filter(|_| self.has_room(bytes));
-        let Some((slot, _)) = free else {
-            self.leave_out(key, bytes);
-            return Ok(());
-        };
+        let is_forgotten = |&(_, freed_ns): &(u32, u64)| freed_ns == 0 || freed_ns + WALK_NS_MAX < now_ns;
+        let free = self.free.front().copied().filter(is_forgotten);
+        let Some((slot, _)) = free.filter(|_| self.bytes + bytes <= TABLES_BYTES_MAX) else { return Ok(false) };
         let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
         let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
         for (i, block) in (0..).zip(table.blocks()) {
             map.set(i, block, 0)?;
         }
-        self.free.pop_front();
         self.maps.tables.set(slot, &map, 0)?;
-        let entry = FileEntry { used: used_at(now_ns), ..file_entry(number, go, slot, table, parts) };
-        self.maps.files.insert(key, entry.to_bytes(), 0)?;
+        let used = used_at(now_ns);
+        let entry = FileEntry { used, table: Some((slot, table.layout)), ..entry };
+        if let Err(error) = self.maps.files.insert(key, entry.to_bytes(), 0) {
+            self.empty(slot)?;
+            return Err(error);
+        }
+        self.free.pop_front();
         self.bytes += bytes;
         self.slots.insert(slot, Slot { key, bytes });
-        Ok(())
+        Ok(true)
     }
 
-    /// Begins the next age when it is time, and has files told of again that were left out and for which there is room by now.
-    pub(super) fn grow_older(&mut self) -> Result<(), MapError> {
-        if now_ns() < self.age_began_ns + AGE_NS {
-            return Ok(());
-        }
-        self.age_began_ns = now_ns();
-        // Else it is far from having to make room.
-        if TABLES_BYTES_MAX / 4 < self.bytes || TABLES_MAX as usize / 4 < self.slots.len() {
-            self.begin_age()?;
-        }
-        self.take_back()
+    fn fits(&self, bytes_max: usize, count_max: usize) -> bool {
+        self.bytes <= bytes_max && self.slots.len() <= count_max
     }
 
-    fn has_room(&self, bytes: usize) -> bool {
-        self.bytes + bytes <= TABLES_BYTES_MAX && !self.free.is_empty()
-    }
-
-    fn leave_out(&mut self, key: FileKey, bytes: usize) {
-        if self.left_out.is_empty() {
-            let mb = self.bytes >> 20;
-            tracing::warn!("{mb} MiB of unwind tables are in use: more files are unwound by frame pointers");
-        }
-        if self.left_out.len() < LEFT_OUT_MAX {
-            self.left_out.push_back((key, bytes));
-        }
-    }
-
-    fn take_back(&mut self) -> Result<(), MapError> {
-        let wanted: usize = self.left_out.iter().map(|(_, bytes)| bytes).sum();
-        if !self.left_out.is_empty() {
-            self.evict(wanted)?;
-        }
-        let mut taken = 0;
-        while let Some((key, bytes)) =
-            self.left_out.pop_front_if(|(_, bytes)| self.bytes + taken + *bytes <= TABLES_BYTES_MAX)
-        {
-            taken += bytes;
-            self.forget(&key)?;
-        }
-        Ok(())
-    }
-
-    /// Lets idle tables go, the longest idle first, until there is room for so many bytes.
-    fn evict(&mut self, bytes: usize) -> Result<(), MapError> {
-        let now = used_at(now_ns());
-        let idle_for = |of: &Slot| match self.maps.files.get(&of.key, 0) {
-            Ok(entry) => now.saturating_sub(FileEntry::used_of(&entry)),
+    /// Lets tables go that were not looked up since `idle`, the longest idle first, until there are no more than so many and so many bytes
+    /// of them; says whether there are. Where there are not enough, none goes.
+    fn evict(&mut self, bytes_max: usize, count_max: usize, idle: u32, now_ns: u64) -> Result<bool, MapError> {
+        let used = |of: &Slot| match self.maps.files.get(&of.key, 0) {
+            Ok(entry) => FileEntry::used_of(&entry),
             // BPF cannot find it.
-            Err(_) => u32::MAX,
+            Err(_) => 0,
         };
-        let mut idle: Vec<_> = self.slots.iter().map(|(slot, of)| (idle_for(of), *slot, of.bytes)).collect();
-        idle.retain(|(idle_for, ..)| used_at(IDLE_NS) < *idle_for);
-        idle.sort_unstable_by(|a, b| b.cmp(a));
-        let mut left = self.bytes;
-        let mut gone = Vec::new();
-        for (_, slot, of) in idle {
-            if left + bytes <= TABLES_BYTES_MAX && !(self.free.is_empty() && gone.is_empty()) {
+        let mut all: Vec<_> = self.slots.iter().map(|(slot, of)| (used(of), *slot, of.bytes)).collect();
+        all.sort_unstable();
+        let (mut count, mut bytes, mut gone) = (all.len(), self.bytes, Vec::new());
+        for (used, slot, of) in all {
+            if bytes <= bytes_max && count <= count_max || idle <= used {
                 break;
             }
-            left -= of;
+            (count, bytes) = (count - 1, bytes - of);
             gone.push(slot);
         }
-        if gone.is_empty() {
-            return Ok(());
+        if bytes_max < bytes || count_max < count {
+            return Ok(false);
         }
         self.evicted += gone.len() as u64;
-        self.let_go(&gone)
+        self.let_go(&gone, now_ns)?;
+        Ok(true)
     }
 
-    fn let_go(&mut self, slots: &[u32]) -> Result<(), MapError> {
+    fn let_go(&mut self, slots: &[u32], now_ns: u64) -> Result<(), MapError> {
         let mut done = Ok(());
         for slot in slots {
             if let Some(Slot { key, bytes }) = self.slots.remove(slot) {
@@ -225,36 +213,23 @@ impl Slots {
             }
         }
         // Only then: whoever looks in this age may have found them.
-        done = done.and(self.begin_age());
+        done = done.and(self.begin_age(now_ns));
         for slot in slots {
-            // The kernel gives a table's memory back when it is in no place any more.
-            let empty = Array::<MapData, Block>::create(1, BLOCKS_FLAGS);
-            done = done.and(empty.and_then(|empty| self.maps.tables.set(*slot, &empty, 0)));
-            self.free.push_back((*slot, now_ns()));
+            done = done.and(self.empty(*slot));
+            self.free.push_back((*slot, now_ns));
         }
         done
     }
 
-    fn begin_age(&mut self) -> Result<(), MapError> {
-        self.age = self.age.wrapping_add(1);
-        self.maps.age.set(0, self.age, 0)
+    /// The kernel gives a table's memory back when it is in no place any more.
+    fn empty(&mut self, slot: u32) -> Result<(), MapError> {
+        self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)
     }
 }
 
-fn now_ns() -> u64 {
-    sys::clock_ns(sys::Clock::Monotonic)
-}
-
-/// What BPF is told of a file that has its table in a slot.
-pub(in crate::unwind) fn file_entry(
-    number: u32,
-    go: Option<GoLabels>,
-    slot: u32,
-    table: &UnwindTable,
-    parts: &[LoadedPart],
-) -> FileEntry {
-    let table = Some((slot, table.layout));
-    let mut entry = FileEntry { number, table, go, used: 0, parts: [FilePart::default(); FILE_PARTS] };
+/// What BPF is told of a file, but for its table.
+pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[LoadedPart]) -> FileEntry {
+    let mut entry = FileEntry { number, go, ..FileEntry::default() };
     for (to, part) in entry.parts.iter_mut().zip(parts) {
         let end = part.offset.saturating_add(part.size);
         // Mappings begin with a page.
@@ -278,7 +253,7 @@ mod tests {
     use crate::report;
 
     /// As long as no other table is.
-    const BLOCKS: u32 = 1187;
+    const BLOCKS: u32 = 613;
     const FIT: usize = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
 
     /// How many tables of that length the kernel has.
@@ -324,15 +299,18 @@ mod tests {
     }
 
     impl Slots {
-        fn put_file(&mut self, number: usize, table: &UnwindTable) {
-            self.put(key(number), number as u32, None, table, &[]).unwrap();
+        /// Says whether there was room.
+        fn put_file(&mut self, number: usize, table: &UnwindTable, now_ns: u64) -> bool {
+            self.put(key(number), file_entry(number as u32, None, &[]), table, now_ns).unwrap()
         }
 
-        /// What BPF says of a file.
-        fn set_used(&mut self, number: usize, used: u32) {
-            let mut entry = self.maps.files.get(&key(number), 0).unwrap();
-            entry[36..40].copy_from_slice(&used.to_ne_bytes());
-            self.maps.files.insert(key(number), entry, 0).unwrap();
+        /// What BPF says of files.
+        fn set_used(&mut self, files: impl IntoIterator<Item = usize>, ktime_ns: u64) {
+            for number in files {
+                let mut entry = self.maps.files.get(&key(number), 0).unwrap();
+                entry[36..40].copy_from_slice(&used_at(ktime_ns).to_ne_bytes());
+                self.maps.files.insert(key(number), entry, 0).unwrap();
+            }
         }
 
         fn files(&self) -> Vec<usize> {
@@ -345,8 +323,8 @@ mod tests {
 
     // Needs BPF.
     #[test]
-    fn what_is_idle_makes_room_and_what_is_in_use_does_not() {
-        let test = "what_is_idle_makes_room_and_what_is_in_use_does_not";
+    fn the_longest_idle_tables_make_room_and_those_in_use_slowly() {
+        let test = "the_longest_idle_tables_make_room_and_those_in_use_slowly";
         if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
             return report::skipped(test, &missing);
         }
@@ -355,44 +333,54 @@ mod tests {
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
         let age = Array::try_from(bpf.take_map(AGE_MAP).unwrap()).unwrap();
         let mut slots = Slots::new(UnwindMaps { files, tables, age });
-        let table = table();
-        let now = used_at(now_ns());
-        let counts = |tables, evicted, left_out| Counts {
-            tables,
-            bytes: tables * BLOCKS as usize * BLOCK_BYTES,
-            evicted,
-            left_out,
-        };
+        let (table, second) = (table(), 1_u64 << 30);
+        // Tables that are there when room has been made.
+        let kept = TABLES_BYTES_MAX / ROOM_PART * (ROOM_PART - 1) / (BLOCKS as usize * BLOCK_BYTES);
+        assert_eq!(kept + 2, FIT);
 
-        (0..FIT + 2).for_each(|number| slots.put_file(number, &table));
-        assert_eq!(slots.counts(), counts(FIT, 0, 2), "all were in use just now");
+        let mut now = 1000 * second;
+        (0..FIT).for_each(|number| assert!(slots.put_file(number, &table, now)));
+        assert_eq!((slots.count(), slots.bytes(), slots.evicted()), (FIT, FIT * BLOCKS as usize * BLOCK_BYTES, 0));
         assert_eq!(slots.files(), (0..FIT).collect::<Vec<_>>());
 
-        // The longest idle one goes first; put again is no other.
-        slots.set_used(3, now - used_at(IDLE_NS) - 2);
-        slots.set_used(1, now - used_at(IDLE_NS) - 3);
-        slots.put_file(FIT, &table);
-        slots.put_file(FIT, &table);
-        assert_eq!(slots.counts(), counts(FIT, 1, 2));
-        assert_eq!(slots.files(), [0, 2].into_iter().chain(3..=FIT).collect::<Vec<_>>());
-        assert_eq!(slots.maps.age.get(&0, 0).unwrap(), 2, "what BPF remembers is void each time");
-        wait_for(FIT);
+        // What is in use is not known before the age has lasted for a while.
+        slots.begin_age(now).unwrap();
+        now += 4 * second;
+        assert!(!slots.make_room(now).unwrap().is_zero() && slots.evicted() == 0);
+        now += 2 * second;
+        slots.set_used(0..FIT, now - second);
+        slots.set_used([3], 900 * second);
+        slots.set_used([1], 800 * second);
+        assert_eq!(slots.make_room(now).unwrap(), Duration::ZERO);
+        assert_eq!(slots.files(), [0, 2].into_iter().chain(4..FIT).collect::<Vec<_>>());
+        assert_eq!((slots.count(), slots.evicted()), (kept, 2));
+        assert_eq!(slots.maps.age.get(&0, 0).unwrap(), 2, "what BPF remembers is void");
+        wait_for(kept);
 
-        // Of those that were left out, as many are told of again as there is room for.
-        assert_eq!(slots.left_out.pop_front().unwrap().0, key(FIT));
-        slots.left_out.push_back((key(0), BLOCKS as usize * BLOCK_BYTES));
-        slots.maps.files.insert(key(FIT + 1), [0; 88], 0).unwrap();
-        slots.grow_older().unwrap();
-        assert_eq!(slots.counts().left_out, 2, "not before the age is over");
-        slots.age_began_ns = 0;
-        slots.grow_older().unwrap();
-        assert_eq!(slots.counts(), counts(FIT - 1, 2, 1), "3 has made room for one");
-        assert_eq!(slots.maps.age.get(&0, 0).unwrap(), 4, "the next age, and one without 3");
-        assert_eq!(slots.files(), [0, 2].into_iter().chain(4..=FIT).collect::<Vec<_>>());
-        wait_for(FIT - 1);
+        // Put again, it is no other; one more is, and all of them are in use.
+        let first = slots.files()[0];
+        assert!(slots.put_file(first, &table, now + 2 * second) && slots.count() == kept);
+        for number in FIT..FIT + 2 {
+            assert!(slots.put_file(number, &table, now + 2 * second));
+        }
+        now += 20 * second;
+        let all = slots.files();
+        slots.set_used(all.iter().copied(), now - second);
+        assert_eq!(slots.make_room(now).unwrap(), Duration::ZERO, "the first turn");
+        assert_eq!((slots.count(), slots.evicted()), (kept, 4));
+        let more = FIT + 2..FIT + 4;
+        more.for_each(|number| assert!(slots.put_file(number, &table, now + 2 * second)));
+        now += 20 * second;
+        let all = slots.files();
+        slots.set_used(all.iter().copied(), now - second);
+        assert_eq!(slots.make_room(now).unwrap(), Duration::from_nanos(TURN_NS - 20 * second), "not so soon again");
+        assert_eq!((slots.count(), slots.evicted()), (FIT, 4));
+        now += TURN_NS;
+        assert_eq!(slots.make_room(now).unwrap(), Duration::ZERO);
+        assert_eq!((slots.count(), slots.evicted()), (kept, 6));
 
-        slots.forget_all().unwrap();
-        assert_eq!(slots.counts(), counts(0, 2, 0));
+        slots.forget_all(now).unwrap();
+        assert_eq!((slots.count(), slots.bytes()), (0, 0));
         assert!(slots.files().is_empty());
         wait_for(0);
         report::bpf_test_ran(test);
