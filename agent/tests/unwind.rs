@@ -229,6 +229,42 @@ fn a_program_whose_debug_file_alone_describes_it_has_whole_stacks() {
 }
 
 #[test]
+fn threads_of_a_program_of_musl_have_whole_stacks_in_system_calls_too() {
+    let test = "threads_of_a_program_of_musl_have_whole_stacks_in_system_calls_too";
+    let specs = "/usr/lib/x86_64-linux-musl/musl-gcc.specs";
+    if !std::path::Path::new(specs).exists() {
+        return support::report::skipped(test, &"no musl-gcc");
+    }
+    let program = Program::compile_with(
+        &format!(
+            "{SPIN}{}",
+            r#"
+            #include <fcntl.h>
+            #include <pthread.h>
+            static char block[1 << 16];
+            NOINLINE void *work(void *zeros) { uint64_t end = cpu_ns() + 3000000000ull; while (cpu_ns() < end) sink += read((int)(uint64_t)zeros, block, sizeof block); return 0; }
+            int main(void) {
+                void *zeros = (void *)(uint64_t)open("/dev/zero", O_RDONLY);
+                pthread_t thread; pthread_create(&thread, 0, work, zeros); work(zeros); pthread_join(thread, 0);
+                printf("%d\n", getpid()); return 0;
+            }"#
+        ),
+        &[&FLAGS[..], &["-pthread", "-specs", specs]].concat(),
+    );
+    let Some(samples) = sampled(test, 199, &program) else { return };
+    let stacks = stacks_with("work", &program, &samples);
+    let of = |ends: &[&str]| {
+        let ends: Vec<_> = ends.iter().map(|name| (*name).to_owned()).collect();
+        weight(stacks.iter().filter(|(names, _)| names.ends_with(&ends)))
+    };
+    // What a thread begins with, and what has called main(), are in the C library.
+    let (in_thread, in_main) = (of(&["work", "?", "?"]), of(&["work", "main", "?", "_start"]));
+    let all = weight(&stacks);
+    assert!(100 < in_thread && 100 < in_main, "{in_thread} and {in_main} of {all}: {stacks:?}");
+    assert!(0.98 < (in_thread + in_main) as f64 / all as f64, "{in_thread} and {in_main} of {all}: {stacks:?}");
+}
+
+#[test]
 fn code_whose_description_is_wrong_has_no_root() {
     // It says that the caller's stack begins 8,008 bytes above, where the caller has put something that is no return address.
     let program = Program::compile_with(

@@ -1,5 +1,6 @@
 //! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli. Of Go code, its own
-//! table is better. Where code is left that none of them describes, a `.debug_frame` may be elsewhere.
+//! table is better. Where code is left that none of them describes, a `.debug_frame` may be elsewhere; of what is left then, the
+//! instructions tell.
 //!
 //! Invariant: whatever the bytes say, work and memory are bounded, and what is not understood is [`Rule::Invalid`].
 
@@ -12,6 +13,8 @@ use gimli::{
 };
 
 use super::go_frames;
+#[cfg(target_arch = "x86_64")]
+use super::instructions::{self, Stretch};
 use super::rule::{Cfa, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
 use crate::go::GoTable;
@@ -20,6 +23,10 @@ use crate::go::GoTable;
 const PADDING_MAX: u64 = 15;
 /// More code that nothing describes is a function's. What a C compiler puts around every program, and describes nowhere, is 206 bytes.
 const GAP_MAX: u64 = 256;
+/// More code that nothing describes is not looked through, all of a file taken together. musl's C library is 0.4 MB; what is larger is
+/// generated, as node's own functions are, and keeps frame pointers.
+#[cfg(target_arch = "x86_64")]
+const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
 /// Code at the entry point that nothing describes: as much of it is the outermost function. `_start` of musl and of Go is shorter.
 const ENTRY_BYTES: u64 = 64;
 /// Bytes of instructions that are carried out. Each function carries out those that it shares with others, too; of the largest libraries
@@ -85,12 +92,14 @@ enum Source {
     EhFrame(usize),
     DebugFrame(usize),
     Go,
+    /// A stretch of code, whose functions the instructions tell.
+    Instructions(usize),
     Entry,
 }
 
 impl CallFrames<'_> {
-    /// Adds the rules of all code that is described. `elsewhere` finds a `.debug_frame` that is not in this file, or packed: it is asked
-    /// only if the file has none and leaves code without a description.
+    /// Adds the rules of all code that is described, and of what its instructions tell. Two are asked only if the file leaves code without
+    /// a description: `elsewhere` finds a `.debug_frame` that is not in this file, or packed, if it has none, and `code` reads a range.
     ///
     /// # Errors
     /// There are more than a table may have.
@@ -98,6 +107,7 @@ impl CallFrames<'_> {
         &self,
         table: &mut TableBuilder,
         elsewhere: impl FnOnce() -> Option<Vec<u8>>,
+        code: impl Fn(Range<u64>) -> Option<Vec<u8>>,
     ) -> Result<(), TableError> {
         let bases = BaseAddresses::default().set_text(self.text.start);
         let eh_frame = self.eh_frame.unwrap_or(Section { bytes: &[], address: 0 });
@@ -105,20 +115,28 @@ impl CallFrames<'_> {
         let mut eh_section = EhFrame::new(eh_frame.bytes, NativeEndian);
         eh_section.set_address_size(size_of::<u64>() as u8);
         let mut eh_frame = Descriptions::new(eh_section, eh_bases);
-        let mut functions = Vec::new();
+        let go = self.go.map(GoTable::code);
+        let go_code = go.iter().map(|code| Function { start: code.start, end: code.end, source: Source::Go });
+        let mut functions: Vec<Function> = go_code.collect();
         eh_frame.list(&mut functions, Source::EhFrame);
         let found = match self.debug_frame {
-            None if self.leaves_gap(&mut functions) => elsewhere().unwrap_or_default(),
+            None if has_functions(&self.gaps(&mut functions)) => elsewhere().unwrap_or_default(),
             _ => Vec::new(),
         };
         let mut debug_section = DebugFrame::new(self.debug_frame.unwrap_or(&found), NativeEndian);
         debug_section.set_address_size(size_of::<u64>() as u8);
         let mut debug_frame = Descriptions::new(debug_section, bases);
         debug_frame.list(&mut functions, Source::DebugFrame);
-        if let Some(code) = self.go.map(GoTable::code) {
-            functions.retain(|function| function.end <= code.start || code.end <= function.start);
-            functions.push(Function { start: code.start, end: code.end, source: Source::Go });
+        if let Some(code) = go {
+            let is_gos = |of: &Function| of.start < code.end && code.start < of.end;
+            functions.retain(|function| function.source == Source::Go || !is_gos(function));
         }
+        let gaps = self.gaps(&mut functions);
+        let told = if has_functions(&gaps) { self.told(&gaps, code) } else { Vec::new() };
+        let stretches = (0..).zip(&told).filter_map(|(number, rules)| {
+            Some(Function { start: rules.first()?.0, end: rules.last()?.0, source: Source::Instructions(number) })
+        });
+        functions.extend(stretches);
         if self.entry != 0 && !functions.iter().any(|of| of.start <= self.entry && self.entry < of.end) {
             let end = self.entry.saturating_add(ENTRY_BYTES);
             functions.push(Function { start: self.entry, end, source: Source::Entry });
@@ -139,6 +157,9 @@ impl CallFrames<'_> {
                 Source::EhFrame(offset) => work += eh_frame.add(offset, start, function.end, table)?,
                 Source::DebugFrame(offset) => work += debug_frame.add(offset, start, function.end, table)?,
                 Source::Go => self.go.map_or(Ok(()), |go| go_frames::add_to(go, table))?,
+                Source::Instructions(number) => {
+                    told[number].iter().try_for_each(|(address, rule)| table.push(*address, *rule))?;
+                }
                 Source::Entry => table.push(start, Rule::Root)?,
             }
             end = Some(function.end);
@@ -146,24 +167,40 @@ impl CallFrames<'_> {
         end.map_or(Ok(()), |end| table.push(end, Rule::Unknown))
     }
 
-    /// Whether neither these functions nor Go's table describe all functions in `.text`. Sorts them.
-    fn leaves_gap(&self, functions: &mut [Function]) -> bool {
+    /// The parts of `.text` that are none of these functions, without paddings. Sorts them.
+    fn gaps(&self, functions: &mut [Function]) -> Vec<Range<u64>> {
         functions.sort_unstable();
-        let Range { start, end } = self.text;
-        let go = self.go.map_or(end..end, GoTable::code);
-        let is_gap = |from: u64, to: u64| {
-            let before_go = to.min(go.start).saturating_sub(from);
-            GAP_MAX < before_go.max(to.saturating_sub(from.max(go.end)))
+        let mut described = self.text.start;
+        let mut gap = |start: u64, end: u64| {
+            let gap = described..start.min(self.text.end);
+            described = described.max(end);
+            (PADDING_MAX < gap.end.saturating_sub(gap.start)).then_some(gap)
         };
-        let mut described = start;
-        for function in functions.iter().take_while(|function| function.start < end) {
-            if is_gap(described, function.start) {
-                return true;
-            }
-            described = described.max(function.end);
-        }
-        is_gap(described, end)
+        let mut gaps: Vec<_> = functions.iter().filter_map(|of| gap(of.start, of.end)).collect();
+        gaps.extend(gap(self.text.end, self.text.end));
+        gaps
     }
+
+    /// What instructions tell of these parts: the rules of each, the last one behind its end.
+    #[cfg(target_arch = "x86_64")]
+    fn told(&self, gaps: &[Range<u64>], code: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
+        let bytes = gaps.iter().fold(0_u64, |bytes, gap| bytes.saturating_add(gap.end - gap.start));
+        if INSTRUCTIONS_BYTES_MAX < bytes {
+            return Vec::new();
+        }
+        let stretches = gaps.iter().filter_map(|gap| Some(Stretch { address: gap.start, code: code(gap.clone())? }));
+        instructions::rules(&stretches.collect::<Vec<_>>(), self.entry)
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn told(&self, _: &[Range<u64>], _: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
+        Vec::new()
+    }
+}
+
+/// Whether there are functions in these parts, and not only what a compiler puts around a program.
+fn has_functions(gaps: &[Range<u64>]) -> bool {
+    gaps.iter().any(|gap| GAP_MAX < gap.end - gap.start)
 }
 
 /// The descriptions of functions (FDE) of one section, and what they share (CIE).
@@ -330,4 +367,4 @@ fn words(offset: i64) -> Option<i16> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

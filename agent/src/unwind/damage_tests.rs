@@ -59,7 +59,7 @@ struct Good {
 }
 
 /// How they are made from `program.c`.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     "gcc -O2 program.c -o program",
     "gcc -O2 -g -gz=none -fno-asynchronous-unwind-tables program.c -o program",
     "gcc -O2 -shared -fPIC -fomit-frame-pointer program.c -o program",
@@ -73,6 +73,8 @@ const SCRIPTS: [&str; 9] = [
      strip -g program; objcopy --add-section .gnu_debugdata=small.xz program",
     "gcc -O0 -g -gz=zlib -fno-asynchronous-unwind-tables program.c -o program; objcopy --only-keep-debug program debug
      strip -g program; objcopy --add-gnu-debuglink=debug program",
+    // Where it is there, a whole C library whose instructions have to tell.
+    "$(command -v musl-gcc || echo gcc) -O0 -static -s -fno-asynchronous-unwind-tables program.c -o program",
 ];
 
 fn good_files(folder: &Path) -> (Vec<Good>, Option<Good>) {
@@ -92,6 +94,7 @@ fn good(program: &Path) -> Good {
     let bytes = std::fs::read(program).unwrap();
     let file = object::File::parse(bytes.as_slice()).unwrap();
     let names = [
+        ".text",
         ".eh_frame",
         ".eh_frame_hdr",
         ".debug_frame",

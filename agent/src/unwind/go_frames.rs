@@ -120,7 +120,7 @@ mod tests {
 
     fn table(frames: CallFrames<'_>) -> UnwindTable {
         let mut builder = TableBuilder::default();
-        frames.add_to(&mut builder, || None).unwrap();
+        frames.add_to(&mut builder, || None, |_| None).unwrap();
         builder.finish().unwrap()
     }
 

@@ -9,6 +9,7 @@
 
 #![allow(unsafe_code, reason = "C is called, and children are stopped by ptrace")]
 
+mod calls;
 mod child;
 mod kernel;
 mod oracles;
@@ -20,6 +21,7 @@ use std::time::Duration;
 
 use ebpf::UserEnd;
 
+use self::calls::Calls;
 use self::child::{Child, Mapping, Registers, mappings};
 use self::kernel::{Kernel, Walked};
 use self::oracles::{Framehop, Gdb};
@@ -107,10 +109,15 @@ fn place(address: u64, mappings: &[Mapping]) -> String {
 }
 
 /// Compares the stack at the first `int3` of a program with both oracles; it has at least so many frames.
-fn compare_deepest(test: &str, program: &Path, twin: &Path, frames_min: usize, end: UserEnd) {
+fn compare_deepest(test: &str, program: &Path, twin: &Path, frames_min: usize) {
     let mut stopped = Stopped::start(program, twin);
     let walked = stopped.compare(&test);
-    assert!(frames_min <= walked.frames.len() && walked.end == end, "{} {:?}", walked.frames.len(), walked.end);
+    assert!(
+        frames_min <= walked.frames.len() && walked.end == UserEnd::Root,
+        "{} {:?}",
+        walked.frames.len(),
+        walked.end
+    );
     match Gdb::run(program, twin) {
         Ok(mut gdb) => {
             let (registers, mappings) = (gdb.registers(), mappings(gdb.pid));
@@ -130,24 +137,67 @@ fn seed() -> u64 {
 fn deep_stacks_are_those_that_framehop_and_gdb_see() {
     let test = "deep_stacks_are_those_that_framehop_and_gdb_see";
     let c = |flags: &[&'static str]| [&FLAGS, flags].concat();
-    // musl describes none of its code, so what called main() has no caller that anyone could tell.
-    let (root, none) = (UserEnd::Root, UserEnd::Broken);
     let cases = [
-        ("gcc", RECURSION, c(&[]), 904, root),
-        ("gcc", RECURSION, c(&["-static"]), 904, root),
-        ("gcc", RECURSION, c(&["-static-pie"]), 904, root),
-        ("musl-gcc", RECURSION, c(&[]), 902, none),
-        ("musl-gcc", RECURSION, c(&["-static"]), 902, none),
-        ("musl-gcc", RECURSION, c(&["-static-pie"]), 902, none),
-        ("g++", TEMPLATES, c(&["-std=c++17"]), 304, root),
-        ("rustc", FUTURES, vec!["-O", "--edition=2024", "-C", "strip=debuginfo"], 200, root),
+        ("gcc", RECURSION, c(&[]), 904),
+        ("gcc", RECURSION, c(&["-static"]), 904),
+        ("gcc", RECURSION, c(&["-static-pie"]), 904),
+        ("g++", TEMPLATES, c(&["-std=c++17"]), 304),
+        ("rustc", FUTURES, vec!["-O", "--edition=2024", "-C", "strip=debuginfo"], 200),
     ];
-    for (compiler, source, flags, frames_min, end) in cases {
+    for (compiler, source, flags, frames_min) in cases {
         let what = format!("{test}: {compiler} {}", flags.join(" "));
         match Program::compile(compiler, source, &flags) {
-            Some(program) => compare_deepest(&what, program.path(), program.path(), frames_min, end),
+            Some(program) => compare_deepest(&what, program.path(), program.path(), frames_min),
             None => report::skipped(test, &format_args!("no {compiler}")),
         }
+    }
+}
+
+/// musl describes none of its code, so that neither framehop nor gdb see what called main().
+#[test]
+fn deep_stacks_in_programs_of_musl_go_on_up_to_the_root() {
+    let test = "deep_stacks_in_programs_of_musl_go_on_up_to_the_root";
+    for linked in [&[][..], &["-static"], &["-static-pie"], &["-static", "-s"]] {
+        let Some(program) = Program::compile("musl-gcc", RECURSION, &[&FLAGS, linked].concat()) else {
+            return report::skipped(test, &"no musl-gcc");
+        };
+        let mut stopped = Stopped::start(program.path(), program.path());
+        let registers = stopped.child.registers();
+        let told = stopped.framehop.tell(&stopped.child.memory, &registers);
+        let walked = stopped.kernel.walk(&registers);
+        assert!(902 <= told.len() && walked.frames.starts_with(&told[..901]), "{linked:?}: {walked:x?}, not {told:x?}");
+        let above_main = walked.frames.len() - 901;
+        assert!(
+            (2..=4).contains(&above_main) && (walked.end, walked.by_frame_pointer) == (UserEnd::Root, 0),
+            "{linked:?}: {above_main} {walked:x?}"
+        );
+    }
+}
+
+#[test]
+fn every_instruction_in_a_library_that_describes_nothing_has_the_stack_of_its_calls() {
+    let test = "every_instruction_in_a_library_that_describes_nothing_has_the_stack_of_its_calls";
+    for linked in [&[][..], &["-static", "-s"]] {
+        let flags = [&FLAGS, linked, &["-DON_OTHER_STACK=0", "-DHAS_ALIGNED=1", "-DHAS_SIGNALS=0"]].concat();
+        let Some(program) = Program::compile("musl-gcc", BUSY, &flags) else {
+            return report::skipped(test, &"no musl-gcc");
+        };
+        let (mut child, mut kernel, mut calls, mut steps) =
+            (Child::start(program.path()), Kernel::new(), Calls::default(), 0);
+        child.run();
+        let mappings = mappings(child.pid);
+        kernel.run(child.pid, &mappings);
+        let above_main = kernel.walk(&child.registers()).frames[1..].to_vec();
+        while !child.is_at_breakpoint() {
+            let told = [calls.tell(&child), above_main.clone()].concat();
+            let walked =
+                same(&mut kernel, &child.registers(), &told, &mappings, &format_args!("{linked:?}, step {steps}"));
+            assert_eq!((walked.end, walked.by_frame_pointer), (UserEnd::Root, 0), "step {steps}: {walked:x?}");
+            calls.step(&mut child);
+            steps += 1;
+        }
+        assert!(3000 < steps, "{steps} instructions");
+        report::said(&format!("{linked:?}: the stacks of {steps} instructions are those of the calls"));
     }
 }
 
@@ -235,7 +285,7 @@ fn a_busy_program_has_the_stack_that_gdb_sees_wherever_it_is_stopped() {
 fn a_stripped_go_program_has_the_stack_that_its_call_frame_information_tells() {
     let test = "a_stripped_go_program_has_the_stack_that_its_call_frame_information_tells";
     let Some((program, twin)) = Program::go(GO) else { return report::skipped(test, &"no go") };
-    compare_deepest(test, program.path(), &twin, 304, UserEnd::Root);
+    compare_deepest(test, program.path(), &twin, 304);
     let mut stopped = Stopped::start(program.path(), &twin);
     for step in 0..GO_STEPS {
         let walked = stopped.compare(&format_args!("step {step}"));

@@ -249,7 +249,8 @@ pub(super) fn table_of(file: &File, place: Option<&Place>) -> Option<UnwindTable
         go: go.as_ref(),
     };
     let mut builder = TableBuilder::default();
-    if let Err(error) = frames.add_to(&mut builder, || debug_frame_elsewhere(file, place)) {
+    let code = |part| sections.code(file, part);
+    if let Err(error) = frames.add_to(&mut builder, || debug_frame_elsewhere(file, place), code) {
         tracing::warn!("a file has no unwind table: {error}");
         return None;
     }

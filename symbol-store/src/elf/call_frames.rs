@@ -33,6 +33,8 @@ pub struct CallFrameSections {
     pub debug_frame: Option<Vec<u8>>,
     /// Where `.text` is loaded; empty if there is none.
     pub text: Range<u64>,
+    /// Where it is in the file; `None` if it is not.
+    text_offset: Option<u64>,
     /// Where the program begins; 0 of a file that is none.
     pub entry: u64,
 }
@@ -47,9 +49,18 @@ impl CallFrameSections {
         let Some(header) = native(file)? else { return Ok(Self::default()) };
         let section = |name: &[u8]| header.loaded_section(file, name, limits::CALL_FRAME_BYTES_MAX);
         let text = header.find_section(file, b".text");
+        let text_offset = text.as_ref().filter(|text| text.kind != SHT_NOBITS).map(|text| text.offset);
         let text = text.map_or(0..0, |text| text.address..text.address.saturating_add(text.size));
         let debug_frame = section(b".debug_frame").map(|(_, bytes)| bytes);
-        Ok(Self { eh_frame: section(b".eh_frame"), debug_frame, text, entry: header.entry })
+        Ok(Self { eh_frame: section(b".eh_frame"), debug_frame, text, text_offset, entry: header.entry })
+    }
+
+    /// A part of `.text`, of the file that this was read of.
+    #[must_use]
+    pub fn code(&self, file: &File, part: Range<u64>) -> Option<Vec<u8>> {
+        let offset = self.text_offset?.checked_add(part.start.checked_sub(self.text.start)?)?;
+        let bytes = read_range(file, offset, part.end.checked_sub(part.start)?)?;
+        (part.end <= self.text.end).then_some(bytes)
     }
 }
 

@@ -12,7 +12,7 @@ fn table(bytes: &[u8]) -> (super::super::table::UnwindTable, Vec<(u64, u64)>) {
     let frames = CallFrames { eh_frame: section(".eh_frame"), entry: file.entry(), ..CallFrames::default() };
     let mut builder = TableBuilder::default();
     let started = std::time::Instant::now();
-    frames.add_to(&mut builder, || None).unwrap();
+    frames.add_to(&mut builder, || None, |_| None).unwrap();
     let table = builder.finish().unwrap();
     eprintln!("{} rows, {} rules, {} KB, {:?}", table.rows(), table.rules, table.bytes() >> 10, started.elapsed());
     let code = file.sections().filter(|section| section.kind() == object::SectionKind::Text);
@@ -20,7 +20,7 @@ fn table(bytes: &[u8]) -> (super::super::table::UnwindTable, Vec<(u64, u64)>) {
 }
 
 /// What gimli says of one address, which it looks for by itself.
-fn oracle(bytes: &[u8], asked: impl Iterator<Item = u64>) -> Vec<(u64, Rule)> {
+pub(in super::super) fn oracle(bytes: &[u8], asked: impl Iterator<Item = u64>) -> Vec<(u64, Rule)> {
     let file = object::File::parse(bytes).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let eh_frame = EhFrame::new(section.data().unwrap(), NativeEndian);

@@ -1,0 +1,319 @@
+//! What of a function's frame is known in front of an instruction, and what the instruction makes of it. Distances are in bytes down from
+//! the CFA, the stack pointer of the caller once the call has returned.
+
+use iced_x86::{Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register};
+
+use super::super::rule::{self, Cfa, Rule};
+
+/// DWARF's numbers.
+const SP: rule::Register = rule::Register(7);
+const FP: rule::Register = rule::Register(6);
+
+/// What an instruction works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operand {
+    Register(Register),
+    /// How far down, if in the frame.
+    Memory(Option<i32>),
+    Immediate(i32),
+    Other,
+}
+
+const RSP: Operand = Operand::Register(Register::RSP);
+const RBP: Operand = Operand::Register(Register::RBP);
+const RBX: Operand = Operand::Register(Register::RBX);
+
+/// Longer frames are none that is known.
+const FRAME_BYTES_MAX: i64 = 1 << 24;
+
+/// No function does that: it was none, or it does not keep to the rules of calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Contradiction;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Frame {
+    /// There is no caller.
+    pub(super) is_root: bool,
+    /// How far down the stack pointer is.
+    sp: Option<i32>,
+    /// How far down the frame pointer points, where it points into the frame.
+    fp: Option<i32>,
+    callers_fp: Kept,
+    callers_bx: Kept,
+}
+
+/// Where a register is that a function has to leave as it found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kept {
+    InPlace,
+    /// And in memory, too.
+    Saved(i32),
+    OnlySaved(i32),
+    Lost,
+}
+
+impl Kept {
+    fn save(&mut self, at: Option<i32>) {
+        if let (Self::InPlace, Some(at)) = (*self, at.filter(|at| 8 < *at && at % 8 == 0)) {
+            *self = Self::Saved(at);
+        }
+    }
+
+    fn change(&mut self) {
+        *self = match *self {
+            Self::Saved(at) | Self::OnlySaved(at) => Self::OnlySaved(at),
+            Self::InPlace | Self::Lost => Self::Lost,
+        };
+    }
+
+    /// It is read from memory.
+    fn load(&mut self, from: Option<i32>) {
+        match *self {
+            Self::Saved(at) | Self::OnlySaved(at) if from == Some(at) => *self = Self::Saved(at),
+            _ => self.change(),
+        }
+    }
+
+    fn is_in_place(self) -> bool {
+        matches!(self, Self::InPlace | Self::Saved(_))
+    }
+
+    fn join(self, other: Self) -> Self {
+        match (self, other) {
+            _ if self == other => self,
+            (Self::InPlace, Self::Saved(_)) | (Self::Saved(_), Self::InPlace) => Self::InPlace,
+            (Self::Saved(a), Self::Saved(b)) if a != b => Self::InPlace,
+            (Self::Saved(a), Self::OnlySaved(b)) | (Self::OnlySaved(a), Self::Saved(b)) if a == b => Self::OnlySaved(a),
+            _ => Self::Lost,
+        }
+    }
+
+    fn place(self) -> rule::Saved {
+        match self {
+            Self::InPlace | Self::Saved(_) => rule::Saved::InPlace,
+            Self::OnlySaved(at) => i16::try_from(-at / 8).map_or(rule::Saved::Lost, rule::Saved::AtCfa),
+            Self::Lost => rule::Saved::Lost,
+        }
+    }
+}
+
+impl Frame {
+    /// A function's that was called just now.
+    pub(super) const CALLED: Self =
+        Self { is_root: false, sp: Some(8), fp: None, callers_fp: Kept::InPlace, callers_bx: Kept::InPlace };
+    /// The outermost function's.
+    pub(super) const ROOT: Self = Self { is_root: true, sp: None, ..Self::CALLED };
+
+    /// Whether all is as the caller left it, so that the function may return, or become another one.
+    pub(super) fn is_as_called(&self) -> bool {
+        !self.is_root && self.sp == Some(8) && self.callers_fp.is_in_place() && self.callers_bx.is_in_place()
+    }
+
+    /// Whether the stack is aligned as it has to be for a call.
+    pub(super) fn may_call(&self) -> bool {
+        self.is_root || self.sp.is_none_or(|sp| sp % 16 == 0)
+    }
+
+    /// What is known where two ways meet.
+    pub(super) fn join(self, other: Self) -> Result<Self, Contradiction> {
+        let fp = self.fp.filter(|_| self.fp == other.fp);
+        let sp = self.sp.filter(|_| self.sp == other.sp);
+        if self.is_root != other.is_root || !self.is_root && sp.or(fp).is_none() {
+            return Err(Contradiction);
+        }
+        let (callers_fp, callers_bx) = (self.callers_fp.join(other.callers_fp), self.callers_bx.join(other.callers_bx));
+        Ok(Self { is_root: self.is_root, sp, fp, callers_fp, callers_bx })
+    }
+
+    pub(super) fn rule(&self) -> Rule {
+        let cfa = match *self {
+            Self { is_root: true, .. } => return Rule::Root,
+            Self { sp: Some(offset), .. } => Cfa::Register { base: SP, offset },
+            Self { fp: Some(offset), .. } => Cfa::Register { base: FP, offset },
+            _ => return Rule::Unknown,
+        };
+        Rule::Frame { cfa, fp: self.callers_fp.place(), bx: self.callers_bx.place(), return_address: -1 }
+    }
+
+    /// Carries out an instruction that is no jump, no call and no return. `may_be_root` says whether this could be the outermost function.
+    pub(super) fn carry_out(
+        &mut self,
+        instruction: &Instruction,
+        writes: &mut InstructionInfoFactory,
+        may_be_root: bool,
+    ) -> Result<(), Contradiction> {
+        if self.is_root {
+            return Ok(());
+        }
+        let [to, from] = [0, 1].map(|number| self.operand(instruction, number));
+        if let Some(done) = self.move_stack(instruction, to, from) {
+            return done;
+        }
+        if let Some(done) = self.move_register(instruction.mnemonic(), to, from, may_be_root) {
+            return done;
+        }
+        self.write(instruction, writes)
+    }
+
+    /// What the stack pointer is moved by; `None` if it is not by this instruction, or by one that nothing is known of.
+    fn move_stack(
+        &mut self,
+        instruction: &Instruction,
+        to: Operand,
+        from: Operand,
+    ) -> Option<Result<(), Contradiction>> {
+        let moved = match (instruction.mnemonic(), to, from) {
+            (Mnemonic::Push, pushed, _) => {
+                let sp = self.sp.map(|sp| i64::from(sp) - i64::from(instruction.stack_pointer_increment()));
+                let moved = self.set_sp(sp);
+                match pushed {
+                    RBP => self.callers_fp.save(self.sp),
+                    RBX => self.callers_bx.save(self.sp),
+                    _ => {}
+                }
+                moved
+            }
+            (Mnemonic::Pop, RBP, _) => {
+                self.fp = None;
+                self.callers_fp.load(self.sp);
+                self.pop()
+            }
+            (Mnemonic::Pop, RBX, _) => {
+                self.callers_bx.load(self.sp);
+                self.pop()
+            }
+            (Mnemonic::Leave, ..) => {
+                let fp = self.fp.take();
+                self.callers_fp.load(fp);
+                self.set_sp(fp.map(|fp| i64::from(fp) - 8))
+            }
+            (Mnemonic::Mov, RSP, RBP) => self.set_sp(self.fp.map(i64::from)),
+            (Mnemonic::Lea, RSP, Operand::Memory(place)) => self.set_sp(place.map(i64::from)),
+            (Mnemonic::Add, RSP, Operand::Immediate(bytes)) => {
+                self.set_sp(self.sp.map(|sp| i64::from(sp) - i64::from(bytes)))
+            }
+            (Mnemonic::Sub, RSP, Operand::Immediate(bytes)) => {
+                self.set_sp(self.sp.map(|sp| i64::from(sp) + i64::from(bytes)))
+            }
+            _ => return None,
+        };
+        Some(moved)
+    }
+
+    /// How a register that is the caller's is saved, loaded or made the frame pointer; `None` if it is not.
+    fn move_register(
+        &mut self,
+        mnemonic: Mnemonic,
+        to: Operand,
+        from: Operand,
+        may_be_root: bool,
+    ) -> Option<Result<(), Contradiction>> {
+        match (mnemonic, to, from) {
+            (Mnemonic::Mov, RBP, RSP) => {
+                self.callers_fp.change();
+                self.fp = self.sp;
+            }
+            (Mnemonic::Lea, RBP, Operand::Memory(place)) => {
+                self.callers_fp.change();
+                self.fp = place;
+            }
+            (Mnemonic::Mov, Operand::Memory(place), RBP) => self.callers_fp.save(place),
+            (Mnemonic::Mov, Operand::Memory(place), RBX) => self.callers_bx.save(place),
+            (Mnemonic::Mov, RBP, Operand::Memory(place)) => {
+                self.fp = None;
+                self.callers_fp.load(place);
+            }
+            (Mnemonic::Mov, RBX, Operand::Memory(place)) => self.callers_bx.load(place),
+            // What a thread begins with marks by that that it has no caller: of any other, the frame pointer would be lost.
+            (Mnemonic::Xor, Operand::Register(one), Operand::Register(other))
+                if one == other && one.full_register() == Register::RBP && self.callers_fp == Kept::InPlace =>
+            {
+                if !may_be_root {
+                    return Some(Err(Contradiction));
+                }
+                *self = Self::ROOT;
+                return Some(Ok(()));
+            }
+            _ => return None,
+        }
+        Some(if self.sp.or(self.fp).is_none() { Err(Contradiction) } else { Ok(()) })
+    }
+
+    /// What any other instruction does.
+    fn write(&mut self, instruction: &Instruction, writes: &mut InstructionInfoFactory) -> Result<(), Contradiction> {
+        let popped = instruction.stack_pointer_increment();
+        if popped != 0 {
+            self.set_sp(self.sp.map(|sp| i64::from(sp) - i64::from(popped)))?;
+        }
+        let used = writes.info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE);
+        for register in used.used_registers() {
+            let access = register.access();
+            if !matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
+            {
+                continue;
+            }
+            match register.register().full_register() {
+                Register::RSP if popped == 0 => self.set_sp(None)?,
+                Register::RBP => {
+                    self.fp = None;
+                    self.callers_fp.change();
+                }
+                Register::RBX => self.callers_bx.change(),
+                _ => {}
+            }
+        }
+        if self.sp.or(self.fp).is_none() { Err(Contradiction) } else { Ok(()) }
+    }
+
+    fn operand(&self, instruction: &Instruction, number: u32) -> Operand {
+        if instruction.op_count() <= number {
+            return Operand::Other;
+        }
+        match instruction.op_kind(number) {
+            OpKind::Register => Operand::Register(instruction.op_register(number)),
+            OpKind::Memory => Operand::Memory(self.place(instruction)),
+            _ => match instruction.try_immediate(number).map(|immediate| i32::try_from(immediate as i64)) {
+                Ok(Ok(immediate)) => Operand::Immediate(immediate),
+                _ => Operand::Other,
+            },
+        }
+    }
+
+    fn pop(&mut self) -> Result<(), Contradiction> {
+        self.set_sp(self.sp.map(|sp| i64::from(sp) - 8))
+    }
+
+    /// The return address is the caller's to take away.
+    fn set_sp(&mut self, sp: Option<i64>) -> Result<(), Contradiction> {
+        if sp.is_some_and(|sp| !(8..FRAME_BYTES_MAX).contains(&sp)) || sp.is_none() && self.fp.is_none() {
+            return Err(Contradiction);
+        }
+        self.sp = sp.map(|sp| sp as i32);
+        // What is below the stack pointer does not last.
+        let is_safe = |kept: Kept| !matches!((kept, self.sp), (Kept::OnlySaved(at), Some(sp)) if sp < at);
+        if is_safe(self.callers_fp) && is_safe(self.callers_bx) { Ok(()) } else { Err(Contradiction) }
+    }
+
+    /// How far down memory is that an instruction names.
+    fn place(&self, instruction: &Instruction) -> Option<i32> {
+        let base = match instruction.memory_base() {
+            Register::RSP => self.sp,
+            Register::RBP => self.fp,
+            _ => None,
+        };
+        let place = i64::from(base?).checked_sub(instruction.memory_displacement64() as i64)?;
+        let is_one = instruction.memory_index() == Register::None && place.abs() < FRAME_BYTES_MAX;
+        is_one.then_some(place as i32)
+    }
+}
+
+#[cfg(test)]
+impl Frame {
+    pub(super) fn cfas(&self) -> [Option<Cfa>; 2] {
+        [
+            self.sp.map(|offset| Cfa::Register { base: SP, offset }),
+            self.fp.map(|offset| Cfa::Register { base: FP, offset }),
+        ]
+    }
+}
