@@ -174,7 +174,7 @@ INLINE int read_saved(struct scratch *scratch, u64 cfa)
     return !bpf_probe_read_user(scratch->window, SAVED_WORDS * 8, (void *)start);
 }
 
-/* A word that a function has saved; 0 if it cannot be read. */
+/* A word that a function has saved; 0 if it cannot be read, and no place at all if nothing knows where it is: 0 would be an outermost frame's. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
     const struct scratch *scratch = walk->scratch;
@@ -182,7 +182,7 @@ INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, 
     if (place == PLACE_SAME)
         return same;
     if (place == PLACE_LOST)
-        return 0;
+        return 1;
     if (place == PLACE_CFA && words < 0 && words >= -SAVED_WORDS)
         return scratch->window[((cfa - scratch->window_start) / 8 + words) % WINDOW_WORDS];
     u64 base = place == PLACE_CFA ? cfa : walk->fp;

@@ -28,7 +28,7 @@ const GAP_MAX: u64 = 256;
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
 /// Code at the entry point that nothing describes: as much of it is the outermost function. `_start` of musl and of Go is shorter.
-const ENTRY_BYTES: u64 = 64;
+pub(super) const ENTRY_BYTES: u64 = 64;
 /// Bytes of instructions that are carried out. Each function carries out those that it shares with others, too; of the largest libraries
 /// known here all together are 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
@@ -142,9 +142,9 @@ impl CallFrames<'_> {
             functions.push(Function { start: self.entry, end, source: Source::Entry });
         }
         functions.sort_unstable();
-        let (mut end, mut work) = (None, 0);
+        let (mut end, mut work) = (None::<u64>, 0);
         for function in functions {
-            if let Some(end) = end.filter(|end| *end + PADDING_MAX < function.start) {
+            if let Some(end) = end.filter(|end| end.saturating_add(PADDING_MAX) < function.start) {
                 table.push(end, Rule::Unknown)?;
             }
             // What two describe is the first one's.
@@ -158,7 +158,7 @@ impl CallFrames<'_> {
                 Source::DebugFrame(offset) => work += debug_frame.add(offset, start, function.end, table)?,
                 Source::Go => self.go.map_or(Ok(()), |go| go_frames::add_to(go, table))?,
                 Source::Instructions(number) => {
-                    told[number].iter().try_for_each(|(address, rule)| table.push(*address, *rule))?;
+                    told[number].iter().try_for_each(|(address, rule)| table.push((*address).max(start), *rule))?;
                 }
                 Source::Entry => table.push(start, Rule::Root)?,
             }

@@ -75,6 +75,7 @@ fn a_packed_or_moved_debug_frame_gives_the_rules_of_a_plain_one() {
     run(folder.path(), "strip -g -o program plain");
     let (plain, stripped) = (rules(folder.path(), "plain"), rules(folder.path(), "program"));
     assert!(plain != stripped, "without any, the instructions tell, which know other places of what is saved");
+    assert!(64 < known(&stripped), "{}", known(&stripped));
 }
 
 #[test]

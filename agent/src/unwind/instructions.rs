@@ -2,8 +2,9 @@
 //! none calls begins behind the end of another one. Every way through it is followed, with the frame that is known in front of each
 //! instruction, and what becomes of it there.
 //!
-//! Invariant: a function has rules only if all ways through it agree, and all that return give back the stack and the registers as they
-//! were. Else nothing is said of it. Only a function that is called, or the one that a program begins with, may be the outermost one.
+//! Invariant: a function has rules only if all ways through it that are found agree, and all that return give back the stack and the
+//! registers as they were. Else nothing is said of it. Only a function that is called, or the one that a program begins with, may be the
+//! outermost one.
 //! Work and memory are bounded by how long the code is.
 
 mod frame;
@@ -15,6 +16,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInf
 use indexmap::IndexSet;
 
 use self::frame::{Contradiction, Frame};
+use super::call_frames::ENTRY_BYTES;
 use super::rule::Rule;
 
 /// What is known of a byte.
@@ -25,7 +27,7 @@ const INSIDE: u16 = u16::MAX;
 const STEPS_PER_BYTE: usize = 4;
 /// As compilers align functions, if they do.
 const FUNCTION_ALIGNMENT: u64 = 16;
-/// What a signal handler returns to, which BPF knows by these bytes: `mov $15, %rax; syscall`, or `%eax`.
+/// What a signal handler returns to: `mov $15, %rax; syscall`, or `%eax`.
 const RETURNS_FROM_SIGNAL: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
 /// Jumps to places that are known when they run, whose frames may be that of code where no way was found to.
@@ -41,7 +43,7 @@ pub(super) struct Stretch {
 }
 
 /// The rules of each of these stretches, each from its address on up to the next one's, ascending; the last one, behind the end, is none.
-/// `entry` is where the program begins.
+/// `entry` is where the program begins, 0 of what is none.
 pub(super) fn rules(stretches: &[Stretch], entry: u64) -> Vec<Vec<(u64, Rule)>> {
     let called: BTreeSet<u64> = stretches.iter().flat_map(called).collect();
     let rules = stretches.iter().map(|stretch| {
@@ -55,7 +57,9 @@ pub(super) fn rules(stretches: &[Stretch], entry: u64) -> Vec<Vec<(u64, Rule)>> 
 /// Where calls go.
 fn called(from: &Stretch) -> Vec<u64> {
     let mut decoder = Decoder::with_ip(64, &from.code, from.address, DecoderOptions::NONE);
-    decoder.iter().filter(Instruction::is_call_near).map(|call| call.near_branch_target()).collect()
+    let calls = decoder.iter().filter(Instruction::is_call_near);
+    // A call of what is behind it reads where it is.
+    calls.filter(|call| call.near_branch_target() != call.next_ip()).map(|call| call.near_branch_target()).collect()
 }
 
 struct Analysis<'a> {
@@ -72,11 +76,11 @@ struct Analysis<'a> {
     endless: BTreeSet<usize>,
     /// Jumps to where cannot be told.
     jumps: BTreeMap<usize, Frame>,
-    new_jumps: Vec<usize>,
+    /// What was known before of bytes and jumps, to take it back.
+    journal: Vec<(usize, u16)>,
+    jumps_before: Vec<(usize, Option<Frame>)>,
     /// Whether what is known of a byte was found before the function at hand.
     is_settled: Vec<bool>,
-    /// What was known before, to take it back.
-    journal: Vec<(usize, u16)>,
     steps_left: usize,
 }
 
@@ -105,15 +109,15 @@ impl<'a> Analysis<'a> {
             starts: called.take_while(|called| *called < code.len()).collect(),
             endless: BTreeSet::new(),
             jumps: BTreeMap::new(),
-            new_jumps: Vec::new(),
-            is_settled: vec![false; code.len()],
             journal: Vec::new(),
+            jumps_before: Vec::new(),
+            is_settled: vec![false; code.len()],
             steps_left: code.len() * STEPS_PER_BYTE,
         }
     }
 
     fn run(&mut self, entry: u64) {
-        let entry = self.offset(entry);
+        let entry = self.offset(entry).filter(|_| entry != 0);
         self.starts.extend(entry);
         for _ in 0..ROUNDS {
             self.known.fill(NOTHING);
@@ -131,6 +135,15 @@ impl<'a> Analysis<'a> {
             }
         }
         self.guess_starts();
+        // Where it cannot be followed, it begins there all the same.
+        if let Some(entry) = entry.filter(|entry| self.known[*entry] == NOTHING) {
+            let root = self.number(Frame::ROOT);
+            let end = self.code.len().min(entry + ENTRY_BYTES as usize);
+            self.known[entry..end]
+                .iter_mut()
+                .filter(|known| **known == NOTHING)
+                .for_each(|known| *known = root.unwrap_or(NOTHING));
+        }
     }
 
     /// Goes through the code to which no way was found: a function that is called from elsewhere begins there, or what a jump may go to.
@@ -156,11 +169,11 @@ impl<'a> Analysis<'a> {
     }
 
     fn guess(&mut self, at: usize) -> bool {
-        if RETURNS_FROM_SIGNAL.iter().any(|code| self.code[at..].starts_with(code)) {
+        if self.starts.contains(&at) {
             return false;
         }
-        let jumps = self.jumps.range(..at).rev().take(JUMPS_TRIED).map(|(_, frame)| *frame);
-        let guesses: Vec<Frame> = jumps.chain([Frame::CALLED]).collect();
+        let jumps = self.jumps.range(..at).rev().map(|(_, frame)| *frame).filter(|frame| !frame.is_root);
+        let guesses: Vec<Frame> = jumps.take(JUMPS_TRIED).chain([Frame::CALLED]).collect();
         guesses.into_iter().any(|frame| self.follow(at, frame).is_ok())
     }
 
@@ -172,7 +185,7 @@ impl<'a> Analysis<'a> {
 
     fn try_to_follow(&mut self, start: usize, frame: Frame, ends_at_padding: bool) -> Result<Ends, Contradiction> {
         self.journal.clear();
-        self.new_jumps.clear();
+        self.jumps_before.clear();
         let followed = self.follow_ways(start, frame, ends_at_padding);
         let is_credible =
             |ends: &Ends| ends.is_confirmed || ends.is_likely && frame == Frame::CALLED || self.starts.contains(&start);
@@ -183,8 +196,11 @@ impl<'a> Analysis<'a> {
         for (at, before) in self.journal.iter().rev() {
             self.known[*at] = *before;
         }
-        for jump in self.new_jumps.drain(..) {
-            self.jumps.remove(&jump);
+        for (jump, before) in self.jumps_before.drain(..).rev() {
+            match before {
+                Some(frame) => self.jumps.insert(jump, frame),
+                None => self.jumps.remove(&jump),
+            };
         }
         Err(Contradiction)
     }
@@ -197,7 +213,7 @@ impl<'a> Analysis<'a> {
                 frame = joined;
                 self.steps_left = self.steps_left.checked_sub(1).ok_or(Contradiction)?;
                 let instruction = self.decode(at);
-                if instruction.is_invalid() {
+                if instruction.is_invalid() || self.return_from_signal(at).is_some() {
                     return Err(Contradiction);
                 }
                 let next = at + instruction.len();
@@ -209,15 +225,15 @@ impl<'a> Analysis<'a> {
                 }
                 match instruction.flow_control() {
                     FlowControl::Return => {
-                        if !frame.is_as_called() || instruction.op_count() != 0 {
+                        let is_plain = instruction.mnemonic() == Mnemonic::Ret && instruction.op_count() == 0;
+                        if !frame.is_as_called() || !is_plain {
                             return Err(Contradiction);
                         }
                         (found.returns, found.is_confirmed) = (true, true);
                     }
                     FlowControl::IndirectBranch => {
-                        if self.jumps.insert(at, frame).is_none() {
-                            self.new_jumps.push(at);
-                        }
+                        let before = self.jumps.insert(at, frame);
+                        self.jumps_before.push((at, before));
                         found.returns = true;
                         found.is_likely |= at == start;
                     }
@@ -231,7 +247,8 @@ impl<'a> Analysis<'a> {
                     }
                     _ if is_call(&instruction) => {
                         // Compilers leave that out between functions of which they know all.
-                        if !(frame.may_call() || is_called && ends_at_padding) {
+                        let is_function = instruction.near_branch_target() != instruction.next_ip();
+                        if !is_function || !(frame.may_call() || is_called && ends_at_padding) {
                             return Err(Contradiction);
                         }
                         found.is_likely = true;
@@ -242,20 +259,44 @@ impl<'a> Analysis<'a> {
                 if ends(&instruction) || callee.is_some_and(|callee| self.endless.contains(&callee)) {
                     break;
                 }
-                if next == self.code.len() || next != start && self.starts.contains(&next) {
+                if next != start && self.is_end(next) {
                     // Either the last call does not return, or the function goes on as the next one.
                     if !is_call(&instruction) {
                         self.becomes(self.starts.get(&next).copied(), &frame, &mut found)?;
                     }
                     break;
                 }
-                if ends_at_padding && is_call(&instruction) && is_padding(&self.decode(next)) {
+                let may_end = ends_at_padding || frame.is_root;
+                if may_end && is_call(&instruction) && is_padding(&self.decode(next)) {
+                    // If another function is behind it, this call is known not to return.
+                    let behind = self.behind_padding(next);
+                    found.returns |= !self.is_end(behind);
                     break;
                 }
                 at = next;
             }
         }
         Ok(found)
+    }
+
+    /// Whether a function has to end there: the code does, or another one begins.
+    fn is_end(&self, at: usize) -> bool {
+        at == self.code.len() || self.starts.contains(&at)
+    }
+
+    fn behind_padding(&mut self, mut at: usize) -> usize {
+        while at < self.code.len() {
+            let instruction = self.decode(at);
+            if !is_padding(&instruction) {
+                break;
+            }
+            at += instruction.len();
+        }
+        at
+    }
+
+    fn return_from_signal(&self, at: usize) -> Option<&'static [u8]> {
+        RETURNS_FROM_SIGNAL.into_iter().find(|code| self.code[at..].starts_with(code))
     }
 
     /// Goes on as another function; which one, may not be known.
@@ -278,15 +319,22 @@ impl<'a> Analysis<'a> {
                 let before = self.frame(number);
                 let joined = before.join(frame)?;
                 if joined == before {
+                    // What becomes of it there is not looked at again.
                     found.is_confirmed |= self.is_settled[at];
+                    found.returns |= self.is_settled[at];
                     return Ok(None);
                 }
                 joined
             }
         };
-        let number = u16::try_from(self.frames.insert_full(joined).0 + 1).ok().filter(|number| *number < INSIDE);
-        self.know(at, number.ok_or(Contradiction)?);
+        let number = self.number(joined).ok_or(Contradiction)?;
+        self.know(at, number);
         Ok(Some(joined))
+    }
+
+    /// The number of a frame; `None` if there are too many.
+    fn number(&mut self, frame: Frame) -> Option<u16> {
+        u16::try_from(self.frames.insert_full(frame).0 + 1).ok().filter(|number| *number < INSIDE)
     }
 
     fn frame(&self, number: u16) -> Frame {
@@ -314,11 +362,20 @@ impl<'a> Analysis<'a> {
     }
 
     fn rules(&self) -> Vec<(u64, Rule)> {
-        let mut rules: Vec<(u64, Rule)> = Vec::new();
-        for (at, number) in (self.address..).zip(&self.known).filter(|(_, number)| **number != INSIDE) {
-            let rule = if *number == NOTHING { Rule::Unknown } else { self.frame(*number).rule() };
+        let (mut rules, mut behind_signal) = (Vec::<(u64, Rule)>::new(), 0);
+        for (at, number) in self.known.iter().enumerate().filter(|(_, number)| **number != INSIDE) {
+            if *number == NOTHING
+                && let Some(code) = self.return_from_signal(at)
+            {
+                behind_signal = at + code.len();
+            }
+            let rule = match *number {
+                NOTHING if at < behind_signal => Rule::Signal,
+                NOTHING => Rule::Unknown,
+                number => self.frame(number).rule(),
+            };
             if rules.last().is_none_or(|(_, last)| *last != rule) {
-                rules.push((at, rule));
+                rules.push((self.address + at as u64, rule));
             }
         }
         rules.push((self.address + self.known.len() as u64, Rule::Unknown));

@@ -178,7 +178,7 @@ fn deep_stacks_in_programs_of_musl_go_on_up_to_the_root() {
 fn every_instruction_in_a_library_that_describes_nothing_has_the_stack_of_its_calls() {
     let test = "every_instruction_in_a_library_that_describes_nothing_has_the_stack_of_its_calls";
     for linked in [&[][..], &["-static", "-s"]] {
-        let flags = [&FLAGS, linked, &["-DON_OTHER_STACK=0", "-DHAS_ALIGNED=1", "-DHAS_SIGNALS=0"]].concat();
+        let flags = [&FLAGS, linked, &["-DON_OTHER_STACK=0", "-DHAS_ALIGNED=1"]].concat();
         let Some(program) = Program::compile("musl-gcc", BUSY, &flags) else {
             return report::skipped(test, &"no musl-gcc");
         };

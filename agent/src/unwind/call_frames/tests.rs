@@ -69,3 +69,20 @@ fn every_address_of_the_c_library_and_of_this_test_has_the_rule_that_gimli_finds
         assert!(known * 10 > compared * 9, "{path}: {known} of {compared}");
     }
 }
+
+#[test]
+fn an_entry_point_in_front_of_code_that_nothing_describes_takes_no_rule_from_it() {
+    // Functions of `push rax; call rax; pop rcx; ret`.
+    let code = [0x50, 0xff, 0xd0, 0x59, 0xc3, 0x90, 0x90, 0x90].repeat(100);
+    let frames = CallFrames { text: 0x1008..0x1008 + code.len() as u64, entry: 0x1000, ..CallFrames::default() };
+    let mut builder = TableBuilder::default();
+    frames.add_to(&mut builder, || None, |_| Some(code.clone())).unwrap();
+    let table = builder.finish().unwrap();
+    let pushed = |offset| {
+        let cfa = Cfa::Register { base: Register(7), offset };
+        Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 }
+    };
+    let rules = [0x1000, 0x1048, 0x1049, 0x104c].map(|address| table.rule(address));
+    let wanted = [Rule::Root, pushed(8), pushed(16), pushed(8)];
+    assert_eq!(rules, wanted.map(Rule::to_bytes));
+}

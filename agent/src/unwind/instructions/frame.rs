@@ -75,6 +75,18 @@ impl Kept {
         }
     }
 
+    /// What is below the stack pointer does not last.
+    fn leave_above(&mut self, sp: i32) -> Result<(), Contradiction> {
+        match *self {
+            Self::OnlySaved(at) if sp < at => Err(Contradiction),
+            Self::Saved(at) if sp < at => {
+                *self = Self::InPlace;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn is_in_place(self) -> bool {
         matches!(self, Self::InPlace | Self::Saved(_))
     }
@@ -183,6 +195,9 @@ impl Frame {
                 self.callers_bx.load(self.sp);
                 self.pop()
             }
+            (Mnemonic::Pop, Operand::Register(popped), _) if popped.full_register() == Register::RSP => {
+                self.set_sp(None)
+            }
             (Mnemonic::Leave, ..) => {
                 let fp = self.fp.take();
                 self.callers_fp.load(fp);
@@ -227,7 +242,7 @@ impl Frame {
             (Mnemonic::Mov, RBX, Operand::Memory(place)) => self.callers_bx.load(place),
             // What a thread begins with marks by that that it has no caller: of any other, the frame pointer would be lost.
             (Mnemonic::Xor, Operand::Register(one), Operand::Register(other))
-                if one == other && one.full_register() == Register::RBP && self.callers_fp == Kept::InPlace =>
+                if one == other && matches!(one, Register::RBP | Register::EBP) && self.callers_fp == Kept::InPlace =>
             {
                 if !may_be_root {
                     return Some(Err(Contradiction));
@@ -290,9 +305,11 @@ impl Frame {
             return Err(Contradiction);
         }
         self.sp = sp.map(|sp| sp as i32);
-        // What is below the stack pointer does not last.
-        let is_safe = |kept: Kept| !matches!((kept, self.sp), (Kept::OnlySaved(at), Some(sp)) if sp < at);
-        if is_safe(self.callers_fp) && is_safe(self.callers_bx) { Ok(()) } else { Err(Contradiction) }
+        if let Some(sp) = self.sp {
+            self.callers_fp.leave_above(sp)?;
+            self.callers_bx.leave_above(sp)?;
+        }
+        Ok(())
     }
 
     /// How far down memory is that an instruction names.
@@ -303,17 +320,31 @@ impl Frame {
             _ => None,
         };
         let place = i64::from(base?).checked_sub(instruction.memory_displacement64() as i64)?;
-        let is_one = instruction.memory_index() == Register::None && place.abs() < FRAME_BYTES_MAX;
-        is_one.then_some(place as i32)
+        let is_in_frame = instruction.memory_index() == Register::None
+            && instruction.segment_prefix() == Register::None
+            && place.abs() < FRAME_BYTES_MAX;
+        is_in_frame.then_some(place as i32)
     }
 }
 
 #[cfg(test)]
 impl Frame {
+    /// Both ways to find the CFA.
     pub(super) fn cfas(&self) -> [Option<Cfa>; 2] {
-        [
-            self.sp.map(|offset| Cfa::Register { base: SP, offset }),
-            self.fp.map(|offset| Cfa::Register { base: FP, offset }),
-        ]
+        let by = |base| move |offset| Cfa::Register { base, offset };
+        [self.sp.map(by(SP)), self.fp.map(by(FP))]
+    }
+
+    /// Whether a place is below the stack pointer.
+    pub(super) fn is_left_behind(&self, place: rule::Saved) -> bool {
+        matches!((place, self.sp), (rule::Saved::AtCfa(words), Some(sp)) if sp < -i32::from(words) * 8)
+    }
+
+    /// Where the frame pointer and BX are in memory, too.
+    pub(super) fn saved(&self) -> [Option<rule::Saved>; 2] {
+        [self.callers_fp, self.callers_bx].map(|kept| match kept {
+            Kept::Saved(at) => Some(Kept::OnlySaved(at).place()),
+            _ => None,
+        })
     }
 }

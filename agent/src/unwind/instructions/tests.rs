@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use object::{Object as _, ObjectSection as _};
 
 use super::super::call_frames::tests::oracle;
-use super::super::rule::Saved;
+use super::super::rule::{Cfa, Register, Saved};
 use super::*;
 
 /// Files that describe their functions, which is not told to whom has to find out.
@@ -20,9 +20,15 @@ fn described() -> Vec<PathBuf> {
 fn agree(frame: &Frame, described: &Rule) -> bool {
     let (told, Rule::Frame { cfa, fp, bx, .. }) = (frame.rule(), described) else { return false };
     let Rule::Frame { fp: told_fp, bx: told_bx, .. } = told else { return false };
-    // A register may have been saved, and be in place still.
-    let same = |told: Saved, described: &Saved| told == *described || told == Saved::InPlace;
-    frame.cfas().contains(&Some(*cfa)) && same(told_fp, fp) && same(told_bx, bx)
+    // A register may have been saved, and be in place still, or again.
+    let same = |told: Saved, is_saved: &dyn Fn(Saved) -> bool, described: Saved| {
+        told == described || told == Saved::InPlace && is_saved(described)
+    };
+    let [saved_fp, saved_bx] = frame.saved();
+    let is_saved = |saved: Option<Saved>| move |described| saved == Some(described) || frame.is_left_behind(described);
+    frame.cfas().contains(&Some(*cfa))
+        && same(told_fp, &is_saved(saved_fp), *fp)
+        && same(told_bx, &is_saved(saved_bx), *bx)
 }
 
 #[test]
@@ -59,4 +65,97 @@ fn instructions_tell_what_compilers_describe() {
         );
         assert!(nothing * 8 < code.len(), "{}: nothing of {nothing} of {} bytes", path.display(), code.len());
     }
+}
+
+fn frame_of(cfa: i32, fp: Saved, bx: Saved) -> Rule {
+    Rule::Frame { cfa: Cfa::Register { base: Register(7), offset: cfa }, fp, bx, return_address: -1 }
+}
+
+/// The rule at the last instruction of a function that is called.
+fn last_rule(code: &[u8], last: usize) -> Rule {
+    // It is called by the one behind it.
+    let call = (-(code.len() as i32) - 5).to_le_bytes();
+    let code = [code, &[0xe8], &call, &[0xf4]].concat();
+    let stretch = Stretch { address: 0x1000, code };
+    let told = rules(&[stretch], 0).remove(0);
+    told.into_iter().take_while(|(address, _)| *address <= 0x1000 + last as u64).last().unwrap().1
+}
+
+#[test]
+fn each_instruction_does_to_the_frame_what_the_processor_does() {
+    use Saved::{AtCfa, InPlace};
+    let called = frame_of(8, InPlace, InPlace);
+    let told: [(&str, &[u8], usize, Rule); 13] = [
+        ("ret", &[0xc3], 0, called),
+        ("push rax; pop rcx; ret", &[0x50, 0x59, 0xc3], 1, frame_of(16, InPlace, InPlace)),
+        (
+            "push rbx; mov ebx, 1; pop rbx; ret",
+            &[0x53, 0xbb, 1, 0, 0, 0, 0x5b, 0xc3],
+            6,
+            frame_of(16, InPlace, AtCfa(-2)),
+        ),
+        ("push rbx; mov ebx, 1; pop rbx; ret", &[0x53, 0xbb, 1, 0, 0, 0, 0x5b, 0xc3], 7, called),
+        ("push rbp; xor ebp, ebp; pop rbp; ret", &[0x55, 0x31, 0xed, 0x5d, 0xc3], 3, frame_of(16, AtCfa(-2), InPlace)),
+        (
+            "sub rsp, 24; mov [rsp+8], rbp; cmove rbp, rax; mov rbp, [rsp+8]; add rsp, 24; ret",
+            &[
+                0x48, 0x83, 0xec, 24, 0x48, 0x89, 0x6c, 0x24, 8, 0x48, 0x0f, 0x44, 0xe8, 0x48, 0x8b, 0x6c, 0x24, 8,
+                0x48, 0x83, 0xc4, 24, 0xc3,
+            ],
+            13,
+            frame_of(32, AtCfa(-3), InPlace),
+        ),
+        ("push 1; add rsp, 8; ret", &[0x6a, 1, 0x48, 0x83, 0xc4, 8, 0xc3], 2, frame_of(16, InPlace, InPlace)),
+        // What is not the caller's is no function's.
+        ("xchg rbx, rax; ret", &[0x48, 0x93, 0xc3], 2, Rule::Unknown),
+        ("pop rsp; ret", &[0x5c, 0xc3], 0, Rule::Unknown),
+        ("leave; ret", &[0xc9, 0xc3], 0, Rule::Unknown),
+        ("enter 16, 0; ret", &[0xc8, 16, 0, 0, 0xc3], 4, Rule::Unknown),
+        ("ret 8", &[0xc2, 8, 0], 0, Rule::Unknown),
+        ("push rax; ret", &[0x50, 0xc3], 1, Rule::Unknown),
+    ];
+    for (assembly, code, last, wanted) in told {
+        assert_eq!(last_rule(code, last), wanted, "{assembly}");
+    }
+    let framed = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xc9, 0xc3];
+    let by_fp = Cfa::Register { base: Register(6), offset: 16 };
+    let wanted = Rule::Frame { cfa: by_fp, fp: AtCfa(-2), bx: InPlace, return_address: -1 };
+    assert_eq!(last_rule(&framed, 8), wanted, "push rbp; mov rbp, rsp; and rsp, -32; leave; ret");
+}
+
+#[test]
+fn only_what_clears_the_frame_pointer_and_is_called_or_begins_is_outermost() {
+    let clears = [0x31, 0xed, 0x58, 0xff, 0xd0, 0xf4];
+    assert_eq!(last_rule(&clears, 2), Rule::Root, "xor ebp, ebp; pop rax; call rax; hlt");
+    let alone = |entry| rules(&[Stretch { address: 0x1000, code: clears.to_vec() }], entry).remove(0);
+    assert_eq!(
+        alone(0),
+        [(0x1000, Rule::Unknown)]
+            .repeat(2)
+            .into_iter()
+            .zip([0, 6])
+            .map(|((at, rule), more)| (at + more, rule))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(alone(0x1000)[0], (0x1000, Rule::Root));
+    // It cannot be followed: `ret` of what nobody has called.
+    let ends = rules(&[Stretch { address: 0x1000, code: vec![0x90, 0xc3] }], 0x1000).remove(0);
+    assert_eq!(ends[0], (0x1000, Rule::Root));
+}
+
+#[test]
+fn a_function_that_ends_in_another_ones_code_returns() {
+    // push rax; pop rax; ret | jmp to that ret | push rax; call the jump; pop rcx; ret | calls of the first and the last
+    let mut code = vec![0x50, 0x58, 0xc3, 0x90];
+    code.extend([0xeb, 0xfc, 0x90, 0x90]);
+    code.extend([0x50, 0xe8, 0xf6, 0xff, 0xff, 0xff, 0x59, 0xc3]);
+    for function in [0, 8] {
+        let from = code.len() as i32 + 5;
+        code.push(0xe8);
+        code.extend((function - from).to_le_bytes());
+    }
+    code.push(0xf4);
+    let told = rules(&[Stretch { address: 0x1000, code }], 0).remove(0);
+    let behind_call = told.iter().take_while(|(address, _)| *address <= 0x100e).last().unwrap().1;
+    assert_eq!(behind_call, frame_of(16, Saved::InPlace, Saved::InPlace));
 }

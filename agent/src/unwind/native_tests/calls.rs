@@ -1,5 +1,5 @@
 //! The calls of a program that have not returned, noted at every instruction that it carries out: an oracle that needs no description of
-//! code. Signals it does not know.
+//! code.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -9,15 +9,25 @@ use super::child::{Child, PC, SP, is_in_call};
 
 /// The longest instruction.
 const INSTRUCTION_BYTES_MAX: usize = 15;
+/// Where the kernel leaves the registers that a signal struck, from where the handler's return address is: `uc_mcontext.gregs`.
+const STRUCK_REGISTERS: u64 = 8 + 40;
+
+/// What goes on when the stack pointer is above a place.
+#[derive(Debug)]
+struct Waiting {
+    place: u64,
+    /// As [`super::kernel::Walked`] has it.
+    frame: u64,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// Where each return address is on the stack, and the address; of the last call last.
-    open: Vec<(u64, u64)>,
+    /// The last one last.
+    waiting: Vec<Waiting>,
 }
 
 impl Calls {
-    /// Has a child go on by an instruction.
+    /// Has a child go on by an instruction, or into a signal handler.
     pub(super) fn step(&mut self, child: &mut Child) {
         let before = child.registers();
         let mut code = [0; INSTRUCTION_BYTES_MAX];
@@ -25,16 +35,22 @@ impl Calls {
         let instruction = Decoder::with_ip(64, &code, before[PC], DecoderOptions::NONE).decode();
         child.step();
         let after = child.registers();
-        self.open.retain(|(place, _)| after[SP] <= *place);
+        self.waiting.retain(|waiting| after[SP] <= waiting.place);
         if instruction.is_call_near() || instruction.is_call_near_indirect() {
-            self.open.push((after[SP], instruction.next_ip()));
+            self.waiting.push(Waiting { place: after[SP], frame: instruction.next_ip() - 1 });
+        } else if after[SP] + STRUCK_REGISTERS < before[SP] && after[PC] != instruction.next_ip() {
+            let word = |at| child.word(at).unwrap();
+            let struck = |register: libc::c_int| word(after[SP] + STRUCK_REGISTERS + register as u64 * 8);
+            // They are struck code's again where the stack pointer is.
+            self.waiting.push(Waiting { place: struck(libc::REG_RSP) - 1, frame: struck(libc::REG_RIP) });
+            self.waiting.push(Waiting { place: after[SP], frame: word(after[SP]) });
         }
     }
 
-    /// The frames of the stack as [`super::kernel::Walked`] has them, up to the function that was stepped first.
+    /// The frames of the stack, up to the function that was stepped first.
     pub(super) fn tell(&self, child: &Child) -> Vec<u64> {
         let registers = child.registers();
         let first = registers[PC] - u64::from(is_in_call(&registers));
-        [first].into_iter().chain(self.open.iter().rev().map(|(_, address)| address - 1)).collect()
+        [first].into_iter().chain(self.waiting.iter().rev().map(|waiting| waiting.frame)).collect()
     }
 }

@@ -44,9 +44,6 @@ pub(super) const BUSY: &str = r#"
 #include <time.h>
 #include <unistd.h>
 #define NOINLINE __attribute__((noinline, noipa))
-#ifndef HAS_SIGNALS
-#define HAS_SIGNALS 1
-#endif
 static volatile uint64_t sink;
 static char stack[1 << 16];
 NOINLINE int compare(const void *a, const void *b) { return *(int *)a - *(int *)b; }
@@ -71,7 +68,7 @@ NOINLINE void once(void) {
     sink += getppid(); sort(9); large(); sink += tail(3);
     char text[64]; snprintf(text, sizeof text, "%d %s %5.2f", 7, "seven", 7.7); sink += strtod(text, 0);
     char *copy = strdup(text); sink += strlen(copy) + (uint64_t)strchr(copy, 's'); free(copy);
-    if (HAS_SIGNALS) { raise(SIGUSR1); struck(40); }
+    raise(SIGUSR1); struck(40);
     if (HAS_ALIGNED) aligned(33);
     struct timespec now; clock_gettime(CLOCK_MONOTONIC, &now); sink += now.tv_nsec;
     void *moved = realloc(malloc(100), 300000); memmove((char *)moved + 1, moved, 20000); free(moved);
