@@ -172,8 +172,8 @@ impl<'a> Analysis<'a> {
         if self.starts.contains(&at) {
             return false;
         }
-        let jumps = self.jumps.range(..at).rev().map(|(_, frame)| *frame).filter(|frame| !frame.is_root);
-        let guesses: Vec<Frame> = jumps.take(JUMPS_TRIED).chain([Frame::CALLED]).collect();
+        let jumps = self.jumps.range(..at).rev().take(JUMPS_TRIED).map(|(_, frame)| *frame);
+        let guesses: Vec<Frame> = jumps.chain([Frame::CALLED]).collect();
         guesses.into_iter().any(|frame| self.follow(at, frame).is_ok())
     }
 
@@ -211,7 +211,7 @@ impl<'a> Analysis<'a> {
         while let Some((mut at, mut frame)) = ways.pop() {
             while let Some(joined) = self.meet(at, frame, &mut found)? {
                 frame = joined;
-                self.steps_left = self.steps_left.checked_sub(1).ok_or(Contradiction)?;
+                self.step()?;
                 let instruction = self.decode(at);
                 if instruction.is_invalid() || self.return_from_signal(at).is_some() {
                     return Err(Contradiction);
@@ -232,8 +232,11 @@ impl<'a> Analysis<'a> {
                         (found.returns, found.is_confirmed) = (true, true);
                     }
                     FlowControl::IndirectBranch => {
-                        let before = self.jumps.insert(at, frame);
-                        self.jumps_before.push((at, before));
+                        // What is behind a jump of the outermost function may be any other one.
+                        if !frame.is_root {
+                            let before = self.jumps.insert(at, frame);
+                            self.jumps_before.push((at, before));
+                        }
                         found.returns = true;
                         found.is_likely |= at == start;
                     }
@@ -269,7 +272,7 @@ impl<'a> Analysis<'a> {
                 let may_end = ends_at_padding || frame.is_root;
                 if may_end && is_call(&instruction) && is_padding(&self.decode(next)) {
                     // If another function is behind it, this call is known not to return.
-                    let behind = self.behind_padding(next);
+                    let behind = self.behind_padding(next)?;
                     found.returns |= !self.is_end(behind);
                     break;
                 }
@@ -284,15 +287,21 @@ impl<'a> Analysis<'a> {
         at == self.code.len() || self.starts.contains(&at)
     }
 
-    fn behind_padding(&mut self, mut at: usize) -> usize {
+    fn step(&mut self) -> Result<(), Contradiction> {
+        self.steps_left = self.steps_left.checked_sub(1).ok_or(Contradiction)?;
+        Ok(())
+    }
+
+    fn behind_padding(&mut self, mut at: usize) -> Result<usize, Contradiction> {
         while at < self.code.len() {
+            self.step()?;
             let instruction = self.decode(at);
             if !is_padding(&instruction) {
                 break;
             }
             at += instruction.len();
         }
-        at
+        Ok(at)
     }
 
     fn return_from_signal(&self, at: usize) -> Option<&'static [u8]> {

@@ -159,3 +159,32 @@ fn a_function_that_ends_in_another_ones_code_returns() {
     let behind_call = told.iter().take_while(|(address, _)| *address <= 0x100e).last().unwrap().1;
     assert_eq!(behind_call, frame_of(16, Saved::InPlace, Saved::InPlace));
 }
+
+/// Functions that all go on in the same code, with much padding behind it, and none of which can be right: as much work as can be asked for.
+#[test]
+fn code_that_is_made_to_take_long_does_not() {
+    const FUNCTIONS: usize = 40_000;
+    let calls_at = FUNCTIONS * 16;
+    let shared_at = calls_at + FUNCTIONS * 5;
+    let relative = |to: usize, behind: usize| (to as i32 - behind as i32).to_le_bytes();
+    let mut code = Vec::with_capacity(1 << 20);
+    // je to what is behind it; jmp to what they share; push rax; ret
+    for at in (0..calls_at).step_by(16) {
+        code.extend([&[0x74, 5, 0xe9], &relative(shared_at, at + 7)[..], &[0x50, 0xc3], &[0x90; 7]].concat());
+    }
+    for (at, function) in (calls_at..).step_by(5).zip((0..calls_at).step_by(16)) {
+        code.push(0xe8);
+        code.extend(relative(function, at + 5));
+    }
+    // call rax; nop ...; ret
+    code.extend([0xff, 0xd0]);
+    code.resize((1 << 20) - 1, 0x90);
+    code.push(0xc3);
+    for entry in [0, 0x1000] {
+        let started = std::time::Instant::now();
+        let told = rules(&[Stretch { address: 0x1000, code: code.clone() }], entry).remove(0);
+        let took = started.elapsed();
+        assert!(took < std::time::Duration::from_secs(10), "{took:?}");
+        assert!(told.is_sorted_by_key(|(address, _)| *address), "{entry}");
+    }
+}
