@@ -300,6 +300,7 @@ impl<'a> Accumulator<'a> {
             nodes.clear();
             naming.name(&pairs, &mut nodes)?;
             naming.stop();
+            self.totals.reserve_nodes(self.tree.nodes());
             for (sum, &node) in sums.iter().zip(&nodes) {
                 self.totals.add(total(sum, if is_passed(sum) { node } else { UNPASSED }));
             }

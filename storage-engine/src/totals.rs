@@ -55,6 +55,14 @@ impl Totals {
         }
     }
 
+    /// Makes room for so many nodes in all, where each has a slot.
+    pub(crate) fn reserve_nodes(&mut self, nodes: usize) {
+        if let Self::ByNode(sums) = self {
+            sums.sums.reserve(nodes.saturating_sub(sums.sums.len()));
+            sums.has.reserve(nodes.saturating_sub(sums.has.len()));
+        }
+    }
+
     /// How many there are; joined, there may be fewer.
     pub(crate) fn len(&self) -> usize {
         match self {

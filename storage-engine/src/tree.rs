@@ -103,6 +103,11 @@ impl StackTree {
         Ok(node)
     }
 
+    /// How many there are, the root counted.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
     pub(crate) fn into_parts(self) -> (Vec<Node>, Dictionary) {
         (self.nodes, self.dictionary)
     }
@@ -157,36 +162,48 @@ impl Naming<'_> {
     }
 
     /// Adds the user parts that are not here yet. In the vocabulary callers stand before callees: one way down its numbers
-    /// finds all that is needed, and then that is added the other way around; neither jumps about in memory as going up each stack
-    /// would.
+    /// marks all that is needed, and the way back up adds it; neither jumps about in memory as going up each stack would.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
         let (mut low, mut high) = (usize::MAX, 0);
         for pair in pairs.iter().filter(|pair| pair.user != vocabulary::ROOT) {
             low = low.min(self.mark(pair.user));
             high = high.max(pair.user as usize / 64);
         }
-        let (mut word, mut needed) = (high, Vec::new());
+        let (mut word, mut count) = (high, 0);
         while word >= low {
-            // Callers may be of the same word, below.
-            while let Some(bit) = self.tree.marked[word].checked_ilog2() {
-                self.tree.marked[word] &= !(1 << bit);
-                let number = number(word, bit);
-                let node = self.from.node(number);
-                needed.push((number, node));
-                if node.parent != vocabulary::ROOT {
-                    low = low.min(self.mark(node.parent));
+            let (mut marked, mut below) = (self.tree.marked[word], u64::MAX);
+            while let Some(bit) = (marked & below).checked_ilog2() {
+                below = (1 << bit) - 1;
+                let parent = self.from.node(number(word, bit)).parent;
+                if parent == vocabulary::ROOT {
+                    continue;
+                }
+                // Most callers are of the same word, below.
+                if parent as usize / 64 == word {
+                    marked |= u64::from(self.tree.users[parent as usize] == ROOT) << (parent % 64);
+                } else {
+                    low = low.min(self.mark(parent));
                 }
             }
+            self.tree.marked[word] = marked;
+            count += marked.count_ones() as usize;
             let Some(next) = word.checked_sub(1) else { break };
             word = next;
         }
-        for (number, node) in needed.into_iter().rev() {
-            let (parent, location) = (self.tree.users[node.parent as usize], self.location(node.location));
-            self.tree.users[number as usize] = if self.tree.has_all_children {
-                self.tree.child(parent, location)?
-            } else {
-                self.tree.add(parent, location)?
-            };
+        self.tree.nodes.reserve(count);
+        for word in low..=high {
+            let mut bits = std::mem::take(&mut self.tree.marked[word]);
+            while bits != 0 {
+                let number = number(word, bits.trailing_zeros());
+                bits &= bits - 1;
+                let node = self.from.node(number);
+                let (parent, location) = (self.tree.users[node.parent as usize], self.location(node.location));
+                self.tree.users[number as usize] = if self.tree.has_all_children {
+                    self.tree.child(parent, location)?
+                } else {
+                    self.tree.add(parent, location)?
+                };
+            }
         }
         Ok(())
     }
