@@ -7,8 +7,6 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
-use crate::maps::{Backing, Maps};
-
 /// The clocks that samples are timed with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
@@ -105,28 +103,50 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
-/// Gives back what only a start needs, a first export, or the unwind tables of new files: memory, and code of this program, together half of
+/// Gives back what only a start needs, a first export, or the unwind tables of new files: memory, and pages of files, together half of
 /// all that it would keep.
 pub(crate) fn release_unused() {
     release_free_memory();
-    release_own_code();
+    release_file_pages();
 }
 
-/// Takes this program's own code out of its memory until it runs again: most of what a start runs never does.
-fn release_own_code() {
-    let (Ok(path), Ok(maps)) = (std::env::current_exe(), Maps::of_process(std::process::id())) else { return };
-    let own = maps.iter().filter(|mapping| match &mapping.backing {
-        Backing::File { path: of, .. } => path.as_os_str() == &**of,
-        Backing::Vdso | Backing::Anonymous => false,
-    });
-    for mapping in own {
-        let bytes = usize::try_from(mapping.end.saturating_sub(mapping.start)).unwrap_or_default();
-        // SAFETY: these are executable mappings of this program's own file, which are there for as long as it runs and which nothing writes
-        // to, so every page is read again from the file when it is touched.
+/// Takes code and constants of this program and its libraries out of its memory until they are used again: most of what a start uses
+/// nothing else does.
+fn release_file_pages() {
+    let Ok(smaps) = std::fs::read_to_string("/proc/self/smaps") else { return };
+    for (start, end) in unchanged_file_mappings(&smaps) {
+        // SAFETY: nothing may write to these mappings, and no page of them is other than in the file, from where each is read again when it
+        // is touched.
         unsafe {
-            libc::madvise(mapping.start as *mut libc::c_void, bytes, libc::MADV_DONTNEED);
+            libc::madvise(start as *mut libc::c_void, end.saturating_sub(start), libc::MADV_DONTNEED);
         }
     }
+}
+
+/// Start and end of the private mappings of files in `/proc/<pid>/smaps` that may not be written to and have no page of their own:
+/// neither of a relocation, which is made before a mapping becomes read-only, nor of a breakpoint or uprobe.
+fn unchanged_file_mappings(smaps: &str) -> Vec<(usize, usize)> {
+    let (mut found, mut mapping, mut zeros) = (Vec::new(), None, 0);
+    for line in smaps.lines() {
+        match line.split_once(':').map(|(name, value)| (name, value.trim_ascii_start())) {
+            Some(("Anonymous" | "Swap", "0 kB")) => zeros += 1,
+            // The last line of a mapping.
+            Some(("VmFlags", _)) => found.extend(mapping.take().filter(|_| zeros == 2)),
+            Some((name, _)) if !name.contains(' ') => {}
+            _ => (mapping, zeros) = (file_mapping(line), 0),
+        }
+    }
+    found
+}
+
+/// Start and end, if the mapping is a private one of a file that may not be written to.
+fn file_mapping(line: &str) -> Option<(usize, usize)> {
+    let mut fields = line.splitn(6, ' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let may = fields.next()?;
+    let is_file = fields.nth(3)?.trim_start().starts_with('/');
+    let address = |digits| usize::from_str_radix(digits, 16).ok();
+    (is_file && matches!(may, "r--p" | "r-xp")).then_some((address(start)?, address(end)?))
 }
 
 /// Gives freed memory back to the kernel: what only a start needs would stay in the allocator for ever.
@@ -135,5 +155,69 @@ fn release_free_memory() {
     // SAFETY: malloc_trim has no preconditions.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_the_same_in_the_file_is_taken_out_of_memory() {
+        let mapping = |line: &str, anonymous: u32, swap: u32| {
+            format!(
+                "{line}\nRss: 8 kB\nAnonymous:   {anonymous} kB\nSwap:    {swap} kB\nSwapPss: 0 kB\nVmFlags: rd ex\n"
+            )
+        };
+        let smaps = [
+            mapping("1000-2000 r--p 00000000 fe:00 24                     /usr/lib/a b.so", 0, 0),
+            mapping("2000-3000 r-xp 00001000 fe:00 24                     /usr/lib/a b.so", 0, 0),
+            mapping("3000-4000 r--p 00002000 fe:00 24                     /usr/lib/a b.so", 4, 0),
+            mapping("4000-5000 r--p 00003000 fe:00 24                     /usr/lib/a b.so", 0, 4),
+            mapping("5000-6000 rw-p 00004000 fe:00 24                     /usr/lib/a b.so", 0, 0),
+            mapping("6000-7000 r--p 00000000 00:00 0", 0, 0),
+            mapping("7000-8000 r--s 00001000 00:10 26                     anon_inode:bpf-map", 0, 0),
+            mapping("8000-9000 r-xp 00000000 00:00 0                      [vdso]", 0, 0),
+            mapping("fffff000-100000000 r-xp 00000000 fe:00 25            /bin/c (deleted)", 0, 0),
+        ];
+        assert_eq!(
+            unchanged_file_mappings(&smaps.concat()),
+            [(0x1000, 0x2000), (0x2000, 0x3000), (0xffff_f000, 0x1_0000_0000)]
+        );
+    }
+
+    #[test]
+    fn this_program_goes_on_without_its_pages_of_files_and_reads_them_again() {
+        let resident_bytes = || {
+            let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let own = std::env::current_exe().unwrap();
+            let of_own = smaps.split("VmFlags").filter(|mapping| mapping.contains(own.to_str().unwrap()));
+            let rss = |mapping: &str| {
+                let (_, rest) = mapping.split_once("\nRss:").unwrap();
+                rest.trim_start().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
+            };
+            of_own.map(rss).sum::<u64>()
+        };
+        let before = resident_bytes();
+        release_file_pages();
+        let after = resident_bytes();
+        assert!(after < before, "{after} of {before} bytes are left");
+    }
+
+    #[test]
+    fn what_was_changed_in_memory_before_it_became_read_only_stays() {
+        let file = File::open(std::env::current_exe().unwrap()).unwrap();
+        let bytes = 4096;
+        // SAFETY: a private mapping of its own, which nothing else knows; written to while it may be, read until it is unmapped.
+        unsafe {
+            let may = libc::PROT_READ | libc::PROT_WRITE;
+            let page = libc::mmap(std::ptr::null_mut(), bytes, may, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
+            assert_ne!(page, libc::MAP_FAILED);
+            page.cast::<u8>().write_volatile(b'!');
+            assert_eq!(libc::mprotect(page, bytes, libc::PROT_READ), 0);
+            release_file_pages();
+            assert_eq!(page.cast::<u8>().read_volatile(), b'!');
+            libc::munmap(page, bytes);
+        }
     }
 }
