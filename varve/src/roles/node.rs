@@ -11,7 +11,7 @@ use crate::{heaps, listen, operations};
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    heaps::give_back().context("starting threads")?;
+    heaps::keep_for_a_while().context("starting threads")?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;

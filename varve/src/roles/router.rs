@@ -11,10 +11,11 @@ use tonic::transport::Endpoint;
 use super::receiver::{Backing, Receiver, open_symbols};
 use super::{Servers, StopSignals};
 use crate::command::RouterRoleOptions;
-use crate::{listen, operations};
+use crate::{heaps, listen, operations};
 
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
+    heaps::keep_for_a_while().context("starting threads")?;
     let RouterRoleOptions { data_dir, router, node_endpoint, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
     let endpoint = Endpoint::from_shared(node_endpoint.clone())

@@ -19,7 +19,7 @@ use crate::{heaps, listen, operations};
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    heaps::give_back().context("starting threads")?;
+    heaps::keep_for_a_while().context("starting threads")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
     let auth = listen::auth(&access, &listen)?;
