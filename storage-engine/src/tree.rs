@@ -190,7 +190,8 @@ impl Naming<'_> {
             let Some(next) = word.checked_sub(1) else { break };
             word = next;
         }
-        self.tree.nodes.reserve(count);
+        let room = limits::QUERY_NODES_MAX.saturating_sub(self.tree.nodes.len());
+        self.tree.nodes.reserve(count.min(room));
         for word in low..=high {
             let mut bits = std::mem::take(&mut self.tree.marked[word]);
             while bits != 0 {
