@@ -1,9 +1,9 @@
-//! Compiles the BPF programs with clang. They include no header from outside this crate, so clang is all that is needed.
+//! Compiles the BPF programs with clang. They include no header from outside this crate, so clang is all they need.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Newest first: any of them knows BPF type relocations.
+/// Compilers that support BPF type relocations, newest first.
 const COMPILERS: [&str; 7] = ["clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang-14", "clang"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,10 +21,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clang = COMPILERS
         .into_iter()
         .find(|clang| Command::new(clang).arg("--version").output().is_ok_and(|found| found.status.success()))
-        .ok_or("no clang: run scripts/install-build-tools, which says what it installs and why")?;
+        .ok_or("no clang found: scripts/install-build-tools installs it")?;
     let output = Command::new(clang)
         .args(["-target", "bpfel", "-mcpu=v3", "-O2", "-g", "-std=gnu11", "-nostdinc", "-Wall", "-Werror", machine])
-        // Types that only the loader or the kernel sees, and helpers that this program does not call.
+        // Some types are used only by the loader or the kernel, and not every helper is called.
         .args(["-Wno-unused-const-variable", "-Wno-unused-function", "-ffile-prefix-map=bpf/="])
         .args(["-c", "bpf/sampler.bpf.c", "-o"])
         .arg(&object)

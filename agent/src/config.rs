@@ -1,4 +1,4 @@
-//! What the agent is told: where to send, how often to sample, and as whom.
+//! Configuration of the agent: where it sends, how often it samples, and its credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,29 +7,29 @@ use std::sync::Arc;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Endpoint;
 
-/// Samples a second and CPU. Above this, sampling costs a CPU more than a percent of its time.
+/// Highest sampling frequency, in samples per second and CPU. Beyond it, sampling takes more than 1 % of a CPU.
 pub const FREQUENCY_HZ_MAX: u32 = 1000;
 
-/// Variables that may be taken from environments: each is a label of every series.
+/// Environment variables that may become labels: each is a label of every series.
 const ENVIRONMENT_VARIABLES_MAX: usize = 8;
-/// Bytes of the name of one.
+/// Bytes of the name of an environment variable.
 const ENVIRONMENT_NAME_BYTES_MAX: usize = 64;
 
-/// How export requests are compressed.
+/// Compression of export requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Understood by every OTLP receiver.
+    /// Supported by every OTLP receiver.
     Gzip,
-    /// Cheaper for both sides where the receiver understands it; varve does.
+    /// Cheaper for both sides, if the receiver supports it. varve does.
     Zstd,
 }
 
-/// A bearer token, which no log ever shows.
+/// A bearer token. Debug output does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
 impl Token {
-    /// The token as it stands in a token file, without the line's end.
+    /// Creates a token from a line of a token file, without its line end.
     pub fn new(token: impl Into<String>) -> Self {
         Self(token.into())
     }
@@ -41,84 +41,84 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Where requests wait that cannot be sent at once.
+/// The spool: a folder in which requests wait that cannot be sent at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpoolConfig {
-    /// The folder, of this agent alone; made if it is not there.
+    /// The folder, which no other agent may use. It is created if it is missing.
     pub dir: PathBuf,
-    /// Most bytes that it takes; beyond, the oldest requests are dropped, and counted.
+    /// Limit of the folder, in bytes. Beyond it, the oldest requests are dropped and counted.
     pub bytes_max: u64,
 }
 
-/// What the agent is told.
+/// Configuration of the agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where to send: `http://host:port`, an OTLP gRPC endpoint of any make.
+    /// Any OTLP gRPC endpoint, as `http://host:port`.
     pub endpoint: String,
-    /// Samples a second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
-    /// Whether waits of threads are recorded, too.
+    /// True if waits of threads are recorded, too.
     pub off_cpu: bool,
-    /// Variables of processes' environments that are sent as `process.environment_variable.<name>`.
+    /// Environment variables of processes that are sent as `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
-    /// Sent as `authorization: Bearer ...` where given.
+    /// Token that is sent as `authorization: Bearer ...`.
     pub token: Option<Token>,
-    /// How requests are compressed.
+    /// Compression of requests.
     pub compression: Compression,
-    /// Where requests wait that cannot be sent at once; in a small queue in memory if left out.
+    /// The spool. Without it, requests that cannot be sent at once wait in a small queue in memory.
     pub spool: Option<SpoolConfig>,
 }
 
-/// What a recording is to hold.
+/// Configuration of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordConfig {
-    /// Samples a second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
+    /// Samples per second and CPU, 1 to [`FREQUENCY_HZ_MAX`].
     pub frequency_hz: u32,
-    /// Whether waits of threads are recorded, too.
+    /// True if waits of threads are recorded, too.
     pub off_cpu: bool,
-    /// Variables of processes' environments that are kept as `process.environment_variable.<name>`.
+    /// Environment variables of processes that are recorded as `process.environment_variable.<name>`.
     pub environment_variables: Vec<String>,
 }
 
-/// Why a [`Config`] or a [`RecordConfig`] cannot be used.
+/// Reason why a [`Config`] or a [`RecordConfig`] is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// Not a frequency to sample with.
+    /// The frequency is out of range.
     #[error("frequency of {frequency_hz} Hz: it must be from 1 to {FREQUENCY_HZ_MAX}")]
     Frequency {
-        /// What was asked for.
+        /// The configured frequency.
         frequency_hz: u32,
     },
-    /// Not an address to send to.
+    /// The endpoint is malformed.
     #[error("endpoint {endpoint:?} is not of the form http://host:port")]
     Endpoint {
-        /// What was given.
+        /// The configured endpoint.
         endpoint: String,
-        /// What is wrong with it, where the parser said so.
+        /// Error of the parser, if there is one.
         #[source]
         source: Option<tonic::transport::Error>,
     },
-    /// TLS is asked for.
+    /// The endpoint needs TLS.
     #[error("endpoint {endpoint:?}: this agent does not speak TLS, use http:// or a local proxy")]
     Tls {
-        /// What was given.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// Not a name of a variable, or too many of them.
+    /// A name is not that of an environment variable, or there are too many.
     #[error(
-        "{name:?} cannot be taken from environments: names have letters, digits and _, at most {ENVIRONMENT_NAME_BYTES_MAX} of them, and there \
-         may be {ENVIRONMENT_VARIABLES_MAX}"
+        "environment variable {name:?} cannot be used: names have letters, digits and _, \
+         {ENVIRONMENT_NAME_BYTES_MAX} bytes at most, and at most {ENVIRONMENT_VARIABLES_MAX} may be named"
     )]
     EnvironmentVariable {
-        /// What was given.
+        /// The configured name.
         name: String,
     },
-    /// The token cannot be sent.
+    /// The token has characters that cannot be sent.
     #[error("the token holds characters that cannot be sent: only visible ASCII can")]
     Token,
 }
 
-/// A [`Config`] in the form in which it is used.
+/// A valid [`Config`], parsed.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedConfig {
     pub(crate) endpoint: Endpoint,
@@ -131,9 +131,9 @@ pub(crate) struct CheckedConfig {
 /// What is sampled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampling {
-    /// CPU time between two samples of a CPU.
+    /// Time between two samples of a CPU, in nanoseconds.
     pub(crate) period_ns: u64,
-    /// Whether waits are recorded, too.
+    /// True if waits are recorded, too.
     pub(crate) off_cpu: bool,
 }
 
@@ -182,11 +182,12 @@ impl RecordConfig {
     }
 }
 
-/// CPU time between two samples: a thousandth less than the frequency says, and that is also what is exported.
+/// Returns the time between two samples: one thousandth less than the nominal period. The result is also exported.
 ///
-/// The scheduler switches threads on its own ticks, 100 to 1,000 a second. A period that is a multiple of them, as 50 ms is, always
-/// strikes at the same moment of a tick, and so too often those threads that run then: with six busy programs on two CPUs, some
-/// got 0.6 and some 1.2 of the samples that they should have. A thousandth makes the moment wander through a tick in seconds.
+/// The scheduler switches threads on its own ticks, 100 to 1,000 per second. A period that is a multiple of a tick,
+/// such as 50 ms, always ends at the same moment of a tick. Threads that run at that moment get too many samples: of
+/// six busy programs on two CPUs, some got 0.6 and some 1.2 of their expected samples. One thousandth less makes the
+/// moment move through a whole tick in seconds.
 fn period_ns(frequency_hz: u32) -> u64 {
     let nominal_ns = 1_000_000_000 / u64::from(frequency_hz);
     nominal_ns - nominal_ns / 1021
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_period_is_what_the_frequency_says_but_for_a_thousandth() {
+    fn the_period_is_a_thousandth_below_the_nominal_one() {
         for frequency_hz in 1..=FREQUENCY_HZ_MAX {
             let period_ns = Config { frequency_hz, ..config() }.check().unwrap().sampling.period_ns;
             let real_hz = 1e9 / period_ns as f64;
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_fall_evenly_on_every_part_of_a_scheduler_tick() {
+    fn samples_are_distributed_evenly_over_a_scheduler_tick() {
         for frequency_hz in [10, 19, 20, 49, 50, 97, 99, 100, 250, 500, 997, 1000] {
             let period_ns = period_ns(frequency_hz);
             for tick_ns in [1_000_000, 3_333_333, 4_000_000, 10_000_000] {
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_config_is_refused_with_what_to_do() {
+    fn an_invalid_config_is_refused_with_a_reason() {
         let message = |config: Config| config.check().unwrap_err().to_string();
         for frequency_hz in [0, FREQUENCY_HZ_MAX + 1] {
             assert!(message(Config { frequency_hz, ..config() }).contains("from 1 to 1000"));
@@ -259,7 +260,7 @@ mod tests {
         for names in [vec![String::new()], vec!["A".to_owned(), "A=B".to_owned()], vec!["x".repeat(65)], many] {
             let last = names.last().unwrap().clone();
             let text = message(Config { environment_variables: names, ..config() });
-            assert!(text.contains(&format!("{last:?} cannot be taken")), "{text}");
+            assert!(text.contains(&format!("{last:?} cannot be used")), "{text}");
         }
         assert!(message(Config { endpoint: "https://host:4317".into(), ..config() }).contains("TLS"));
         for token in ["", "a b", "a\nb", "ä"] {

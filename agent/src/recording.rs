@@ -1,9 +1,11 @@
-//! What is sampled in a while, for a file: as one OTLP request, as pprof or as folded stacks.
+//! Recordings: the samples of a period of time, as one OTLP request, as pprof or as folded stacks.
 //!
-//! Samples are collected as those that are sent, in requests of five seconds each, and merged as they come ([`merge`]). OTLP leaves as
-//! it is; pprof and folded stacks need names, which a symbol store finds on this host ([`names`], [`pprof`], [`folded`]).
+//! Samples are collected in requests of five seconds each, as for sending, and merged as they arrive ([`merge`]). The
+//! OTLP format needs nothing else. pprof and folded stacks need names, which a symbol store finds on this host
+//! ([`names`], [`pprof`], [`folded`]).
 //!
-//! Invariants: every sample is in the recording once or counted as dropped; a recording that is full ends, and keeps what it has.
+//! Invariants: every sample is in the recording once, or counted as dropped. A full recording ends, and keeps its
+//! samples.
 
 mod folded;
 mod merge;
@@ -24,18 +26,21 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RecordConfig;
 use crate::export::queue::ExportQueue;
 use crate::export::sender::SHUTDOWN_TIMEOUT;
-use crate::status::{DropReason, State, Status};
-use crate::{AgentError, causes, end_of, look_at_machine, spawn_sampler};
+use crate::export::writer::QueueWriter;
+use crate::sampling::error::AgentError;
+use crate::sampling::thread::{SamplerThread, check_machine, wait_for_end};
+use crate::status::{DropReason, State, Status, causes};
 
 use merge::Merge;
 pub use names::{NamedRecording, Unnamed};
 
-/// Bytes of requests that wait to be merged: those of one interval, at once, as large as it may become.
+/// Bytes of requests that wait to be merged: those of the largest possible interval.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
-/// A recording that takes about so much memory is full: a million samples that are all different, or thirty million of a few stacks.
+/// Approximate memory at which a recording is full, in bytes: a million distinct samples, or thirty million of a few
+/// stacks.
 const RECORDING_BYTES_MAX: usize = 256 << 20;
 
-/// What was sampled in a while.
+/// The samples of a period of time.
 #[derive(Debug)]
 pub struct Recording {
     request: ExportProfilesServiceRequest,
@@ -46,10 +51,11 @@ pub struct Recording {
     fault: Option<String>,
 }
 
-/// Samples this host for so long, or until `stop` is cancelled, or until the recording is full. `status` counts the samples meanwhile.
+/// Samples this host for `duration`, until `stop` is cancelled, or until the recording is full. `status` counts the
+/// samples.
 ///
 /// # Errors
-/// Any [`AgentError`]: nothing is recorded. What ends a recording that has something already is its [`Recording::fault`].
+/// Any [`AgentError`]: nothing was recorded. An error that ends a recording with samples is its [`Recording::fault`].
 pub async fn record(
     config: &RecordConfig,
     duration: Duration,
@@ -70,15 +76,16 @@ async fn record_checked(
     stop: &CancellationToken,
     status: &Status,
 ) -> Result<Recording, AgentError> {
-    let sampled = config.check().map_err(AgentError::Config)?;
-    look_at_machine(status).await?;
+    let (sampling, environment) = config.check().map_err(AgentError::Config)?;
+    check_machine(status).await?;
     let queue = Arc::new(ExportQueue::new(QUEUE_BYTES_MAX, status.clone()));
-    // Also cancelled when this future is dropped, so that no thread is left behind.
+    // Also cancelled when this future is dropped, so that the thread ends.
     let stop = stop.child_token();
     let _stop_on_drop = stop.clone().drop_guard();
-    let sampler = spawn_sampler(sampled, &queue, &stop, status).map_err(AgentError::Thread)?;
+    let sampler = SamplerThread::spawn(sampling, environment, &stop, status, QueueWriter::into(&queue));
+    let sampler = sampler.map_err(AgentError::Thread)?;
     let begin = async {
-        // The thread of one that does not start ends, and tells why itself.
+        // If sampling does not start, the thread ends with an error.
         let _never = sampler.started.await;
         let began = (SystemTime::now(), Instant::now());
         tokio::select! {
@@ -88,8 +95,8 @@ async fn record_checked(
         began
     };
     let end = async {
-        let result = end_of(sampler.ended, &stop, SHUTDOWN_TIMEOUT).await;
-        // A thread that is held up may never do it.
+        let result = wait_for_end(sampler.ended, &stop, SHUTDOWN_TIMEOUT).await;
+        // A blocked thread may never close the queue.
         queue.close();
         (result, Instant::now())
     };
@@ -109,14 +116,15 @@ async fn record_checked(
     })
 }
 
-/// Everything that comes until the queue is closed; one that is full stops the sampler, and takes what it still hands on.
+/// Merges all requests until the queue is closed. A full recording stops the sampler, and still takes its last
+/// requests.
 async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Status) -> Merge {
     let mut merge = Merge::new(RECORDING_BYTES_MAX);
     while let Some(request) = queue.pop().await {
         match ExportProfilesServiceRequest::decode(request.bytes.clone()) {
             Ok(decoded) => merge.add(decoded),
             Err(error) => {
-                tracing::error!("a request of our own cannot be read: {error}");
+                tracing::error!("cannot decode a request of the agent: {error}");
                 status.count_dropped(DropReason::MalformedRecord, request.samples());
             }
         }
@@ -128,14 +136,16 @@ async fn merge_all(queue: &ExportQueue, stop: &CancellationToken, status: &Statu
 }
 
 impl Recording {
-    /// An `ExportProfilesServiceRequest` with all that was recorded, which any OTLP receiver takes: without names of native frames.
+    /// Encodes the recording as an `ExportProfilesServiceRequest`, which any OTLP receiver accepts. Native frames have
+    /// no names.
     #[must_use]
     pub fn otlp(&self) -> Vec<u8> {
         self.request.encode_to_vec()
     }
 
-    /// The recording with the names that `symbols` finds on this host. Blocks, until `stop` is cancelled: what is not named by then keeps
-    /// its address. `progress` is told how many files there are, and how many are done.
+    /// Names the recording with the symbols that `symbols` finds on this host. Blocks until all files are done or
+    /// `stop` is cancelled. Frames without a name keep their address. `progress` is called with the number of files
+    /// done and the number of files.
     pub fn named(
         &self,
         symbols: &SymbolStore,
@@ -145,32 +155,32 @@ impl Recording {
         NamedRecording::new(self, symbols, stop, progress)
     }
 
-    /// How long was sampled.
+    /// Returns the time for which samples were taken.
     #[must_use]
     pub fn duration(&self) -> Duration {
         self.duration
     }
 
-    /// Whether it ended because it was full.
+    /// True if the recording ended because it was full.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// What ended it early, if anything went wrong.
+    /// Returns the error that ended the recording early, if there was one.
     #[must_use]
     pub fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
 
-    /// How many samples it has, those of waits included.
+    /// Returns the number of samples, including those of waits.
     #[must_use]
     pub fn samples(&self) -> u64 {
         let samples = self.profiles().flat_map(|(_, profile)| &profile.samples);
         samples.map(|sample| sample.timestamps_unix_nano.len() as u64).sum()
     }
 
-    /// Of how many processes.
+    /// Returns the number of processes.
     #[must_use]
     pub fn processes(&self) -> usize {
         let pid = |profiles: &ResourceProfiles| {
@@ -187,7 +197,7 @@ impl Recording {
         })
     }
 
-    /// Whether the values of this profile are waits and not CPU time, which has none.
+    /// True if the profile is of waits, which have no period.
     fn is_of_waits(profile: &Profile) -> bool {
         profile.period == 0
     }

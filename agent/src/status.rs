@@ -1,8 +1,8 @@
-//! How the agent is doing: what `GET /api/v1/agent` and `GET /metrics` show.
+//! State and counters of the agent, as `GET /api/v1/agent` and `GET /metrics` show them.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
@@ -11,8 +11,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::sys::{self, Clock};
-
 /// What the agent is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -20,7 +18,7 @@ pub enum State {
     Off,
     /// Sampling.
     Running,
-    /// Ended by an error, or never able to start.
+    /// Ended by an error, or unable to start.
     Failed,
 }
 
@@ -36,41 +34,41 @@ impl State {
     }
 }
 
-/// The agent at one moment.
+/// State of the agent at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSnapshot {
-    /// What it is doing.
+    /// What the agent does.
     pub state: State,
-    /// Why it is not running, or why what it samples does not arrive; empty if all is well.
+    /// Reason why it does not run, or why its samples do not arrive; empty if all is well.
     pub reason: String,
-    /// What it lacks on this machine, each as `capability: what happened`.
+    /// Everything that this machine lacks, each as `capability: what happened`.
     pub missing: Vec<String>,
     /// Samples taken since the start.
     pub samples: u64,
-    /// Samples lost since the start, wherever that was.
+    /// Samples lost since the start, for any reason.
     pub dropped: u64,
 }
 
-/// Why samples were lost.
+/// Reason why samples were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DropReason {
-    /// The kernel found no room in the ring buffer.
+    /// The ring buffer was full.
     RingBufferFull,
-    /// A record made no sense.
+    /// A record could not be decoded.
     MalformedRecord,
-    /// More threads waited at a time than are kept in mind.
+    /// More threads waited at a time than are tracked.
     TooManyWaits,
-    /// Of waits that went on it is not known any more when they ended, or where they were.
+    /// The end or the stack of a wait was lost while it lasted.
     WaitsLost,
-    /// The endpoint was away for so long that the queue overflowed.
+    /// The endpoint was unreachable for so long that the queue overflowed.
     QueueFull,
-    /// The endpoint refused them for good.
+    /// The endpoint refused the samples.
     Refused,
-    /// The endpoint was away when the agent ended, and there was no place on disk.
+    /// The endpoint was unreachable when the agent ended, and the samples could not be spooled.
     Shutdown,
-    /// The endpoint was away for so long that the spool on disk reached its limit.
+    /// The endpoint was unreachable for so long that the spool reached its limit.
     SpoolFull,
-    /// A request on disk was torn, or is gone.
+    /// A request in the spool was damaged or removed.
     SpoolDamaged,
 }
 
@@ -108,11 +106,11 @@ impl EncodeLabelValue for DropReason {
     }
 }
 
-/// How an export ended.
+/// Outcome of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Outcome {
     Ok,
-    /// Not accepted, and tried again.
+    /// Not accepted, and tried again later.
     Retried,
     /// Not accepted, and given up.
     Failed,
@@ -138,17 +136,17 @@ struct ExportLabels {
     outcome: Outcome,
 }
 
-/// A handle on the state and the counters of one agent; clones share them.
+/// A handle on the state and the counters of one agent. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Status(Arc<Shared>);
 
-/// The sampler reads four times a second; when it was not heard of for so long, something that it looks at holds it up.
-const SILENT_NS: u64 = 15_000_000_000;
+/// The sampler reads records four times a second. After this time without a read, a file or a process blocks it.
+const SILENT_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 struct Shared {
-    /// When the sampler was last heard of, on CLOCK_MONOTONIC.
-    awake_ns: AtomicU64,
+    /// Time of the last read of records.
+    last_read: Mutex<Instant>,
     condition: Mutex<Condition>,
     samples: Counter,
     dropped: Family<DropLabels, Counter>,
@@ -164,6 +162,7 @@ struct Shared {
     unwind_tables_evicted: Counter,
 }
 
+/// State, reason and missing capabilities, which change together.
 #[derive(Debug)]
 struct Condition {
     state: State,
@@ -172,11 +171,11 @@ struct Condition {
 }
 
 impl Status {
-    /// A status that is [`State::Off`], with its counters in `registry` under the prefix `varve_agent`.
+    /// A status in [`State::Off`]. Its counters are registered in `registry` with the prefix `varve_agent`.
     pub fn new(registry: &mut Registry) -> Self {
         let condition = Condition { state: State::Off, reason: "not started".to_owned(), missing: Vec::new() };
         let shared = Shared {
-            awake_ns: AtomicU64::new(0),
+            last_read: Mutex::new(Instant::now()),
             condition: Mutex::new(condition),
             samples: Counter::default(),
             dropped: Family::default(),
@@ -200,43 +199,42 @@ impl Status {
             "Bytes of acknowledged requests before compression",
             shared.export_bytes.clone(),
         );
-        registry.register("spool_bytes", "Bytes of requests on disk that wait to be sent", shared.spool_bytes.clone());
+        registry.register("spool_bytes", "Bytes of the requests that wait on disk", shared.spool_bytes.clone());
         registry.register(
             "spool_bytes_max",
-            "Most bytes that requests on disk may take; 0 if there is no spool",
+            "Limit of the spool, in bytes; 0 if there is no spool",
             shared.spool_bytes_max.clone(),
         );
-        registry.register("spool_errors", "Times that the spool could not be used", shared.spool_errors.clone());
+        registry.register("spool_errors", "Errors of the spool", shared.spool_errors.clone());
         registry.register("unwind_tables", "Files that have an unwind table", shared.unwind_tables.clone());
         registry.register("unwind_table_bytes", "Bytes of all unwind tables", shared.unwind_table_bytes.clone());
         registry.register(
             "unwind_tables_waiting",
-            "Files whose unwind tables are still to be made",
+            "Files that wait for their unwind tables",
             shared.unwind_tables_waiting.clone(),
         );
         registry.register(
             "unwind_tables_left_out",
-            "Files that are unwound by frame pointers for now, for want of room",
+            "Files unwound by frame pointers for now, because no table fits or too many wait",
             shared.unwind_tables_left_out.clone(),
         );
         registry.register(
             "unwind_tables_evicted",
-            "Unwind tables that made room for others",
+            "Unwind tables evicted for others",
             shared.unwind_tables_evicted.clone(),
         );
         Self(Arc::new(shared))
     }
 
-    /// The state and the counters now.
+    /// Returns the state and the counters.
     #[must_use]
     pub fn snapshot(&self) -> StatusSnapshot {
         let dropped = DropReason::ALL.map(|reason| self.0.dropped.get_or_create(&DropLabels { reason }).get());
         let condition = self.0.condition.lock();
-        let awake_ns = self.0.awake_ns.load(Ordering::Relaxed);
-        let silent_ns = sys::clock_ns(Clock::Monotonic).saturating_sub(awake_ns);
+        let silent = self.0.last_read.lock().elapsed();
         let reason = match condition.state {
-            State::Running if SILENT_NS < silent_ns => {
-                format!("no samples are read for {} s: a file or a process does not answer", silent_ns / 1_000_000_000)
+            State::Running if SILENT_MAX < silent => {
+                format!("no samples were read for {} s: a file or a process blocks the agent", silent.as_secs())
             }
             _ => condition.reason.clone(),
         };
@@ -249,15 +247,17 @@ impl Status {
         }
     }
 
-    /// Samples lost since the start, by the reasons for which any were: as in the metrics.
+    /// Returns the samples lost since the start, by reason, for each reason that occurred. Names are those of the
+    /// metrics.
     #[must_use]
     pub fn dropped(&self) -> Vec<(&'static str, u64)> {
         let count = |reason: DropReason| (reason.name(), self.0.dropped.get_or_create(&DropLabels { reason }).get());
         DropReason::ALL.map(count).into_iter().filter(|(_, samples)| *samples != 0).collect()
     }
 
-    pub(crate) fn sampler_is_awake(&self, ktime_ns: u64) {
-        self.0.awake_ns.store(ktime_ns, Ordering::Relaxed);
+    /// Notes that the sampler's thread reads records now.
+    pub(crate) fn sampler_is_awake(&self) {
+        *self.0.last_read.lock() = Instant::now();
     }
 
     pub(crate) fn set(&self, state: State, reason: impl Into<String>) {
@@ -266,7 +266,7 @@ impl Status {
         condition.reason = reason.into();
     }
 
-    /// Says why exports do not arrive, or with an empty text that they do again.
+    /// Sets the reason why exports do not arrive; empty once they arrive again.
     pub(crate) fn set_reason(&self, reason: &str) {
         let mut condition = self.0.condition.lock();
         if condition.reason != reason {
@@ -302,7 +302,7 @@ impl Status {
         self.0.spool_bytes_max.set(bytes.cast_signed());
     }
 
-    /// `evicted` since the start.
+    /// Sets the number and bytes of all unwind tables, and how many were evicted since the start.
     pub(crate) fn set_unwind_tables(&self, tables: usize, bytes: usize, evicted: u64) {
         self.0.unwind_tables.set(tables as i64);
         self.0.unwind_table_bytes.set(bytes as i64);
@@ -319,19 +319,33 @@ impl Status {
     }
 }
 
+/// Returns the text of an error, followed by those of its causes.
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some errors include their cause in their own text.
+        if !text.ends_with(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_sampler_that_is_held_up_is_said_to_be() {
+    fn a_blocked_sampler_is_reported() {
         let status = Status::new(&mut Registry::default());
         status.set(State::Running, "");
-        let now_ns = sys::clock_ns(Clock::Monotonic);
-        status.sampler_is_awake(now_ns);
+        status.sampler_is_awake();
         assert_eq!(status.snapshot().reason, "");
-        status.sampler_is_awake(now_ns - SILENT_NS - 2_000_000_000);
-        assert!(status.snapshot().reason.starts_with("no samples are read for 17 s"), "{:?}", status.snapshot());
+        *status.0.last_read.lock() -= SILENT_MAX + Duration::from_secs(2);
+        assert!(status.snapshot().reason.starts_with("no samples were read for 17 s"), "{:?}", status.snapshot());
     }
 
     #[test]

@@ -1,19 +1,17 @@
-//! Unwind tables: what the BPF unwinder needs to know of an executable file, made from the file's call frame information.
+//! Unwind tables: the rules by which BPF unwinds the stacks of a file's code.
 //!
-//! Read in this order: `rule` (how one frame leads to its caller's) → `table` (which rule holds where, as BPF reads it) → `call_frames`
-//! (from `.eh_frame` and `.debug_frame`) → `go_frames` (from Go's own table) → `instructions` (of code that nothing describes) → `resident` (where a file's are found, and which tables BPF has).
+//! Read in this order: `rule` (how one frame leads to its caller), `table` (which rule holds at which address, as BPF
+//! reads it), `call_frames` (rules from `.eh_frame` and `.debug_frame`), `go_frames` (from Go's own table),
+//! `instructions` (from code that nothing describes), `file_table` (all of these for one file), `bpf_tables` (the
+//! tables that BPF has).
 
+pub(crate) mod bpf_tables;
 pub(crate) mod call_frames;
-#[cfg(test)]
-mod damage_tests;
-#[cfg(test)]
-mod elsewhere_tests;
+mod file_table;
 pub(crate) mod go_frames;
 #[cfg(target_arch = "x86_64")]
 mod instructions;
-#[cfg(test)]
-#[cfg(target_arch = "x86_64")]
-mod native_tests;
-pub(crate) mod resident;
 pub(crate) mod rule;
 pub(crate) mod table;
+#[cfg(test)]
+mod tests;

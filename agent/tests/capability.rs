@@ -1,4 +1,4 @@
-//! What the agent says about a machine on which it may not sample.
+//! Reports of the agent on a machine on which it may not sample.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -7,13 +7,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-#[path = "support/report.rs"]
-#[allow(dead_code, reason = "no test here needs BPF")]
-mod report;
+use testkit::report;
 
 const CHILD: &str = "VARVE_TEST_PROBE";
 
-/// Neither the folder of this program nor its own need be open to nobody.
+/// Copies this program to a folder that the user nobody may read.
 fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -22,7 +20,7 @@ fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
     (folder, copy)
 }
 
-/// Runs itself again as nobody, where the machine is the same and the permissions are not.
+/// Runs this test again as nobody: the same machine, without permissions.
 #[test]
 fn without_privileges_every_missing_capability_is_named() {
     let test = "without_privileges_every_missing_capability_is_named";
@@ -37,7 +35,7 @@ fn without_privileges_every_missing_capability_is_named() {
     command.args([test, "--exact", "--nocapture"]).env(CHILD, "1").current_dir("/").uid(65534).gid(65534);
     let output = match command.output() {
         Ok(output) => output,
-        Err(error) => return report::skipped(test, &format!("becoming another user: {error}")),
+        Err(error) => return report::skipped(test, format!("becoming another user: {error}")),
     };
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
@@ -49,28 +47,28 @@ fn without_privileges_every_missing_capability_is_named() {
         "kernel symbols: /proc/kallsyms hides the addresses",
         "CAP_SYS_PTRACE: the mappings of",
         "CAP_CHECKPOINT_RESTORE: /proc/<pid>/map_files was refused",
-        "CAP_DAC_READ_SEARCH: what only its user may read",
+        "CAP_DAC_READ_SEARCH: files that only their user may read",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
 }
 
-/// Nobody, with all that the agent needs but one.
+/// Runs as nobody, with all needed capabilities but one.
 #[test]
 fn exactly_the_capability_that_is_missing_is_named() {
     let test = "exactly_the_capability_that_is_missing_is_named";
     let all = ["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"];
     let (_folder, copy) = copy_for_nobody();
-    for left_out in all.map(Some).into_iter().chain([None]) {
-        let held: String = all.iter().filter(|name| Some(**name) != left_out).map(|name| format!(",+{name}")).collect();
+    for withheld in all.map(Some).into_iter().chain([None]) {
+        let held: String = all.iter().filter(|name| Some(**name) != withheld).map(|name| format!(",+{name}")).collect();
         let (inheritable, ambient) = (format!("--inh-caps=-all{held}"), format!("--ambient-caps=-all{held}"));
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &inheritable, &ambient]).arg(&copy);
         command.args(["without_privileges_every_missing_capability_is_named", "--exact", "--nocapture"]);
         let output = match command.env(CHILD, "1").current_dir("/").output() {
             Ok(output) if output.status.success() => output,
-            Ok(output) => return report::skipped(test, &String::from_utf8_lossy(&output.stderr)),
-            Err(error) => return report::skipped(test, &format!("setpriv: {error}")),
+            Ok(output) => return report::skipped(test, String::from_utf8_lossy(&output.stderr)),
+            Err(error) => return report::skipped(test, format!("setpriv: {error}")),
         };
         let text = String::from_utf8(output.stdout).unwrap();
         let mut named: Vec<_> = text
@@ -81,15 +79,15 @@ fn exactly_the_capability_that_is_missing_is_named() {
             .collect();
         named.sort_unstable();
         named.dedup();
-        // Kernel symbols may be shown to those without CAP_SYSLOG too, and have a name of their own.
-        let expected: Vec<_> = left_out.into_iter().filter(|name| *name != "syslog").collect();
+        // Kernel symbols may also be visible without CAP_SYSLOG, and are reported under another name.
+        let expected: Vec<_> = withheld.into_iter().filter(|name| *name != "syslog").collect();
         assert_eq!(named, expected, "{text}");
     }
 }
 
-/// An agent that cannot start says so at once, in its answer and in its status.
+/// An agent that cannot start returns an error at once, and shows it in its status.
 #[test]
-fn a_config_that_cannot_be_used_is_a_failure_that_says_what_to_do() {
+fn an_invalid_config_is_an_error_with_a_reason() {
     let config = agent::Config {
         endpoint: "https://collector:4317".to_owned(),
         off_cpu: false,

@@ -2,7 +2,8 @@
 //!
 //! # Read in this order
 //! [`corpus`] (stacks, times and threads that varve's agent recorded; [`record`]: how) → [`generator`] (a fleet of them) → [`up`]
-//! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines). By themselves: [`storage`], [`select`], [`agent`].
+//! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines).
+//! By themselves: [`series`] (one chart, of several servers in turn), [`storage`], [`select`], [`agent`].
 
 mod agent;
 mod client;
@@ -14,6 +15,7 @@ mod receiver;
 mod record;
 mod report;
 mod select;
+mod series;
 mod server;
 mod statistics;
 mod storage;
@@ -32,6 +34,8 @@ enum Command {
     Up(up::Arguments),
     /// Measures the storage engine: bytes, apply, flush
     Storage(storage::Arguments),
+    /// Measures series by pod in 15 s steps, from memory and once sealed
+    Series(series::Arguments),
     /// Measures selections of the storage engine
     Select(select::Arguments),
     /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
     let result = match Command::parse() {
         Command::Up(arguments) => up::run(&arguments),
         Command::Storage(arguments) => storage::run(&arguments),
+        Command::Series(arguments) => series::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::AgentLoad(arguments) => agent::run_load(&arguments),

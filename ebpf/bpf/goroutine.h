@@ -1,32 +1,39 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The goroutine that a thread of a Go program runs: found as Go's own code finds it, in the thread's local storage, and from a stack of the
- * runtime's by its thread's current one. It has labels (runtime/pprof's, such as pprof.Do sets), and where it was when its stack had to grow.
+ * The goroutine that a thread of a Go program runs: its labels (as pprof.Do sets them), and where it was when its stack
+ * had to grow.
  *
- * Where what is by the program's version; user space says so with the file (agent/src/go/labels.rs). The program changes all of it while it
- * is read: what is read is copied, and is text or is not believed (user space looks).
+ * The goroutine is found as Go's own code finds it: by a pointer in the thread's local storage. While the thread is on
+ * a stack of the runtime, that pointer leads to the runtime's goroutine, whose thread points to the current one.
+ *
+ * The offsets depend on the program's version of Go, and come from user space with the file
+ * (agent/src/names/go/labels.rs). The program may change all of this while it is read. So everything is copied, and
+ * user space checks that labels are text.
  */
 #pragma once
 
 #include "record.h"
+#include "scratch.h"
+#include "types.h"
 
-/* Where a goroutine left its stack. */
-struct go_place {
+/* Saved stack pointer and program counter of a goroutine. */
+struct go_position {
     u64 sp;
     u64 pc;
 };
 
 #ifdef TARGET_X86_64
 
-/* Before what the thread's register says. */
-#define GO_GOROUTINE_BEFORE 8
-#define GO_THREAD 48 /* of a goroutine: its thread */
-#define GO_SAVED 56  /* of a goroutine: struct go_place */
+/* Distance of the goroutine's pointer below the base of the thread's local storage. */
+#define GO_GOROUTINE_BELOW 8
+#define GO_THREAD 48 /* offset in a goroutine: its thread */
+#define GO_SAVED 56  /* offset in a goroutine: struct go_position */
 
-/* What user space says of a Go program: offsets in bytes, and which kind of labels it has; 0 is no Go program. */
-#define GO_CURRENT(go) ((go) & 0xfff)       /* of a thread: the goroutine that it runs */
-#define GO_LABELS(go) ((go) >> 12 & 0xfff)  /* of a goroutine */
-#define GO_LABELS_ARE_MAP(go) ((go) >> 31)
+/* Description of a Go program, packed into a word by user space: offsets in bytes, and the kind of labels. 0: not
+ * Go. */
+#define GO_CURRENT(go) ((go) & 0xfff)      /* offset in a thread: the goroutine that it runs */
+#define GO_LABELS(go) ((go) >> 12 & 0xfff) /* offset in a goroutine: its labels */
+#define GO_LABELS_ARE_MAP(go) ((go) >> 31) /* 1: a map, 0: a list */
 
 struct go_string {
     u64 text;
@@ -51,14 +58,15 @@ struct go_map {
     u64 buckets;
 };
 
-/* A bucket has a byte for each of its places, the names, the values, and where it goes on. */
-#define GO_BUCKET_PLACES 8
+/* Layout of a map bucket: one state byte per entry, the names, the values, and a pointer to an overflow bucket. */
+#define GO_BUCKET_ENTRIES 8
 #define GO_BUCKET_NAMES 8
-#define GO_BUCKET_VALUES (GO_BUCKET_NAMES + GO_BUCKET_PLACES * sizeof(struct go_string))
-#define GO_BUCKET_BYTES (GO_BUCKET_VALUES + GO_BUCKET_PLACES * sizeof(struct go_string) + 8)
-#define GO_PLACE_TAKEN 5
+#define GO_BUCKET_VALUES (GO_BUCKET_NAMES + GO_BUCKET_ENTRIES * sizeof(struct go_string))
+#define GO_BUCKET_BYTES (GO_BUCKET_VALUES + GO_BUCKET_ENTRIES * sizeof(struct go_string) + 8)
+#define GO_ENTRY_USED 5 /* states below this mean an empty entry */
 
-/* Appends a label behind the frames; a longer value is cut, and a longer name would be another's. */
+/* Appends a label after the frames. A value that is too long is truncated. A name that is too long is skipped, because
+ * it could become equal to another. */
 INLINE void push_label(struct scratch *scratch, const struct go_label *label)
 {
     u64 frames = scratch->header.kernel_frames + scratch->header.user_frames;
@@ -78,7 +86,7 @@ INLINE void push_label(struct scratch *scratch, const struct go_label *label)
     scratch->header.labels = labels + 1;
 }
 
-/* Since Go 1.24. */
+/* Reads labels that are a list: Go 1.24 and later. */
 __attribute__((noinline)) int read_label_list(struct scratch *scratch, u64 labels)
 {
     struct go_list list;
@@ -93,26 +101,27 @@ __attribute__((noinline)) int read_label_list(struct scratch *scratch, u64 label
     return 0;
 }
 
-/* Until Go 1.23: of a map with more labels than fit here, its first buckets. */
+/* Reads labels that are a map: Go 1.23 and earlier. Of a large map, only the first two buckets. */
 __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels)
 {
     u64 at;
     struct go_map map;
     struct go_label label;
-    u8 taken[2 * GO_BUCKET_PLACES];
+    u8 taken[2 * GO_BUCKET_ENTRIES];
     if (!scratch || bpf_probe_read_user(&at, sizeof(at), (void *)labels))
         return 0;
     if (bpf_probe_read_user(&map, sizeof(map), (void *)at) || !map.count)
         return 0;
     for (u32 i = 0; i < sizeof(taken); i++) {
-        u64 bucket = map.buckets + i / GO_BUCKET_PLACES * GO_BUCKET_BYTES, place = i % GO_BUCKET_PLACES;
+        u64 bucket = map.buckets + i / GO_BUCKET_ENTRIES * GO_BUCKET_BYTES;
+        u64 entry = i % GO_BUCKET_ENTRIES;
         u8 state;
-        if (i >= GO_BUCKET_PLACES && !map.buckets_log2)
+        if (i >= GO_BUCKET_ENTRIES && !map.buckets_log2)
             break;
-        if (bpf_probe_read_user(&state, sizeof(state), (void *)(bucket + place)) || state < GO_PLACE_TAKEN)
+        if (bpf_probe_read_user(&state, sizeof(state), (void *)(bucket + entry)) || state < GO_ENTRY_USED)
             continue;
-        u64 name = bucket + GO_BUCKET_NAMES + place * sizeof(struct go_string);
-        u64 value = bucket + GO_BUCKET_VALUES + place * sizeof(struct go_string);
+        u64 name = bucket + GO_BUCKET_NAMES + entry * sizeof(struct go_string);
+        u64 value = bucket + GO_BUCKET_VALUES + entry * sizeof(struct go_string);
         if (bpf_probe_read_user(&label.name, sizeof(label.name), (void *)name) ||
             bpf_probe_read_user(&label.value, sizeof(label.value), (void *)value))
             break;
@@ -122,20 +131,20 @@ __attribute__((noinline)) int read_label_map(struct scratch *scratch, u64 labels
 }
 
 /*
- * The goroutine of the thread whose local storage ends at `base`, 0: none, and whose stack the thread is on: that or the runtime's. Its program is
- * told by `go`.
+ * Returns the goroutine that a thread runs; 0 if there is none. `base` is the base of the thread's local storage, and
+ * `go` describes the program. Sets `on` to the goroutine whose stack the thread is on: that goroutine or the runtime's.
  */
 INLINE u64 find_goroutine(u64 base, u32 go, u64 *on)
 {
     u64 thread, goroutine;
-    if (bpf_probe_read_user(on, sizeof(*on), (void *)(base - GO_GOROUTINE_BEFORE)) ||
+    if (bpf_probe_read_user(on, sizeof(*on), (void *)(base - GO_GOROUTINE_BELOW)) ||
         bpf_probe_read_user(&thread, sizeof(thread), (void *)(*on + GO_THREAD)) ||
         bpf_probe_read_user(&goroutine, sizeof(goroutine), (void *)(thread + GO_CURRENT(go))))
         return 0;
     return goroutine;
 }
 
-/* A function of its own for the verifier. */
+/* Appends the labels of the current goroutine. Not inlined, so that the verifier checks it once. */
 __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, u32 go)
 {
     u64 on, labels, goroutine = find_goroutine(base, go, &on);
@@ -145,18 +154,21 @@ __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, 
     return GO_LABELS_ARE_MAP(go) ? read_label_map(scratch, labels) : read_label_list(scratch, labels);
 }
 
-/* Where the goroutine goes on for which the runtime, on its own stack, makes a larger one; says no if there is none. */
-__attribute__((noinline)) int find_growing(struct go_place *place, u64 base, u32 go)
+/*
+ * Finds where the goroutine will continue whose stack the runtime, on its own stack, makes larger. Returns 0 if there
+ * is no such goroutine.
+ */
+__attribute__((noinline)) int find_growing(struct go_position *position, u64 base, u32 go)
 {
     u64 on, goroutine = find_goroutine(base, go, &on);
-    return place && goroutine && goroutine != on &&
-           !bpf_probe_read_user(place, sizeof(*place), (void *)(goroutine + GO_SAVED));
+    return position && goroutine && goroutine != on &&
+           !bpf_probe_read_user(position, sizeof(*position), (void *)(goroutine + GO_SAVED));
 }
 
-INLINE int read_growing(struct go_place *place, struct task_struct *task, u32 go)
+INLINE int read_growing(struct go_position *position, struct task_struct *task, u32 go)
 {
     u64 base;
-    return go && !READ_FIELD(base, task, thread.fsbase) && find_growing(place, base, go);
+    return go && !READ_FIELD(base, task, thread.fsbase) && find_growing(position, base, go);
 }
 
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go)
@@ -167,7 +179,7 @@ INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u3
 }
 
 #else
-/* Where another machine's programs keep their goroutine is not written down here. */
-INLINE int read_growing(struct go_place *place, struct task_struct *task, u32 go) { return 0; }
+/* The layout of goroutines is known for x86-64 only. */
+INLINE int read_growing(struct go_position *position, struct task_struct *task, u32 go) { return 0; }
 INLINE void read_go_labels(struct scratch *scratch, struct task_struct *task, u32 go) {}
 #endif

@@ -1,28 +1,32 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What an address of the running task is in: its mapping, the file's number and the file's unwind table.
+ * The mapping of an address of the running task: the file's number and its unwind table.
  *
- * To find that out from nothing reads some twenty lines of memory that no cache has. So each CPU remembers the last mappings of the last
- * programs. Where the kernel counts the changes of a program's mappings (Linux 6.4, x86), and there were none, they are what they were.
- * Else one is if the program's tree still has it there, of the same file: what the kernel gave back stays as it was for a while, or
- * becomes something else, so neither a mapping nor a file is believed to be there because it was.
+ * A lookup from scratch reads about twenty cache lines that are in no cache. So each CPU caches the last mappings of
+ * the last programs.
+ *
+ * A cached mapping is valid if the kernel counts the changes of a program's mappings (Linux 6.4, x86) and there were
+ * none. Otherwise it is valid if the program's tree still has the mapping, of the same file. Memory that the kernel
+ * freed may keep its content for a while or hold something else, so nothing is trusted because it was there before.
  */
 #pragma once
 
-#include "record.h"
 #include "new_file.h"
+#include "tables.h"
+#include "types.h"
+#include "vma.h"
 
-/* What a frame is in. Added to an address: */
+/* The mapping of a frame. */
 struct mapped {
     u64 start;
     u64 end;
-    u64 to_offset;  /* its offset in the file */
-    u64 to_address; /* the address as the file numbers it */
-    u32 number;     /* of the file, 0: none */
-    u32 table;      /* in `tables`, NO_TABLE: none */
+    u64 to_offset;  /* added to an address: the offset in the file */
+    u64 to_address; /* added to an address: the ELF virtual address */
+    u32 number;     /* number of the file; 0: none */
+    u32 table;      /* slot in `tables`; NO_TABLE: none */
     struct table_layout layout;
-    u32 go;
-    u32 age; /* in which it was found out */
+    u32 go;    /* see goroutine.h */
+    u32 epoch; /* epoch of the lookup */
 };
 
 #define NO_TABLE 0xffffffff
@@ -35,20 +39,20 @@ struct known_mapping {
     u64 vma;
     u64 file;
     struct file_key key;
-    struct mm_state state; /* in which it was there; of no memory where that is not known */
+    struct mm_state state; /* state of the memory at the lookup; its id is 0 if the kernel does not report it */
     struct mapped mapped;
 };
 
 struct known_program {
     u64 mm;
-    u64 next; /* place for the next mapping */
-    /* Side by side, for they are looked through. */
+    u64 next; /* index of the entry that is replaced next */
+    /* In arrays of their own, because every lookup scans them. */
     u64 start[KNOWN_MAPPINGS];
     u64 end[KNOWN_MAPPINGS];
     struct known_mapping mappings[KNOWN_MAPPINGS];
 };
 
-/* As many for each CPU, set by user space. */
+/* KNOWN_PROGRAMS_PER_CPU entries for each CPU; user space sets the size. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, KNOWN_PROGRAMS_PER_CPU);
@@ -68,8 +72,8 @@ INLINE struct known_program *known_program_at(u64 mm)
     return bpf_map_lookup_elem(&known_programs, &at);
 }
 
-/* Recalls what an address is in; says no where that is not known, or no longer so. A function of its own for the verifier. */
-__attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
+/* Looks an address up in the cache. Returns 0 if it is not cached or no longer valid. Not inlined, for the verifier. */
+__attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 address)
 {
     struct mapping mapping;
     struct file_key key = {};
@@ -84,10 +88,10 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (at >= KNOWN_MAPPINGS)
         return 0;
     struct known_mapping *known = &program->mappings[at];
-    if (known->mapped.age != current_age())
+    if (known->mapped.epoch != current_epoch())
         return 0;
-    int is_told = read_mm_state(mm, &state);
-    if (is_told && state.id == known->state.id && state.changes == known->state.changes) {
+    int has_state = read_mm_state(mm, &state);
+    if (has_state && state.id == known->state.id && state.changes == known->state.changes) {
         *mapped = known->mapped;
         return 1;
     }
@@ -97,17 +101,17 @@ __attribute__((noinline)) int recall(struct mapped *mapped, u64 mm, u64 address)
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
         return 0;
-    /* A library in the place of another often has its memory in the kernel, too. */
+    /* A library that takes the place of another often gets the same kernel memory, too. */
     if (!read_key(mm, &mapping, &key) != !known->mapped.number || !is_same_file(&key, &known->key))
         return 0;
-    if (is_told)
+    if (has_state)
         known->state = state;
     *mapped = known->mapped;
     return 1;
 }
 
-/* Takes the place of what the same mapping was known as before, if it was, else of the oldest. */
-INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, const struct mapped *mapped)
+/* Returns the cache entry for a mapping: the one that it had before, or the oldest. */
+INLINE struct known_mapping *entry_for(struct known_program *program, u64 mm, const struct mapped *mapped)
 {
     if (program->mm != mm) {
         for (u32 i = 0; i < KNOWN_MAPPINGS; i++)
@@ -117,7 +121,7 @@ INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, co
     u32 at = program->next++ % KNOWN_MAPPINGS;
     for (u32 i = 0; i < KNOWN_MAPPINGS; i++) {
         at -= step_if(at - i, -(s64)(program->start[i] ^ mapped->start));
-        /* What was where this is now would be found in its place. */
+        /* Entries that overlap the mapping are outdated. */
         if (program->start[i] < mapped->end && mapped->start < program->end[i])
             program->end[i] = 0;
     }
@@ -126,8 +130,9 @@ INLINE struct known_mapping *place_for(struct known_program *program, u64 mm, co
     return &program->mappings[at % KNOWN_MAPPINGS];
 }
 
-/* The file's part of it: its number, and its table if it has one. */
-INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid, u64 tree)
+/* Fills in the file's number, and its table if it has one. */
+INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const struct file_key *key, u32 pid,
+                     u64 tree)
 {
     struct file_entry *file = bpf_map_lookup_elem(&files, key);
     if (!file) {
@@ -135,19 +140,19 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
         return;
     }
     mapped->number = file->number;
-    /* Read once: another CPU may take the last. */
+    /* Read once: another CPU may change it. */
     u32 tries = *(volatile u32 *)&file->unread;
     if (tries)
-        tell_unread(file, tries, mapped->number, key, mapping, pid, tree);
+        report_unread(file, tries, mapped->number, key, mapping, pid, tree);
     if (!file->has_table)
         return;
     u32 used = USED_AT(bpf_ktime_get_ns());
-    /* A line of memory that all CPUs read. */
+    /* Written only if it changes, because all CPUs read this cache line. */
     if (file->used != used)
         file->used = used;
     for (int i = 0; i < FILE_PARTS; i++) {
         struct file_part *part = &file->parts[i];
-        /* Code comes first: a page of it may be a part of what is before it in the file, too. */
+        /* Code comes first: one page of it may belong to the part before it in the file, too. */
         if (mapped->table == NO_TABLE && part->start <= mapping->offset && mapping->offset < part->end) {
             mapped->table = file->table;
             mapped->layout = file->layout;
@@ -157,7 +162,7 @@ INLINE void map_file(struct mapped *mapped, const struct mapping *mapping, const
     }
 }
 
-/* Finds out from nothing what an address is in; says no where there is nothing that runs. A function of its own for the verifier. */
+/* Looks an address up from scratch. Returns 0 if no executable mapping holds it. Not inlined, for the verifier. */
 __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     struct mapping mapping;
@@ -166,7 +171,7 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     u64 tree;
     if (!mapped || READ_FIELD(tree, (struct mm_struct *)mm, mm_mt.ma_root))
         return 0;
-    mapped->age = current_age();
+    mapped->epoch = current_epoch();
     if (!read_mm_state(mm, &state))
         state.id = 0;
     u64 vma = find_vma(tree, address);
@@ -182,10 +187,10 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     if (has_file)
         map_file(mapped, &mapping, &key, pid, tree);
     struct known_program *program = known_program_at(mm);
-    /* A table that a file has not yet is not waited for. */
+    /* A file without a table is not cached, because it may get one. */
     if (!program || (has_file && mapped->table == NO_TABLE))
         return 1;
-    struct known_mapping *known = place_for(program, mm, mapped);
+    struct known_mapping *known = entry_for(program, mm, mapped);
     known->vma = vma;
     known->file = mapping.file;
     known->key = key;
@@ -194,12 +199,12 @@ __attribute__((noinline)) int find_mapped(struct mapped *mapped, u64 mm, u64 add
     return 1;
 }
 
-/* Finds what an address is in; says no where there is nothing that runs. `mapped` is what the last one was in. */
+/* Finds the mapping of an address. Returns 0 if no executable mapping holds it. `mapped` holds the last result. */
 INLINE int map_address(struct mapped *mapped, u64 mm, u64 address, u32 pid)
 {
     if (mapped->start <= address && address < mapped->end)
         return 1;
-    if (recall(mapped, mm, address))
+    if (find_cached(mapped, mm, address))
         return 1;
     mapped->end = 0;
     return find_mapped(mapped, mm, address, pid);

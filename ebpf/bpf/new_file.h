@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A file that is met for the first time gets a number, and user space is told of it: also who it is, as far as the kernel and the memory
- * of the process say. User space opens the file where it can, and then knows all of that better; the process may be gone by then.
+ * Reports of new files: a file that is met for the first time gets a number and is reported to user space, with all
+ * that the kernel and the memory of the process tell about it. User space opens the file if it can. By then the process
+ * may have ended, and the report is all that is known.
  *
- * What is read of the process's memory is copied, never followed further than its own mapping, and left out if a page of that mapping was
- * ever written: then it is the process's, and no file's. User space believes it only of a file that it cannot open.
+ * What is read from the memory of the process is copied, and never followed beyond its mapping. It is left out if a
+ * page of that mapping was ever written, because the process chose its content then. User space uses it only for a file
+ * that it cannot open.
  */
 #pragma once
 
+#include "record.h"
 #include "tables.h"
+#include "types.h"
+#include "vma.h"
 
-/* A name in a path, and all of a path, with the zero behind each name. */
+/* Bytes of one name in a path, and of a whole path, each name with a terminating zero. */
 #define NAME_BYTES_MAX 256
 #define PATH_BYTES_MAX 1024
-/* Names and mounts on the way up to the root. */
+/* Names and mounts between a file and the root. */
 #define PATH_STEPS_MAX 48
 #define BUILD_ID_BYTES_MAX 32
 #define PROGRAM_HEADERS_MAX 24
 #define NOTES_MAX 4
-/* How often it is tried to read headers that are not in memory. */
+/* Number of attempts to read headers that are not in memory. */
 #define UNREAD_TRIES 8
-/* Mappings of a file between its beginning and its code. */
+/* Mappings of a file before the one of its code. */
 #define MAPPINGS_BEFORE_MAX 3
 
 struct vfsmount {
@@ -42,22 +47,23 @@ struct dentry {
     struct qstr d_name;
 } RELOCATED;
 
-/* What user space is told of a new file. */
+/* Report of a new file. */
 struct new_file {
     struct file_key key;
     u32 number;
     u32 pid;
-    u64 start; /* where a process has it mapped */
+    u64 start; /* mapping of the file in process `pid`: [start, end) from `offset` on */
     u64 end;
     u64 offset;
-    /* The segment that is mapped there, as the program headers say; of no bytes if that is not known. */
+    /* The segment that is mapped there, by the program headers; segment_bytes is 0 if it is not known. */
     u64 segment_offset;
     u64 segment_address;
     u64 segment_bytes;
-    u32 build_id_bytes; /* of the GNU build ID, 0: not known */
+    u32 build_id_bytes; /* length of the GNU build ID; 0: not known */
     u32 path_bytes;
     u8 build_id[BUILD_ID_BYTES_MAX];
-    char path[PATH_BYTES_MAX]; /* names from the file's own up to the root, each with a zero behind it; only path_bytes are sent */
+    /* Names from the file's own up to the root, each with a terminating zero. Only path_bytes are sent. */
+    char path[PATH_BYTES_MAX];
 };
 
 #define NEW_FILE_HEAD_BYTES __builtin_offsetof(struct new_file, path)
@@ -68,7 +74,7 @@ struct {
     MAP_UINT(max_entries, 1 << 16);
 } new_files SEC(".maps");
 
-/* Put together here, for the reason that `scratches` gives. */
+/* Per-CPU memory in which a report is built: it is larger than a BPF program's stack. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -76,7 +82,7 @@ struct {
     MAP_TYPE(value, struct new_file);
 } new_file_scratches SEC(".maps");
 
-/* How many files were met. */
+/* Number of files met so far. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -123,10 +129,10 @@ struct note_header {
     u32 name_bytes;
     u32 content_bytes;
     u32 type;
-    u32 name; /* the first four bytes of it, which are all of the one that is looked for */
+    u32 name; /* the first four bytes; the name "GNU" has no more */
 };
 
-/* Looks for the GNU build ID among the notes in [at, end). */
+/* Finds the GNU build ID among the notes in [at, end). Returns 0 if it is not there. */
 __attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 end)
 {
     struct note_header note;
@@ -149,7 +155,7 @@ __attribute__((noinline)) int read_build_id(struct new_file *file, u64 at, u64 e
     return 0;
 }
 
-/* Reads what the headers say that the process has mapped in [start, end): the file's beginning. Says no where they are not in memory. */
+/* Reads the ELF headers, which the process has mapped in [start, end). Returns 0 if they are not in memory. */
 __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end)
 {
     struct elf_header header;
@@ -167,9 +173,9 @@ __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end
         if (segment.type == SEGMENT_NOTES && !file->build_id_bytes && segment.offset <= end - start &&
             segment.file_bytes <= end - start - segment.offset)
             read_build_id(file, start + segment.offset, start + segment.offset + segment.file_bytes);
-        /* A mapping begins with the page in which its segment does. */
-        if (segment.type == SEGMENT_LOADED && segment.flags & SEGMENT_RUNS && segment.offset >> 12 <= file->offset >> 12 &&
-            file->offset < segment.offset + segment.file_bytes) {
+        /* A mapping begins at the page in which its segment begins. */
+        if (segment.type == SEGMENT_LOADED && segment.flags & SEGMENT_RUNS &&
+            segment.offset >> 12 <= file->offset >> 12 && file->offset < segment.offset + segment.file_bytes) {
             file->segment_offset = segment.offset;
             file->segment_address = segment.address;
             file->segment_bytes = segment.bytes;
@@ -178,14 +184,15 @@ __attribute__((noinline)) int read_elf(struct new_file *file, u64 start, u64 end
     return 1;
 }
 
-/* Whether a page of a mapping may be the process's own: it was written once, or is about to be. */
+/* 1 if a page of a mapping may be private to the process: it was written once, or is being written. */
 INLINE int is_written(struct vm_area_struct *vma)
 {
     void *own;
     return READ_FIELD(own, vma, anon_vma) || own;
 }
 
-/* Finds where the process has the beginning of the file mapped, before what it runs of it, and reads it; says no where it is not in memory. */
+/* Finds the mapping of the beginning of the file, before that of its code, and reads the headers there. Returns 0 if
+ * they are not in memory. */
 INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
 {
     struct vm_area_struct *vma = (void *)find_vma(tree, file->start);
@@ -200,7 +207,7 @@ INLINE int read_headers(struct new_file *file, u64 tree, u64 struct_file)
     if (offset || !vma)
         return 1;
     int is_read = read_elf(file, start, end);
-    /* Behind the reading, or it could be written in between. */
+    /* After the read: the mapping could be written in between. */
     if (is_written(vma)) {
         file->segment_bytes = 0;
         file->build_id_bytes = 0;
@@ -214,7 +221,7 @@ struct climb {
     struct vfsmount *mounted;
 };
 
-/* One name of a path, or what is mounted there; returns 1 at the root. */
+/* Appends one name of a path, or steps over a mount point. Returns 1 at the root. */
 static long climb_step(u32 index, struct climb *climb)
 {
     struct dentry *parent, *root;
@@ -241,74 +248,77 @@ static long climb_step(u32 index, struct climb *climb)
     return 0;
 }
 
-/* Reads the path from the file's name up to the root of everything that is mounted where the file is. */
-INLINE void read_path(struct new_file *told, struct file *file)
+/* Reads the path from the file's name up to the root of the mount namespace. */
+INLINE void read_path(struct new_file *report, struct file *file)
 {
-    struct climb climb = { .file = told };
+    struct climb climb = { .file = report };
     if (!READ_FIELD(climb.dentry, file, f_path.dentry) && !READ_FIELD(climb.mounted, file, f_path.mnt))
         bpf_loop(PATH_STEPS_MAX, climb_step, &climb, 0);
 }
 
-/* Puts together what user space is told; says no where there is more to tell when the process has its headers in memory. */
-INLINE int describe_file(struct new_file *told, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+/* Builds the report of a file. Returns 0 if more can be reported once the process has its headers in memory. */
+INLINE int describe_file(struct new_file *report, const struct file_key *key, const struct mapping *mapping, u32 pid,
+                         u64 tree)
 {
-    told->key = *key;
-    told->pid = pid;
-    told->start = mapping->start;
-    told->end = mapping->end;
-    told->offset = mapping->offset;
-    told->segment_offset = 0;
-    told->segment_address = 0;
-    told->segment_bytes = 0;
-    told->build_id_bytes = 0;
-    told->path_bytes = 0;
-    /* The vdso is no file's. */
+    report->key = *key;
+    report->pid = pid;
+    report->start = mapping->start;
+    report->end = mapping->end;
+    report->offset = mapping->offset;
+    report->segment_offset = 0;
+    report->segment_address = 0;
+    report->segment_bytes = 0;
+    report->build_id_bytes = 0;
+    report->path_bytes = 0;
+    /* The vdso has no file. */
     if (!mapping->file)
         return 1;
-    read_path(told, (struct file *)mapping->file);
-    return read_headers(told, tree, mapping->file);
+    read_path(report, (struct file *)mapping->file);
+    return read_headers(report, tree, mapping->file);
 }
 
-INLINE int tell(struct new_file *told)
+/* Sends a report. Returns 0 if the ring buffer is full. */
+INLINE int send_report(struct new_file *report)
 {
-    u64 path_bytes = told->path_bytes;
+    u64 path_bytes = report->path_bytes;
     if (path_bytes > PATH_BYTES_MAX)
         path_bytes = PATH_BYTES_MAX;
-    return !bpf_ringbuf_output(&new_files, told, NEW_FILE_HEAD_BYTES + path_bytes, BPF_RB_FORCE_WAKEUP);
+    return !bpf_ringbuf_output(&new_files, report, NEW_FILE_HEAD_BYTES + path_bytes, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Gives a file that is met for the first time a number, and tells user space; 0 if there is no room. */
+/* Numbers and reports a file that is met for the first time. Returns 0 if `files` is full. */
 INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
     u32 *met = bpf_map_lookup_elem(&files_met, &zero);
-    struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
-    if (!met || !told)
+    struct new_file *report = bpf_map_lookup_elem(&new_file_scratches, &zero);
+    if (!met || !report)
         return 0;
-    /* User space forgets all numbers long before they begin anew: see FILES_MAX in agent/src/file/table.rs. */
+    /* Numbers wrap around, but user space forgets all of them long before (FILES_MAX in process/file/table.rs). */
     struct file_entry entry = { .number = __sync_fetch_and_add(met, 1) % FILE_NUMBERS + 1 };
-    entry.unread = describe_file(told, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
-    told->number = entry.number;
+    entry.unread = describe_file(report, key, mapping, pid, tree) ? 0 : UNREAD_TRIES;
+    report->number = entry.number;
     if (bpf_map_update_elem(&files, key, &entry, BPF_NOEXIST)) {
-        /* Another CPU was first, or there is no room. */
+        /* Another CPU was first, or the map is full. */
         struct file_entry *known = bpf_map_lookup_elem(&files, key);
         return known ? known->number : 0;
     }
-    if (!tell(told))
+    if (!send_report(report))
         bpf_map_delete_elem(&files, key);
     return entry.number;
 }
 
-/* Tells what could not be read before: in the middle of execve, a process has nothing of its program in memory yet. */
-INLINE void tell_unread(struct file_entry *file, u32 tries, u32 number, const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
+/* Reports a file again whose headers could not be read before: inside execve, a program is not in memory yet. */
+INLINE void report_unread(struct file_entry *file, u32 tries, u32 number, const struct file_key *key,
+                          const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;
-    struct new_file *told = bpf_map_lookup_elem(&new_file_scratches, &zero);
+    struct new_file *report = bpf_map_lookup_elem(&new_file_scratches, &zero);
     file->unread = tries - 1;
-    if (!told || !describe_file(told, key, mapping, pid, tree))
+    if (!report || !describe_file(report, key, mapping, pid, tree))
         return;
-    told->number = number;
-    /* The entry may be another file's by now. */
-    if (tell(told) && file->number == number)
+    report->number = number;
+    /* The entry may belong to another file by now. */
+    if (send_report(report) && file->number == number)
         file->unread = 0;
 }

@@ -1,41 +1,44 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Threads that wait: which of their waits are recorded, and until when each lasted.
+ * Waiting threads: which waits are recorded, and when each ends.
  *
- * Nothing says beforehand how long a wait will last, and stacks can only be walked when it begins. So each place where threads wait (a
- * thread's stack and instruction pointer) is remembered with how long its waits last. So many of them as are expected to last `unit_us`
- * together are a turn: one of them, drawn beforehand, is recorded, and stands for all. So each is recorded with a chance that is known, and
- * divided by it, which is sent along, what is recorded adds up to what was waited, however wrong the expectation was (Horvitz and Thompson,
- * 1952); to much less than if each was drawn by itself. A turn ends early for what has nothing to do with whether its one was recorded yet.
- * The unit starts at 1 ms and doubles while more stacks are walked than a CPU has time for.
+ * The duration of a wait is not known when it begins, and its stack can be walked only then. So the programs keep, for
+ * each site where threads wait, the expected duration of a wait. A site is a thread with its stack and instruction
+ * pointers.
  *
- * A wait ends when the thread may run again, not when it does: the time between is the scheduler's.
+ * Consecutive waits at one site form a stratum, expected to total `unit_us`. One wait of a stratum is chosen in advance
+ * and recorded, together with its inclusion probability. Weighting by the inverse gives an unbiased total, however
+ * wrong the expected duration was (Horvitz and Thompson, 1952). Its variance is much lower than that of independent
+ * draws. A stratum may end early, but only for reasons that are independent of whether its wait was recorded already.
+ * The unit starts at 1 ms and doubles while more stacks are walked than the time budget of a CPU allows.
+ *
+ * A wait ends when the thread may run again, not when it runs: the time between is the scheduler's.
  */
 #pragma once
 
 #include "types.h"
 
 #define WAITS_BITS 14
-/* Places that a thread's wait may be at; where all are taken, the wait is counted as dropped. */
+/* Slots of `waits` that a thread may use. If all are taken, the wait is counted as dropped. */
 #define WAITS_TRIES 8
 #define SITES_BITS 14
 
 #define UNIT_US_MIN 1000
 #define UNIT_US_MAX (1u << 30)
 /*
- * Of a site that nothing is known of, that part of a unit is expected, within limits: one that is expected too short and is recorded all the
- * same stands for very much, and where all sites are new, a larger unit must still mean fewer stacks.
+ * Expected duration of a wait at a new site: this part of a unit, within limits. A wait that is expected too short gets
+ * a very large weight if it is recorded. If all sites are new, a larger unit must still lead to fewer stacks.
  */
 #define NEW_SITE_PART 32
 #define NEW_SITE_US_MIN 10000
 #define NEW_SITE_US_MAX 1000000
-/* Stacks in a window before the unit is doubled. */
+/* Stacks walked in a time window before the unit is doubled. */
 #define WINDOW_WALKS 20
 
-/* Set by user space: so that all CPUs together walk no more stacks than one has time for. */
+/* Length of the time window. User space sets it, so that all CPUs together stay within the time budget of one. */
 const volatile u64 off_cpu_window_ns = 100000000;
 
-/* A wait that is recorded; 0 in `tid`: none. */
+/* A recorded wait that has not ended. `tid` is 0 in a free slot. */
 struct wait {
     u64 since_ns;
     u32 tid;
@@ -50,14 +53,14 @@ struct {
 } waits SEC(".maps");
 
 struct site {
-    u32 tag;
-    u32 expected_us; /* by the waits that were recorded */
-    u64 last_ns;     /* when it was met last; 0 once there was a whole turn */
-    u32 most_us;     /* until then: how long a wait was at most, by the time between two */
-    u32 unit_us;     /* when the turn began */
-    u32 turn;        /* waits of it... */
-    u32 left;        /* ...that are still to come */
-    u32 drawn;       /* one is recorded when so many are left behind it */
+    u32 tag;         /* hash of the site, to tell it from others in its slot */
+    u32 expected_us; /* expected duration of a wait, from recorded waits */
+    u64 last_ns;     /* start of the last wait; 0 once a whole stratum has passed */
+    u32 most_us;     /* until then: upper bound of the durations, from the time between two waits */
+    u32 unit_us;     /* the unit when the stratum began */
+    u32 stratum;     /* number of waits of the stratum */
+    u32 left;        /* number of its waits that are still to come */
+    u32 chosen;      /* the wait is recorded after which this many are left */
     u32 zero;
 };
 
@@ -68,7 +71,8 @@ struct {
     MAP_TYPE(value, struct site);
 } sites SEC(".maps");
 
-struct pacer {
+/* Time budget of a CPU for walking the stacks of waits. */
+struct walk_budget {
     u64 window_start_ns;
     u32 walks;
     u32 unit_us;
@@ -78,16 +82,17 @@ struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 1);
     MAP_TYPE(key, u32);
-    MAP_TYPE(value, struct pacer);
-} pacers SEC(".maps");
+    MAP_TYPE(value, struct walk_budget);
+} walk_budgets SEC(".maps");
 
+/* Returns the slot of `waits` for an attempt to find or store the wait of a thread. */
 INLINE u32 wait_at(u32 tid, u32 attempt)
 {
     return ((u32)(tid * HASH_FACTOR >> (64 - WAITS_BITS)) + attempt) & ((1 << WAITS_BITS) - 1);
 }
 
-/* The site of a thread that waits, and its tag. A place that another had is its own from now on. */
-INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, u64 now_ns, u32 *number)
+/* Returns the site of a waiting thread, and its number. A site replaces another one that has its slot. */
+INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct walk_budget *budget, u64 now_ns, u32 *number)
 {
     u64 hash = ((u64)tid << 32 ^ pc) * HASH_FACTOR;
     hash = (hash ^ hash >> 32 ^ sp) * HASH_FACTOR;
@@ -96,8 +101,10 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, 
     struct site *site = bpf_map_lookup_elem(&sites, number);
     if (site && site->tag != tag) {
         site->tag = tag;
-        u32 part_us = pacer->unit_us / NEW_SITE_PART;
-        site->expected_us = part_us < NEW_SITE_US_MIN ? NEW_SITE_US_MIN : part_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX : part_us;
+        u32 part_us = budget->unit_us / NEW_SITE_PART;
+        site->expected_us = part_us < NEW_SITE_US_MIN   ? NEW_SITE_US_MIN
+                            : part_us > NEW_SITE_US_MAX ? NEW_SITE_US_MAX
+                                                        : part_us;
         site->most_us = site->expected_us;
         site->last_ns = now_ns;
         site->left = 0;
@@ -113,62 +120,63 @@ INLINE struct site *site_of(u32 tid, u64 pc, u64 sp, const struct pacer *pacer, 
     return site;
 }
 
-/* Begins a turn, unless one goes on. */
-INLINE void take_turns(struct site *site, u32 unit_us)
+/* Begins a stratum, unless one is in progress. */
+INLINE void update_stratum(struct site *site, u32 unit_us)
 {
     u64 before_us = site->unit_us, now_us = unit_us;
-    /* It was expected to take more stacks than there is time for by now, or much fewer. Two threads at one site may count below 0. */
-    if (site->left - 1 < site->turn && now_us <= 4 * before_us && before_us <= 4 * now_us)
+    /* It also ends if the unit has changed a lot. Two threads at one site may count `left` below 0. */
+    if (site->left - 1 < site->stratum && now_us <= 4 * before_us && before_us <= 4 * now_us)
         return;
     u32 expected_us = site->last_ns && site->most_us > site->expected_us ? site->most_us : site->expected_us;
-    u32 turn = (unit_us + expected_us / 2) / (expected_us | 1);
+    u32 stratum = (unit_us + expected_us / 2) / (expected_us | 1);
     site->unit_us = unit_us;
-    site->turn = turn ? turn : 1;
-    site->left = site->turn;
-    site->drawn = bpf_get_prandom_u32() % site->turn;
+    site->stratum = stratum ? stratum : 1;
+    site->left = site->stratum;
+    site->chosen = bpf_get_prandom_u32() % site->stratum;
 }
 
-INLINE void pace(struct pacer *pacer, u64 now_ns)
+/* Doubles or halves the unit by the number of stacks walked in the current time window. */
+INLINE void adjust_unit(struct walk_budget *budget, u64 now_ns)
 {
-    if (pacer->unit_us < UNIT_US_MIN)
-        pacer->unit_us = UNIT_US_MIN;
-    if (pacer->walks >= WINDOW_WALKS) {
-        if (pacer->unit_us < UNIT_US_MAX)
-            pacer->unit_us *= 2;
-    } else if (now_ns - pacer->window_start_ns < off_cpu_window_ns) {
+    if (budget->unit_us < UNIT_US_MIN)
+        budget->unit_us = UNIT_US_MIN;
+    if (budget->walks >= WINDOW_WALKS) {
+        if (budget->unit_us < UNIT_US_MAX)
+            budget->unit_us *= 2;
+    } else if (now_ns - budget->window_start_ns < off_cpu_window_ns) {
         return;
-    } else if (pacer->walks < WINDOW_WALKS / 4 && pacer->unit_us > UNIT_US_MIN) {
-        pacer->unit_us /= 2;
+    } else if (budget->walks < WINDOW_WALKS / 4 && budget->unit_us > UNIT_US_MIN) {
+        budget->unit_us /= 2;
     }
-    pacer->walks = 0;
-    pacer->window_start_ns = now_ns;
+    budget->walks = 0;
+    budget->window_start_ns = now_ns;
 }
 
 /*
- * Whether the wait that begins is recorded, and with which chance that was decided; 0 if not. One that is must be given a place by
- * begin_wait().
+ * Decides whether the wait that begins is recorded. Returns its inclusion probability times 2^32, or 0 if it is not
+ * recorded. The caller stores a recorded wait by begin_wait().
  */
-INLINE u32 draw(u32 tid, u64 pc, u64 sp, u64 now_ns, u32 *site_number)
+INLINE u32 choose(u32 tid, u64 pc, u64 sp, u64 now_ns, u32 *site_number)
 {
     u32 zero = 0;
-    struct pacer *pacer = bpf_map_lookup_elem(&pacers, &zero);
-    if (!pacer)
+    struct walk_budget *budget = bpf_map_lookup_elem(&walk_budgets, &zero);
+    if (!budget)
         return 0;
-    pace(pacer, now_ns);
-    struct site *site = site_of(tid, pc, sp, pacer, now_ns, site_number);
+    adjust_unit(budget, now_ns);
+    struct site *site = site_of(tid, pc, sp, budget, now_ns, site_number);
     if (!site)
         return 0;
-    take_turns(site, pacer->unit_us);
+    update_stratum(site, budget->unit_us);
     site->left--;
     if (!site->left)
         site->last_ns = 0;
-    if (site->left != site->drawn)
+    if (site->left != site->chosen)
         return 0;
-    pacer->walks++;
-    return 0xffffffff / site->turn;
+    budget->walks++;
+    return 0xffffffff / site->stratum;
 }
 
-/* Remembers a wait until the thread may run again; says no where there is no room. */
+/* Stores a wait until the thread may run again. Returns 0 if no slot is free. */
 INLINE int begin_wait(u32 tid, u32 site_number, u64 now_ns)
 {
     for (u32 i = 0; i < WAITS_TRIES; i++) {
@@ -183,7 +191,7 @@ INLINE int begin_wait(u32 tid, u32 site_number, u64 now_ns)
     return 0;
 }
 
-/* Ends the wait of a thread; says no if none was recorded. */
+/* Ends the wait of a thread. Returns 0 if none was recorded. */
 INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
 {
     for (u32 i = 0; i < WAITS_TRIES; i++) {
@@ -197,7 +205,7 @@ INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
         u64 us = (now_ns - *since_ns) / 1000;
         u32 lasted_us = us > UNIT_US_MAX ? UNIT_US_MAX : us;
         if (site) {
-            /* Up at once, down slowly: one that is missed costs more than one that is recorded in vain. */
+            /* Up at once, down slowly: missing a long wait costs more than recording a short one. */
             u32 less_us = site->expected_us - site->expected_us / 8;
             site->expected_us = lasted_us > less_us ? lasted_us : less_us;
         }

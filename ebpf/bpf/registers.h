@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What unwinding needs of a machine: its registers, how it tells user mode from kernel mode, and what a signal frame looks like.
+ * What unwinding needs to know about a machine: its registers, how user mode differs from kernel mode, and the layout
+ * of a signal frame.
  *
- * The layouts are part of the kernel's user-space ABI (ptrace, sigreturn) and therefore fixed, so they are not relocated.
+ * The layouts are part of the kernel's user-space ABI (ptrace, sigreturn) and therefore fixed, so they are not
+ * relocated.
  */
 #pragma once
 
@@ -18,18 +20,19 @@ struct registers {
 #define SP(registers) ((registers)->sp)
 #define FP(registers) ((registers)->bp)
 #define BX(registers) ((registers)->bx)
-/* DWARF's numbers, and how many there are of general registers. */
+/* DWARF numbers, and the number of general registers. */
 #define FP_NUMBER 6
 #define BX_NUMBER 3
 #define SP_NUMBER 7
 #define REGISTERS 16
 /* The low bits of the code segment are the privilege level. */
 #define IS_USER(registers) (((registers)->cs & 3) == 3)
-/* Code segment of 32-bit programs. */
+/* The code segment of 32-bit programs. */
 #define IS_COMPAT(registers) (((registers)->cs & 0xffff) == 0x23)
-/* The kernel sets orig_ax to -1 on every entry but a system call; after a system call, pc is behind the instruction. */
+/* The kernel sets orig_ax to -1 on every entry but a system call. In a system call, pc is after the instruction. */
 #define IS_SYSCALL(registers) ((s64)(registers)->orig_ax != -1)
 
+/* Stores the registers by DWARF number. */
 INLINE void number_registers(const struct registers *from, u64 *to)
 {
     to[0] = from->ax, to[1] = from->dx, to[2] = from->cx, to[3] = from->bx;
@@ -38,13 +41,14 @@ INLINE void number_registers(const struct registers *from, u64 *to)
     to[12] = from->r12, to[13] = from->r13, to[14] = from->r14, to[15] = from->r15;
 }
 
-/* `mov $15,%rax; syscall` or `mov $15,%eax; syscall`, the code that a signal handler returns to: what of it fits eight bytes. */
+/* 1 for the code that a signal handler returns to: `mov $15,%rax; syscall` or `mov $15,%eax; syscall`. `code` has its
+ * first eight bytes. */
 INLINE int is_sigreturn(u64 code)
 {
     return code == 0x0f0000000fc0c748ull || (code & 0x00ffffffffffffffull) == 0x00050f0000000fb8ull;
 }
 
-/* Of struct rt_sigframe, to whose `uc` the stack pointer points once the handler has returned: uc_mcontext, as far as it is needed. */
+/* Reads uc_mcontext from a struct rt_sigframe. The stack pointer points to its `uc` once the handler has returned. */
 INLINE long read_signal_frame(u64 sp, struct registers *to)
 {
     u64 words[17];
@@ -75,9 +79,10 @@ struct registers {
 #define REGISTERS 32
 #define IS_USER(registers) (((registers)->pstate & 0xf) == 0)
 #define IS_COMPAT(registers) (((registers)->pstate & 0x10) != 0)
-/* pt_regs.syscallno is not part of the ABI; pc may be one instruction behind the system call, in the same function. */
+/* pt_regs.syscallno is not part of the ABI. pc may be one instruction after the system call, in the same function. */
 #define IS_SYSCALL(registers) 0
 
+/* Stores the registers by DWARF number. */
 INLINE void number_registers(const struct registers *from, u64 *to)
 {
     for (int i = 0; i < 31; i++)
@@ -85,13 +90,13 @@ INLINE void number_registers(const struct registers *from, u64 *to)
     to[SP_NUMBER] = from->sp;
 }
 
-/* `mov x8, #139; svc #0` */
+/* 1 for the code that a signal handler returns to: `mov x8, #139; svc #0`. */
 INLINE int is_sigreturn(u64 code)
 {
     return code == 0xd4000001d2801168ull;
 }
 
-/* Of struct rt_sigframe { siginfo, ucontext }, which the stack pointer points to: uc_mcontext behind its fault address. */
+/* Reads uc_mcontext, after its fault address, from struct rt_sigframe { siginfo, ucontext } at the stack pointer. */
 INLINE long read_signal_frame(u64 sp, struct registers *to)
 {
     return bpf_probe_read_user(to, sizeof(*to), (void *)(sp + 128 + 176 + 8));
@@ -101,9 +106,9 @@ INLINE long read_signal_frame(u64 sp, struct registers *to)
 #error "no register layout for this machine: add one here"
 #endif
 
-/* What the kernel hands to a program of type perf_event. */
+/* Context of a program of type perf_event. */
 struct perf_event_context {
-    struct registers registers; /* of the interrupted code, user or kernel */
+    struct registers registers; /* registers of the interrupted code, user or kernel */
     u64 sample_period;
     u64 address;
 };

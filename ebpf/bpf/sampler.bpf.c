@@ -1,24 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The CPU sampler: on every tick of a CPU's clock event, one record of what runs there, whole stack included. And, where it is asked for,
- * the off-CPU sampler: one record of a thread that begins to wait, and one when it may run again (off_cpu.h).
+ * The CPU sampler sends one record, with the whole stack, on every tick of a CPU's clock event. If waits are recorded,
+ * the off-CPU sampler sends one record when a thread begins to wait, and one when it may run again (off_cpu.h).
  *
- * What cannot be sent is counted in `dropped`, never silently lost. The idle task (pid 0) is not recorded: nothing runs.
+ * Records that cannot be sent are counted in `dropped`. The idle task (pid 0) is not recorded.
  */
+#include "mapped.h"
+#include "off_cpu.h"
 #include "record.h"
 #include "registers.h"
+#include "scratch.h"
+#include "types.h"
 #include "unwind.h"
-#include "off_cpu.h"
 
-/* Sized by user space to the number of CPUs and the frequency. */
+/* The ring buffer of records. User space sets its size by the number of CPUs and the frequency. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_RINGBUF);
     MAP_UINT(max_entries, 1 << 20);
 } samples SEC(".maps");
 
 /*
- * A record is put together here: at 9 KB it does not fit the stack. A CPU's clock event cannot interrupt itself, nor a switch of threads,
- * which runs with interrupts off.
+ * Memory in which a record is built. One per CPU is enough: a clock event cannot interrupt itself, nor a switch of
+ * threads, which runs with interrupts off.
  */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -27,7 +30,7 @@ struct {
     MAP_TYPE(value, struct scratch);
 } scratches SEC(".maps");
 
-/* What was not recorded, per CPU: records that did not fit the ring buffer, and waits for which there was no place. */
+/* Counters per CPU: records that did not fit the ring buffer, and waits for which no slot was free. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_PERCPU_ARRAY);
     MAP_UINT(max_entries, 2);
@@ -43,7 +46,7 @@ struct program_image {
     u64 exec_id;
 };
 
-/* Which processes user space has been woken for; forgetting one costs one more wake-up. */
+/* Programs for which user space has been woken, by pid. A forgotten program costs one more wake-up. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_LRU_HASH);
     MAP_UINT(max_entries, 4096);
@@ -51,7 +54,7 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* Whether user space has not met this program yet: it may end within milliseconds, and its mappings with it. */
+/* 1 if user space has not met this program yet. The program may end within milliseconds, and its mappings with it. */
 INLINE int is_new(const struct sample_header *header)
 {
     u32 pid = header->pid;
@@ -64,16 +67,17 @@ INLINE int is_new(const struct sample_header *header)
 }
 
 /*
- * The memory of the task's user part, as a number. 0 where it has none: threads of the kernel and the kernel's own workers inside a
- * process. Pointers are not loaded plainly from a task: the verifier would look through all of the kernel's types for each.
+ * Returns the memory (struct mm_struct) of a task as a number; 0 for threads of the kernel and the kernel's workers
+ * inside a process. It is read by a helper: for a plain load of a pointer, the verifier would search all types of the
+ * kernel.
  */
-INLINE u64 user_part(struct task_struct *task)
+INLINE u64 user_memory(struct task_struct *task)
 {
     u64 mm;
     return task->flags & (PF_KTHREAD | PF_IO_WORKER | PF_USER_WORKER) || READ_FIELD(mm, task, mm) ? 0 : mm;
 }
 
-/* The number of the file that a process runs, by where its code begins. */
+/* Returns the number of the file that a process runs, found by the start of its code. */
 INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 {
     u64 start_code;
@@ -86,15 +90,15 @@ INLINE u32 find_executable(struct scratch *scratch, u64 mm)
 }
 
 /*
- * User space reads at its own pace, and is woken early only for a ring buffer that fills up or a new program. Of that it is told at once
- * what runs: in a moment there may be nobody left to ask.
+ * Returns the wake-up flag of a record. User space reads periodically. It is woken early only if the ring buffer fills
+ * up, or for a new program. The record of a new program also names its file, because the program may end at any moment.
  */
 INLINE u64 wakeup(struct scratch *scratch, u64 mm)
 {
     u64 half = bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
     if (is_new(&scratch->header)) {
         if (mm && !(scratch->header.executable = find_executable(scratch, mm)))
-            /* In the middle of execve: with the next sample, then. */
+            /* Inside execve, the file is not known yet: the next sample reports it. */
             bpf_map_delete_elem(&seen, &scratch->header.pid);
         return BPF_RB_FORCE_WAKEUP;
     }
@@ -130,7 +134,7 @@ INLINE void fill_header(struct sample_header *header, struct task_struct *task, 
     bpf_get_current_comm(header->comm, sizeof(header->comm));
 }
 
-/* The kernel part, and with it the scratch frames [0, kernel_frames). */
+/* Fills in the kernel part: the frames [0, kernel_frames). */
 INLINE void walk_kernel(struct scratch *scratch, void *context)
 {
     long bytes = bpf_get_stack(context, scratch->frames, KERNEL_FRAMES_MAX * sizeof(u64), 0);
@@ -138,26 +142,26 @@ INLINE void walk_kernel(struct scratch *scratch, void *context)
         scratch->header.kernel_frames = bytes / sizeof(u64);
 }
 
-/* With what the running task entered the kernel; says no if it did not come from user mode. */
+/* Reads the registers with which the task entered the kernel. Returns 0 if it did not come from user mode. */
 INLINE int read_user_registers(struct task_struct *task, struct registers *registers)
 {
     return !bpf_probe_read_kernel(registers, sizeof(*registers), bpf_task_pt_regs(task)) && IS_USER(registers);
 }
 
-/* In the middle of execve the memory is already another than that in which the task entered the kernel. It has no code yet. */
+/* 1 if the memory has code. Inside execve, a task already has its new memory, which has no code yet. */
 INLINE int is_set_up(u64 mm)
 {
     u64 start_code;
     return !READ_FIELD(start_code, (struct mm_struct *)mm, start_code) && start_code;
 }
 
-/* Sends the record; `mm` is 0 where there is no user part. A function of its own for the verifier. */
+/* Sends the record. `mm` is 0 if there is no user part. Not inlined, for the verifier. */
 __attribute__((noinline)) int send_record(struct scratch *scratch, u64 mm)
 {
     if (!scratch)
         return 0;
     u64 frames = scratch->header.kernel_frames + scratch->header.user_frames, labels = scratch->header.labels;
-    /* Never so, but the verifier cannot know. */
+    /* Never true, but the verifier cannot know. */
     if (frames > KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         frames = KERNEL_FRAMES_MAX + USER_FRAMES_MAX;
     if (labels > LABELS_MAX)
@@ -178,7 +182,7 @@ int sample_cpu(struct perf_event_context *context)
         return 0;
 
     struct task_struct *task = bpf_get_current_task_btf();
-    u64 mm = user_part(task);
+    u64 mm = user_memory(task);
     fill_header(&scratch->header, task, bpf_ktime_get_ns());
     if (IS_USER(&context->registers)) {
         registers = context->registers;
@@ -206,13 +210,13 @@ int thread_switches(u64 *context)
     struct registers registers;
     struct task_struct *task = (void *)context[1];
     u64 mm;
-    if (context[0] || !(context[3] & TASK_WAITS) || !task->__state || !(mm = user_part(task)))
+    if (context[0] || !(context[3] & TASK_WAITS) || !task->__state || !(mm = user_memory(task)))
         return 0;
     struct scratch *scratch = bpf_map_lookup_elem(&scratches, &zero);
     if (!scratch || !read_user_registers(task, &registers))
         return 0;
     u64 now_ns = bpf_ktime_get_ns();
-    u32 chance = draw(task->pid, PC(&registers), SP(&registers), now_ns, &site);
+    u32 chance = choose(task->pid, PC(&registers), SP(&registers), now_ns, &site);
     if (!chance)
         return 0;
     if (!begin_wait(task->pid, site, now_ns)) {
@@ -240,5 +244,5 @@ int thread_wakes(u64 *context)
     return 0;
 }
 
-/* "GPL" in it is what the kernel asks for before it gives a program bpf_probe_read_user() and bpf_get_stack(). */
+/* The kernel offers bpf_probe_read_user() and bpf_get_stack() only to programs with "GPL" in their license. */
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,32 +1,35 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What user space knows of files, as the unwinder looks it up: `files` says which number and which unwind table a file has, `tables`
- * has of each table an array of blocks. See agent/src/unwind/table.rs and rule.rs for its layout. No field of it crosses a multiple
- * of 16 bytes, so none crosses two blocks.
+ * Files and their unwind tables. `files` has the number of each file and the slot of its table. `tables` has, for each
+ * slot, an array of blocks.
+ *
+ * agent/src/unwind/table.rs and rule.rs define the layout of a table. No field crosses a multiple of 16 bytes, so none
+ * crosses two blocks.
  */
 #pragma once
 
+#include "types.h"
 #include "vma.h"
 
 #define FILES_MAX 8192
 #define TABLES_MAX 4096
-/* Parts of a file that are loaded to run; nearly all have one. */
+/* Executable parts of a file. Nearly all files have one. */
 #define FILE_PARTS 2
 
 #define BLOCK_BYTES 4096
 #define BLOCK_ROWS (BLOCK_BYTES / 4)
-/* A page has an address for every row, at most. */
+/* Blocks with rows of one page: a page has at most one row per address. */
 #define PAGE_BLOCKS_MAX 8
 
-/* Where what of a table is: see agent/src/unwind/table.rs. */
+/* Layout of one table. */
 struct table_layout {
-    u32 first_page; /* of 4 KiB */
-    u32 pages;
-    u32 rules_at;
-    u32 rows_at;
+    u32 first_page; /* number of the first 4 KiB page */
+    u32 pages;      /* number of pages */
+    u32 rules_at;   /* offset of the rules, in bytes */
+    u32 rows_at;    /* offset of the rows, in bytes */
 };
 
-/* Offsets of the file in [start, end) are loaded at `bias` more: addresses as the file numbers them. */
+/* File offsets [start, end) of an executable part. Offset plus `bias` is the ELF virtual address. */
 struct file_part {
     u64 start;
     u64 end;
@@ -34,17 +37,17 @@ struct file_part {
 };
 
 struct file_entry {
-    u32 number;    /* given here to a file that is met for the first time */
-    u32 has_table; /* 0: frame pointers are followed */
-    u32 table;     /* number in `tables` */
-    u32 unread;    /* how often more it is tried to tell user space what the headers say */
+    u32 number;    /* number of the file, given by BPF */
+    u32 has_table; /* 0: its code is unwound by frame pointers */
+    u32 table;     /* slot in `tables` */
+    u32 unread;    /* number of attempts left to read the headers and report them */
     struct table_layout layout;
-    u32 go; /* how a Go program has labels: see goroutine.h */
-    u32 used; /* when its table was looked up last, see USED_AT: once in an age at least, if it is in use */
+    u32 go;   /* see goroutine.h; 0: not a Go program */
+    u32 used; /* time of the last lookup, in units of USED_AT. Updated at least once per epoch while in use. */
     struct file_part parts[FILE_PARTS];
 };
 
-/* Seconds or so, as the kernel's clock has them. */
+/* Time of CLOCK_MONOTONIC in units of 2^30 ns, about a second. */
 #define USED_AT(ktime_ns) ((u32)((ktime_ns) >> 30))
 
 struct {
@@ -58,7 +61,7 @@ struct {
 _Static_assert(sizeof(struct file_key) == 40, "");
 _Static_assert(sizeof(struct file_entry) == 88, "");
 
-/* As long as its file's table is. */
+/* The blocks of one table. Each array has its own length. */
 struct blocks {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(map_flags, BPF_F_INNER_MAP);
@@ -91,7 +94,7 @@ enum rule_kind {
     RULE_SIGNAL = 2,
     RULE_REGISTER = 3,
     RULE_MEMORY = 4,
-    RULE_LINKAGE_TABLE = 5,
+    RULE_PLT = 5,
     RULE_INVALID = 6,
     RULE_GROWS = 7,
 };
@@ -105,10 +108,10 @@ enum rule_place {
 
 struct rule {
     u8 kind;  /* enum rule_kind */
-    u8 base;  /* DWARF's number of a register */
+    u8 base;  /* DWARF number of a register */
     u8 saved; /* two bits each, enum rule_place: the frame pointer, BX */
     u8 zero;
-    short fp; /* words */
+    short fp; /* offsets in words */
     short bx;
     short ra;
     short after;
@@ -118,26 +121,27 @@ struct rule {
 _Static_assert(sizeof(struct rule) == 16, "");
 
 /*
- * What was found out holds for an age. User space begins another one when it lets tables go, for what was found by one may be another file's
- * by now, and so may its number; and now and then, to see which tables are still looked up.
+ * The current epoch. Cached lookups are valid within the epoch in which they were made. User space begins another epoch
+ * when it evicts tables, because their slots and the numbers of files may be used for others. It also does so from time
+ * to time, to learn which tables are in use.
  */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
     MAP_TYPE(key, u32);
     MAP_TYPE(value, u32);
-} age SEC(".maps");
+} epoch SEC(".maps");
 
-INLINE u32 current_age(void)
+INLINE u32 current_epoch(void)
 {
     u32 zero = 0;
-    volatile u32 *current = bpf_map_lookup_elem(&age, &zero);
+    volatile u32 *current = bpf_map_lookup_elem(&epoch, &zero);
     return current ? *current : 0;
 }
 
 /*
- * Rules that were found lately, by frame. Between two samples a CPU forgets nearly all that it had in its caches: a search costs it six
- * lines of memory, a look at this one. A frame says which file and what offset, so an entry is right for an age.
+ * Cache of rules, by frame. Between two samples, nearly all of a CPU's cache lines are replaced. A search of a table
+ * reads six lines, a lookup here one. A frame is a file and an offset, so an entry is valid for an epoch.
  */
 #define KNOWN_RULES_BITS 11
 #define KNOWN_RULES_PER_CPU (1 << KNOWN_RULES_BITS)
@@ -145,13 +149,13 @@ INLINE u32 current_age(void)
 struct known_rule {
     u64 frame;
     struct rule rule;
-    u32 age; /* in which it was found */
+    u32 epoch; /* epoch of the lookup */
     u32 zero;
 };
 
 _Static_assert(sizeof(struct known_rule) == 32, "");
 
-/* As many for each CPU, set by user space. */
+/* KNOWN_RULES_PER_CPU entries for each CPU; user space sets the size. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, KNOWN_RULES_PER_CPU);
@@ -159,14 +163,14 @@ struct {
     MAP_TYPE(value, struct known_rule);
 } known_rules SEC(".maps");
 
-/* The place of a frame among the known ones of this CPU. */
+/* Returns the cache entry for a frame on this CPU. */
 INLINE struct known_rule *known_rule_at(u64 frame)
 {
     u32 at = bpf_get_smp_processor_id() << KNOWN_RULES_BITS | frame * HASH_FACTOR >> (64 - KNOWN_RULES_BITS);
     return bpf_map_lookup_elem(&known_rules, &at);
 }
 
-/* The `bytes` of a table at a multiple of as many; they are a power of two, 16 at most. */
+/* Returns `bytes` of a table at offset `at`, a multiple of `bytes`. `bytes` is a power of two, 16 at most. */
 INLINE void *table_at(void *table, u32 at, u32 bytes)
 {
     u32 number = at / BLOCK_BYTES;
@@ -174,7 +178,7 @@ INLINE void *table_at(void *table, u32 at, u32 bytes)
     return block ? block + (at & (BLOCK_BYTES - bytes)) : 0;
 }
 
-/* The block that has the last row of [first, end) that is not behind `address`. Most pages have one block. */
+/* Returns the block with the last row of [first, end) that is at or before `address`. Most pages have one block. */
 INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = first / BLOCK_ROWS, last = (end - 1) / BLOCK_ROWS;
@@ -189,21 +193,21 @@ INLINE u32 find_block(void *table, u32 first, u32 end, u16 address)
     return block;
 }
 
-/* The last row of [first, end) that is not behind `address`; the first one never is. */
+/* Returns the last row of [first, end) that is at or before `address`. The first row always is. */
 INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 {
     u32 block = find_block(table, first, end, address);
     struct table_row *rows = bpf_map_lookup_elem(table, &block);
     if (!rows)
         return 0;
-    /* Within the block; of an earlier one, its first row, which is the page's. */
+    /* Indices within the block. The rows of the page may begin in the middle of the block. */
     u32 start = block * BLOCK_ROWS;
     u32 at = start < first ? first % BLOCK_ROWS : 0;
     u32 last = start + BLOCK_ROWS < end ? BLOCK_ROWS - 1 : (end - 1) % BLOCK_ROWS;
     for (u32 step = BLOCK_ROWS / 2; step; step /= 2) {
         u32 next = at + step;
         s64 is_there = (s64)last - next;
-        /* What is not there is not looked at: it may be in no cache. */
+        /* A row outside the range is not read: it may be in no cache. */
         u16 of_next = rows[(at + step_if(step, is_there)) % BLOCK_ROWS].address;
         at += step_if(step, ((s64)address - of_next) | is_there);
     }
@@ -211,8 +215,9 @@ INLINE struct table_row *find_row(void *table, u32 first, u32 end, u16 address)
 }
 
 /*
- * Where in a table the rule of an address is that is so far in a page; 0 if there is none. `page_at` is where the page is, the others are of
- * the layout. A function of its own for the verifier, which looks at it once.
+ * Returns the offset, in a table, of the rule for `address`, which is relative to its page; 0 if there is none.
+ * `page_at` is the offset of the page; `rules_at` and `rows_at` are those of the layout. Not inlined, so that the
+ * verifier checks it once.
  */
 __attribute__((noinline)) u32 find_rule(u32 number, u32 page_at, u32 rules_at, u32 rows_at, u32 address)
 {
@@ -227,7 +232,7 @@ __attribute__((noinline)) u32 find_rule(u32 number, u32 page_at, u32 rules_at, u
     return row ? rules_at + row->rule * sizeof(struct rule) : 0;
 }
 
-/* A rule that was found. */
+/* Returns the rule at an offset that find_rule() returned. */
 INLINE struct rule *rule_at(u32 number, u32 at)
 {
     void *table = bpf_map_lookup_elem(&tables, &number);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Everything the programs need from the kernel's interface, so that they compile without any kernel or libbpf header:
- * integer types, map declarations, the helpers in use (by their number in the kernel's stable enum bpf_func_id), and the
- * fields of kernel structs in use. The latter are relocated when the program is loaded (CO-RE), so only their names count.
+ * The kernel's interface, as far as the programs use it, so that they compile without any kernel or libbpf header:
+ * - integer types and map declarations;
+ * - helpers, by their number in the kernel's stable enum bpf_func_id;
+ * - fields of kernel structs, which are relocated when the program is loaded (CO-RE), so only their names count.
  */
 #pragma once
 
@@ -64,17 +65,21 @@ static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
 
 #define RELOCATED __attribute__((preserve_access_index))
-/* A field that a kernel lacks costs nothing: the verifier drops what is behind a condition that is never true. */
+/* Code for a field that the kernel lacks costs nothing: the verifier removes code under a condition that is never
+ * true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 #define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 #endif
+
+/* Reads a field of a kernel struct into a variable; 0 if that succeeds. */
+#define READ_FIELD(to, pointer, field) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->field)
 
 struct maple_tree {
     void *ma_root;
 } RELOCATED;
 
 typedef struct {
-    u64 ctx_id; /* of all there ever were; x86 */
+    u64 ctx_id; /* unique among all memories since boot; x86 */
     void *vdso;
 } RELOCATED mm_context_t;
 
@@ -89,7 +94,7 @@ struct mm_struct {
     mm_context_t context;
 } RELOCATED;
 
-/* Before Linux 6.13, and since 6.4. */
+/* Linux 6.4 to 6.12. */
 struct mm_struct___6_12 {
     int mm_lock_seq;
 } RELOCATED;
@@ -116,10 +121,11 @@ struct task_struct {
 #define PF_USER_WORKER 0x00004000
 #define PF_KTHREAD 0x00200000
 
-/* 2^64 over the golden ratio: the upper bits of a product with it are spread well. */
+/* 2^64 over the golden ratio: the upper bits of a product with it are well distributed. */
 #define HASH_FACTOR 0x9e3779b97f4a7c15ull
 
-/* `step` if `fits` is not negative, else 0. Without a branch, since the verifier follows both ways of each. */
+/* Returns `step` if `fits` is not negative, else 0. Branchless, because the verifier follows both ways of every
+ * branch. */
 INLINE u32 step_if(u32 step, s64 fits)
 {
     asm volatile("" : "+r"(fits));

@@ -1,47 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The user stack, one bpf_loop() iteration a frame: by the rules of the file's unwind table, and where a mapping has none, by frame
- * pointers.
+ * The walk of the user stack, one bpf_loop() iteration per frame: by the rules of the file's unwind table, or by frame
+ * pointers if the mapping has none.
  *
- * Stacks grow down, so a caller's stack is above, except where a program changes stacks (a signal on its own stack, Go's system
- * stack). Such steps back are allowed a few times; an endless chain would need endlessly many.
+ * Stacks grow down, so the stack of a caller is above, unless a program changes stacks (a signal on its own stack, Go's
+ * system stack). A few such steps back are allowed. A cycle would need endlessly many.
  */
 #pragma once
 
+#include "goroutine.h"
+#include "mapped.h"
 #include "record.h"
 #include "registers.h"
-#include "mapped.h"
+#include "scratch.h"
+#include "tables.h"
+#include "types.h"
 
 #define STEPS_BACK_MAX 16
-/* User addresses end below this on every supported machine, with five page table levels too. */
+/* User addresses are below this on every supported machine, also with five page table levels. */
 #define USER_ADDRESS_LIMIT (1ull << 56)
-/* Words below the CFA in which nearly all functions keep what they save. */
+/* Words below the CFA in which nearly all functions save registers. */
 #define SAVED_WORDS 8
-/* Words of the stack that are read at once: those, and what callers have saved, which is further up. */
-#define WINDOW_WORDS 32
-/* Where no stack is. */
-#define NO_WINDOW (1ull << 63)
-
-struct scratch {
-    struct sample_header header;
-    u64 frames[KERNEL_FRAMES_MAX + USER_FRAMES_MAX + LABELS_MAX * sizeof(struct label) / sizeof(u64)]; /* labels behind them */
-    /* Of the innermost frame, and of the one that a signal struck; by DWARF's numbers. */
-    u64 registers[REGISTERS];
-    /* Words of the stack that were read, and where they are from. */
-    u64 window_start;
-    u64 window_words;
-    u64 window[WINDOW_WORDS];
-    struct mapped mapped;
-    struct rule rule; /* of the frame at hand */
-    /* Of the walk, but not in it: there the verifier would look at each of their values. */
-    u64 go; /* of the Go program that was met last */
-    u32 steps_back;
-    u32 end;      /* enum user_end */
-    u32 is_exact; /* pc is no return address */
-    u32 has_registers; /* `registers` are this frame's */
-};
-
-#include "goroutine.h"
+/* An address at which there is no stack. */
+#define NO_STACK (1ull << 63)
 
 struct walk {
     struct scratch *scratch;
@@ -49,7 +30,7 @@ struct walk {
     u64 pc, sp, fp, bx;
 };
 
-/* Appends one frame; says no when the user part is full. */
+/* Appends a frame. Returns 0 if the user part is full. */
 INLINE int push_frame(struct scratch *scratch, u64 frame)
 {
     u32 user_frames = scratch->header.user_frames;
@@ -61,7 +42,7 @@ INLINE int push_frame(struct scratch *scratch, u64 frame)
     return 1;
 }
 
-/* A frame as it is sent. */
+/* Returns a frame as it is sent. */
 INLINE u64 frame_of(const struct mapped *mapped, u64 address)
 {
     if (!mapped->number)
@@ -70,13 +51,14 @@ INLINE u64 frame_of(const struct mapped *mapped, u64 address)
            ((address + mapped->to_offset) & ((1ull << FRAME_OFFSET_BITS) - 1));
 }
 
+/* Ends the walk. */
 INLINE long stop(struct walk *walk, u32 end)
 {
     walk->scratch->end = end;
     return 1;
 }
 
-/* Goes on in the caller, if its registers can be. */
+/* Continues in the caller, if its registers are plausible. */
 INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
 {
     struct scratch *scratch = walk->scratch;
@@ -91,12 +73,12 @@ INLINE long go_on(struct walk *walk, u64 return_address, u64 sp)
     return 0;
 }
 
-/* The code that a signal handler returns to stands where the kernel left the registers of what the signal struck. */
+/* Continues in the code that a signal interrupted: the kernel saved its registers above the handler's frame. */
 INLINE long step_over_signal(struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct registers registers;
-    /* No call came from there, and often it begins where the address in front of it is another function's. */
+    /* The trampoline did not call the handler. The address before its start often belongs to another function. */
     u32 at = scratch->header.kernel_frames + scratch->header.user_frames - 1;
     if (!scratch->is_exact && at < KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
         scratch->frames[at] += 1;
@@ -113,8 +95,9 @@ INLINE long step_over_signal(struct walk *walk)
 }
 
 /*
- * A frame is | caller's frame pointer | return address |, and the outermost one's frame pointer is 0. A function that has not
- * made its frame yet hides its caller, which nothing here can tell.
+ * Steps to the caller by the frame pointer. A frame is | caller's frame pointer | return address |, and the frame
+ * pointer of the outermost frame is 0. A function that has not set up its frame yet hides its caller, which cannot be
+ * detected.
  */
 INLINE long step_by_frame_pointer(struct walk *walk)
 {
@@ -129,7 +112,7 @@ INLINE long step_by_frame_pointer(struct walk *walk)
     return go_on(walk, words[1], fp + sizeof(words));
 }
 
-/* The register that a rule's CFA is found by; 0 if it is not known here. */
+/* Returns the base register of a rule's CFA; 0 if its value is not known in this frame. */
 INLINE u64 base_of(const struct walk *walk, u32 number)
 {
     if (number == SP_NUMBER)
@@ -141,9 +124,10 @@ INLINE u64 base_of(const struct walk *walk, u32 number)
     return walk->scratch->has_registers ? walk->scratch->registers[number % REGISTERS] : 0;
 }
 
+/* Computes the CFA of the current frame. Returns 1 if that fails. */
 INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
 {
-    if (rule->kind == RULE_LINKAGE_TABLE) {
+    if (rule->kind == RULE_PLT) {
         *cfa = walk->sp + 8 + ((walk->pc & 15) >= (u32)rule->cfa ? 8 : 0);
         return 0;
     }
@@ -159,22 +143,23 @@ INLINE long cfa_of(const struct walk *walk, const struct rule *rule, u64 *cfa)
     return 0;
 }
 
-/* Reads the words below a CFA, if they are not there from a callee; says no if they cannot be read. */
+/* Copies the words below a CFA, unless they are copied already. Returns 0 if they cannot be read. */
 INLINE int read_saved(struct scratch *scratch, u64 cfa)
 {
     u64 start = cfa - SAVED_WORDS * 8;
-    if (start - scratch->window_start <= (scratch->window_words - SAVED_WORDS) * 8)
+    if (start - scratch->stack_start <= (scratch->stack_count - SAVED_WORDS) * 8)
         return 1;
-    scratch->window_start = start;
-    scratch->window_words = WINDOW_WORDS;
-    if (!bpf_probe_read_user(scratch->window, sizeof(scratch->window), (void *)start))
+    scratch->stack_start = start;
+    scratch->stack_count = STACK_WORDS;
+    if (!bpf_probe_read_user(scratch->stack, sizeof(scratch->stack), (void *)start))
         return 1;
-    /* The stack may end before. */
-    scratch->window_words = SAVED_WORDS;
-    return !bpf_probe_read_user(scratch->window, SAVED_WORDS * 8, (void *)start);
+    /* The stack may end within these words. */
+    scratch->stack_count = SAVED_WORDS;
+    return !bpf_probe_read_user(scratch->stack, SAVED_WORDS * 8, (void *)start);
 }
 
-/* A word that a function has saved; 0 if it cannot be read, and no place at all if nothing knows where it is: 0 would be an outermost frame's. */
+/* Returns a register that the function has saved; 0 if it cannot be read. If no rule says where it is, returns 1, which
+ * is no valid address: 0 would mean the outermost frame. */
 INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, u64 same)
 {
     const struct scratch *scratch = walk->scratch;
@@ -184,13 +169,13 @@ INLINE u64 saved_word(const struct walk *walk, u64 cfa, u32 place, short words, 
     if (place == PLACE_LOST)
         return 1;
     if (place == PLACE_CFA && words < 0 && words >= -SAVED_WORDS)
-        return scratch->window[((cfa - scratch->window_start) / 8 + words) % WINDOW_WORDS];
+        return scratch->stack[((cfa - scratch->stack_start) / 8 + words) % STACK_WORDS];
     u64 base = place == PLACE_CFA ? cfa : walk->fp;
     bpf_probe_read_user(&word, sizeof(word), (void *)(base + words * 8));
     return word;
 }
 
-/* Of the innermost frame alone, and only where a machine has one. */
+/* Returns the link register of the innermost frame; 0 for other frames, and on machines without one. */
 INLINE u64 link_register(const struct walk *walk)
 {
 #ifdef LINK_NUMBER
@@ -215,7 +200,7 @@ INLINE long step_by_rule(struct walk *walk, const struct rule *rule)
     return go_on(walk, return_address, cfa);
 }
 
-/* Code that nothing describes: what a signal handler returns to, or, it may be, what keeps frame pointers. */
+/* Steps through code that nothing describes: a signal trampoline, or code that may keep frame pointers. */
 INLINE long step_without_rule(struct walk *walk)
 {
     u64 code;
@@ -224,19 +209,20 @@ INLINE long step_without_rule(struct walk *walk)
     return step_by_frame_pointer(walk);
 }
 
-/* The runtime of Go makes a larger stack, and is called by a function that has not touched its own yet: all registers are its caller's. */
+/* Steps from Go's runtime, which makes a stack larger, to the goroutine of that stack. Its function has not set up its
+ * frame yet, so all registers are still those of the caller. */
 INLINE long step_to_goroutine(struct walk *walk)
 {
-    struct go_place place;
-    if (!read_growing(&place, bpf_get_current_task_btf(), walk->scratch->mapped.go))
+    struct go_position position;
+    if (!read_growing(&position, bpf_get_current_task_btf(), walk->scratch->mapped.go))
         return stop(walk, USER_END_ROOT);
     walk->fp = 0;
     walk->bx = 0;
-    return go_on(walk, place.pc, place.sp);
+    return go_on(walk, position.pc, position.sp);
 }
 
-/* Reads the rule of an address as the file numbers it into the scratch; says whether it has one. */
-INLINE int find(struct scratch *scratch, u64 address)
+/* Copies the rule of an ELF virtual address into scratch->rule. Returns 0 if there is none. */
+INLINE int load_rule(struct scratch *scratch, u64 address)
 {
     const struct mapped *mapped = &scratch->mapped;
     const struct table_layout *layout = &mapped->layout;
@@ -252,32 +238,32 @@ INLINE int find(struct scratch *scratch, u64 address)
     return 1;
 }
 
-/* The same, and remembers it. */
-INLINE int find_or_recall(struct scratch *scratch, u64 frame, u64 address)
+/* The same, by the cache of rules. */
+INLINE int load_cached_rule(struct scratch *scratch, u64 frame, u64 address)
 {
     struct known_rule *known = known_rule_at(frame);
-    if (known && known->frame == frame && known->age == scratch->mapped.age) {
+    if (known && known->frame == frame && known->epoch == scratch->mapped.epoch) {
         scratch->rule = known->rule;
         return 1;
     }
-    if (!find(scratch, address))
+    if (!load_rule(scratch, address))
         return 0;
     if (known) {
         known->rule = scratch->rule;
         known->frame = frame;
-        known->age = scratch->mapped.age;
+        known->epoch = scratch->mapped.epoch;
     }
     return 1;
 }
 
-/* One frame; returns 1 at the end of the stack, with the reason in scratch->end. */
+/* Records one frame and steps to its caller. Returns 1 at the end of the stack, with the reason in scratch->end. */
 static long unwind_step(u32 index, struct walk *walk)
 {
     struct scratch *scratch = walk->scratch;
     struct mapped *mapped = &scratch->mapped;
     u64 pc = walk->pc - (scratch->is_exact ? 0 : 1);
     if (!map_address(mapped, walk->mm, pc, scratch->header.pid)) {
-        /* No frame: what led here was wrong. The innermost one ran, all the same. */
+        /* The step that led here was wrong, so this is no frame. The innermost frame ran in any case. */
         if (index == 0)
             push_frame(scratch, pc);
         return stop(walk, USER_END_BROKEN);
@@ -290,7 +276,7 @@ static long unwind_step(u32 index, struct walk *walk)
     if (mapped->table == NO_TABLE)
         return step_by_frame_pointer(walk);
     struct rule *rule = &scratch->rule;
-    if (!find_or_recall(scratch, frame, pc + mapped->to_address) || rule->kind == RULE_UNKNOWN)
+    if (!load_cached_rule(scratch, frame, pc + mapped->to_address) || rule->kind == RULE_UNKNOWN)
         return step_without_rule(walk);
     if (rule->kind == RULE_INVALID)
         return stop(walk, USER_END_BROKEN);
@@ -303,8 +289,9 @@ static long unwind_step(u32 index, struct walk *walk)
     return step_by_rule(walk, rule);
 }
 
-/* Fills in the user part of the sample from the registers with which the thread left, or leaves, user mode. */
-INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 mm, const struct registers *registers, int in_syscall)
+/* Fills in the user part of the sample, from the registers with which the thread left user mode. */
+INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 mm, const struct registers *registers,
+                        int in_syscall)
 {
     struct walk walk = {
         .scratch = scratch,
@@ -321,8 +308,8 @@ INLINE void unwind_user(struct scratch *scratch, struct task_struct *task, u64 m
     }
     number_registers(registers, scratch->registers);
     scratch->mapped.end = 0;
-    scratch->window_start = NO_WINDOW;
-    scratch->window_words = SAVED_WORDS;
+    scratch->stack_start = NO_STACK;
+    scratch->stack_count = SAVED_WORDS;
     scratch->go = 0;
     scratch->steps_back = 0;
     scratch->end = USER_END_TRUNCATED;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Which file the running task has mapped at an address, from the kernel's own tree of its mappings (Linux 6.1): so the stack of a
- * process can be walked that user space has never heard of, or never will.
+ * The file that the running task has mapped at an address, from the kernel's own tree of mappings (Linux 6.1). So
+ * stacks can be walked of processes that user space does not know.
  *
- * The tree is read without its lock. Its nodes are only given back after a grace period, which lasts at least as long as a BPF program
- * runs, and what is read is checked: a mapping counts if the address lies in it. A thread that changes mappings at this very moment
- * may cost a frame.
+ * The tree is read without its lock. Nodes are freed only after a grace period, which lasts at least as long as a BPF
+ * program runs. What is read is checked: a mapping counts only if the address lies in it. A thread that changes
+ * mappings at this moment may cost a frame.
  *
- * A node of the tree is 256 bytes long and aligned to as many; the low bits of a pointer to it say what it is (lib/maple_tree.c).
+ * A node of the tree is 256 bytes long and aligned to 256 bytes. The low bits of a pointer to it are its type
+ * (lib/maple_tree.c).
  */
 #pragma once
 
@@ -19,7 +20,7 @@
 #define TREE_LEAF_MAX 1
 #define TREE_RANGE 2
 #define TREE_GAPS 3
-/* Limits between the slots of a node. */
+/* Number of limits between the slots of a node. */
 #define RANGE_LIMITS 15
 #define GAPS_LIMITS 9
 
@@ -51,10 +52,11 @@ struct timespec64 {
     long tv_nsec;
 } RELOCATED;
 
-/* Before Linux 6.11, and before 6.6. */
+/* Linux 6.6 to 6.10. */
 struct inode___6_6 {
     struct timespec64 __i_mtime;
 } RELOCATED;
+/* Before Linux 6.6. */
 struct inode___6_1 {
     struct timespec64 i_mtime;
 } RELOCATED;
@@ -83,9 +85,7 @@ struct vm_area_struct {
 
 #define VM_EXEC 4
 
-#define READ_FIELD(to, pointer, field) bpf_probe_read_kernel(&(to), sizeof(to), &(pointer)->field)
-
-/* A file, and one state of it: how much of it there is, since when, and which of all inodes of that number. All 0 is the vdso. */
+/* Identity of a file in one state: device, inode and its generation, size and modification time. All 0: the vdso. */
 struct file_key {
     u64 inode;
     u64 size;
@@ -96,15 +96,15 @@ struct file_key {
     u32 zero;
 };
 
-/* Memory that a program can run. */
+/* An executable mapping. */
 struct mapping {
     u64 start;
     u64 end;
-    u64 offset; /* of `start` in the file */
-    u64 file;   /* struct file, NULL for memory that is no file's */
+    u64 offset; /* offset of `start` in the file */
+    u64 file;   /* struct file; NULL for memory without a file */
 };
 
-/* Finds the mapping of an address in a tree by its root; 0 if there is none. */
+/* Finds the mapping of an address in the tree with root `entry`. Returns 0 if there is none. */
 __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
 {
     u64 limits[RANGE_LIMITS];
@@ -117,7 +117,7 @@ __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
         if (type == 0 || type > TREE_GAPS || bpf_probe_read_kernel(limits, sizeof(limits), &range->pivot))
             return 0;
         u32 slot = 0;
-        /* Limits ascend, and behind the last one are zeros; each is the last byte of a page. */
+        /* Limits ascend, and zeros follow the last one. Each is the last byte of a page. */
         for (u32 i = 0; i < RANGE_LIMITS; i++) {
             s64 limit = limits[i] >> 1;
             slot += step_if(1, ~((limit - (s64)(address >> 1)) & -limit & ((s64)i - count)));
@@ -131,7 +131,7 @@ __attribute__((noinline)) u64 find_vma(u64 entry, u64 address)
     return 0;
 }
 
-/* Reads a mapping; says whether the address can be run in it. */
+/* Reads a mapping. Returns 0 if it is not executable or does not hold the address. */
 INLINE int read_mapping(u64 vma_at, u64 address, struct mapping *found)
 {
     struct vm_area_struct *vma = (void *)vma_at;
@@ -154,7 +154,8 @@ INLINE int read_mtime(struct inode *inode, struct file_key *key)
     struct inode___6_6 *of_6_6 = (void *)inode;
     struct inode___6_1 *of_6_1 = (void *)inode;
     if (FIELD_EXISTS(inode->i_mtime_sec))
-        return !READ_FIELD(key->modified_sec, inode, i_mtime_sec) && !READ_FIELD(key->modified_nsec, inode, i_mtime_nsec);
+        return !READ_FIELD(key->modified_sec, inode, i_mtime_sec) &&
+               !READ_FIELD(key->modified_nsec, inode, i_mtime_nsec);
     if (FIELD_EXISTS(of_6_6->__i_mtime) ? READ_FIELD(time, of_6_6, __i_mtime) : READ_FIELD(time, of_6_1, i_mtime))
         return 0;
     key->modified_sec = time.tv_sec;
@@ -162,14 +163,14 @@ INLINE int read_mtime(struct inode *inode, struct file_key *key)
     return 1;
 }
 
-/* Whether it is the kernel's own code in the process. */
+/* 1 if the mapping is the vdso. */
 INLINE int is_vdso(u64 mm, const struct mapping *mapping)
 {
     u64 vdso;
     return !mapping->file && !READ_FIELD(vdso, (struct mm_struct *)mm, context.vdso) && vdso == mapping->start;
 }
 
-/* Reads what file a mapping is of; says no where it is none's. The key is all 0 before. */
+/* Reads the key of the file that is mapped. Returns 0 if there is no file. The key must be all 0 before. */
 INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
 {
     struct inode *inode;
@@ -182,13 +183,14 @@ INLINE int read_key(u64 mm, const struct mapping *mapping, struct file_key *key)
            !READ_FIELD(key->device, super_block, s_dev);
 }
 
-/* Which memory of a program, and how often its mappings were changed: as long as both are the same, all of them are. */
+/* Identity of a program's memory, and the number of changes of its mappings. While both are the same, no mapping has
+ * changed. */
 struct mm_state {
     u64 id;
     u64 changes;
 };
 
-/* Says no where the kernel does not tell, or where they are being changed. */
+/* Returns 0 if the kernel does not count changes, or if the mappings are being changed. */
 INLINE int read_mm_state(u64 mm_at, struct mm_state *state)
 {
     struct mm_struct *mm = (void *)mm_at;
@@ -197,7 +199,7 @@ INLINE int read_mm_state(u64 mm_at, struct mm_state *state)
     if (!FIELD_EXISTS(mm->context.ctx_id) || READ_FIELD(state->id, mm, context.ctx_id))
         return 0;
     if (FIELD_EXISTS(mm->mm_lock_seq.sequence)) {
-        /* Odd in the midst of a change. */
+        /* Odd during a change. */
         if (READ_FIELD(changes, mm, mm_lock_seq.sequence) || changes & 1)
             return 0;
     } else if (!FIELD_EXISTS(of_6_12->mm_lock_seq) || READ_FIELD(changes, of_6_12, mm_lock_seq)) {

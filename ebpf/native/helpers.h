@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The helpers of bpf/types.h where the programs are compiled for a plain process: kernel.c has them. Nothing is relocated, for the structs of
- * that kernel are laid out as the C compiler lays them out.
+ * The helpers of bpf/types.h for programs that are compiled for a plain process. kernel.c defines them. Nothing is
+ * relocated: the C compiler lays out the structs of that kernel.
  */
 #pragma once
 

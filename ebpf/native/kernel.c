@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A kernel for the BPF programs in a plain process: so that they unwind, instruction for instruction of their C, the stack of a child that
- * stands still, without any privilege. For tests alone (agent/src/unwind/native_tests.rs), which compile it to a library.
+ * A stand-in for the kernel, so that the C code of the BPF programs can unwind the stack of a stopped child in a plain
+ * process, without privileges. Only tests use it (agent/src/unwind/tests/native.rs). They compile it to a library.
  *
- * Only what the real kernel has is made up here: one CPU, one task with a maple tree of its mappings, maps, two ring buffers, a clock that goes
- * on by a tick of 99 Hz a sample. The task's memory is the child's.
+ * It has one CPU, one task with a maple tree of its mappings, maps, two ring buffers, and a clock that advances by a
+ * tick of 99 Hz per sample. The memory of the task is that of the child.
  */
 #define _GNU_SOURCE
 #include "../bpf/sampler.bpf.c"
@@ -24,16 +24,20 @@
                           LABELS_MAX * sizeof(struct label))
 #define NEW_FILES_MAX 64
 
-/* A map as it is declared, or, where `declared` is 0, an unwind table. */
+/* A declared map. If `declared` is 0, it is an unwind table. */
 struct map {
     const void *declared;
     u32 type, key_bytes, value_bytes, entries;
     u8 *is_used, *keys, *values;
 };
 
-#define MAP(name) { &name, sizeof(*name.type) / sizeof(int), sizeof(*name.key), sizeof(*name.value), sizeof(*name.max_entries) / sizeof(int) }
+#define LENGTH(field) (sizeof(*field) / sizeof(int))
+#define MAP(name) { &name, LENGTH(name.type), sizeof(*name.key), sizeof(*name.value), LENGTH(name.max_entries) }
 
-static struct map maps[] = { MAP(files), MAP(files_met), MAP(known_rules), MAP(known_programs), MAP(age), MAP(scratches), MAP(new_file_scratches), MAP(dropped), MAP(seen) };
+static struct map maps[] = {
+    MAP(files),     MAP(files_met),          MAP(known_rules), MAP(known_programs), MAP(epoch),
+    MAP(scratches), MAP(new_file_scratches), MAP(dropped),     MAP(seen),
+};
 static struct map *tables_by_number[TABLES_MAX];
 
 static struct task_struct task;
@@ -71,14 +75,17 @@ static int is_hash(const struct map *map)
     return map->type == BPF_MAP_TYPE_HASH || map->type == BPF_MAP_TYPE_LRU_HASH;
 }
 
-/* The place of a key; `entries` if it has none. */
-static u32 place_of(const struct map *map, const void *key)
+/* Returns the index of a key; `entries` if it is missing. */
+static u32 index_of(const struct map *map, const void *key)
 {
     if (!is_hash(map))
         return *(const u32 *)key < map->entries ? *(const u32 *)key : map->entries;
     u32 at = 0;
-    while (at < map->entries && !(map->is_used[at] && !memcmp(map->keys + (u64)at * map->key_bytes, key, map->key_bytes)))
+    while (at < map->entries) {
+        if (map->is_used[at] && !memcmp(map->keys + (u64)at * map->key_bytes, key, map->key_bytes))
+            break;
         at++;
+    }
     return at;
 }
 
@@ -87,14 +94,14 @@ void *bpf_map_lookup_elem(void *declared, const void *key)
     if (declared == &tables)
         return *(const u32 *)key < TABLES_MAX ? tables_by_number[*(const u32 *)key] : 0;
     struct map *map = map_of(declared);
-    u32 at = place_of(map, key);
+    u32 at = index_of(map, key);
     return at < map->entries ? map->values + (u64)at * map->value_bytes : 0;
 }
 
 long bpf_map_update_elem(void *declared, const void *key, const void *value, u64 flags)
 {
     struct map *map = map_of(declared);
-    u32 at = place_of(map, key);
+    u32 at = index_of(map, key);
     if (at < map->entries && flags == BPF_NOEXIST)
         return -EEXIST;
     for (u32 i = 0; at == map->entries && i < map->entries; i++)
@@ -110,7 +117,7 @@ long bpf_map_update_elem(void *declared, const void *key, const void *value, u64
 long bpf_map_delete_elem(void *declared, const void *key)
 {
     struct map *map = map_of(declared);
-    u32 at = place_of(map, key);
+    u32 at = index_of(map, key);
     if (at < map->entries)
         map->is_used[at] = 0;
     return 0;
@@ -130,10 +137,10 @@ long bpf_get_current_comm(void *buffer, u32 bytes)
     return 0;
 }
 
-/* The kernel's own part of a stack is not what is tested here. */
+/* Kernel stacks are not tested here. */
 long bpf_get_stack(void *context, void *buffer, u32 bytes, u64 flags) { return 0; }
 
-/* All of it or nothing, and what cannot be read is zero. */
+/* Reads all bytes or none. Bytes that cannot be read are zero. */
 long bpf_probe_read_user(void *to, u32 bytes, const void *from)
 {
     struct iovec local = { to, bytes }, remote = { (void *)from, bytes };
@@ -143,7 +150,7 @@ long bpf_probe_read_user(void *to, u32 bytes, const void *from)
     return -EFAULT;
 }
 
-/* Whoever reads what this file has not made crashes, and finds a bug. */
+/* A read of memory that this file does not provide crashes: it is a bug. */
 long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
 {
     if ((u64)from < 4096) {
@@ -154,7 +161,7 @@ long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
     return 0;
 }
 
-/* This kernel's files have no names. */
+/* Files have no names here. */
 long bpf_probe_read_kernel_str(void *to, u32 bytes, const void *from) { return -EFAULT; }
 
 long bpf_ringbuf_output(void *ring, void *data, u64 bytes, u64 flags)
@@ -181,14 +188,15 @@ long bpf_loop(u32 iterations_max, void *callback, void *callback_context, u64 fl
     return i;
 }
 
-/* A part of the tree: all up to its last byte. */
-struct part {
+/* A range of the tree: all addresses up to `last`. */
+struct range {
     u64 last;
     void *slot;
 };
 
-/* Puts parts into nodes of a level, as many as fit one, and makes parts of the nodes; returns how many. */
-static u32 build_level(struct part *parts, u32 count, u32 type, u8 **nodes)
+/* Builds one level of the tree: fills nodes with ranges, and replaces the ranges by those of the nodes. Returns
+ * their number. */
+static u32 build_level(struct range *parts, u32 count, u32 type, u8 **nodes)
 {
     u32 limits = type == TREE_GAPS ? GAPS_LIMITS : RANGE_LIMITS, made = 0;
     for (u32 first = 0; first < count; first += limits + 1) {
@@ -196,32 +204,32 @@ static u32 build_level(struct part *parts, u32 count, u32 type, u8 **nodes)
         *nodes += NODE_BYTES;
         u32 used = count - first < limits + 1 ? count - first : limits + 1;
         for (u32 i = 0; i < used; i++) {
-            /* The last slot of a full node has no limit of its own. */
+            /* The last slot of a full node has no limit. */
             if (i < limits)
                 words[i] = parts[first + i].last;
             words[limits + i] = (u64)parts[first + i].slot;
         }
-        parts[made++] = (struct part){ parts[first + used - 1].last, (void *)((u64)words | type << 3) };
+        parts[made++] = (struct range){ parts[first + used - 1].last, (void *)((u64)words | type << 3) };
     }
     return made;
 }
 
-/* The root of a maple tree of the first mappings, which ascend: leaves of ranges, and above them nodes that know gaps, too. */
+/* Returns the root of a maple tree of the first mappings, which ascend: leaves, and above them nodes with gaps. */
 static void *build_tree(u32 count)
 {
     static u8 memory[NODES_MAX][NODE_BYTES] __attribute__((aligned(NODE_BYTES)));
-    static struct part parts[2 * MAPPINGS_MAX + 1];
+    static struct range parts[2 * MAPPINGS_MAX + 1];
     u8 *nodes = memory[0];
     u32 used = 0;
     u64 next = 0;
     memset(memory, 0, sizeof(memory));
     for (u32 i = 0; i < count; i++) {
         if (next < areas[i].vm_start)
-            parts[used++] = (struct part){ areas[i].vm_start - 1, 0 };
-        parts[used++] = (struct part){ areas[i].vm_end - 1, &areas[i] };
+            parts[used++] = (struct range){ areas[i].vm_start - 1, 0 };
+        parts[used++] = (struct range){ areas[i].vm_end - 1, &areas[i] };
         next = areas[i].vm_end;
     }
-    parts[used++] = (struct part){ ~0ull, 0 };
+    parts[used++] = (struct range){ ~0ull, 0 };
     used = build_level(parts, used, TREE_LEAF_MAX, &nodes);
     while (used > 1)
         used = build_level(parts, used, TREE_GAPS, &nodes);
@@ -231,14 +239,14 @@ static void *build_tree(u32 count)
 /* A mapping as the test gives it. */
 struct native_mapping {
     u64 start, end, offset;
-    u64 inode; /* 0: no file's */
-    u64 bytes; /* of the file */
+    u64 inode; /* 0: no file */
+    u64 bytes; /* size of the file */
     s64 modified_sec;
     u64 modified_nsec;
     u64 is_executable;
 };
 
-/* What runs from now on; the mappings ascend. Says no if there are too many. */
+/* Sets the task that runs. The mappings must ascend. Returns 0 if there are too many. */
 EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 count, u64 vdso)
 {
     if (count > MAPPINGS_MAX)
@@ -252,7 +260,8 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
         inodes[i].i_mtime_sec = from->modified_sec;
         inodes[i].i_mtime_nsec = from->modified_nsec;
         mapped_files[i].f_inode = &inodes[i];
-        areas[i] = (struct vm_area_struct){ .vm_start = from->start, .vm_end = from->end, .vm_pgoff = from->offset >> 12 };
+        areas[i] = (struct vm_area_struct){ .vm_start = from->start, .vm_end = from->end };
+        areas[i].vm_pgoff = from->offset >> 12;
         areas[i].vm_flags = from->is_executable ? VM_EXEC : 0;
         areas[i].vm_file = from->inode ? &mapped_files[i] : 0;
         if (from->is_executable && !mm.start_code)
@@ -265,11 +274,14 @@ EXPORT int native_set_task(int pid, const struct native_mapping *mappings, u32 c
     return 1;
 }
 
-/* A file's table: `blocks` of them, which are copied. */
+/* Stores a table of `blocks` blocks, which are copied. */
 EXPORT void native_set_table(u32 number, const u8 *bytes, u32 blocks)
 {
     struct map *table = calloc(1, sizeof(*table));
-    *table = (struct map){ .type = BPF_MAP_TYPE_ARRAY, .key_bytes = sizeof(u32), .value_bytes = BLOCK_BYTES, .entries = blocks };
+    table->type = BPF_MAP_TYPE_ARRAY;
+    table->key_bytes = sizeof(u32);
+    table->value_bytes = BLOCK_BYTES;
+    table->entries = blocks;
     table->values = malloc((u64)blocks * BLOCK_BYTES);
     memcpy(table->values, bytes, (u64)blocks * BLOCK_BYTES);
     tables_by_number[number % TABLES_MAX] = table;
@@ -280,20 +292,20 @@ EXPORT void native_set_file(const struct file_key *key, const struct file_entry 
     bpf_map_update_elem(&files, key, entry, BPF_ANY);
 }
 
-/* All tables are let go, and so many files have been met before. */
+/* Forgets all files. `met` files have been met before. */
 EXPORT void native_forget_files(u32 met)
 {
     u32 zero = 0;
     struct map *known = map_of(&files);
     memset(known->is_used, 0, known->entries);
-    *(u32 *)bpf_map_lookup_elem(&age, &zero) += 1;
+    *(u32 *)bpf_map_lookup_elem(&epoch, &zero) += 1;
     *(u32 *)bpf_map_lookup_elem(&files_met, &zero) = met;
 }
 
-EXPORT void native_begin_age(void)
+EXPORT void native_begin_epoch(void)
 {
     u32 zero = 0;
-    *(u32 *)bpf_map_lookup_elem(&age, &zero) += 1;
+    *(u32 *)bpf_map_lookup_elem(&epoch, &zero) += 1;
 }
 
 EXPORT u32 native_file_used(const struct file_key *key)
@@ -302,7 +314,7 @@ EXPORT u32 native_file_used(const struct file_key *key)
     return file ? file->used : 0;
 }
 
-/* Hands out one file that was met for the first time, and returns how long what is told of it is; 0 where there is none. */
+/* Returns the length of the report of one new file, and sets `to` to it; 0 if there is none. */
 EXPORT u64 native_new_file(const u8 **to)
 {
     if (!told_count)
@@ -311,11 +323,11 @@ EXPORT u64 native_new_file(const u8 **to)
     return told_bytes[told_count];
 }
 
-/* A tick of the clock while the task has these registers: its record is at `*to`, and as long as is returned. */
+/* Takes a sample of the task with these registers. Returns the length of the record, and sets `to` to it. */
 EXPORT u64 native_sample(const struct registers *registers, const u8 **to)
 {
     struct perf_event_context context = { .registers = *registers };
-    /* In a system call it strikes the kernel. */
+    /* In a system call, the clock interrupts the kernel. */
     if (IS_SYSCALL(registers))
         context.registers = (struct registers){ .ip = ~0ull << 40, .cs = 0x10 };
     user_registers = *registers;

@@ -1,57 +1,57 @@
-//! Files that processes run, as the programs and user space speak of them: the layouts are `bpf/tables.h` and `bpf/new_file.h`, and a test
-//! holds them together.
+//! Records about files that processes run. `bpf/tables.h` and `bpf/new_file.h` define the layouts, and a test compares
+//! them.
 //!
-//! BPF gives each file that it meets for the first time a number and tells so ([`NewFile`]). User space answers with where the file
-//! has its unwind table ([`FileEntry`]).
+//! BPF numbers each file that it meets for the first time, and reports it ([`NewFile`]). User space stores the place of
+//! the file's unwind table ([`FileEntry`]).
 
 use crate::RecordError;
 
-/// Which file it is, and which state of it: opaque, as BPF wrote it.
+/// Identity of a file in one state, opaque, as BPF encodes it.
 pub type FileKey = [u8; 40];
 
-/// That of the vdso: the kernel's own code in every process.
+/// Key of the vdso: the kernel's code in every process.
 pub const VDSO_KEY: FileKey = [0; 40];
 
 /// Bytes of a block of an unwind table.
 pub const BLOCK_BYTES: usize = 4096;
-/// Parts of a file that a [`FileEntry`] has.
+/// Executable parts of a file in a [`FileEntry`].
 pub const FILE_PARTS: usize = 2;
 
 const NEW_FILE_HEAD_BYTES: usize = 136;
 const BUILD_ID_BYTES_MAX: usize = 32;
 const FILE_ENTRY_BYTES: usize = 40 + 24 * FILE_PARTS;
 
-/// A file that was met for the first time.
+/// Report of a file that BPF met for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewFile<'a> {
-    /// What the map of files knows it by.
+    /// Key of the file in the map of files.
     pub key: FileKey,
-    /// Its number in frames, from 1 on.
+    /// Number of the file in frames, from 1.
     pub number: u32,
-    /// A process, in the initial pid namespace, that has it mapped...
+    /// A process that has the file mapped, in the initial pid namespace.
     pub pid: u32,
-    /// ...from this address...
+    /// First address of the mapping.
     pub start: u64,
-    /// ...up to this...
+    /// Address after the mapping.
     pub end: u64,
-    /// ...from this offset of the file on.
+    /// Offset in the file at which the mapping begins.
     pub offset: u64,
-    /// The segment that is mapped there, as the process has the program headers in its memory.
+    /// The mapped segment, by the program headers in the memory of the process.
     pub segment: Option<FileSegment>,
-    /// The GNU build ID, as the process has it in its memory; empty: not known.
+    /// The GNU build ID in the memory of the process; empty if it is not known.
     pub build_id: &'a [u8],
-    /// Its path: names from its own up to the root, each with a zero behind it; empty: not known.
+    /// The path: names from the file's own up to the root, each with a terminating zero; empty if it is not known.
     pub names: &'a [u8],
 }
 
 /// A loaded segment, as a program header describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSegment {
-    /// Where it begins in the file.
+    /// Offset in the file.
     pub offset: u64,
-    /// The address at which it begins, as the file numbers addresses.
+    /// ELF virtual address.
     pub address: u64,
-    /// Its length in memory.
+    /// Length in memory.
     pub bytes: u64,
 }
 
@@ -59,7 +59,7 @@ impl<'a> NewFile<'a> {
     /// Reads one record.
     ///
     /// # Errors
-    /// It is too short, or shorter than it says.
+    /// [`RecordError::TooShort`] if the record is shorter than its header or than its lengths say.
     pub fn read(record: &'a [u8]) -> Result<Self, RecordError> {
         let error = RecordError::TooShort { bytes: record.len(), header_bytes: NEW_FILE_HEAD_BYTES };
         let (key, rest) = record.split_first_chunk::<40>().ok_or(error)?;
@@ -80,14 +80,14 @@ impl<'a> NewFile<'a> {
         Ok(Self { key: *key, number, pid, start, end, offset, segment, build_id, names })
     }
 
-    /// Its inode number, as the kernel has it of the file itself.
+    /// Returns the inode number of the file itself.
     #[must_use]
     pub fn inode(&self) -> u64 {
         u64::from_ne_bytes(std::array::from_fn(|index| self.key[index]))
     }
 
-    /// Whether it has this inode number, length in bytes and time of its last change, in seconds and nanoseconds: as the kernel has them of
-    /// the file itself. A file system may show other inode numbers, of which the lower 32 bits are looked at.
+    /// True if the file has this inode number, length in bytes, and modification time in seconds and nanoseconds. Only
+    /// the lower 32 bits of the inode number are compared, because a file system may show others than the kernel has.
     #[must_use]
     pub fn is(&self, inode: u64, bytes: u64, modified: (i64, i64)) -> bool {
         let word = |at: usize| u64::from_ne_bytes(std::array::from_fn(|index| self.key[at + index]));
@@ -96,8 +96,8 @@ impl<'a> NewFile<'a> {
         has_inode && word(8) == bytes && (word(16).cast_signed(), i64::from(nanoseconds)) == modified
     }
 
-    /// Its path from the root of all that is mounted where it is, however deep a process may see it; `None`: not known. Of one that is too
-    /// long, the end.
+    /// Returns the path from the root of the mount namespace, or the end of a path that is too long; `None` if it is
+    /// not known.
     #[must_use]
     pub fn path(&self) -> Option<String> {
         let mut path = String::new();
@@ -114,38 +114,38 @@ fn pair(bytes: &[u8; 8]) -> [u32; 2] {
     [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
 }
 
-/// A part of a file that is loaded to run.
+/// An executable part of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilePart {
-    /// The offset at which it begins.
+    /// Offset in the file.
     pub start: u64,
-    /// The offset behind it.
+    /// Offset after the part.
     pub end: u64,
-    /// What is to be added to an offset to have the address as the file numbers it; may wrap around.
+    /// ELF virtual address minus offset; may wrap around.
     pub bias: u64,
 }
 
-/// How an unwind table is laid out.
+/// Layout of an unwind table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableLayout {
-    /// Number of the first page of 4 KiB that it knows, by the file's addresses.
+    /// Number of the first page, in pages of 4 KiB of ELF virtual addresses.
     pub first_page: u32,
-    /// How many there are.
+    /// Number of pages.
     pub pages: u32,
-    /// Where its rules begin, in bytes.
+    /// Offset of the rules, in bytes.
     pub rules_at: u32,
-    /// Where its rows begin, in bytes.
+    /// Offset of the rows, in bytes.
     pub rows_at: u32,
 }
 
-/// Where the running goroutine and its labels are, by the version of Go: offsets in bytes.
+/// Offsets by which the running goroutine and its labels are found, in bytes. They depend on the version of Go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoLabels {
-    /// Of a thread: the goroutine that it runs.
+    /// Offset, in a thread, of the goroutine that it runs.
     pub current: u16,
-    /// Of a goroutine.
+    /// Offset of the labels in a goroutine.
     pub labels: u16,
-    /// Whether they are a map; else they are a list.
+    /// True if the labels are a map, false if they are a list.
     pub are_map: bool,
 }
 
@@ -155,23 +155,23 @@ impl GoLabels {
     }
 }
 
-/// What BPF is told of a file.
+/// Entry of a file in the map of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileEntry {
-    /// As [`NewFile`] said.
+    /// Number of the file, as in [`NewFile`].
     pub number: u32,
-    /// Number of its table in the map of tables, and its layout; `None`: it has none.
+    /// Slot and layout of the file's unwind table, if it has one.
     pub table: Option<(u32, TableLayout)>,
-    /// Where a Go program has its goroutines' labels, if they are to be read.
+    /// Place of the labels of goroutines, in a Go program whose version is known.
     pub go: Option<GoLabels>,
-    /// When its table was looked up last, by [`used_at`]. The programs keep it, once in an age.
+    /// Time of the last lookup of the table, by [`used_at`]. BPF updates it once per epoch.
     pub used: u32,
-    /// Its parts; those of no length are none.
+    /// Executable parts; unused ones have no length.
     pub parts: [FilePart; FILE_PARTS],
 }
 
 impl FileEntry {
-    /// As the map of files has it.
+    /// Encodes the entry for the map of files.
     #[must_use]
     pub fn to_bytes(self) -> [u8; FILE_ENTRY_BYTES] {
         let mut bytes = [0; FILE_ENTRY_BYTES];
@@ -190,14 +190,14 @@ impl FileEntry {
         bytes
     }
 
-    /// When the table of an entry was looked up last, by [`used_at`].
+    /// Returns the time of the last lookup of an encoded entry's table, by [`used_at`].
     #[must_use]
     pub fn used_of(bytes: &[u8; FILE_ENTRY_BYTES]) -> u32 {
         u32::from_ne_bytes(std::array::from_fn(|index| bytes[36 + index]))
     }
 }
 
-/// A time of CLOCK_MONOTONIC, as [`FileEntry::used`] has it: whole units of 2^30 ns.
+/// Converts a time on CLOCK_MONOTONIC to the units of [`FileEntry::used`]: 2^30 ns.
 #[must_use]
 pub fn used_at(ktime_ns: u64) -> u32 {
     (ktime_ns >> 30) as u32
@@ -211,7 +211,7 @@ mod tests {
     const NEW_FILE_H: &str = include_str!("../bpf/new_file.h");
 
     #[test]
-    fn layouts_are_those_that_the_c_compiler_checked() {
+    fn layouts_are_those_of_the_c_headers() {
         for (what, bytes) in [("file_entry", FILE_ENTRY_BYTES), ("file_key", 40)] {
             let assertion = format!("_Static_assert(sizeof(struct {what}) == {bytes}, \"\");");
             assert!(TABLES_H.contains(&assertion), "{assertion}");
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_from_others_by_its_key() {
+    fn a_file_is_identified_by_its_key() {
         let mut key = [0; 40];
         key[..8].copy_from_slice(&(7_u64 << 32 | 5).to_ne_bytes());
         key[8..16].copy_from_slice(&6_u64.to_ne_bytes());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_bpf_could_not_read_is_not_made_up() {
+    fn fields_that_bpf_could_not_read_are_empty() {
         let bytes = record([9, 10, 0], b"", b"");
         let new = NewFile::read(&bytes).unwrap();
         assert_eq!((new.segment, new.build_id, new.path()), (None, &b""[..], None));

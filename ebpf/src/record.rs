@@ -1,10 +1,11 @@
-//! One record of the ring buffer: the layout is `bpf/record.h`, and a test holds the two together.
+//! One record of the ring buffer. `bpf/record.h` defines the layout, and a test compares the two.
 //!
 //! | header, 72 bytes | `kernel_frames` x u64 | `user_frames` x u64 | `labels` x 96 bytes |
 //!
-//! or, shorter than a header, the end of a wait that an earlier record tells of: [`WaitEnd`].
+//! A record that is shorter than a header is the end of a wait ([`WaitEnd`]).
 //!
-//! Invariant: a record is returned whole or refused; counts are checked against the record's length before they are used.
+//! Invariant: a record is returned whole or refused. Counts are checked against the record's length before they are
+//! used.
 
 use std::mem::{offset_of, size_of};
 
@@ -13,20 +14,20 @@ use crate::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
 /// A frame of the user part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserFrame {
-    /// In a file.
+    /// A frame in a file.
     File {
-        /// As BPF has numbered it: see [`crate::NewFile`].
+        /// Number of the file ([`crate::NewFile::number`]).
         number: u32,
-        /// Of its bytes.
+        /// Offset in the file, in bytes.
         offset: u64,
     },
-    /// At an address of the process: in memory that is no file's, or of a file that has no number.
+    /// An address of the process, in memory without a file or in a file without a number.
     Address(u64),
 }
 
-/// Marks a frame in a file.
+/// Flag of a frame in a file.
 const FRAME_IN_FILE: u64 = 1 << 63;
-/// Bits of the offset in it.
+/// Bits of the offset in a frame.
 const FRAME_OFFSET_BITS: u32 = 40;
 
 impl UserFrame {
@@ -42,78 +43,78 @@ impl UserFrame {
 /// How the user part of a stack ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserEnd {
-    /// There is no user part: a thread of the kernel.
+    /// There is no user part: the thread is one of the kernel.
     None,
     /// The outermost frame was reached.
     Root,
-    /// There is no rule, or what one led to, or a frame pointer, is no frame.
+    /// No rule was found, or a rule or frame pointer led to no frame.
     Broken,
-    /// Deeper than [`USER_FRAMES_MAX`].
+    /// The stack is deeper than [`USER_FRAMES_MAX`].
     Truncated,
-    /// A 32-bit program, of which only the leaf is recorded.
+    /// The program is a 32-bit one, of which only the leaf is recorded.
     Compat,
 }
 
-/// The fixed part of a record, in the machine's byte order; see `bpf/record.h` for the meaning of each field.
+/// Header of a sample, in the machine's byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleHeader {
-    /// When, on CLOCK_MONOTONIC.
+    /// Time of the sample, on CLOCK_MONOTONIC.
     pub ktime_ns: u64,
-    /// When the process started, on CLOCK_BOOTTIME: tells a reused pid from the process that had it before.
+    /// Start of the process, on CLOCK_BOOTTIME. It differs if the pid was reused.
     pub start_boottime_ns: u64,
-    /// Grows with every `execve` of the process.
+    /// Number of `execve` calls of the process.
     pub exec_id: u64,
     /// The process, in the initial pid namespace.
     pub pid: u32,
     /// The thread, in the initial pid namespace.
     pub tid: u32,
-    /// The CPU's logical number.
+    /// Logical number of the CPU.
     pub cpu: u32,
-    /// Frames of the kernel part.
+    /// Number of frames of the kernel part.
     pub kernel_frames: u16,
-    /// Frames of the user part.
+    /// Number of frames of the user part.
     pub user_frames: u16,
-    /// A [`UserEnd`] as BPF numbers them.
+    /// Number of the [`UserEnd`].
     pub user_end: u8,
     /// 1 for a thread of the kernel.
     pub kernel_thread: u8,
-    /// Frames of the user part that were found by frame pointers alone.
+    /// Number of frames of the user part that were found by frame pointers.
     pub fp_frames: u16,
-    /// 0 for a sample of a CPU; for a thread that begins to wait, with which chance of 2^32 it was recorded, where 2^32 - 1 means always.
+    /// 0 for a sample of a CPU. For the start of a wait: its inclusion probability times 2^32; 2^32 - 1 means always.
     pub chance: u32,
-    /// Number of the file that the process runs, told once of each program that is met; 0: not told.
+    /// Number of the file that the process runs, reported once for each program; 0 if it is not reported.
     pub executable: u32,
-    /// Labels behind the frames.
+    /// Number of labels.
     pub labels: u32,
     /// The thread's name, NUL-terminated.
     pub comm: [u8; 16],
 }
 
-/// A record in place: nothing is copied but the header.
+/// A sample in place: only its header is copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample<'a> {
-    /// The fixed part.
+    /// The header.
     pub header: SampleHeader,
-    /// How the user part ended.
+    /// End of the user part.
     pub user_end: UserEnd,
-    /// Both parts of the stack, kernel part first, each leaf first: 8 bytes an address.
+    /// Both parts of the stack, kernel part first, each leaf first: 8 bytes per frame.
     pub frames: &'a [u8],
     labels: &'a [u8],
 }
 
-/// The end of a wait: the thread may run again.
+/// End of a wait: the thread may run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitEnd {
-    /// The `ktime_ns` of the sample with which it began.
+    /// Time of the sample taken at the start of the wait.
     pub since_ktime_ns: u64,
-    /// When it ended, on CLOCK_MONOTONIC.
+    /// End of the wait, on CLOCK_MONOTONIC.
     pub ktime_ns: u64,
     /// The thread, in the initial pid namespace.
     pub tid: u32,
 }
 
-/// Labels of a sample at most.
+/// Largest number of labels of a sample.
 const LABELS_MAX: usize = 8;
 const LABEL_NAME_BYTES: usize = 30;
 const LABEL_VALUE_BYTES: usize = 64;
@@ -128,14 +129,14 @@ impl WaitEnd {
     }
 }
 
-/// What the ring buffer holds.
+/// A record of the ring buffer.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'a> {
-    /// What runs on a CPU.
+    /// A sample of a CPU.
     Running(Sample<'a>),
-    /// A thread that begins to wait.
+    /// A sample at the start of a wait.
     Waiting(Sample<'a>),
-    /// A thread that has waited.
+    /// The end of a wait.
     WaitEnd(WaitEnd),
 }
 
@@ -153,39 +154,39 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Why a record was refused. BPF and this crate are built together, so any of these is a bug; the caller counts and skips.
+/// Reason why a record was refused. BPF and this crate are built together, so each of these is a bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Shorter than the header.
+    /// The record is shorter than its header.
     #[error("record of {bytes} bytes, the header alone has {header_bytes}")]
     TooShort {
-        /// Bytes in the record.
+        /// Length of the record.
         bytes: usize,
-        /// Bytes of a header.
+        /// Length of a header.
         header_bytes: usize,
     },
     /// The frame counts do not fit the record or the limits.
     #[error("record of {bytes} bytes with {kernel_frames} kernel and {user_frames} user frames")]
     FrameCount {
-        /// Bytes in the record.
+        /// Length of the record.
         bytes: usize,
-        /// Kernel frames it claims.
+        /// Number of kernel frames in the header.
         kernel_frames: u16,
-        /// User frames it claims.
+        /// Number of user frames in the header.
         user_frames: u16,
     },
     /// The count of labels does not fit the record or the limit.
     #[error("record of {bytes} bytes with {labels} labels")]
     LabelCount {
-        /// Bytes in the record.
+        /// Length of the record.
         bytes: usize,
-        /// Labels it claims.
+        /// Number of labels in the header.
         labels: u32,
     },
-    /// An end of the user part that this crate does not know.
+    /// The end of the user part has an unknown number.
     #[error("user part ends with {end}, which has no meaning")]
     UserEnd {
-        /// The number found.
+        /// The number.
         end: u8,
     },
 }
@@ -222,17 +223,17 @@ impl<'a> Sample<'a> {
         Ok(Self { header, user_end, frames, labels })
     }
 
-    /// The addresses of the kernel part, leaf first; all but the leaf are return addresses.
+    /// Returns the addresses of the kernel part, leaf first. All but the leaf are return addresses.
     pub fn kernel_frames(&self) -> impl Iterator<Item = u64> + 'a {
         addresses(self.frames).take(usize::from(self.header.kernel_frames))
     }
 
-    /// The user part, leaf first, each frame inside the instruction that ran or called.
+    /// Returns the user part, leaf first. Each frame lies inside the instruction that ran or called.
     pub fn user_frames(&self) -> impl Iterator<Item = UserFrame> + 'a {
         addresses(self.frames).skip(usize::from(self.header.kernel_frames)).map(UserFrame::read)
     }
 
-    /// Names and values of what the program says itself of what it does; both may be cut, and need not be text.
+    /// Returns names and values of the labels. Both may be truncated, and need not be text.
     pub fn labels(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
         self.labels.chunks_exact(LABEL_BYTES).map(|label| {
             let (name_bytes, value_bytes) = (usize::from(label[0]), usize::from(label[1]));
@@ -246,7 +247,7 @@ fn addresses(frames: &[u8]) -> impl Iterator<Item = u64> + '_ {
     frames.chunks_exact(size_of::<u64>()).map(|bytes| u64::from_ne_bytes(take(bytes, 0)))
 }
 
-/// `bytes` are exactly one header.
+/// Decodes a header, of exactly which `bytes` consists.
 fn read_header(bytes: &[u8]) -> SampleHeader {
     macro_rules! field {
         ($type:ty, $name:ident) => {
@@ -272,7 +273,7 @@ fn read_header(bytes: &[u8]) -> SampleHeader {
     }
 }
 
-/// `N` bytes at `offset`, which lies within a header by construction.
+/// Returns `N` bytes at `offset`, which lies within a header by construction.
 fn take<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[offset..offset + N]);
@@ -283,7 +284,7 @@ fn take<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
 mod tests {
     use super::*;
 
-    /// The value asserted by the C header for `what`, e.g. `__builtin_offsetof(struct sample_header, pid)`.
+    /// Returns the value that the C header asserts for `what`, such as `__builtin_offsetof(struct sample_header, pid)`.
     fn asserted(what: &str) -> usize {
         let line = format!("_Static_assert({what} == ");
         let start = RECORD_H.find(&line).unwrap_or_else(|| panic!("record.h does not assert {what}")) + line.len();
@@ -294,14 +295,15 @@ mod tests {
     const RECORD_H: &str = include_str!("../bpf/record.h");
 
     #[test]
-    fn the_rust_layout_is_the_one_that_the_c_compiler_checked() {
+    fn the_layout_is_that_of_the_c_header() {
         macro_rules! same {
             ($($name:ident)*) => {$(
                 let c = asserted(concat!("__builtin_offsetof(struct sample_header, ", stringify!($name), ")"));
                 assert_eq!(offset_of!(SampleHeader, $name), c, stringify!($name));
             )*};
         }
-        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames user_end kernel_thread fp_frames chance executable labels comm);
+        same!(ktime_ns start_boottime_ns exec_id pid tid cpu kernel_frames user_frames);
+        same!(user_end kernel_thread fp_frames chance executable labels comm);
         assert_eq!(size_of::<SampleHeader>(), asserted("sizeof(struct sample_header)"));
         assert_eq!(WAIT_END_BYTES, asserted("sizeof(struct wait_end)"));
     }
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_back_both_parts_of_its_stack() {
+    fn a_record_has_both_parts_of_its_stack() {
         let bytes = record(&[1, 2], &[3, 4, 5], 1);
         let sample = Sample::read(&bytes).unwrap();
         assert_eq!((sample.header.pid, &sample.header.comm[..5]), (7, &b"comm\0"[..]));
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_stand_behind_the_frames() {
+    fn labels_follow_the_frames() {
         let mut bytes = record(&[1], &[2, 3], 1);
         bytes[52..56].copy_from_slice(&2_u32.to_ne_bytes());
         for (name, value) in [(&b"endpoint"[..], &b"/a"[..]), (b"k", b"")] {
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_has_a_beginning_with_a_chance_and_an_end() {
+    fn a_wait_has_a_start_with_a_probability_and_an_end() {
         let mut bytes = record(&[1], &[2], 1);
         assert!(matches!(Record::read(&bytes), Ok(Record::Running(_))));
         bytes[44..48].copy_from_slice(&9_u32.to_ne_bytes());

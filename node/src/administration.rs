@@ -9,8 +9,10 @@ use storage_engine::{EngineError, Statistics, Verified};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
+use crate::clock::ClockReport;
 use crate::node::{Shared, State};
 use crate::replica::Replica;
+use crate::retention::{expired_before_ns, log_time};
 
 /// How often it is looked whether the log has been cut.
 const CUT_INTERVAL: Duration = Duration::from_millis(20);
@@ -29,9 +31,16 @@ pub(crate) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
             statistics_report(&statistics)
         }
         AdministrationTask::Verify => {
-            let Verified { values, samples, faults, described } =
+            let Verified { values, samples, faults, described, .. } =
                 read(&replica, |replica| replica.shard().engine().verify()).await?;
             json!({"values": values, "raw_samples": samples, "faults": faults, "described": described})
+        }
+        AdministrationTask::Clock => clock_report(shared),
+        AdministrationTask::AcceptClock => {
+            shared.clock.accept();
+            // So that it also holds after a restart.
+            log_time(&replica).await.map_err(Status::unavailable)?;
+            clock_report(shared)
         }
     };
     Ok(report.to_string())
@@ -59,6 +68,26 @@ async fn settle(replica: &Arc<Replica>) -> Result<Value, Status> {
     let late = |_elapsed| Status::unavailable(format!("the Raft log was not cut within {CUT_PATIENCE:?}: try again"));
     tokio::time::timeout(CUT_PATIENCE, cut).await.map_err(late)??;
     Ok(json!({"settled_to": flushed}))
+}
+
+/// Times as Unix seconds. `drops_before`: what retention drops of each tier once the system clock is accepted.
+fn clock_report(shared: &Shared) -> Value {
+    let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
+    let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;
+    let before = |tier: Tier| {
+        let before_ns = expired_before_ns(system_ns, shared.config.retention.of(tier));
+        (tier.name().to_owned(), json!(seconds(before_ns)))
+    };
+    let tiers = [Tier::Raw, Tier::Minute, Tier::Hour, Tier::Day];
+    json!({
+        "state": standing.name(),
+        "system_time": seconds(system_ns),
+        "accepted_time": seconds(accepted_ns),
+        "log_time": seconds(log_ns),
+        "jump_seconds": seconds(jump_ns),
+        "allowance_seconds": seconds(allowance_ns),
+        "drops_before": tiers.into_iter().map(before).collect::<Map<_, _>>(),
+    })
 }
 
 fn statistics_report(statistics: &Statistics) -> Value {

@@ -12,13 +12,13 @@ impl wire::node_server::Node for Node {
     async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
         let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
         let refused = |refused| self.shared.count(refused);
-        let batch = batch.ok_or_else(|| refused(Refused::invalid("the request has no batch".to_owned())))?;
+        let batch = batch.ok_or_else(|| refused(Refused::unreadable(&"it has no batch")))?;
         let batch = {
             // Decoding takes memory too; what is decoded is counted by what it takes then.
             let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
             let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
             let read = read.map_err(|panic| Status::internal(panic.to_string()))?;
-            read.map_err(|error| refused(Refused::invalid(error.to_string())))?
+            read.map_err(|error| refused(Refused::unreadable(&error)))?
         };
         let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;
         Ok(Response::new(wire::AppendResponse {

@@ -9,7 +9,7 @@
 //! # Does not
 //! Know tenants' limits, HTTP, or names of symbols. In this version a shard has one member; the code path is that of many.
 //! # Read in this order
-//! `config` → `directory` and `space` (the disk) → `consensus` (the log) → `shard` (the engine) → `proposal` → `replica` →
+//! `config` → `directory` and `space` (the disk) → `clock` → `consensus` (the log) → `shard` (the engine) → `proposal` → `replica` →
 //! `upkeep` (flush, cut, reopen) and `retention` (expire) → `service`, `administration` → `node` (all of it together).
 
 mod administration;

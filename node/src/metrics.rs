@@ -24,6 +24,8 @@ pub(crate) struct Metrics {
     pub(crate) head_memory_bytes: Gauge,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
+    pub(crate) clock_jump_seconds: Gauge,
+    pub(crate) clock_jumps: Family<DirectionLabels, Counter>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -40,6 +42,12 @@ pub(crate) struct RefusalLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct StateLabels {
     pub(crate) state: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct DirectionLabels {
+    /// `ahead` or `behind`.
+    pub(crate) direction: &'static str,
 }
 
 /// Why an append was refused.
@@ -92,6 +100,8 @@ impl Metrics {
             head_memory_bytes: Gauge::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
+            clock_jump_seconds: Gauge::default(),
+            clock_jumps: Family::default(),
         };
         let registry = registry.sub_registry_with_prefix("varve_node");
         let it = metrics.clone();
@@ -113,6 +123,12 @@ impl Metrics {
         registry.register("head_memory_bytes", "Memory of samples that are in no chunk yet", it.head_memory_bytes);
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
+        registry.register(
+            "clock_jump_seconds",
+            "How far the system clock is ahead of the time that was seen to pass, negative: behind; 0 where they agree",
+            it.clock_jump_seconds,
+        );
+        registry.register("clock_jumps", "Jumps of the system clock that retention does not follow", it.clock_jumps);
         metrics
     }
 

@@ -18,6 +18,7 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Status};
 
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
@@ -28,8 +29,12 @@ use crate::upkeep;
 /// Appends in flight, bytes as they came: what is decoded, encoded and waiting for the disk takes some times this.
 pub(crate) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
-/// How long a shutdown waits for what is in flight, and for queries.
-const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a shutdown waits for appends in flight...
+const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
+/// ...and then for the last flush, and for all that uses the databases.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
+/// How often it tells what it waits for.
+const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
 /// One data directory, open. Implements the gRPC service [`proto::wire::node_server::Node`], for remote routers by
 /// [`Node::serve`] and for those in this process by itself.
@@ -46,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) directory: DataDirectory,
     pub(crate) placement: Placement,
     pub(crate) metrics: Metrics,
+    pub(crate) clock: Arc<Clock>,
     state: watch::Sender<State>,
     /// Appends are refused: the disk has no space...
     pub(crate) is_full: AtomicBool,
@@ -100,6 +106,11 @@ impl Shared {
         self.state.send_replace(state);
     }
 
+    pub(crate) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
+        let clock = Arc::clone(&self.clock);
+        Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock).await
+    }
+
     pub(crate) fn is_refusing_for_space(&self) -> bool {
         self.is_full.load(Ordering::Relaxed) || self.is_over_cap.load(Ordering::Relaxed)
     }
@@ -120,11 +131,13 @@ impl Node {
         config.check()?;
         let directory = DataDirectory::open(&config.data_dir)?;
         let metrics = Metrics::register(registry);
+        let clock = Arc::new(Clock::new(config.retention, metrics.clone()));
         let shared = Arc::new(Shared {
             config,
             directory,
             placement: Placement::single_shard(),
             metrics,
+            clock,
             state: watch::Sender::new(State::Starting),
             is_full: AtomicBool::new(false),
             is_over_cap: AtomicBool::new(false),
@@ -134,7 +147,7 @@ impl Node {
             closing: CancellationToken::new(),
         });
         upkeep::watch_space(&shared);
-        let replica = Replica::open(&shared.config, &shared.directory, FIRST_DATA_SHARD, &shared.metrics).await?;
+        let replica = shared.open_replica().await?;
         let tasks = TaskTracker::new();
         upkeep::start(&shared, &tasks, replica);
         Ok(Arc::new(Self { shared, tasks }))
@@ -206,7 +219,7 @@ impl Node {
         let shared = &self.shared;
         shared.stopping.cancel();
         let all = u32::try_from(APPENDS_IN_FLIGHT_BYTES_MAX).unwrap_or(u32::MAX);
-        let in_flight = tokio::time::timeout(SHUTDOWN_PATIENCE, shared.appends.acquire_many(all)).await;
+        let in_flight = tokio::time::timeout(APPENDS_PATIENCE, shared.appends.acquire_many(all)).await;
         if in_flight.is_err() {
             tracing::warn!(
                 "appends were still in flight at the shutdown: their senders do not know whether they count"
@@ -215,9 +228,24 @@ impl Node {
         // The upkeep flushes and closes.
         shared.closing.cancel();
         self.tasks.close();
-        match tokio::time::timeout(SHUTDOWN_PATIENCE, self.tasks.wait()).await {
+        match tokio::time::timeout(CLOSE_PATIENCE, self.closed()).await {
             Ok(()) => shared.directory.release(),
-            Err(_elapsed) => tracing::warn!("queries were still running at the shutdown: the process must end now"),
+            Err(_elapsed) => {
+                tracing::warn!("the databases are still in use after {CLOSE_PATIENCE:?}: not closed in order")
+            }
+        }
+    }
+}
+
+impl Node {
+    /// Returns when the upkeep has closed the databases; tells meanwhile what it waits for.
+    async fn closed(&self) {
+        while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
+            let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());
+            tracing::info!(
+                queries,
+                "waiting for queries, flushes, compactions and administration that use the databases"
+            );
         }
     }
 }

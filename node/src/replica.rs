@@ -11,7 +11,7 @@ use storage_engine::Outcome;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 
-use crate::clock::now_ns;
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::consensus::{self, LogDatabase, Raft};
 use crate::directory::DataDirectory;
@@ -28,8 +28,9 @@ pub(crate) struct Replica {
     shard: Arc<Shard>,
     log: Arc<LogDatabase>,
     failure: Failure,
-    /// `proposed_at_ns` of the last proposal, so that it never goes backwards; held while a proposal gets its place.
-    clock_ns: Mutex<u64>,
+    clock: Arc<Clock>,
+    /// Held while a proposal gets its time and its place, so that times never go backwards in the log.
+    proposing: Mutex<()>,
 }
 
 /// Why a proposal has no outcome, or a read may not be answered.
@@ -60,6 +61,7 @@ impl Replica {
         directory: &DataDirectory,
         shard: u32,
         metrics: &Metrics,
+        clock: Arc<Clock>,
     ) -> Result<Arc<Self>, NodeError> {
         let failure = Failure::new();
         let (log, shard) = {
@@ -82,7 +84,7 @@ impl Replica {
             spawn_blocking(open).await.map_err(panicked)??
         };
         let raft = consensus::start(config.node_id, &config.advertise_address, &log, &shard).await?;
-        let replica = Arc::new(Self { raft, shard, log, failure, clock_ns: Mutex::new(0) });
+        let replica = Arc::new(Self { raft, shard, log, failure, clock, proposing: Mutex::new(()) });
         tokio::spawn(report_when_stopped(replica.raft.clone(), replica.failure.clone()));
         Ok(replica)
     }
@@ -95,20 +97,21 @@ impl Replica {
         &self.failure
     }
 
-    /// Returns when everything that was acknowledged before the start is applied; never, if the replica fails before.
+    /// Returns when everything that was acknowledged before the start is applied, and the clock has the time of the last entry;
+    /// never, if the replica fails before.
     pub(crate) async fn recovered(&self) {
         if self.raft.wait_for_recovery(None).await.is_err() {
             std::future::pending::<()>().await;
         }
+        self.clock.start(self.shard.engine().clock_ns());
     }
 
     /// Proposes, and returns what applying it came to: it is then on a majority's disk.
     pub(crate) async fn propose(&self, proposal: Proposal) -> Result<Outcome, ConsensusError> {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
-            let mut clock_ns = self.clock_ns.lock().await;
-            *clock_ns = now_ns().unsigned_abs().max(*clock_ns);
-            let payload = proposal.at(*clock_ns);
+            let _proposing = self.proposing.lock().await;
+            let payload = proposal.at(self.clock.log_ns().unsigned_abs());
             self.raft.client_write_ff(payload, Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
         }
         match outcome.await {
@@ -154,7 +157,8 @@ impl Replica {
     /// Whether the engine has something to seal.
     pub(crate) async fn wants_flush(&self) -> bool {
         let shard = Arc::clone(&self.shard);
-        let wants = move || shard.wants_flush(now_ns());
+        let log_ns = self.clock.log_ns();
+        let wants = move || shard.wants_flush(log_ns);
         // The engine's lock may be held for as long as a large write takes.
         spawn_blocking(wants).await.unwrap_or(false)
     }
@@ -220,7 +224,12 @@ impl Replica {
         self.stop().await;
         let (shard, log) = (self.shard.while_open(), self.log.while_open());
         // Closing writes: not in an async task.
-        if let Err(error) = spawn_blocking(move || drop(self)).await {
+        let close = move || {
+            // A compaction may take minutes, and its thread holds the engine.
+            self.shard.engine().stop_background_work();
+            drop(self);
+        };
+        if let Err(error) = spawn_blocking(close).await {
             tracing::error!(%error, "closing the replica panicked");
         }
         // Queries that are being answered, and tasks of openraft that end a moment later, hold them.

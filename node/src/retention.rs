@@ -15,7 +15,7 @@ use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
 use crate::Retention;
-use crate::clock::now_ns;
+use crate::clock::Clock;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
 use crate::node::{Shared, State};
@@ -49,13 +49,36 @@ pub(crate) async fn keep_retention(shared: &Arc<Shared>) {
     }
     let cap = shared.config.disk_bytes_max;
     let excess_bytes = disk_bytes.saturating_sub(cap - cap / MARGIN_PART);
+    if let Err(error) = keep_time(&shared.clock, &replica).await {
+        tracing::warn!(error, "the time was not logged; tried again soon");
+    }
     let dropped = match kept(&replica, excess_bytes).await {
-        Ok(kept) => drop_all(replica, kept.to_drop(now_ns(), shared.config.retention, excess_bytes)).await,
+        Ok(kept) => {
+            let now_ns = shared.clock.now_ns();
+            let written_before_ns = shared.clock.written_before_ns(kept.newest_unsealed_ns);
+            drop_all(replica, kept.to_drop(now_ns, written_before_ns, shared.config.retention, excess_bytes)).await
+        }
         Err(error) => Err(error),
     };
     if let Err(error) = dropped {
         tracing::warn!(error, "old partitions were not dropped; tried again soon");
     }
+}
+
+/// Logs the time now and then where nothing else does: the time of the last entry is what the next start goes on from.
+async fn keep_time(clock: &Clock, replica: &Replica) -> Result<(), String> {
+    let logged_ns = replica.shard().engine().clock_ns();
+    // Without an entry there is no data that the time could matter to.
+    if logged_ns == 0 || clock.log_ns().saturating_sub(logged_ns) < clock.entry_interval_ns() {
+        return Ok(());
+    }
+    log_time(replica).await
+}
+
+/// Logs the time: an entry that drops nothing.
+pub(crate) async fn log_time(replica: &Replica) -> Result<(), String> {
+    let proposal = Proposal::expire(Tier::Raw, 0, 0);
+    replica.propose(proposal).await.map(drop).map_err(|error| error.to_string())
 }
 
 /// What could be dropped.
@@ -64,6 +87,8 @@ struct Kept {
     oldest: BTreeMap<(Tier, u8), i64>,
     /// What is on disk, by the end of its time. Empty where nothing has to go for its size.
     extents: Vec<Extent>,
+    /// The end of the newest window that is still collected. None also where nothing has to go for its size.
+    newest_unsealed_ns: Option<i64>,
 }
 
 /// Partitions that end at or before a time.
@@ -79,8 +104,11 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     let shard = Arc::clone(replica.shard());
     let ask = move || {
         let oldest = shard.engine().oldest_ends_ns();
-        let extents = if excess_bytes > 0 { shard.engine().extents()? } else { Vec::new() };
-        Ok(Kept { oldest, extents })
+        if excess_bytes == 0 {
+            return Ok(Kept { oldest, extents: Vec::new(), newest_unsealed_ns: None });
+        }
+        let newest_unsealed_ns = shard.engine().newest_unsealed_ns();
+        Ok(Kept { oldest, extents: shard.engine().extents()?, newest_unsealed_ns })
     };
     let asked = spawn_blocking(ask).await.map_err(|panic| panic.to_string())?;
     asked.map_err(|error: storage_engine::EngineError| error.to_string())
@@ -88,8 +116,8 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
 
 impl Kept {
     /// As much as is too old, and as little as makes up the excess: raw samples first, which are most of it, then minutes, hours
-    /// and days, of each the oldest first.
-    fn to_drop(&self, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
+    /// and days, of each the oldest first. For the excess nothing goes that ends after `written_before_ns`.
+    fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
         let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
         for (&(tier, class), &end_ns) in &self.oldest {
             let retained_ns = expired_before_ns(now_ns, retention.of(tier));
@@ -98,7 +126,7 @@ impl Kept {
             }
         }
         let mut freed_bytes = 0;
-        let over = |extent: &&Extent| extent.end_ns <= now_ns;
+        let over = |extent: &&Extent| extent.end_ns <= written_before_ns;
         let mut finest_first: Vec<&Extent> = self.extents.iter().filter(over).collect();
         finest_first.sort_by_key(|extent| (extent.tier, extent.end_ns));
         for extent in finest_first {
@@ -165,7 +193,7 @@ mod tests {
             *oldest = end_ns.min(*oldest);
         }
         let extent = |&(tier, end_ns, disk_bytes)| Extent { tier, retention_class: 0, end_ns, disk_bytes };
-        Kept { oldest, extents: extents.iter().map(extent).collect() }
+        Kept { oldest, extents: extents.iter().map(extent).collect(), newest_unsealed_ns: None }
     }
 
     fn retention(raw: u64, minutes: u64) -> Retention {
@@ -174,7 +202,7 @@ mod tests {
     }
 
     fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
-        kept.to_drop(now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
+        kept.to_drop(now_ns, now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
     }
 
     #[test]

@@ -14,7 +14,6 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::administration;
-use crate::clock::now_ns;
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
 use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
@@ -28,6 +27,12 @@ pub(crate) struct Refused(Refusal, Status);
 impl Refused {
     pub(crate) fn invalid(text: String) -> Self {
         Self(Refusal::Invalid, Status::invalid_argument(text))
+    }
+
+    /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of the profiles.
+    pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> Self {
+        let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
+        Self(Refusal::Invalid, Status::internal(text))
     }
 }
 
@@ -156,10 +161,12 @@ impl Shared {
         };
         let caller = Caller::default();
         let has_gone = Arc::clone(&caller.has_gone);
+        let closing = self.closing.clone();
         let answered = spawn_blocking(move || {
             // Held until the work is done, also for a caller who has gone.
             let _permit = permit;
-            answer(&replica, &|| !has_gone.load(Ordering::Relaxed)).map_err(|error| select_status(error, &replica))
+            let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
+            answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
         });
         answered.await.map_err(|panic| Status::internal(panic.to_string()))?
     }
@@ -220,7 +227,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     let retention = shared.config.retention.raw;
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
-        let (part, too_old) = without_older(part, expired_before_ns(now_ns(), retention));
+        let (part, too_old) = without_older(part, expired_before_ns(shared.clock.now_ns(), retention));
         answer.samples_too_old += too_old;
         // What is left of nothing needs no entry.
         if too_old == 0 || !part.series.is_empty() {

@@ -127,12 +127,12 @@ impl Shard {
     }
 
     /// Whether the engine has something to seal; tells how much memory it takes. Blocks.
-    pub(crate) fn wants_flush(&self, now_ns: i64) -> bool {
+    pub(crate) fn wants_flush(&self, log_ns: i64) -> bool {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
         self.metrics.head_memory_bytes.set(bytes(self.engine.head_bytes()));
         // Of a shard to which nothing is sent, too, the time of the last windows is over.
-        self.engine.pass_time(now_ns);
+        self.engine.pass_time(log_ns);
         self.engine.wants_flush()
     }
 

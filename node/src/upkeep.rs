@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use proto::limits::QUERIES_AT_ONCE_MAX;
-use proto::placement::FIRST_DATA_SHARD;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
@@ -88,12 +87,24 @@ async fn serve(
     }
 }
 
-/// The replica, opened again, and what holds queries until it serves. None: the node stops, or the replica failed for good.
+/// The replica, opened again, and what holds queries until it serves. None: the node stops, or the replica failed for good; either
+/// way it is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
 ) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     let mut old = Some(replica);
+    let reopened = reopen(shared, &mut old).await;
+    if let Some(old) = old {
+        // The state of a full disk holds the replica, too.
+        shared.set_state(State::Stopped);
+        old.close().await;
+    }
+    reopened
+}
+
+/// Closes `old` and opens it again once there is space. None with `old` left: the node stops.
+async fn reopen(shared: &Arc<Shared>, old: &mut Option<Arc<Replica>>) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     loop {
         shared.closing.run_until_cancelled(sleep(REOPEN_INTERVAL)).await?;
         if shared.is_full.load(Ordering::Relaxed) {
@@ -107,7 +118,7 @@ async fn reopen_when_there_is_space(
         if let Some(old) = old.take() {
             old.close().await;
         }
-        match Replica::open(&shared.config, &shared.directory, FIRST_DATA_SHARD, &shared.metrics).await {
+        match shared.open_replica().await {
             Ok(replica) => return Some((replica, held)),
             Err(NodeError::Replica(error)) if error.is_disk_full() => {
                 tracing::warn!(%error, "the replica does not open yet");

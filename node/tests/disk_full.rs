@@ -175,3 +175,34 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
     assert_eq!(opened.times().await, times_of(0..next));
     opened.node.shutdown().await;
 }
+
+// Found by review: the databases stayed open, and the process ran its exit handlers while a thread closed them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
+    let Some(disk) = SmallDisk::mount(256) else { return };
+    let data_dir = disk.path().join("data");
+    let opened = open(&data_dir).await;
+    let mut next = 0;
+    let is_read_only = || opened.metric("varve_node_replica_state{state=\"read_only\"") > 0.0;
+    // Faster than the watch of free space looks, which would refuse appends before a write meets the full disk.
+    while !is_read_only() {
+        assert!(next < 100_000, "no write met the full disk");
+        let (refused, _status) = tokio::join!(append_until_refused(&opened, next), async {
+            tokio::task::block_in_place(|| fill(&disk, 0));
+        })
+        .0;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        next = refused + 1;
+        if !is_read_only() {
+            empty(&disk);
+            append_until_taken(&opened, refused).await;
+        }
+    }
+    opened.node.shutdown().await;
+    empty(&disk);
+    // The first node is still there, and holds nothing.
+    let again = open(&data_dir).await;
+    assert!(again.times().await.len() as i64 >= next - 1);
+    again.node.shutdown().await;
+    drop(opened);
+}

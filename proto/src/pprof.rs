@@ -34,6 +34,9 @@ pub struct Profile {
     /// How much of it.
     #[prost(int64, tag = "12")]
     pub period: i64,
+    /// Indices in the string table, of sentences about the profile.
+    #[prost(int64, repeated, tag = "13")]
+    pub comment: Vec<i64>,
     /// Index in the string table, of the kind of the sample type that is shown first; 0: the last.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,

@@ -119,10 +119,11 @@ impl ProfileType {
         &self.period
     }
 
-    /// Whether values are a state (heap in use, goroutines), which never adds up over time.
+    /// Whether values are a state (heap in use, goroutines, threads), which never adds up over time.
     #[must_use]
     pub fn is_gauge(&self) -> bool {
-        self.sample.kind.starts_with("inuse_") || matches!(self.sample.kind.as_str(), "goroutine" | "goroutines")
+        let kind = self.sample.kind.as_str();
+        kind.starts_with("inuse_") || matches!(kind, "goroutine" | "goroutines" | "threadcreate")
     }
 }
 
@@ -189,11 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn heap_in_use_and_goroutines_are_gauges() {
+    fn heap_in_use_goroutines_and_threads_are_gauges() {
         for (id, gauge) in [
             ("memory:inuse_space:bytes:space:bytes", true),
             ("goroutine:goroutine:count::", true),
             ("goroutine:goroutines:count::", true),
+            ("threadcreate:threadcreate:count:threadcreate:count", true),
             ("memory:alloc_space:bytes:space:bytes", false),
             ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", false),
         ] {

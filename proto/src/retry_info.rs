@@ -6,7 +6,8 @@ use std::time::Duration;
 use prost::Message;
 use tonic::{Code, Status};
 
-const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
+/// Type of `RetryInfo` in a `google.protobuf.Any`.
+pub const RETRY_INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
 
 #[derive(Clone, PartialEq, Message)]
 struct RpcStatus {
@@ -54,12 +55,20 @@ pub fn retry_delay(status: &Status) -> Option<Duration> {
 /// A status that asks to be tried again after `delay`.
 #[must_use]
 pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
-    let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
-    let delay = Delay { seconds, nanos: delay.subsec_nanos().cast_signed() };
-    let value = RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
-    let details = vec![Any { type_url: RETRY_INFO.to_owned(), value }];
-    let details = RpcStatus { code: code.into(), message: message.to_owned(), details };
-    Status::with_details(code, message, details.encode_to_vec().into())
+    Status::with_details(code, message, rpc_status(code, message, Some(delay)).into())
+}
+
+/// An encoded `google.rpc.Status`, with a `RetryInfo` if there is a delay. It is the body of an OTLP/HTTP error.
+#[must_use]
+pub fn rpc_status(code: Code, message: &str, delay: Option<Duration>) -> Vec<u8> {
+    let retry_info = |delay: Duration| {
+        let seconds = i64::try_from(delay.as_secs()).unwrap_or(i64::MAX);
+        let delay = Delay { seconds, nanos: delay.subsec_nanos().cast_signed() };
+        let value = RetryInfo { retry_delay: Some(delay) }.encode_to_vec();
+        Any { type_url: RETRY_INFO.to_owned(), value }
+    };
+    let details = delay.map(retry_info).into_iter().collect();
+    RpcStatus { code: code.into(), message: message.to_owned(), details }.encode_to_vec()
 }
 
 #[cfg(test)]

@@ -5,17 +5,20 @@ pub mod agent;
 pub(crate) mod debuginfo;
 pub(crate) mod error;
 mod flamegraph;
+mod not_found;
 pub(crate) mod page;
 mod parameters;
 mod prometheus;
 mod prometheus_json;
 pub(crate) mod push;
 pub(crate) mod read;
-mod time;
+mod rpc_status;
+pub mod time;
 
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::{Router, extract::Request, middleware::Next, response::Response};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Router, extract::Request, middleware::Next};
 use symbol_store::SymbolStore;
 use tower_http::CompressionLevel;
 use tower_http::compression::CompressionLayer;
@@ -23,7 +26,9 @@ use tower_http::compression::predicate::{DefaultPredicate, NotForContentType, Pr
 
 use self::agent::AgentStatusSource;
 use self::error::ApiError;
+use self::not_found::{not_found, not_found_on_operations_port, not_found_on_otlp_port};
 use crate::auth::{Auth, authenticate};
+use crate::connection::reporting_bad_heads;
 use crate::nodes::Nodes;
 use crate::push::Pusher;
 use crate::query::Reader;
@@ -57,7 +62,7 @@ pub fn routes(parts: Parts) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
     // The page's files hold nothing of anybody's.
-    page::routes().merge(api).layer(compression()).layer(from_fn(log))
+    reporting_bad_heads(beside(page::routes()).merge(api)).layer(compression()).layer(from_fn(log))
 }
 
 /// For clients that ask for it. The fastest level: a flame graph of 400 kB takes 2 ms and becomes a fifth, where the usual one
@@ -69,20 +74,32 @@ fn compression() -> CompressionLayer<impl Predicate> {
 
 /// `POST /v1development/profiles`, for the OTLP port.
 pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
-    push::otlp_routes(pusher)
-        .fallback(not_found)
+    let api = push::otlp_routes(pusher)
+        .fallback(not_found_on_otlp_port)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(auth, authenticate))
-        .layer(from_fn(log))
+        .layer(from_fn_with_state(auth, authenticate));
+    reporting_bad_heads(api).layer(from_fn(rpc_status::rewrite_errors)).layer(from_fn(log))
+}
+
+/// Routes that are merged with [`routes`]: a method that they do not take is an error like all others.
+pub fn beside(routes: Router) -> Router {
+    routes.method_not_allowed_fallback(method_not_allowed)
+}
+
+/// Routes of a port for the process's own state: all errors are like those of [`routes`].
+pub fn alone(routes: Router) -> Router {
+    reporting_bad_heads(beside(routes).fallback(not_found_on_operations_port))
+}
+
+/// The response of a server that is not ready.
+#[must_use]
+pub fn unavailable(reason: String) -> Response {
+    ApiError::unavailable(reason).into_response()
 }
 
 /// Routes of the process around this API that need its credential too.
 pub fn behind(auth: Auth, routes: Router) -> Router {
     routes.layer(from_fn_with_state(auth, authenticate))
-}
-
-async fn not_found(uri: Uri) -> ApiError {
-    ApiError::not_found(format!("there is nothing at {}: see docs/api.md", uri.path()))
 }
 
 async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
@@ -109,7 +126,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_method_that_a_path_does_not_take_is_an_error_like_all_others() {
+    async fn a_method_that_the_otlp_port_does_not_take_is_an_error_like_its_others() {
         let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"), None);
         let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::Open);
         let request = Request::get("/v1development/profiles").body(Body::empty()).unwrap();
@@ -117,7 +134,7 @@ mod tests {
         assert_eq!((response.status().as_u16(), &response.headers()["allow"]), (405, &"POST".parse().unwrap()));
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!((&json["status"], &json["errorType"]), (&"error".into(), &"bad_data".into()));
-        assert!(json["error"].as_str().unwrap().contains("does not take GET"), "{json}");
+        assert_eq!(json["code"], i32::from(tonic::Code::Unimplemented));
+        assert!(json["message"].as_str().unwrap().contains("does not take GET"), "{json}");
     }
 }

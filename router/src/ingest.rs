@@ -4,6 +4,7 @@
 //! refuses the whole.
 
 mod builder;
+mod foreign;
 pub(crate) mod otlp;
 pub(crate) mod pprof;
 pub(crate) mod protobuf;
@@ -20,6 +21,14 @@ pub(crate) enum IngestError {
         format: &'static str,
         /// What is wrong, and where.
         detail: String,
+    },
+    /// A known format that cannot be pushed.
+    #[error("the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported", found.name, found.advice)]
+    Foreign {
+        /// The format that the request says it has.
+        expected: &'static str,
+        /// What was recognized.
+        found: foreign::Foreign,
     },
     /// Every profile of the push was refused.
     #[error("all {rejected} profiles are refused: {reasons}")]
@@ -51,6 +60,12 @@ pub(crate) enum IngestError {
         /// The decoder's words.
         source: std::io::Error,
     },
+    /// The compressed body ends too early.
+    #[error("the {format} body is truncated: it ends in the middle; send all of it")]
+    Truncated {
+        /// gzip or zstd.
+        format: &'static str,
+    },
     /// A content encoding that is not understood.
     #[error("content encoding {name:?} is not supported: use gzip, zstd or none")]
     Encoding {
@@ -69,6 +84,11 @@ pub(crate) enum IngestError {
 
 impl IngestError {
     fn wire(format: &'static str, error: protobuf::WireError) -> Self {
-        Self::Malformed { format, detail: error.to_string() }
+        Self::Malformed { format, detail: format!("the bytes are not one, or they are damaged: {error}") }
+    }
+
+    /// This error about a body, or one that names the body's format where it is a known one.
+    fn or_foreign(self, expected: &'static str, body: &[u8]) -> Self {
+        foreign::recognize(body).map_or(self, |found| Self::Foreign { expected, found })
     }
 }

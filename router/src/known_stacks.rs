@@ -143,6 +143,16 @@ impl<'k> Knowledge<'k> {
         self.told.push(key);
     }
 
+    /// How many stacks were noted so far, for [`Knowledge::keep_told`].
+    pub(crate) fn told_count(&self) -> usize {
+        self.told.len()
+    }
+
+    /// Drops all notes but the first `count`: the profile that defines the others is refused, so no shard receives them.
+    pub(crate) fn keep_told(&mut self, count: usize) {
+        self.told.truncate(count);
+    }
+
     /// What the push defines: to be remembered when it is acknowledged.
     pub(crate) fn told(self) -> Vec<Key> {
         self.told

@@ -187,6 +187,17 @@ impl Nodes {
                 node.endpoint,
                 status.message()
             )),
+            // The sender's own credential was accepted: this is about the one that the router sends.
+            Link::Remote(node) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
+                Status::new(
+                    status.code(),
+                    format!(
+                        "the node at {} refuses this router ({}): the first token of the router's --token-file must be in the node's",
+                        node.endpoint,
+                        status.message()
+                    ),
+                )
+            }
             _ => status,
         };
         NodesError::Refused { shard, status }

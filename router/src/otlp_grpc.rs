@@ -6,7 +6,6 @@
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName};
@@ -16,23 +15,19 @@ use futures::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceResponse};
-use proto::retry_info::with_retry_delay;
 use proto::{TenantId, limits};
+use tonic::Status;
 use tonic::server::NamedService;
-use tonic::{Code, Status};
 use tower::Service;
 
 use crate::auth::Auth;
-use crate::body::{self, BodyError};
+use crate::body;
 use crate::ingest::IngestError;
 use crate::ingest::unpack::Encoding;
 use crate::push::{Accepted, Format, PushBody, PushError, Pusher, client_key};
 
 /// Of each message of a call: whether it is compressed, and its length, u32 big-endian.
 const PREFIX_BYTES: usize = 5;
-
-/// When a sender that was refused for want of room may come again.
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
@@ -58,7 +53,7 @@ impl OtlpGrpc {
         }
         let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let tenant = self.auth.bearer(authorization).map_err(|denied| Status::unauthenticated(denied.to_string()))?;
-        let accepted = self.receive(&tenant, &head.headers, body).await.map_err(|error| status(&error))?;
+        let accepted = self.receive(&tenant, &head.headers, body).await.map_err(|error| Status::from(&error))?;
         Ok(response(&accepted).encode_to_vec().into())
     }
 
@@ -121,30 +116,6 @@ pub(crate) fn response(accepted: &Accepted) -> ExportProfilesServiceResponse {
     ExportProfilesServiceResponse { partial_success }
 }
 
-fn status(error: &PushError) -> Status {
-    let text = error.to_string();
-    match error {
-        PushError::Ingest(IngestError::TooLarge { .. } | IngestError::TooMany { .. }) => {
-            Status::resource_exhausted(text)
-        }
-        PushError::Body(BodyError::TooLarge { .. }) => Status::resource_exhausted(text),
-        PushError::Body(BodyError::Stalled | BodyError::Slow) => Status::deadline_exceeded(text),
-        PushError::Ingest(IngestError::Encoding { .. }) => Status::unimplemented(text),
-        PushError::Ingest(_)
-        | PushError::Key
-        | PushError::TooOld { .. }
-        | PushError::Body(BodyError::Unreadable(_)) => Status::invalid_argument(text),
-        PushError::Overloaded(_) | PushError::Body(BodyError::Overloaded(_)) => {
-            with_retry_delay(Code::ResourceExhausted, &text, RETRY_DELAY)
-        }
-        PushError::Nodes(crate::nodes::NodesError::Refused { status, .. }) => match status.code() {
-            code @ (Code::ResourceExhausted | Code::Unavailable) => with_retry_delay(code, &text, RETRY_DELAY),
-            code => Status::new(code, text),
-        },
-        PushError::Nodes(_) | PushError::Stopped(_) => Status::unavailable(text),
-    }
-}
-
 impl NamedService for OtlpGrpc {
     const NAME: &'static str = "opentelemetry.proto.collector.profiles.v1development.ProfilesService";
 }
@@ -172,6 +143,7 @@ impl Service<http::Request<tonic::body::Body>> for OtlpGrpc {
 #[cfg(test)]
 mod tests {
     use prometheus_client::registry::Registry;
+    use tonic::Code;
     use tonic::transport::Endpoint;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::HeaderMap;
 use bytes::Bytes;
@@ -20,6 +20,7 @@ use crate::ingest::unpack::{Encoding, unpack};
 use crate::ingest::{IngestError, otlp, pprof};
 use crate::known_stacks::{Key, Knowledge, KnownStacks};
 use crate::nodes::{Nodes, NodesError};
+use crate::refusal_log::RefusalLog;
 use crate::write::{PushKey, Written, write};
 
 /// What became of a push.
@@ -53,6 +54,12 @@ pub(crate) enum PushError {
     Nodes(#[from] NodesError),
     #[error("decoding stopped: {0}")]
     Stopped(#[from] tokio::task::JoinError),
+    /// A retry of the same push meets the same fault, so the sender must not be told to send it again.
+    #[error(
+        "this push is valid, and a fault of varve keeps it from being stored (a shard lacks definitions although all were \
+         sent): sending it again does not help; report it with the server's log of this moment"
+    )]
+    Inconsistent,
 }
 
 /// A body, and what its request says about it.
@@ -82,6 +89,17 @@ pub(crate) enum Format {
     Pprof { name: Option<String>, labels: Vec<Label> },
 }
 
+impl Format {
+    /// As metrics and the log have it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::OtlpProtobuf => "otlp",
+            Self::OtlpJson => "otlp_json",
+            Self::Pprof { .. } => "pprof",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FormatLabel {
     format: &'static str,
@@ -93,6 +111,7 @@ struct Metrics {
     refused: Family<FormatLabel, Counter<u64, AtomicU64>>,
     samples: Family<FormatLabel, Counter<u64, AtomicU64>>,
     rejected_profiles: Family<FormatLabel, Counter<u64, AtomicU64>>,
+    inconsistent: Family<FormatLabel, Counter<u64, AtomicU64>>,
 }
 
 /// See the module.
@@ -102,6 +121,7 @@ pub struct Pusher {
     admission: Admission,
     known_stacks: Arc<KnownStacks>,
     metrics: Arc<Metrics>,
+    refusal_log: Arc<RefusalLog>,
 }
 
 impl Pusher {
@@ -118,8 +138,19 @@ impl Pusher {
             "Profiles refused out of pushes that were accepted",
             metrics.rejected_profiles.clone(),
         );
+        registry.register(
+            "inconsistent_pushes",
+            "Valid pushes that were not stored because of a fault of varve, which the log describes",
+            metrics.inconsistent.clone(),
+        );
         let known_stacks = Arc::new(KnownStacks::default());
-        Self { nodes, admission: Admission::default(), known_stacks, metrics: Arc::new(metrics) }
+        Self {
+            nodes,
+            admission: Admission::default(),
+            known_stacks,
+            metrics: Arc::new(metrics),
+            refusal_log: Arc::default(),
+        }
     }
 
     /// Lets a push in of which this many bytes are here; held until it is acknowledged.
@@ -134,13 +165,7 @@ impl Pusher {
         body: PushBody,
         in_flight: InFlight,
     ) -> Result<Accepted, PushError> {
-        let label = FormatLabel {
-            format: match body.format {
-                Format::OtlpProtobuf => "otlp",
-                Format::OtlpJson => "otlp_json",
-                Format::Pprof { .. } => "pprof",
-            },
-        };
+        let label = FormatLabel { format: body.format.name() };
         let pushed = self.decode_and_write(tenant, body, in_flight).await;
         match &pushed {
             Ok(accepted) => {
@@ -150,7 +175,9 @@ impl Pusher {
             }
             Err(error) => {
                 self.metrics.refused.get_or_create(&label).inc();
-                tracing::debug!(format = label.format, %error, "push refused");
+                if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
+                    tracing::warn!(tenant = tenant.as_str(), format = label.format, %error, suppressed, "push refused");
+                }
             }
         }
         pushed
@@ -174,10 +201,16 @@ impl Pusher {
             accepted = decoded.accepted();
             told = decoded.told;
             outcome = write(&self.nodes, tenant, decoded.push, id, &mut written).await;
+            if let Err(error) = &outcome
+                && error.is_dangling()
+            {
+                return Err(self.inconsistent(tenant, body.format.name(), &accepted, told.len(), error));
+            }
         }
         outcome?;
-        let Written { samples_too_old, retention, .. } = written;
-        if samples_too_old == 0 {
+        let Written { samples_too_old, retention, is_duplicate, .. } = written;
+        // A shard that knows the batch's id takes nothing of it, and the batch with that id may have been another.
+        if samples_too_old == 0 && !is_duplicate {
             self.known_stacks.add(&told);
         }
         if samples_too_old > 0 {
@@ -191,6 +224,29 @@ impl Pusher {
                 .push(format!("{samples_too_old} samples are left out: they are older than what is kept, {kept}"));
         }
         Ok(accepted)
+    }
+
+    /// Counts and logs a shard that lacks definitions although it was sent all of them.
+    fn inconsistent(
+        &self,
+        tenant: &TenantId,
+        format: &'static str,
+        accepted: &Accepted,
+        stacks: usize,
+        error: &NodesError,
+    ) -> PushError {
+        self.metrics.inconsistent.get_or_create(&FormatLabel { format }).inc();
+        let &Accepted { samples, rejected_profiles, .. } = accepted;
+        tracing::error!(
+            tenant = tenant.as_str(),
+            format,
+            samples,
+            rejected_profiles,
+            stacks,
+            %error,
+            "a push that defines all its stacks was refused for missing definitions: this is a fault of varve"
+        );
+        PushError::Inconsistent
     }
 
     /// `known`: what need not be defined; `None`: everything is.
@@ -367,6 +423,10 @@ mod tests {
         told: std::sync::Mutex<std::collections::HashSet<proto::StackHash>>,
         /// Whether each batch was whole, in the order of coming.
         batches: std::sync::Mutex<Vec<bool>>,
+        /// It says of every batch that definitions are missing.
+        is_faulty: bool,
+        /// It says of every batch that it has one with the same id.
+        is_duplicate: bool,
     }
 
     #[tonic::async_trait]
@@ -383,12 +443,13 @@ mod tests {
             let stacks = || batch.dictionary.stacks.iter().skip(1);
             self.batches.lock().unwrap().push(stacks().all(|(_, stack)| stack.is_some()));
             let mut told = self.told.lock().unwrap();
-            if stacks().any(|(hash, stack)| stack.is_none() && !told.contains(hash)) {
+            if self.is_faulty || stacks().any(|(hash, stack)| stack.is_none() && !told.contains(hash)) {
                 return Err(Status::aborted("send it with all of them"));
             }
             told.extend(stacks().map(|(hash, _)| *hash));
             let samples_too_old = self.samples_too_old;
-            Ok(Appended { duplicate: false, samples_too_old, retention: Duration::from_secs(864_000) })
+            let retention = Duration::from_secs(864_000);
+            Ok(Appended { duplicate: self.is_duplicate, samples_too_old, retention })
         }
 
         async fn select(&self, _shard: u32, _selection: Selection) -> Result<Answer, Status> {
@@ -443,6 +504,54 @@ mod tests {
         assert_eq!(batches().await, [false]);
     }
 
+    // A sender that was told to try again would do so for ever.
+    #[tokio::test]
+    async fn a_fault_of_varve_is_not_answered_as_if_a_retry_could_help() {
+        let node = Arc::new(Forgetful { is_faulty: true, ..Forgetful::default() });
+        let mut registry = Registry::default();
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut registry);
+        let in_flight = pusher.enter(0).unwrap();
+        let refused = pusher.push(&TenantId::default_tenant(), body(pprof(), Encoding::Identity), in_flight).await;
+        let error = refused.unwrap_err();
+        assert_eq!(*node.batches.lock().unwrap(), [true, true], "it is tried once more, with all definitions");
+        assert!(matches!(error, PushError::Inconsistent), "{error}");
+        let status = tonic::Status::from(&error);
+        assert_eq!(status.code(), tonic::Code::Internal);
+        assert!(status.message().contains("fault of varve"), "{status}");
+        let answer = crate::api::error::ApiError::from(error);
+        assert_eq!((answer.status.as_u16(), answer.error_type), (500, "internal"));
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        assert!(metrics.contains("varve_router_inconsistent_pushes_total{format=\"pprof\"} 1\n"), "{metrics}");
+    }
+
+    // Such a push was refused for ever: the shard held no definition of the stack, and the push never had one.
+    #[tokio::test]
+    async fn a_stack_that_only_a_refused_profile_has_is_not_sent() {
+        let node = Arc::new(Forgetful::default());
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        let batches = async |profiles: &[&[i32]]| {
+            let in_flight = pusher.enter(0).unwrap();
+            let accepted = pusher.push(&TenantId::default_tenant(), otlp_of(profiles, &[0]), in_flight).await.unwrap();
+            (accepted.rejected_profiles, std::mem::take(&mut *node.batches.lock().unwrap()))
+        };
+        assert_eq!(batches(&[&[1, 3], &[2]]).await, (1, vec![true]));
+        assert_eq!(batches(&[&[1]]).await, (0, vec![true]), "stack 1 is defined at the first try");
+        assert_eq!(batches(&[&[1], &[2]]).await, (0, vec![false]));
+    }
+
+    // A client may use a key for two pushes: the shard takes nothing of the second one.
+    #[tokio::test]
+    async fn stacks_of_a_push_whose_key_is_known_are_not_taken_for_known() {
+        let node = Arc::new(Forgetful { is_duplicate: true, ..Forgetful::default() });
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        for _ in 0..2 {
+            let in_flight = pusher.enter(0).unwrap();
+            pusher.push(&TenantId::default_tenant(), otlp(&[0]), in_flight).await.unwrap();
+        }
+        assert_eq!(*node.batches.lock().unwrap(), [true, true], "both define the stack");
+    }
+
     // Where a batch is cut into entries depends on all of it, and a retry must be cut in the same places.
     #[test]
     fn of_a_large_message_everything_is_told() {
@@ -464,17 +573,26 @@ mod tests {
 
     /// An export request with samples of one stack at these times, in seconds of now.
     fn otlp(seconds: &[i64]) -> PushBody {
+        otlp_of(&[&[1]], seconds)
+    }
+
+    /// An export request with a profile for each list of stacks, of one location each; stack 3 refers to none that is there.
+    fn otlp_of(stacks: &[&[i32]], seconds: &[i64]) -> PushBody {
         use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
         use proto::otlp::profiles::v1development::{
             Location, Profile, ProfilesDictionary, ResourceProfiles, Sample, ScopeProfiles, Stack,
         };
-        let timestamps_unix_nano = seconds.iter().map(|second| (now_ns() + second * 1_000_000_000) as u64).collect();
-        let sample = Sample { stack_index: 1, timestamps_unix_nano, ..Sample::default() };
-        let profiles = vec![Profile { samples: vec![sample], ..Profile::default() }];
+        let times: Vec<u64> = seconds.iter().map(|second| (now_ns() + second * 1_000_000_000) as u64).collect();
+        let sample =
+            |&stack: &i32| Sample { stack_index: stack, timestamps_unix_nano: times.clone(), ..Sample::default() };
+        let profile = |stacks: &&[i32]| Profile { samples: stacks.iter().map(sample).collect(), ..Profile::default() };
+        let profiles = stacks.iter().map(profile).collect();
         let scope_profiles = vec![ScopeProfiles { profiles, ..ScopeProfiles::default() }];
+        let location = |address| Location { address, ..Location::default() };
+        let stack = |location| Stack { location_indices: vec![location] };
         let dictionary = ProfilesDictionary {
-            location_table: vec![Location::default(), Location { address: 7, ..Location::default() }],
-            stack_table: vec![Stack::default(), Stack { location_indices: vec![1] }],
+            location_table: vec![Location::default(), location(7), location(8)],
+            stack_table: vec![Stack::default(), stack(1), stack(2), stack(99)],
             ..ProfilesDictionary::default()
         };
         let request = ExportProfilesServiceRequest {

@@ -337,7 +337,7 @@ impl<'a> Accumulator<'a> {
             Cell { group, bucket: known.unwrap_or(u32::MAX), node, sum }
         };
         let mut cells: Vec<Cell> = totals.iter().map(cell).collect();
-        let groups = with_cells(self.groups, &mut cells);
+        let groups = self.groups.with_cells(&mut cells);
         let unpassed = without_unpassed(&mut cells);
         let (nodes, dictionary) = self.tree.into_parts();
         Answer {
@@ -390,21 +390,4 @@ fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
         node != UNPASSED
     });
     unpassed
-}
-
-/// The groups that have a cell, sorted: one that only its labels made is none.
-fn with_cells(groups: Groups, cells: &mut [Cell]) -> Vec<LabelSet> {
-    let sets = groups.into_sets();
-    let mut has_cell = vec![false; sets.len()];
-    cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
-    let mut kept: Vec<(LabelSet, usize)> =
-        sets.into_iter().zip(0..).filter(|(_, number): &(_, usize)| has_cell[*number]).collect();
-    kept.sort_unstable();
-    let mut numbers = vec![0; has_cell.len()];
-    for (new, (_, old)) in (0..).zip(&kept) {
-        numbers[*old] = new;
-    }
-    cells.iter_mut().for_each(|cell| cell.group = numbers[cell.group as usize]);
-    cells.sort_by_key(|cell| cell.group);
-    kept.into_iter().map(|(set, _)| set).collect()
 }

@@ -73,6 +73,10 @@ impl Visitor for WholeAdder<'_> {
         Need::Sums
     }
 
+    fn takes_totals(&self) -> bool {
+        matches!((self.slots, self.passing), (Slots::Buckets(_), None))
+    }
+
     fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
         self.added.samples += read.samples;
         Ok(match (self.slots, self.passing) {
@@ -100,8 +104,7 @@ impl Visitor for WholeAdder<'_> {
         self.added.rows += rows.len() as u64;
         if let Slots::Buckets(_) = self.slots {
             let Some(passing) = self.passing else {
-                let total = samples.values[rows].iter().map(|&value| i128::from(value)).sum();
-                return Ok(self.dense.add(bucket, total));
+                return Ok(self.dense.add(bucket, sum_of(&samples.values[rows])));
             };
             let mut total = None;
             for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
@@ -115,6 +118,22 @@ impl Visitor for WholeAdder<'_> {
         }
         Ok(self.dense.add_each(&samples.pairs[rows.clone()], &samples.values[rows]))
     }
+}
+
+/// The sum of some values.
+/// Their upper and lower halves are added apart, since SIMD adds several 64-bit numbers at a time.
+fn sum_of(values: &[i64]) -> i128 {
+    // SIMD shifts unsigned numbers: each is this much larger.
+    const SHIFTED: i64 = i64::MIN;
+    let of_part = |values: &[i64]| {
+        let (upper, lower) = values.iter().fold((0_u64, 0_u64), |(upper, lower), value| {
+            let number = (value ^ SHIFTED).cast_unsigned();
+            (upper.wrapping_add(number >> 32), lower.wrapping_add(number & u64::from(u32::MAX)))
+        });
+        (i128::from(upper) << 32) + i128::from(lower) + i128::from(SHIFTED) * values.len() as i128
+    };
+    // The halves of so many numbers add up to less than 2^64.
+    values.chunks(1 << 31).map(of_part).sum()
 }
 
 /// Adds samples by their attributes or their times.

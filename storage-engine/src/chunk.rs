@@ -1,12 +1,15 @@
 //! A chunk: samples of one series in one window of ten minutes, sealed.
 //!
 //! ```text
-//! | flags u8, bit 0: events are here | samples varint | total | first time zigzag | last time zigzag | unit varint |
-//! | sums, behind their length | events, if they are here |                         times since the window's start
+//! | flags u8, bit 0: events are here, bit 1: a timeline is here | samples varint | total | first time zigzag |
+//! | last time zigzag | unit varint | sums, behind their length | timeline, behind its length | events |
 //! ```
+//!
+//! Times are since the window's start.
 //!
 //! The events of all but the smallest chunks are a value of their own: `| events |`. So a query of the whole window reads sums
 //! and no time, and one of totals nothing but the head.
+//! A query for totals of parts of the window reads the timeline, see `encoding::timeline`.
 
 use proto::{Samples, Tier};
 
@@ -14,10 +17,12 @@ use crate::dense::Dense;
 use crate::encoding::events::Events;
 use crate::encoding::sorted_events::put_events;
 use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
+use crate::encoding::timeline::{Timeline, timeline_of};
 use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
 use crate::error::EngineError;
 
 const EVENTS_HERE: u8 = 1;
+const TIMELINE_HERE: u8 = 2;
 /// Events that take fewer bytes have no key of their own.
 const OWN_EVENTS_BYTES_MIN: usize = 512;
 
@@ -52,7 +57,13 @@ impl Scratch {
 }
 
 /// Seals samples of one window, sorted by time and at least one.
-pub(crate) fn seal(samples: &Samples, window: u32, scratch: &mut Scratch) -> Result<Sealed, EngineError> {
+/// Samples of a gauge are not added up over time, so they have no timeline.
+pub(crate) fn seal(
+    samples: &Samples,
+    window: u32,
+    is_gauge: bool,
+    scratch: &mut Scratch,
+) -> Result<Sealed, EngineError> {
     let rows = scratch.sums(samples, 0..samples.len());
     let slots = rows.last().map_or(0, |row| row.0 as usize + 1);
     if scratch.places.len() < slots {
@@ -74,6 +85,12 @@ pub(crate) fn seal(samples: &Samples, window: u32, scratch: &mut Scratch) -> Res
     let mut sums = Vec::new();
     put_rows(&mut sums, &rows, unit, true);
     put_bytes(&mut chunk, &sums);
+    let bytes = chunk.len() + events.len();
+    let timeline = if is_gauge { None } else { timeline_of(samples, window, bytes) };
+    if let Some(timeline) = timeline {
+        chunk[0] |= TIMELINE_HERE;
+        put_bytes(&mut chunk, &timeline);
+    }
     if !has_own_events {
         chunk.extend_from_slice(&events);
     }
@@ -88,6 +105,7 @@ pub(crate) struct Chunk<'a> {
     pub(crate) first_ns: i64,
     pub(crate) last_ns: i64,
     pub(crate) sums: Sums<'a>,
+    timeline: Option<&'a [u8]>,
     /// None: they have a value of their own.
     events: Option<&'a [u8]>,
     window: u32,
@@ -105,14 +123,24 @@ impl<'a> Chunk<'a> {
         let last_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
         let unit = take(&mut bytes)?;
         let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
+        let timeline = if flags & TIMELINE_HERE != 0 { Some(take_bytes(&mut bytes)?) } else { None };
         let events = (flags & EVENTS_HERE != 0).then_some(bytes);
         let is_inside = start_ns < first_ns && first_ns <= last_ns && last_ns <= Tier::Raw.window_end_ns(window);
-        let is_whole = flags <= EVENTS_HERE && (events.is_some() || bytes.is_empty()) && is_inside;
-        (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, events, window })
+        let is_whole = flags <= EVENTS_HERE | TIMELINE_HERE && (events.is_some() || bytes.is_empty()) && is_inside;
+        (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, timeline, events, window })
     }
 
     pub(crate) fn has_own_events(&self) -> bool {
         self.events.is_none()
+    }
+
+    pub(crate) fn has_timeline(&self) -> bool {
+        self.timeline.is_some()
+    }
+
+    /// Its timeline; `None` without one, or if it is not that of a chunk with these samples and this total.
+    pub(crate) fn timeline(&self) -> Option<Timeline> {
+        Timeline::read(self.timeline?, self.window, self.samples, self.total)
     }
 
     /// Its stacks, in the order in which events number them.
@@ -134,7 +162,7 @@ impl<'a> Chunk<'a> {
     pub(crate) fn samples(&self, own: Option<&[u8]>) -> Option<Samples> {
         let stacks = self.stacks()?;
         let mut all = Samples::default();
-        self.events(own)?.for_each_minute(&stacks, |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        self.events(own)?.for_each_minute(Some(&stacks), |_, _| true, |minute| all.append(minute.samples.clone()))?;
         crate::head::sort_by_time(&mut all);
         let ends = (all.times_ns.first(), all.times_ns.last());
         (ends == (Some(&self.first_ns), Some(&self.last_ns))).then_some(all)
@@ -158,7 +186,7 @@ mod tests {
             rows.iter().for_each(|&(time, pair, value, set)| samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set));
             sort_by_time(&mut samples);
             let mut scratch = Scratch::default();
-            let sealed = seal(&samples, window, &mut scratch).unwrap();
+            let sealed = seal(&samples, window, false, &mut scratch).unwrap();
             let chunk = Chunk::read(&sealed.chunk, window).unwrap();
             prop_assert_eq!(chunk.has_own_events(), sealed.events.is_some());
             prop_assert_eq!(chunk.total, rows.iter().map(|row| i128::from(row.2)).sum::<i128>());

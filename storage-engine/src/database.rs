@@ -16,7 +16,10 @@ use crate::manifest::TornTail;
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
-pub(crate) const FORMAT_VERSION: u32 = 3;
+pub(crate) const FORMAT_VERSION: u32 = 4;
+/// The oldest version that is read: its values are also values of this one.
+/// Opening a state makes it one of this version.
+const FORMAT_VERSION_MIN: u32 = 3;
 
 /// Bits of the bloom filter per key: batch ids are asked for on every append and are mostly not there.
 const BLOOM_BITS: f64 = 10.0;
@@ -63,16 +66,22 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
 }
 
 fn check_format(database: &DB) -> Result<(), EngineError> {
-    let Some(value) = database.get(key::FORMAT)? else {
+    let put = || {
         let value = frame::seal(key::FORMAT, &FORMAT_VERSION.to_be_bytes());
-        return Ok(database.put_opt(key::FORMAT, value, &unlogged())?);
+        Ok(database.put_opt(key::FORMAT, value, &unlogged())?)
     };
+    let Some(value) = database.get(key::FORMAT)? else { return put() };
     // Before version 3 it had no frame.
     let found = match <[u8; 4]>::try_from(value.as_slice()) {
         Ok(bare) => u32::from_be_bytes(bare),
         Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, &value)?),
     };
-    if found == FORMAT_VERSION { Ok(()) } else { Err(EngineError::Format { found, expected: FORMAT_VERSION }) }
+    match found {
+        FORMAT_VERSION => Ok(()),
+        // It is written no later than the first value that an older program could not read.
+        FORMAT_VERSION_MIN..FORMAT_VERSION => put(),
+        _ => Err(EngineError::Format { found, expected: FORMAT_VERSION }),
+    }
 }
 
 /// The Raft log is the only write-ahead log.
@@ -197,4 +206,29 @@ pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey
     }
     cursor.status()?;
     Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_of_the_version_before_is_made_one_of_this() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = DB::open_default(folder.path()).unwrap();
+        let version = || u32::from_be_bytes(exact(key::FORMAT, &database.get(key::FORMAT).unwrap().unwrap()).unwrap());
+        check_format(&database).unwrap();
+        assert_eq!(version(), FORMAT_VERSION);
+        for found in [FORMAT_VERSION_MIN, FORMAT_VERSION] {
+            database.put(key::FORMAT, frame::seal(key::FORMAT, &found.to_be_bytes())).unwrap();
+            check_format(&database).unwrap();
+            assert_eq!(version(), FORMAT_VERSION, "from {found}");
+        }
+        for unknown in [FORMAT_VERSION_MIN - 1, FORMAT_VERSION + 1] {
+            database.put(key::FORMAT, frame::seal(key::FORMAT, &unknown.to_be_bytes())).unwrap();
+            let error = check_format(&database).unwrap_err();
+            assert!(matches!(error, EngineError::Format { found, .. } if found == unknown), "{error}");
+            assert_eq!(version(), unknown, "left alone");
+        }
+    }
 }

@@ -20,7 +20,7 @@ use crate::flush::{events_key, stale_key};
 use crate::key::{self, PartitionKey, Section, StaleKey, two_numbers};
 use crate::matcher::{ReadyMatcher, on_series};
 use crate::partition::LeftOut;
-use crate::seal::{Sealing, write_chunk, write_minutes};
+use crate::seal::{Place, Sealing, write_chunk, write_minutes};
 use crate::windows::{self, Minutes, WindowRows};
 use crate::{Outcome, Position};
 
@@ -65,6 +65,7 @@ impl Engine {
             deletion.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>().unwrap_or_default();
         let mut selected = Vec::new();
         if !matchers.is_empty() {
+            self.complete_coarser(deletion)?;
             for key in self.partitions_of(deletion) {
                 match self.selected(key, &matchers)? {
                     Ok(of_partition) => selected.extend(of_partition),
@@ -115,6 +116,25 @@ impl Engine {
         if changes.batch.size_in_bytes() >= PIECE_BYTES { self.write_piece(changes) } else { Ok(()) }
     }
 
+    /// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone: a partition of
+    /// hours or days learns its series, and the names that it skips, when windows are rolled up, and each replica does that by
+    /// itself. The caller holds `writing`.
+    fn complete_coarser(&self, deletion: &Deletion) -> Result<(), EngineError> {
+        let Window { start_ns, end_ns } = deletion.window;
+        let complete_ns = {
+            let state = self.state.read();
+            let ends_ns = |&(finer, class): &(Tier, u8)| {
+                let coarser = finer.coarser().filter(|&coarser| coarser != Tier::Minute)?;
+                let gone_ns = state.horizon_ns(finer, class).min(end_ns);
+                (start_ns < gone_ns).then(|| PartitionKey::of(coarser, class, 0, gone_ns).end_ns())
+            };
+            state.expired.keys().filter_map(ends_ns).max()
+        };
+        let Some(complete_ns) = complete_ns else { return Ok(()) };
+        self.write_all(WriteBatch::default(), Sealing::Before(complete_ns))?;
+        self.roll_up(complete_ns)
+    }
+
     /// Partitions with samples of the time, raw ones by that of their minutes, in which something goes: of coarser tiers those where
     /// what they were made of is gone. The others are summed up again.
     fn partitions_of(&self, deletion: &Deletion) -> Vec<PartitionKey> {
@@ -148,19 +168,19 @@ impl Engine {
                     LeftOut::Label(of) | LeftOut::Attribute(of) => of == name,
                 })
         };
-        let mut selected = Vec::new();
+        let (mut selected, mut undecided) = (Vec::new(), None);
         for series in partition.index.matching(matchers, is_unsaid) {
             let labels = partition.series.get_index(series as usize);
             let Some(absent) = labels.and_then(|(_, labels)| on_series(matchers, labels)) else { continue };
             if let Some(unsaid) = absent.iter().find(|matcher| is_unsaid(&matcher.name)) {
-                let place = matchers.iter().position(|matcher| std::ptr::eq(matcher, *unsaid));
-                return Ok(Err(place.unwrap_or_default()));
-            }
-            if absent.iter().all(|matcher| matcher.accepts("")) {
+                // The first one of all series: their order is that in which this replica rolled them up.
+                let place = matchers.iter().position(|matcher| std::ptr::eq(matcher, *unsaid)).unwrap_or_default();
+                undecided = Some(undecided.map_or(place, |first: usize| first.min(place)));
+            } else if absent.iter().all(|matcher| matcher.accepts("")) {
                 selected.push(Selected { key, series, is_gauge: partition.is_gauge(series) });
             }
         }
-        Ok(Ok(selected))
+        Ok(undecided.map_or(Ok(selected), Err))
     }
 
     /// What a section has of a series in the windows that hold any of a time.
@@ -230,7 +250,7 @@ impl Engine {
             changes.samples += before - left.len() as u64;
             if !left.is_empty() {
                 let log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index));
-                write_chunk(raw, (window, series), log_index, &left, scratch, batch)?;
+                write_chunk(Place { raw, window, series, is_gauge }, log_index, &left, scratch, batch)?;
                 minutes.add(windows::minutes_of(&left, window, is_gauge, scratch), is_gauge);
             }
         }

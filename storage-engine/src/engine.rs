@@ -166,6 +166,24 @@ impl Engine {
         state.now_ns = state.now_ns.max(now_ns);
     }
 
+    /// The largest `proposed_at_ns` of the entries that were applied, nanoseconds since 1970; 0 where there are none.
+    pub fn clock_ns(&self) -> i64 {
+        self.state.read().clock_ns
+    }
+
+    /// The end of the newest window that has samples in memory, nanoseconds since 1970: about the newest time that was written lately.
+    pub fn newest_unsealed_ns(&self) -> Option<i64> {
+        let state = self.state.read();
+        let newest =
+            |partition: &Arc<RwLock<Partition>>| partition.read().head.arrivals().map(|(window, _)| window).max();
+        state.loaded.values().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
+    }
+
+    /// Ends compactions, which may take long, so that the engine can be closed. Nothing may be written after this.
+    pub fn stop_background_work(&self) {
+        self.database.cancel_all_background_work(false);
+    }
+
     /// A tenant's vocabulary.
     pub(crate) fn vocabulary(&self, tenant: u32) -> Arc<RwLock<Vocabulary>> {
         if let Some(vocabulary) = self.state.read().vocabularies.get(&tenant) {

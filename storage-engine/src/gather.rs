@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use proto::answer::{Missing, WindowsRead};
-use proto::{LabelSet, Samples, TenantId, Tier, Window};
+use proto::{LabelSet, TenantId, Tier, Window};
 
 use crate::database::Snapshot;
 use crate::engine::Engine;
@@ -18,6 +18,7 @@ use crate::key::PartitionKey;
 use crate::matcher::ReadyMatcher;
 use crate::partition::{LeftOut, Lengths, Partition};
 use crate::plan::{PartPlan, Plan, Tiers, plan};
+use crate::run::Run;
 use crate::vocabulary::Vocabulary;
 
 /// What is asked of a tenant's data.
@@ -89,7 +90,7 @@ pub(crate) struct SeriesView {
     pub(crate) labels: Arc<LabelSet>,
     pub(crate) is_gauge: bool,
     /// Its runs in the head, by window.
-    pub(crate) head: Vec<Arc<Samples>>,
+    pub(crate) head: Vec<Arc<Run>>,
 }
 
 /// What answers a question, partition by partition.
@@ -321,8 +322,8 @@ pub(crate) fn gather(
         for (_, number, runs) in inner.head.in_windows(windows) {
             // Series are in the order of their numbers.
             let Ok(place) = series.binary_search_by_key(&number, |series| series.number) else { continue };
-            let asked = |run: &&Arc<Samples>| {
-                let (Some(&from), Some(&to)) = (run.times_ns.first(), run.times_ns.last()) else { return false };
+            let asked = |run: &&Arc<Run>| {
+                let (from, to) = run.times_ns();
                 let interval = plan.raw.get(plan.raw.partition_point(|interval| interval.end_ns < from));
                 interval.is_some_and(|interval| interval.start_ns < to)
             };

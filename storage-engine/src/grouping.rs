@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use indexmap::IndexSet;
 use parking_lot::RwLock;
+use proto::answer::Cell;
 use proto::{Label, LabelSet, Selection};
 
 use crate::matcher::{ReadyMatcher, attribute, on_series};
@@ -35,9 +36,20 @@ impl Groups {
         self.bytes
     }
 
-    /// By number.
-    pub(crate) fn into_sets(self) -> Vec<LabelSet> {
-        self.sets.into_iter().collect()
+    /// Label sets of the groups that have a cell, sorted. Cells get the numbers of this order and are sorted by them.
+    pub(crate) fn with_cells(self, cells: &mut [Cell]) -> Vec<LabelSet> {
+        let mut has_cell = vec![false; self.sets.len()];
+        cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
+        let mut kept: Vec<(LabelSet, usize)> =
+            self.sets.into_iter().zip(0..).filter(|(_, number): &(_, usize)| has_cell[*number]).collect();
+        kept.sort_unstable();
+        let mut numbers = vec![0; has_cell.len()];
+        for (new, (_, old)) in (0..).zip(&kept) {
+            numbers[*old] = new;
+        }
+        cells.iter_mut().for_each(|cell| cell.group = numbers[cell.group as usize]);
+        cells.sort_by_key(|cell| cell.group);
+        kept.into_iter().map(|(set, _)| set).collect()
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use proto::{Samples, Tier};
 
+use crate::run::Run;
+
 /// A run with fewer samples grows.
 const RUN_SAMPLES: usize = 256;
 
@@ -19,7 +21,7 @@ pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() *
 /// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
 const CHUNK_BYTES: usize = 240;
 /// What a run takes beside its samples: itself, and the allocator's part of its columns.
-const RUN_BYTES: usize = 224;
+const RUN_BYTES: usize = 256;
 
 /// How much is in heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl SubAssign for HeadSize {
 /// Samples of one series in one window of chunks.
 #[derive(Debug, Default)]
 pub(crate) struct HeadChunk {
-    runs: Vec<Arc<Samples>>,
+    runs: Vec<Arc<Run>>,
     is_open: bool,
     /// The first so many runs are on disk...
     written: usize,
@@ -69,7 +71,7 @@ pub(crate) struct Head {
 pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
-    pub(crate) runs: Vec<Arc<Samples>>,
+    pub(crate) runs: Vec<Arc<Run>>,
     /// The first so many runs are on disk...
     pub(crate) written: usize,
     /// ...written when the log was there.
@@ -115,13 +117,13 @@ impl Head {
     }
 
     /// Adds what is on disk, written when the log was there.
-    pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, mut samples: Samples, now_ns: i64) {
-        sort_by_time(&mut samples);
+    pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, samples: Samples, now_ns: i64) {
+        let run = Run::new(samples);
         self.change((window, series), |chunk| {
             if chunk.runs.is_empty() {
                 chunk.since_ns = now_ns;
             }
-            chunk.runs.push(Arc::new(samples));
+            chunk.runs.push(Arc::new(run));
             chunk.written_at.push(log_index);
             chunk.written = chunk.join_small(chunk.runs.len());
             chunk.recount();
@@ -178,7 +180,7 @@ impl Head {
     }
 
     /// Window, series and runs of everything in these windows.
-    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Samples>])> {
+    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Run>])> {
         let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
         self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
     }
@@ -203,8 +205,7 @@ impl HeadChunk {
         let first = runs - small;
         let mut joined = Samples::with_capacity(self.runs[first..runs].iter().map(|run| run.len()).sum());
         self.runs.drain(first..runs).for_each(|run| joined.append(Samples::clone(&run)));
-        sort_by_time(&mut joined);
-        self.runs.insert(first, Arc::new(joined));
+        self.runs.insert(first, Arc::new(Run::new(joined)));
         first + 1
     }
 
@@ -213,25 +214,22 @@ impl HeadChunk {
             && let Some(run) = self.runs.last_mut().filter(|run| run.len() < RUN_SAMPLES)
             && let Some(run) = Arc::get_mut(run)
         {
-            let in_order = run.times_ns.last() <= samples.times_ns.first();
             self.size -= size_of_run(run);
             run.append(samples);
-            if !in_order {
-                sort_by_time(run);
-            }
             self.size += size_of_run(run);
             return;
         }
         if self.runs.is_empty() {
             self.size.bytes += CHUNK_BYTES;
         }
-        self.size += size_of_run(&samples);
-        self.runs.push(Arc::new(samples));
+        let run = Run::new(samples);
+        self.size += size_of_run(&run);
+        self.runs.push(Arc::new(run));
         self.is_open = true;
     }
 }
 
-fn size_of_run(run: &Samples) -> HeadSize {
+fn size_of_run(run: &Run) -> HeadSize {
     let bytes = RUN_BYTES
         + run.times_ns.capacity() * size_of::<i64>()
         + run.pairs.capacity() * size_of::<u32>()

@@ -15,12 +15,13 @@ use crate::encoding::frame;
 use crate::encoding::varint::{put, take, take_length, take_u32, unzigzag, zigzag};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::head::sort_by_time;
+use crate::run::Run;
 
 /// zstd level: what is written here is read once, if ever.
 const LEVEL: i32 = 1;
 
 /// The value of some runs, which hold at least one sample.
-pub(crate) fn encode(key: &[u8], runs: &[Arc<Samples>]) -> Result<Vec<u8>, EngineError> {
+pub(crate) fn encode(key: &[u8], runs: &[Arc<Run>]) -> Result<Vec<u8>, EngineError> {
     let samples = joined(runs);
     let mut out = Vec::with_capacity(samples.len() * 12);
     put(&mut out, samples.len() as u64);
@@ -38,7 +39,7 @@ pub(crate) fn encode(key: &[u8], runs: &[Arc<Samples>]) -> Result<Vec<u8>, Engin
 }
 
 /// All samples of some runs, sorted by time.
-pub(crate) fn joined(runs: &[Arc<Samples>]) -> Samples {
+pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
     let mut all = Samples::default();
     runs.iter().for_each(|run| all.append(Samples::clone(run)));
     sort_by_time(&mut all);
@@ -82,7 +83,7 @@ mod tests {
             let in_range = |time: i64| time / 2;
             let mut samples = Samples::default();
             rows.iter().for_each(|&(time, pair, value, set)| samples.push(in_range(time), pair, value, set));
-            let block = encode(b"k", &[Arc::new(samples.clone())]).unwrap();
+            let block = encode(b"k", &[Arc::new(Run::new(samples.clone()))]).unwrap();
             let got = decode(b"k", &block).unwrap();
             prop_assert!(got.times_ns.is_sorted());
             let multiset = |s: &Samples| {

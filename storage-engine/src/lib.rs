@@ -7,8 +7,9 @@
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
 //! `key` (what is stored under what) → `encoding`, `chunk`, `windows`, `dictionary_block`, `head_block` (bytes, see `FORMAT.md`) →
-//! `footprint`, `vocabulary`, `partition`, `stored_partition`, `head` (memory) → `engine`, `append`, `flush`, `seal`, `roll_up`, `expire`, `delete` (from samples to
-//! windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`, `accumulator`, `totals`, `series`, `lacking` (from windows to answers) →
+//! `footprint`, `vocabulary`, `partition`, `stored_partition`, `run`, `head` (memory) → `engine`, `append`, `flush`, `seal`,
+//! `roll_up`, `expire`, `delete` (from samples to windows of all tiers) → `plan`, `gather`, `cursor`, `read`, `select`,
+//! `accumulator`, `totals`, `series`, `lacking` (from windows to answers) →
 //! `space`, `settle`, `statistics`, `verify` (`signature`), `snapshot`.
 
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ mod plan;
 mod read;
 pub mod record_file;
 mod roll_up;
+mod run;
 mod seal;
 mod select;
 mod series;

@@ -14,6 +14,7 @@ use crate::flush::events_key;
 use crate::gather::{PartView, SeriesView, View};
 use crate::key::{PartitionKey, Section, two_numbers};
 use crate::plan::Interval;
+use crate::run::Run;
 use crate::windows::{self, StoredWindow};
 
 /// What is needed of a chunk.
@@ -30,6 +31,11 @@ pub(crate) enum Need {
 pub(crate) trait Visitor {
     /// What is needed of a chunk whose first and last samples are of these times, all of them in one bucket.
     fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
+
+    /// Whether the number of samples in a bucket and their total are enough, whatever their stacks and attributes.
+    fn takes_totals(&self) -> bool {
+        false
+    }
 
     /// Nothing more is needed.
     fn is_done(&self) -> bool {
@@ -82,7 +88,7 @@ impl<'a> PartReader<'a> {
         }
         for run in &series.head {
             let broken = || corrupt(&self.part.key.in_tier(Tier::Raw).section(Section::Head));
-            visit_sorted(&self.part.plan.raw, run, 0..run.len(), visitor)?.ok_or_else(broken)?;
+            visit_run(&self.part.plan.raw, run, visitor)?.ok_or_else(broken)?;
         }
         if !visitor.is_done() {
             self.read_windows(series, visitor)?;
@@ -164,6 +170,12 @@ impl<'a> PartReader<'a> {
                         let read = ReadSums { samples, total, last_ns: None, sums };
                         visitor.sums(first.bucket, &read)?.ok_or_else(|| corrupt(key))?;
                     }
+                    Need::Samples if visitor.takes_totals() && chunk.has_timeline() => {
+                        let parts = read_timeline(asked, (key, &chunk), visitor)?;
+                        if !parts.is_empty() {
+                            read_events(self.snapshot, &parts, (key, &chunk), visitor)?;
+                        }
+                    }
                     Need::Samples => read_events(self.snapshot, asked, (key, &chunk), visitor)?,
                 }
             }
@@ -174,6 +186,35 @@ impl<'a> PartReader<'a> {
         }
         Ok(())
     }
+}
+
+/// As [`visit_sorted`], with totals in place of samples where those are known without the samples.
+fn visit_run(intervals: &[Interval], run: &Run, visitor: &mut impl Visitor) -> Result<Option<()>, SelectError> {
+    let Some(value) = run.value().filter(|_| visitor.takes_totals()) else {
+        return visit_sorted(intervals, run, 0..run.len(), visitor);
+    };
+    let (first_ns, last_ns) = run.times_ns();
+    let from = intervals.partition_point(|interval| interval.end_ns < first_ns);
+    // Most intervals begin where the one before ends.
+    let (mut before_ns, mut before) = (i64::MIN, 0);
+    for &Interval { start_ns, end_ns, bucket } in intervals[from..].iter().take_while(|next| next.start_ns < last_ns) {
+        let start = match start_ns {
+            _ if start_ns < first_ns => 0,
+            _ if start_ns == before_ns => before,
+            _ => count_up_to(&run.times_ns, start_ns),
+        };
+        let end = if last_ns <= end_ns { run.len() } else { count_up_to(&run.times_ns, end_ns) };
+        (before_ns, before) = (end_ns, end);
+        if start < end {
+            let samples = (end - start) as u64;
+            let total = i128::from(samples) * i128::from(value);
+            let read = ReadSums { samples, total, last_ns: None, sums: Sums::default() };
+            if visitor.sums(bucket, &read)?.is_none() {
+                return Ok(None);
+            }
+        }
+    }
+    Ok(Some(()))
 }
 
 /// Gives samples that are sorted by time to the buckets that they are in.
@@ -235,6 +276,29 @@ fn count_up_to(times: &[i64], time_ns: i64) -> usize {
     low + times[low..high].partition_point(|&time| time <= time_ns)
 }
 
+/// Gives the totals of whole bins to their buckets; returns the parts of intervals that are to be read from the events.
+fn read_timeline(
+    intervals: &[Interval],
+    (key, chunk): (&[u8], &Chunk<'_>),
+    visitor: &mut impl Visitor,
+) -> Result<Vec<Interval>, SelectError> {
+    let timeline = chunk.timeline().ok_or_else(|| corrupt(key))?;
+    let mut parts = Vec::new();
+    for &Interval { start_ns, end_ns, bucket } in intervals.iter().take_while(|next| next.start_ns < chunk.last_ns) {
+        // Beyond the first and the last sample there is nothing to leave out of a bin.
+        let start_ns = if start_ns < chunk.first_ns { i64::MIN } else { start_ns };
+        let end_ns = if chunk.last_ns <= end_ns { i64::MAX } else { end_ns };
+        let split = timeline.split(start_ns, end_ns);
+        if split.samples > 0 {
+            let read = ReadSums { samples: split.samples, total: split.sum, last_ns: None, sums: Sums::default() };
+            visitor.sums(bucket, &read)?.ok_or_else(|| corrupt(key))?;
+        }
+        let part = |(start_ns, end_ns)| Interval { start_ns, end_ns, bucket };
+        parts.extend(split.parts.into_iter().flatten().map(part));
+    }
+    Ok(parts)
+}
+
 fn read_events(
     snapshot: &Snapshot<'_>,
     intervals: &[Interval],
@@ -244,14 +308,14 @@ fn read_events(
     let own_key = events_key(key);
     let own = if chunk.has_own_events() { snapshot.get_pinned(&own_key)? } else { None };
     let own = own.as_deref().map(|value| frame::open(&own_key, value)).transpose()?;
-    let stacks = chunk.stacks().ok_or_else(|| corrupt(key))?;
+    let stacks = if visitor.takes_totals() { None } else { Some(chunk.stacks().ok_or_else(|| corrupt(key))?) };
     let mut events = chunk.events(own).ok_or_else(|| corrupt(&own_key))?;
     let wanted = |start_ns: i64, end_ns: i64| {
         let from = intervals.partition_point(|interval| interval.end_ns <= start_ns);
         intervals.get(from).is_some_and(|interval| interval.start_ns < end_ns)
     };
     let mut result = Ok(Some(()));
-    let read = events.for_each_minute(&stacks, wanted, |minute| {
+    let read = events.for_each_minute(stacks.as_deref(), wanted, |minute| {
         let mut start = 0;
         for &end in &minute.set_ends {
             if matches!(result, Ok(Some(()))) {

@@ -23,6 +23,9 @@ use crate::windows::{self, Minutes, WindowRows};
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
 /// How long samples for a window that is sealed already are collected, before it is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
+/// How long samples are collected for a window that has not ended by the state's clock: three windows. Only windows of the future
+/// wait that long. The clock may be slower than that of the senders, and their samples must not stay in memory until it gets there.
+const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
 /// The samples of a window that are brought together take at most this part of the head's budget: while they are sorted and encoded
 /// they take that a few times.
@@ -90,7 +93,7 @@ impl Sealed {
     pub(crate) fn evict(&mut self, at: Place, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
         let Place { raw, window, series, .. } = at;
         let samples = head_block::joined(&chunk.runs);
-        write_chunk(raw, (window, series), log_index, &samples, &mut self.scratch, &mut self.batch)?;
+        write_chunk(at, log_index, &samples, &mut self.scratch, &mut self.batch)?;
         chunk.written_at.iter().for_each(|&at| self.batch.delete(raw.head(window, series, at)));
         let stale = stale_key(raw, Tier::Minute, window, series);
         database::put(&mut self.batch, &stale.bytes(), &[]);
@@ -145,11 +148,12 @@ impl Engine {
     /// One chunk of everything in a window of a series, unless that is too much, and its minutes; the hour must be summed up again.
     pub(crate) fn seal(
         &self,
-        Place { raw, window, series, is_gauge }: Place,
+        at: Place,
         head: Option<&Frozen>,
         log_index: u64,
         out: &mut Sealed,
     ) -> Result<(), EngineError> {
+        let Place { raw, window, series, is_gauge } = at;
         let Sealed { batch, marks, scratch } = out;
         let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
         let before = self.chunks_of(raw, window, series)?;
@@ -174,7 +178,7 @@ impl Engine {
         }
         if !samples.is_empty() {
             crate::head::sort_by_time(&mut samples);
-            write_chunk(raw, (window, series), log_index, &samples, scratch, batch)?;
+            write_chunk(at, log_index, &samples, scratch, batch)?;
             minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
         }
         write_minutes(raw, (window, series), is_gauge, &minutes.into_windows(), batch);
@@ -223,11 +227,12 @@ impl Engine {
     }
 }
 
-/// Whether the time of a window is over: no more samples are waited for.
+/// Whether a window is to be sealed: it has ended, or its samples have been collected for long enough.
 pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     let over_ns = Tier::Raw.window_end_ns(window).saturating_add(GRACE_NS);
     let is_late = since_ns > over_ns;
-    clock_ns >= if is_late { since_ns.saturating_add(LATE_NS) } else { over_ns }
+    let due_ns = if is_late { since_ns.saturating_add(LATE_NS) } else { over_ns };
+    clock_ns >= due_ns.min(since_ns.saturating_add(AHEAD_NS))
 }
 
 /// The partition of minutes that a window of chunks is in.
@@ -236,14 +241,13 @@ fn minutes_of(key: &StaleKey) -> PartitionKey {
 }
 
 pub(crate) fn write_chunk(
-    raw: PartitionKey,
-    (window, series): (u32, u32),
+    Place { raw, window, series, is_gauge }: Place,
     log_index: u64,
     samples: &Samples,
     scratch: &mut Scratch,
     batch: &mut WriteBatch,
 ) -> Result<(), EngineError> {
-    let sealed = chunk::seal(samples, window, scratch)?;
+    let sealed = chunk::seal(samples, window, is_gauge, scratch)?;
     let key = raw.chunk(Section::Chunks, series, window, log_index);
     batch.put(&key, frame::seal(&key, &sealed.chunk));
     if let Some(events) = sealed.events {
@@ -267,4 +271,32 @@ pub(crate) fn write_minutes(
 
 fn corrupt(key: &[u8]) -> Corruption {
     Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE_NS: i64 = 60 * 1_000_000_000;
+
+    #[test]
+    fn a_window_is_sealed_a_minute_after_it_ends() {
+        let (start_ns, end_ns) = (Tier::Raw.window_start_ns(1000), Tier::Raw.window_end_ns(1000));
+        assert!(!is_due(1000, start_ns, end_ns + GRACE_NS - 1));
+        assert!(is_due(1000, start_ns, end_ns + GRACE_NS));
+    }
+
+    #[test]
+    fn late_samples_are_collected_for_ten_minutes() {
+        let late_ns = Tier::Raw.window_end_ns(1000) + GRACE_NS + 1;
+        assert!(!is_due(1000, late_ns, late_ns + LATE_NS - 1));
+        assert!(is_due(1000, late_ns, late_ns + LATE_NS));
+    }
+
+    #[test]
+    fn a_window_of_the_future_is_sealed_half_an_hour_after_its_first_sample() {
+        let year_before_ns = Tier::Raw.window_start_ns(60_000) - 365 * 24 * 60 * MINUTE_NS;
+        assert!(!is_due(60_000, year_before_ns, year_before_ns + 29 * MINUTE_NS));
+        assert!(is_due(60_000, year_before_ns, year_before_ns + 30 * MINUTE_NS));
+    }
 }

@@ -31,6 +31,9 @@ pub struct Verified {
     pub faults: u64,
     /// Which they are and what is wrong, of the first hundred.
     pub described: Vec<String>,
+    /// Sum of the signatures of all windows of minutes, hours and days but those of gauges, modulo 2^128: equal on replicas that applied
+    /// the same entries and have sealed and rolled up everything.
+    pub signature: u128,
 }
 
 impl Verified {
@@ -47,10 +50,11 @@ impl Verified {
     }
 
     fn extend(&mut self, other: Self) {
-        let Self { values, samples, faults, described } = other;
+        let Self { values, samples, faults, described, signature } = other;
         self.values += values;
         self.samples += samples;
         self.faults += faults;
+        self.signature = self.signature.wrapping_add(signature);
         let room = DESCRIBED_MAX.saturating_sub(self.described.len());
         self.described.extend(described.into_iter().take(room));
     }

@@ -65,20 +65,25 @@ impl<'a> PartitionCheck<'a> {
     pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
         for item in database::scan_at(self.snapshot, &self.key.section(Section::Windows)) {
             let (at, value) = item?;
-            verified.note(&at, self.value(&at, &value, signatures));
+            let result = self.value(&at, &value, signatures);
+            verified.signature = verified.signature.wrapping_add(*result.as_ref().unwrap_or(&0));
+            verified.note(&at, result.map(drop));
         }
         Ok(())
     }
 
-    fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<(), String> {
+    /// Checks a value of windows; returns its signature.
+    fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
         let (series, number) = numbers_of(key)?;
         let read = self.read_windows(key, value, series, number)?;
+        let mut sum = 0_u128;
         if self.partition.is_gauge(series) {
-            return Ok(());
+            return Ok(sum);
         }
         for window in read {
             let signature = self.weights.sign(series, window.samples, &window.rows);
             let signature = signature.ok_or("a stack or the series is not defined")?;
+            sum = sum.wrapping_add(signature.here);
             if self.key.tier != Tier::Minute {
                 signatures.store(self.key, number, signature.here);
             }
@@ -88,7 +93,7 @@ impl<'a> PartitionCheck<'a> {
                 signatures.add_finer(key, window, signature.coarser);
             }
         }
-        Ok(())
+        Ok(sum)
     }
 
     /// The tier whose windows values have: minutes are stored by the window of their chunk.
@@ -176,6 +181,9 @@ impl<'a> PartitionCheck<'a> {
         let total = rows.iter().map(|row| row.1).sum::<i128>();
         if rows != self.scratch.sums(&samples, 0..samples.len()) || chunk.total != total {
             return Err("the sums are not those of the events".to_owned());
+        }
+        if chunk.has_timeline() && !chunk.timeline().is_some_and(|timeline| timeline.is_of(&samples)) {
+            return Err("the timeline is not that of the events".to_owned());
         }
         verified.samples += samples.len() as u64;
         let is_gauge = self.partition.is_gauge(series);

@@ -25,6 +25,7 @@ use crate::reason::Unusable;
 use crate::table::Source;
 
 mod build;
+mod call_frames;
 mod child;
 mod confine;
 mod coverage;
@@ -35,7 +36,7 @@ mod symbols;
 mod system_calls;
 
 pub use child::run_child;
-pub(crate) use names::parts;
+pub(crate) use names::{only_start, parts};
 
 /// The program that runs [`run_child`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +50,7 @@ pub struct Converter {
 /// What a conversion found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Functions that are not inlined; above 0.
+    /// Functions with names that are not inlined; 0 only of [`Source::CallFrames`].
     pub(crate) functions: u64,
     pub(crate) source: Source,
 }
@@ -57,7 +58,7 @@ pub(crate) struct Summary {
 /// Why there is no symbol table.
 #[derive(Debug, Error)]
 pub(crate) enum ConvertError {
-    /// The file has no functions.
+    /// The file has no functions, with or without names.
     #[error("the file has no symbols")]
     Stripped,
     /// The file cannot be converted; it will be the same the next time.
@@ -76,7 +77,7 @@ enum Exit {
     Usage = 64,
     /// The file is no valid ELF.
     Malformed = 65,
-    /// The file has no functions.
+    /// The file has no functions, with or without names.
     Stripped = 66,
     /// The output could not be written.
     Output = 67,

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use proto::BuildId;
+use thiserror::Error;
+
+use crate::reason::Reason;
 
 /// The mapped file to which addresses belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,4 +43,20 @@ pub struct Frame {
     /// Whether calls that were inlined into it here are left out, since one answer would have more frames than
     /// [`crate::limits::FRAMES_PER_ADDRESS_MAX`] allows.
     pub is_cut: bool,
+}
+
+/// An address without a name.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{reason}")]
+pub struct Nameless {
+    /// Why it has no name.
+    pub reason: Reason,
+    /// The virtual address where its function begins, if the call frame information of the file says so.
+    pub function_start: Option<u64>,
+}
+
+impl From<Reason> for Nameless {
+    fn from(reason: Reason) -> Self {
+        Self { reason, function_start: None }
+    }
 }

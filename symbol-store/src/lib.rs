@@ -28,7 +28,7 @@
 //! for answer in store.symbolize(&object, &[Address::Virtual(0x28490)], Duration::from_secs(1)) {
 //!     match answer {
 //!         Ok(frames) => frames.iter().for_each(|frame| println!("{}:{}", frame.function, frame.line)),
-//!         Err(reason) => println!("{}: {reason}", reason.code()),
+//!         Err(nameless) => println!("{}: {nameless}", nameless.reason.code()),
 //!     }
 //! }
 //! # Ok(())
@@ -45,7 +45,7 @@ mod reason;
 mod store;
 mod table;
 
-pub use frame::{Address, Frame, ObjectKey};
+pub use frame::{Address, Frame, Nameless, ObjectKey};
 pub use host::{debug_file, maps, open};
 pub use reason::{Reason, Unusable};
 pub use store::{AddError, Added, Config, SymbolStore, Upload};

@@ -17,7 +17,7 @@ pub enum Reason {
     /// No file with this build ID was uploaded or is on this host.
     #[error("no file with this build ID is known: run `varve upload` with the program or its debug file")]
     NoDebugFile,
-    /// The file was found, but it was stripped and its debug file was not found.
+    /// The file was found, but it was stripped and its debug file was not found. Where its functions begin may be known.
     #[error("the file has no symbols: install its debug package, or run `varve upload` with its debug file")]
     Stripped,
     /// The file was found, but could not be made into a symbol table.

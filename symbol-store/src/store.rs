@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use proto::BuildId;
 
 use crate::convert::{ConvertError, Converter};
-use crate::frame::{Address, Frame, ObjectKey};
-use crate::host::HostFiles;
+use crate::frame::{Address, Frame, Nameless, ObjectKey};
+use crate::host::{Found, HostFiles};
 use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
@@ -108,10 +108,10 @@ impl SymbolStore {
         object: &ObjectKey<'_>,
         addresses: &[Address],
         wait: Duration,
-    ) -> Vec<Result<Arc<[Frame]>, Reason>> {
+    ) -> Vec<Result<Arc<[Frame]>, Nameless>> {
         let table = match self.table(object, Instant::now() + wait) {
             Ok(table) => table,
-            Err(reason) => return vec![Err(reason); addresses.len()],
+            Err(reason) => return vec![Err(reason.into()); addresses.len()],
         };
         let known = self.shared.named.lock().of(&table, addresses);
         let mut found = Vec::new();
@@ -143,8 +143,8 @@ impl SymbolStore {
         let path = Some(object.file).filter(|path| path.len() <= limits::PATH_BYTES_MAX).unwrap_or_default();
         // A job ends with a table or a remembered failure. It may have been somebody else's who knew another path;
         // only a store whose limits are absurdly low goes round more often.
-        for _ in 0..3 {
-            if let Some(table) = self.known_table(id, path) {
+        for round in 0..3 {
+            if let Some(table) = self.known_table(id, path, round > 0) {
                 return Ok(table);
             }
             if let Some(reason) = self.shared.failures.lock().get(id, path) {
@@ -165,9 +165,10 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// The table for `id`, if there is one in memory or on disk.
-    fn known_table(&self, id: &BuildId, path: &str) -> Option<Arc<Table>> {
-        let mapped = self.shared.mapped.lock().get(id, self.shared.limits.improvement_interval);
+    /// The table for `id`, if there is one in memory or on disk. `was_looked_for`: a host-made table on disk without names
+    /// counts too, since nothing better was found; before that, symbols may have come since the table was made.
+    fn known_table(&self, id: &BuildId, path: &str, was_looked_for: bool) -> Option<Arc<Table>> {
+        let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {
             if improve && let Begun::Mine(job) = self.shared.jobs.begin(id) {
                 let started = self.start(job, id.clone(), path.to_owned(), Purpose::Improve);
@@ -177,6 +178,9 @@ impl SymbolStore {
         }
         let removals = self.shared.mapped.lock().removals();
         let (table, origin) = self.shared.directory.best(id)?;
+        if origin == Origin::Host && table.header().is_nameless() && !was_looked_for {
+            return None;
+        }
         let table = Arc::new(table);
         self.shared.mapped.lock().insert(id, &table, origin, removals);
         Some(table)
@@ -206,7 +210,7 @@ impl SymbolStore {
 enum Purpose {
     /// There is no table.
     Make,
-    /// There is one without lines.
+    /// There is one that a better file may improve.
     Improve,
 }
 
@@ -214,8 +218,7 @@ impl Shared {
     /// Looks for the file that `id` names on this host and makes its table, or remembers why there is none.
     fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
-        let has_dwarf = found.as_ref().is_some_and(|found| found.has_dwarf);
-        if purpose == Purpose::Improve && !has_dwarf {
+        if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(id, found)) {
             return;
         }
         let made = match found {
@@ -229,7 +232,12 @@ impl Shared {
         }
     }
 
-    fn make_table_of(&self, found: &crate::host::Found) -> Result<(), ConvertError> {
+    /// Whether a file may say more than the host-made table for `id`.
+    fn is_better(&self, id: &BuildId, found: &Found) -> bool {
+        found.has_dwarf || self.directory.header(id, Origin::Host).is_some_and(|header| header.is_old())
+    }
+
+    fn make_table_of(&self, found: &Found) -> Result<(), ConvertError> {
         let ids = make::ids(&found.image, &found.file)?;
         let both = Input {
             file: &found.file,

@@ -6,7 +6,8 @@
 //! the length and xxh3-64 of the symcache (see [`header`]). A reader checks magic, version, `header_len` against
 //! [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the symcache's length and its hash, in this order, before
 //! anything in it is used. The symcache's addresses are relative to `base`; the name of each function in it is what
-//! [`convert::parts`] takes apart, so that no name is demangled outside of the child.
+//! [`convert::parts`] takes apart, so that no name is demangled outside of the child. A function of which only the start is
+//! known has a name that [`convert::only_start`] reads.
 //!
 //! Invariant: a table answers only for the build IDs in its header, all of them read from the very file of which the
 //! symcache was made.
@@ -26,7 +27,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert;
 use crate::elf::{self, Segment};
-use crate::frame::{Address, Frame};
+use crate::frame::{Address, Frame, Nameless};
 use crate::limits;
 use crate::reason::Reason;
 
@@ -35,12 +36,17 @@ mod header;
 pub(crate) use header::Header;
 
 const MAGIC: [u8; 8] = *b"varvesym";
-const VERSION: u32 = 1;
+/// Version 2 added functions of which only the start is known, and [`Source::CallFrames`].
+pub(crate) const VERSION: u32 = 2;
+/// The oldest version that is read: what was uploaded cannot be made again.
+const VERSION_MIN: u32 = 1;
 const PREAMBLE_BYTES: usize = 24;
 
 /// Where a symbol table's names come from, best last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
+    /// Call frame information: where functions begin, and no names.
+    CallFrames,
     /// `.dynsym`: exported functions only.
     Dynsym,
     /// `.gnu_debugdata`: all functions, no lines.
@@ -52,12 +58,13 @@ pub enum Source {
 }
 
 impl Source {
-    const ALL: [Self; 4] = [Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
+    const ALL: [Self; 5] = [Self::CallFrames, Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
 
     /// A stable name in snake case, for APIs.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
+            Self::CallFrames => "call_frames",
             Self::Dynsym => "dynsym",
             Self::GnuDebugdata => "gnu_debugdata",
             Self::Symtab => "symtab",
@@ -71,6 +78,7 @@ impl Source {
 
     pub(crate) fn sentence(self) -> &'static str {
         match self {
+            Self::CallFrames => "the call frame information of this file, which has no names",
             Self::Dynsym => {
                 "the exported symbols, which are all that is known of this file: \
                  install its debug package, or run `varve upload` with its debug file"
@@ -181,14 +189,22 @@ impl Table {
         addresses: &[Address],
         known: Vec<Option<Arc<[Frame]>>>,
         found: &mut Vec<(Address, Arc<[Frame]>)>,
-    ) -> Vec<Result<Arc<[Frame]>, Reason>> {
+    ) -> Vec<Result<Arc<[Frame]>, Nameless>> {
         let Ok(symcache) = self.symcache() else {
-            return vec![Err(Reason::StoreUnavailable); addresses.len()];
+            return vec![Err(Reason::StoreUnavailable.into()); addresses.len()];
         };
         let frames_left = addresses.len().saturating_mul(limits::FRAMES_PER_ADDRESS_MAX).max(limits::FRAMES_MIN);
         let (functions, files) = (HashMap::new(), HashMap::new());
         let mut lookup = Lookup { table: self, symcache, functions, files, frames_left };
         addresses.iter().zip(known).map(|(address, known)| lookup.told(*address, known, found)).collect()
+    }
+
+    /// Why an address in its code has no name.
+    fn reason(&self) -> Reason {
+        match self.header.source {
+            Source::CallFrames => Reason::Stripped,
+            source_kind => Reason::NoSymbolAtAddress { source_kind },
+        }
     }
 
     /// The address relative to the base.
@@ -242,7 +258,7 @@ impl Lookup<'_> {
         address: Address,
         known: Option<Arc<[Frame]>>,
         found: &mut Vec<(Address, Arc<[Frame]>)>,
-    ) -> Result<Arc<[Frame]>, Reason> {
+    ) -> Result<Arc<[Frame]>, Nameless> {
         let is_new = known.is_none();
         let frames = match known {
             Some(frames) => frames,
@@ -263,13 +279,18 @@ impl Lookup<'_> {
     }
 
     /// All that the table says of an address.
-    fn frames(&mut self, address: Address) -> Result<Arc<[Frame]>, Reason> {
+    fn frames(&mut self, address: Address) -> Result<Arc<[Frame]>, Nameless> {
         let relative = self.table.relative(address)?;
         let symcache = self.symcache.clone();
+        let mut function_start = None;
+        let mut frame = |location: symbolic_symcache::SourceLocation<'_, '_>| {
+            function_start = convert::only_start(location.function().name());
+            if function_start.is_some() { None } else { self.frame(&location) }
+        };
         let locations = symcache.lookup(relative).take(limits::INLINE_DEPTH_MAX);
-        let frames: Arc<[Frame]> = locations.filter_map(|location| self.frame(&location)).collect();
+        let frames: Arc<[Frame]> = locations.filter_map(&mut frame).collect();
         if frames.is_empty() {
-            return Err(Reason::NoSymbolAtAddress { source_kind: self.table.header.source });
+            return Err(Nameless { reason: self.table.reason(), function_start });
         }
         Ok(frames)
     }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::wire;
+
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -51,6 +53,55 @@ impl Reply {
         let explained = json["status"] == "error" && json["error"].as_str().is_some_and(|error| error.len() > 10);
         assert!(statuses.contains(&self.status), "want one of {statuses:?}, got {}: {}", self.status, self.text());
         assert!(explained, "{} without a reason: {}", self.status, self.text());
+        self
+    }
+}
+
+/// A `google.rpc.Status`: the body of an error of the OTLP/HTTP port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcStatus {
+    /// The gRPC code.
+    pub code: u64,
+    /// What is wrong.
+    pub message: String,
+    /// The types of its details.
+    pub details: Vec<String>,
+}
+
+impl Reply {
+    /// The error in the form that OTLP/HTTP prescribes: protobuf or JSON, as its content type says.
+    ///
+    /// # Panics
+    /// If it is neither.
+    #[must_use]
+    pub fn rpc_status(&self) -> RpcStatus {
+        if self.header("content-type") == "application/json" {
+            let json = self.json();
+            let details = json["details"].as_array().into_iter().flatten();
+            return RpcStatus {
+                code: json["code"].as_u64().unwrap_or_else(|| panic!("no code: {}", self.text())),
+                message: json["message"].as_str().unwrap_or_default().to_owned(),
+                details: details.map(|detail| detail["@type"].as_str().unwrap_or_default().to_owned()).collect(),
+            };
+        }
+        assert_eq!(self.header("content-type"), "application/x-protobuf", "{}", self.text());
+        let status = wire::decode(&self.body);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        RpcStatus {
+            code: wire::number(&status, 1),
+            message: wire::all(&status, 2).last().map(text).unwrap_or_default(),
+            details: wire::all(&status, 3)
+                .map(|detail| wire::all(&wire::decode(detail), 1).last().map(text).unwrap_or_default())
+                .collect(),
+        }
+    }
+
+    /// This answer, if its status is one of these and it is a `google.rpc.Status` that says what is wrong.
+    #[must_use]
+    pub fn refused_by_otlp_with(self, statuses: &[u16]) -> Self {
+        assert!(statuses.contains(&self.status), "want one of {statuses:?}, got {}: {}", self.status, self.text());
+        let status = self.rpc_status();
+        assert!(status.code != 0 && status.message.len() > 10, "{} without a reason: {status:?}", self.status);
         self
     }
 }

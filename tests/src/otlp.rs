@@ -16,6 +16,8 @@ pub const PERIOD_NS: u64 = 50_000_000;
 pub enum Frame {
     /// Functions by name, innermost first: all but the last are inlined.
     Named(Vec<String>),
+    /// A function of the kernel.
+    Kernel(String),
     /// An address of a binary, to be symbolized by the receiver.
     Native {
         /// Hexadecimal GNU build ID; "": none is sent.
@@ -25,6 +27,8 @@ pub enum Frame {
         /// ELF virtual address.
         address: u64,
     },
+    /// Where the sender's unwinder gave up: its error code.
+    Abort(u64),
 }
 
 impl From<&str> for Frame {
@@ -122,13 +126,13 @@ impl Request {
     }
 }
 
-fn key_value(name: &str, value: &str) -> Message {
+pub(crate) fn key_value(name: &str, value: &str) -> Message {
     vec![(1, name.into()), (2, (&vec![(1, Value::from(value))]).into())]
 }
 
 /// The dictionary that is being built; index 0 of each table is the zero entry.
 #[derive(Default)]
-struct Tables {
+pub(crate) struct Tables {
     strings: Vec<String>,
     string_ids: HashMap<String, u64>,
     functions: Vec<Message>,
@@ -142,7 +146,7 @@ struct Tables {
 }
 
 impl Tables {
-    fn string(&mut self, text: &str) -> u64 {
+    pub(crate) fn string(&mut self, text: &str) -> u64 {
         if text.is_empty() {
             return 0;
         }
@@ -154,7 +158,7 @@ impl Tables {
         id
     }
 
-    fn attribute(&mut self, key: &str, value: &str) -> u64 {
+    pub(crate) fn attribute(&mut self, key: &str, value: &str) -> u64 {
         if let Some(&id) = self.attribute_ids.get(&(key.to_owned(), value.to_owned())) {
             return id;
         }
@@ -180,24 +184,36 @@ impl Tables {
         id
     }
 
+    fn lines(&mut self, names: &[String]) -> Message {
+        let mut lines = Message::new();
+        for name in names {
+            let function = vec![(1, self.string(name).into())];
+            self.functions.push(function);
+            let line: Message = vec![(1, (self.functions.len() as u64).into()), (2, 1.into())];
+            lines.push((3, (&line).into()));
+        }
+        lines
+    }
+
     fn location(&mut self, frame: &Frame) -> u64 {
         if let Some(&id) = self.location_ids.get(frame) {
             return id;
         }
         let message = match frame {
-            Frame::Named(names) => {
-                let mut lines = Message::new();
-                for name in names {
-                    let function = vec![(1, self.string(name).into())];
-                    self.functions.push(function);
-                    let line: Message = vec![(1, (self.functions.len() as u64).into()), (2, 1.into())];
-                    lines.push((3, (&line).into()));
-                }
+            Frame::Named(names) => self.lines(names),
+            Frame::Kernel(name) => {
+                let kernel = self.attribute("profile.frame.type", "kernel");
+                let mut lines = self.lines(std::slice::from_ref(name));
+                lines.push((4, packed([kernel])));
                 lines
             }
             Frame::Native { build_id, file, address } => {
                 let native = self.attribute("profile.frame.type", "native");
                 vec![(1, self.mapping(build_id, file).into()), (2, (*address).into()), (4, packed([native]))]
+            }
+            Frame::Abort(code) => {
+                let marker = self.attribute("profile.frame.type", "abort-marker");
+                vec![(2, (*code).into()), (4, packed([marker]))]
             }
         };
         self.locations.push(message);
@@ -206,12 +222,14 @@ impl Tables {
         id
     }
 
-    fn stack(&mut self, frames: &[Frame]) {
+    /// The index of a new stack.
+    pub(crate) fn stack(&mut self, frames: &[Frame]) -> u64 {
         let locations: Vec<u64> = frames.iter().map(|frame| self.location(frame)).collect();
         self.stacks.push(vec![(1, packed(locations))]);
+        self.stacks.len() as u64
     }
 
-    fn finish(self) -> Message {
+    pub(crate) fn finish(self) -> Message {
         let mut dictionary = Message::new();
         let tables = [
             (1, self.mappings),

@@ -2,7 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::sample::{Multiset, Sample, address_location, line, lines_location, names, profile_type};
+use crate::otlp::now_ns;
+use crate::sample::{
+    Expected, Multiset, Sample, address_location, is_possible, line, lines_location, names, profile_type, stored_value,
+};
 use crate::wire::{Message, Value, all, decode, fixed64s, inner, number, numbers};
 
 /// Keys and values, rendered as queries see them.
@@ -21,13 +24,19 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// The samples of a request.
+/// The samples of a request that is valid throughout.
 #[must_use]
 pub fn read(request: &[u8]) -> Multiset {
+    expected(request).samples
+}
+
+/// What a request holds, and which of its profiles are to be stored.
+#[must_use]
+pub fn expected(request: &[u8]) -> Expected {
     let request = decode(request);
     let tables = Tables::read(&inner(&request, 2));
     let layout = Layout::of(&request);
-    let mut out = Multiset::default();
+    let mut out = Expected::default();
     for resource_profiles in all(&request, 1).map(decode) {
         let resource = tables.pairs(&inner(&resource_profiles, 1), 1);
         for scope_profiles in all(&resource_profiles, 2).map(decode) {
@@ -79,6 +88,14 @@ impl Layout {
     fn profile_attributes(self) -> u32 {
         if self == Self::From1_8 { 12 } else { 11 }
     }
+}
+
+/// What the samples of one profile have in common.
+struct TypeOf<'a> {
+    id: &'a str,
+    scale: i64,
+    labels: &'a Pairs,
+    now_ns: u64,
 }
 
 /// The request's dictionary.
@@ -172,26 +189,53 @@ impl Tables {
         indices.iter().map(attribute).collect()
     }
 
-    fn profile(&self, profile: &Message, layout: Layout, labels: &Pairs, siblings: &Pairs, out: &mut Multiset) {
+    fn profile(&self, profile: &Message, layout: Layout, labels: &Pairs, siblings: &Pairs, out: &mut Expected) {
         let period = number(profile, 6).cast_signed();
         let (id, scale) = profile_type(&self.value_type(profile, 1), siblings, &self.value_type(profile, 5), period);
-        let labels: Pairs = labels.iter().cloned().chain([("__profile_type__".to_owned(), id)]).collect();
+        let labels: Pairs = labels.iter().cloned().chain([("__profile_type__".to_owned(), id.clone())]).collect();
+        let of_type = TypeOf { id: &id, scale, labels: &labels, now_ns: now_ns() };
+        out.add(&id, self.samples(profile, layout, &of_type));
+    }
+
+    /// The samples of a profile with their names and values; `None` where one of them cannot be.
+    fn samples(
+        &self,
+        profile: &Message,
+        layout: Layout,
+        of_type: &TypeOf<'_>,
+    ) -> Option<Vec<(Sample, Vec<String>, i128)>> {
         let common = self.attributes(&numbers(profile, layout.profile_attributes()));
         let [values, attribute_indices, link] = layout.sample_fields();
+        let mut out = Vec::new();
         for sample in all(profile, 2).map(decode) {
             let mut own = self.attributes(&numbers(&sample, attribute_indices));
             own.extend(self.link(number(&sample, link)));
-            let names = names([&common[..], &own, &labels]);
-            let stack = self.stack(number(&sample, 1));
+            let names = names([&common[..], &own, of_type.labels]);
+            let (stack, functions) = (self.stack(number(&sample, 1)), self.functions(number(&sample, 1)));
             let (values, times) = (numbers(&sample, values), fixed64s(&sample, 5));
+            let is_shape = values.is_empty() || times.is_empty() && values.len() == 1 || values.len() == times.len();
             let times = if times.is_empty() { vec![number(profile, 3)] } else { times };
+            if !is_shape || !times.iter().all(|&time| is_possible(time, of_type.now_ns)) {
+                return None;
+            }
             for (i, time) in times.into_iter().enumerate() {
                 let value = values.get(i).map_or(1, |value| value.cast_signed());
+                let value = stored_value(of_type.id, value, of_type.scale)?;
                 let time_ns = i64::try_from(time).unwrap();
-                let sample = Sample { names: names.clone(), stack: stack.clone(), time_ns };
-                out.add(sample, i128::from(value) * i128::from(scale));
+                out.push((Sample { names: names.clone(), stack: stack.clone(), time_ns }, functions.clone(), value));
             }
         }
+        Some(out)
+    }
+
+    /// Names of functions, root first; inlined ones are frames of their own.
+    fn functions(&self, at: u64) -> Vec<String> {
+        let indices = self.stacks.get(index(at)).map(|stack| numbers(stack, 1)).unwrap_or_default();
+        let lines = |&location: &u64| all(&self.locations[index(location)], 3).map(decode).collect::<Vec<_>>();
+        let name = |line: Message| self.string(&self.functions[index(number(&line, 1))], 1).to_owned();
+        let mut out: Vec<String> = indices.iter().flat_map(lines).map(name).collect();
+        out.reverse();
+        out
     }
 
     fn link(&self, at: u64) -> Pairs {

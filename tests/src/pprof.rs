@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read as _, Write as _};
 
-use crate::sample::{Multiset, Sample, address_location, line, lines_location, names, profile_type};
+use crate::otlp::now_ns;
+use crate::sample::{
+    Expected, Folded, Multiset, Sample, address_location, is_possible, line, lines_location, names, profile_type,
+    stored_value,
+};
 use crate::wire::{Message, Value, all, decode, encode, inner, number, numbers};
 
 /// A type and its unit.
@@ -124,38 +128,53 @@ impl Profile {
         self.locations.values().all(|location| all(location, 4).next().is_some())
     }
 
-    /// The samples as a node should have them, in the series of these labels.
+    /// The samples as a node should have them, in the series of these labels. The profile must have a time.
     #[must_use]
     pub fn samples(&self, labels: &[(String, String)]) -> Multiset {
-        let mut out = Multiset::default();
-        let types = self.profile_types();
-        let time_ns = i64::try_from(number(&self.message, 9)).unwrap();
-        for sample in all(&self.message, 2).map(decode) {
-            let attributes: Vec<(String, String)> =
-                all(&sample, 3).map(|label| self.attribute(&decode(label))).collect();
-            let ids = numbers(&sample, 1);
-            let stack: Vec<String> = ids.iter().rev().map(|id| self.location(&self.locations[id])).collect();
-            for (value, (id, scale)) in numbers(&sample, 2).into_iter().zip(&types) {
-                let of_type = [("__profile_type__".to_owned(), id.clone())];
-                let names = names([&attributes[..], labels, &of_type]);
-                let sample = Sample { names, stack: stack.clone(), time_ns };
-                out.add(sample, i128::from(value.cast_signed()) * i128::from(*scale));
-            }
+        self.expected(labels).expect("a profile that may be stored").samples
+    }
+
+    /// What the profile holds, and which of its sample types are to be stored; `None` where nothing of it may be.
+    #[must_use]
+    pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
+        let time_ns = number(&self.message, 9);
+        let samples: Vec<Message> = all(&self.message, 2).map(decode).collect();
+        let has_columns = |sample: &Message| numbers(sample, 2).len() == self.sample_types.len();
+        if !is_possible(time_ns, now_ns()) || !samples.iter().all(has_columns) {
+            return None;
         }
-        out
+        let mut out = Expected::default();
+        for (column, (id, scale)) in self.profile_types().into_iter().enumerate() {
+            let of_type = [("__profile_type__".to_owned(), id.clone())];
+            let read = |sample: &Message| {
+                let attributes: Vec<(String, String)> =
+                    all(sample, 3).map(|label| self.attribute(&decode(label))).collect();
+                let names = names([&attributes[..], labels, &of_type]);
+                let stack = numbers(sample, 1).iter().rev().map(|id| self.location(&self.locations[id])).collect();
+                let value = stored_value(&id, numbers(sample, 2)[column].cast_signed(), scale)?;
+                Some((Sample { names, stack, time_ns: i64::try_from(time_ns).ok()? }, self.names(sample), value))
+            };
+            out.add(&id, samples.iter().map(read).collect());
+        }
+        Some(out)
+    }
+
+    /// Names of functions, root first; inlined ones are frames of their own.
+    fn names(&self, sample: &Message) -> Vec<String> {
+        let lines = |id: &u64| all(&self.locations[id], 4).map(decode).collect::<Vec<_>>();
+        let name = |line: Message| self.string(&self.functions[&number(&line, 1)], 2).to_owned();
+        let mut names: Vec<String> = numbers(sample, 1).iter().flat_map(lines).map(name).collect();
+        names.reverse();
+        names
     }
 
     /// Sums by names from root to leaf of one column; inlined functions are frames of their own, a function without a name is
     /// `?`. Values as they stand.
     #[must_use]
-    pub fn folded(&self, column: usize) -> BTreeMap<Vec<String>, i128> {
-        let mut out: BTreeMap<Vec<String>, i128> = BTreeMap::new();
+    pub fn folded(&self, column: usize) -> Folded {
+        let mut out = Folded::new();
         for sample in all(&self.message, 2).map(decode) {
-            let lines = |id: &u64| all(&self.locations[id], 4).map(decode).collect::<Vec<_>>();
-            let name = |line: Message| self.string(&self.functions[&number(&line, 1)], 2).to_owned();
-            let mut stack: Vec<String> = numbers(&sample, 1).iter().flat_map(lines).map(name).collect();
-            stack.reverse();
-            *out.entry(stack).or_default() += i128::from(numbers(&sample, 2)[column].cast_signed());
+            *out.entry(self.names(&sample)).or_default() += i128::from(numbers(&sample, 2)[column].cast_signed());
         }
         out.retain(|_, sum| *sum != 0);
         out

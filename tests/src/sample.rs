@@ -16,6 +16,58 @@ pub struct Sample {
     pub time_ns: i64,
 }
 
+/// Sums by stack: names from root to leaf.
+pub type Folded = BTreeMap<Vec<String>, i128>;
+
+/// What a push holds, and how much of it is to be stored.
+#[derive(Clone, Debug, Default)]
+pub struct Expected {
+    /// Profiles of which nothing is wrong: of a pprof, its sample types.
+    pub accepted: u64,
+    /// The others.
+    pub rejected: u64,
+    /// The samples of accepted profiles.
+    pub samples: Multiset,
+    /// Their stacks, by profile type.
+    pub folded: BTreeMap<String, Folded>,
+}
+
+impl Expected {
+    /// Adds what the push says of one profile: its type, its samples, each with its names from root to leaf and its value.
+    pub fn add(&mut self, id: &str, profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
+        let Some(samples) = profile else {
+            self.rejected += 1;
+            return;
+        };
+        self.accepted += 1;
+        let folded = self.folded.entry(id.to_owned()).or_default();
+        for (sample, names, value) in samples {
+            *folded.entry(names).or_default() += value;
+            self.samples.add(sample, value);
+        }
+    }
+}
+
+/// Whether a time may be that of a sample: from 2000 to ten minutes ahead of now.
+#[must_use]
+pub fn is_possible(time_ns: u64, now_ns: u64) -> bool {
+    (946_684_800_000_000_000..=now_ns + 600_000_000_000).contains(&time_ns)
+}
+
+/// The value in the unit of its profile type, if it may be one: values are never negative, but for gauges.
+#[must_use]
+pub fn stored_value(id: &str, value: i64, scale: i64) -> Option<i128> {
+    let value = value.checked_mul(scale)?;
+    (value >= 0 || is_gauge(id)).then_some(value.into())
+}
+
+/// Whether values of this profile type are a state, which never adds up over time (DESIGN section 4).
+#[must_use]
+pub fn is_gauge(id: &str) -> bool {
+    let kind = id.split(':').nth(1).unwrap_or_default();
+    kind.starts_with("inuse_") || ["goroutine", "goroutines", "threadcreate"].contains(&kind)
+}
+
 /// Samples and their values; of equal samples the sum. Zeros say nothing and are left out.
 #[derive(Clone, Debug, Default)]
 pub struct Multiset {
@@ -44,7 +96,8 @@ impl Multiset {
 
     /// Fails where two differ, with the first differences.
     pub fn assert_equals(&self, want: &Self, what: &str) {
-        let differs = |(sample, sum): &(&Sample, &i128), other: &Self| other.sums.get(sample) != Some(sum);
+        let sum_of = |sums: &Self, sample: &Sample| sums.sums.get(sample).copied().unwrap_or_default();
+        let differs = |(sample, sum): &(&Sample, &i128), other: &Self| sum_of(other, sample) != **sum;
         let missing: Vec<_> = want.sums.iter().filter(|entry| differs(entry, self)).collect();
         let unwanted: Vec<_> = self.sums.iter().filter(|entry| differs(entry, want)).collect();
         assert!(

@@ -38,6 +38,8 @@ pub struct Setup {
     pub flags: Vec<String>,
     /// Words before the command, for example `strace ...`.
     pub wrapper: Vec<String>,
+    /// Environment variables of all its processes.
+    pub environment: Vec<(String, String)>,
     /// Another data directory than one of the test's own.
     pub data_dir: Option<PathBuf>,
     /// Another binary.
@@ -55,6 +57,7 @@ impl Default for Setup {
             agent_hz: None,
             flags: Vec::new(),
             wrapper: Vec::new(),
+            environment: Vec::new(),
             data_dir: None,
             binary: None,
             token: None,
@@ -203,6 +206,7 @@ impl Varve {
             command.env_remove(name);
         }
         command.envs(self.setup.token_file.iter().map(|file| ("VARVE_TOKEN_FILE", file)));
+        command.envs(self.setup.environment.iter().cloned());
         command.current_dir(self.folder.path()).spawn().unwrap()
     }
 

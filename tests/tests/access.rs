@@ -277,7 +277,7 @@ fn a_router_without_its_node_says_so_and_goes_on_when_the_node_is_back() {
     assert_eq!(varve.push_otlp(&push(), None).status, 200);
     varve.kill_first();
     let body = push();
-    let reply = varve.push_otlp(&body, Some("later")).refused_with(&[503]);
+    let reply = varve.push_otlp(&body, Some("later")).refused_by_otlp_with(&[503]);
     assert!(reply.text().contains(&varve.node), "{}", reply.text());
     assert!(!reply.header("retry-after").is_empty());
     let _refused = varve.get("/api/v1/query", &[("query", "process_cpu")]).refused_with(&[503]);

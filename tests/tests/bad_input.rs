@@ -18,9 +18,8 @@ fn what_is_malformed_is_refused_with_a_reason_over_http_and_grpc_and_never_count
     let mut accepted = Vec::new();
     for (name, request) in damaged::requests("damaged") {
         let reply = varve.push_otlp(&request, None);
-        let json = reply.json();
-        let explained = json["error"].as_str().is_some_and(|error| error.len() > 10);
-        if reply.status != 400 || !explained {
+        let status = reply.rpc_status();
+        if (reply.status, status.code) != (400, 3) || status.message.len() <= 10 {
             accepted.push(format!("{name}: HTTP {} {}", reply.status, reply.text()));
         }
         match export(&varve.grpc, &request, Sending::default()) {
@@ -128,16 +127,17 @@ fn unknown_types_and_encodings_are_415_and_broken_compression_and_json_are_400()
     let body = damaged::good("types");
     let send = |kind: &str, headers: &[(&str, &str)], body: &[u8]| varve.push_otlp_as(kind, headers, body).unwrap();
     for kind in ["text/plain", "application/grpc", "application/octet-stream"] {
-        let reply = send(kind, &[], &body).refused_with(&[415]);
+        let reply = send(kind, &[], &body).refused_by_otlp_with(&[415]);
         assert!(reply.text().contains("application/x-protobuf"), "{}", reply.text());
     }
-    let reply = send("application/x-protobuf", &[("content-encoding", "br")], &body).refused_with(&[415]);
+    let reply = send("application/x-protobuf", &[("content-encoding", "br")], &body).refused_by_otlp_with(&[415]);
     assert!(reply.text().contains("gzip"), "{}", reply.text());
     for encoding in ["gzip", "zstd"] {
-        let _refused = send("application/x-protobuf", &[("content-encoding", encoding)], &body).refused_with(&[400]);
+        let _refused =
+            send("application/x-protobuf", &[("content-encoding", encoding)], &body).refused_by_otlp_with(&[400]);
         let cut = if encoding == "gzip" { gzip(&body) } else { zstd::encode_all(&body[..], 1).unwrap() };
         let _refused = send("application/x-protobuf", &[("content-encoding", encoding)], &cut[..cut.len() / 2])
-            .refused_with(&[400]);
+            .refused_by_otlp_with(&[400]);
     }
     let deep = "[".repeat(100_000);
     for json in [
@@ -149,7 +149,7 @@ fn unknown_types_and_encodings_are_415_and_broken_compression_and_json_are_400()
         "{\"resourceProfiles\": [{\"scopeProfiles\": [{\"profiles\": [{\"samples\": [{\"values\": [\"x\"]}]}]}]}]}",
         &deep,
     ] {
-        let _refused = send("application/json", &[], json.as_bytes()).refused_with(&[400]);
+        let _refused = send("application/json", &[], json.as_bytes()).refused_by_otlp_with(&[400]);
     }
     // Refused by what is announced, before anything is read.
     let (status, text) = announced(&varve, "content-length: 33554433\r\n");
@@ -213,6 +213,37 @@ fn pprofs_that_are_none_are_refused_with_a_reason() {
 }
 
 #[test]
+fn bodies_in_other_formats_are_refused_by_name() {
+    let varve = Varve::up();
+    let elf = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+    let good =
+        gzip(&pprof::build(("cpu".to_owned(), "nanoseconds".to_owned()), None, &[(&["leaf", "main"], 5)], now_ns()));
+    let multipart = [b"--b\r\nContent-Disposition: form-data; name=\"profile\"\r\n\r\n", good.as_slice()].concat();
+    for (name, body) in [
+        ("empty", &b""[..]),
+        ("JFR", b"FLR\0\0\x02\0\0\0\0\0\0"),
+        ("perf.data", b"PERFILE2\x68\0\0\0\0\0\0\0"),
+        ("JSON", b"{\"hello\": 1}"),
+        ("speedscope", b"{\"$schema\":\"https://www.speedscope.app/file-format-schema.json\"}"),
+        (".cpuprofile", b"{\"nodes\":[{\"id\":1,\"callFrame\":{\"functionName\":\"(root)\"}}]}"),
+        ("folded stacks", b"main;work;leaf 12\nmain;idle 3\n"),
+        ("multipart form", &multipart),
+        ("web page", b"<!DOCTYPE html><html><body>404</body></html>"),
+        ("zip archive", b"PK\x03\x04\x14\0\0\0"),
+        ("ELF", &elf[..1 << 16]),
+    ] {
+        for body in [body.to_vec(), gzip(body)] {
+            let reply = varve.push_pprof(&body, &[("service_name", "foreign")], None).refused_with(&[400]);
+            assert!(reply.text().contains(name), "{name}: {}", reply.text());
+        }
+    }
+    let reply = varve.push_pprof(&good[..good.len() / 2], &[("service_name", "foreign")], None).refused_with(&[400]);
+    assert!(reply.text().contains("truncated"), "{}", reply.text());
+    let json = varve.push_otlp_as("application/x-protobuf", &[], b"{\"resourceProfiles\": []}").unwrap();
+    assert!(json.refused_with(&[400]).text().contains("OTLP request in JSON"));
+}
+
+#[test]
 fn limits_of_a_push_are_said_and_over_them_only_what_is_over_is_refused() {
     let varve = Varve::up();
     let total = |service: &str| {
@@ -225,7 +256,7 @@ fn limits_of_a_push_are_said_and_over_them_only_what_is_over_is_refused() {
     many_labels.attributes.extend((0..100).map(|i| (format!("label{i}"), "x".to_owned())));
     let long_value = Request::new("value").with("long", &"x".repeat(10_000)).seen(stack(&["f"]), vec![now_ns()]);
     for (request, service, word) in [(many_labels, "labels", "labels"), (long_value, "value", "label's value")] {
-        let reply = varve.push_otlp(&request.bytes(), None).refused_with(&[400, 413]);
+        let reply = varve.push_otlp(&request.bytes(), None).refused_by_otlp_with(&[400, 413]);
         assert!(reply.text().contains(word), "{}", reply.text());
         assert_eq!(total(service), 0.0);
     }
@@ -272,10 +303,19 @@ fn pushes_beyond_what_may_be_in_flight_are_429_and_say_when_to_retry() {
     let answer = |stream: &mut TcpStream| {
         let mut answer = [0; 1000];
         let length = stream.read(&mut answer).unwrap_or(0);
-        String::from_utf8_lossy(&answer[..length]).to_lowercase()
+        answer[..length].to_vec()
     };
-    let refused: Vec<String> = streams.iter_mut().map(answer).filter(|text| text.contains(" 429 ")).collect();
-    assert!(!refused.is_empty() && refused.iter().all(|text| text.contains("retry-after: 1")), "{refused:?}");
+    let refused: Vec<Vec<u8>> =
+        streams.iter_mut().map(answer).filter(|bytes| bytes.starts_with(b"HTTP/1.1 429 ")).collect();
+    assert!(!refused.is_empty());
+    for bytes in refused {
+        let text = String::from_utf8_lossy(&bytes).to_lowercase();
+        assert!(text.contains("retry-after: 1") && text.contains("content-type: application/x-protobuf"), "{text}");
+        let body = bytes.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        let status = decode(&bytes[body..]);
+        assert_eq!(tests::wire::number(&status, 1), u64::from(Code::ResourceExhausted as u8), "{text}");
+        assert_eq!(tests::wire::all(&status, 3).count(), 1, "when to retry");
+    }
     assert_eq!(varve.push_otlp(&damaged::good("small"), None).status, 200, "a small push has room beside them");
     drop(streams);
     std::thread::sleep(Duration::from_millis(500));

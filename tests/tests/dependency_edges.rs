@@ -1,4 +1,4 @@
-//! Who may know whom (DESIGN section 2): the edges of the workspace, read from `cargo metadata`.
+//! The dependencies between the crates of the workspace, read from `cargo metadata`, against the list of allowed ones.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -8,8 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 use tests::shared::workspace;
 
-/// What each crate may depend on, in any way: to build, to be tested, or always.
-const ALLOWED: [(&str, &[&str]); 7] = [
+/// Crates that each crate may depend on, for its build scripts, its code and its tests.
+const ALLOWED: [(&str, &[&str]); 8] = [
     ("proto", &[]),
     ("storage-engine", &["proto"]),
     ("node", &["proto", "storage-engine"]),
@@ -17,19 +17,26 @@ const ALLOWED: [(&str, &[&str]); 7] = [
     ("ebpf", &["proto"]),
     ("agent", &["proto", "ebpf", "symbol-store"]),
     ("router", &["proto", "symbol-store"]),
+    (TEST_HELPERS, &["proto"]),
 ];
 
-/// What may know everything, and what nothing may know but itself.
+/// Crates that may depend on any other, and that nothing depends on.
 const ON_TOP: [&str; 3] = ["varve", "tests", "bench"];
+
+/// Test helpers: every crate may have them as a dev-dependency.
+const TEST_HELPERS: &str = "testkit";
 
 /// Dependencies of each crate of the workspace on others of it.
 fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let packages = metadata["packages"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let names: BTreeSet<String> = packages.iter().map(|package| text(&package["name"])).collect();
+    let is_for_tests =
+        |dependency: &&Value| dependency["kind"] == "dev" && dependency["name"].as_str() == Some(TEST_HELPERS);
     let of_package = |package: &Value| {
-        let dependencies =
-            package["dependencies"].as_array().unwrap().iter().map(|dependency| text(&dependency["name"]));
+        let dependencies = package["dependencies"].as_array().unwrap().iter();
+        let dependencies = dependencies.filter(|dependency| !is_for_tests(dependency));
+        let dependencies = dependencies.map(|dependency| text(&dependency["name"]));
         (text(&package["name"]), dependencies.filter(|name| names.contains(name)).collect())
     };
     packages.iter().map(of_package).collect()
@@ -89,9 +96,11 @@ fn an_edge_that_is_not_allowed_is_found() {
         ("storage-engine", "node"),
         ("node", "varve"),
         ("varve", "tests"),
+        ("node", TEST_HELPERS),
+        (TEST_HELPERS, "node"),
     ] {
         assert_eq!(of(&[edge]).len(), 1, "{edge:?}");
     }
     assert_eq!(of(&[("utilities", "proto")]).len(), 2);
-    assert_eq!(of(&[("varve", "node"), ("agent", "symbol-store"), ("router", "proto")]), Vec::<String>::new());
+    assert_eq!(of(&[("varve", "node"), ("agent", "symbol-store"), ("tests", TEST_HELPERS)]), Vec::<String>::new());
 }

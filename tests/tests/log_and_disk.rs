@@ -190,7 +190,7 @@ fn data_older_than_the_retention_of_every_tier_is_dropped_and_younger_stays() {
     });
     assert_eq!(services.map(|(service, _)| total_ever(&varve, service)), [0.0, want, want, want]);
     let body = Request::new("old").seen(stack(&["f"]), vec![now - 10 * DAY_NS]).bytes();
-    let refused = varve.push_otlp(&body, None).refused_with(&[400]);
+    let refused = varve.push_otlp(&body, None).refused_by_otlp_with(&[400]);
     assert!(refused.text().contains("--retention"), "{}", refused.text());
     varve.kill();
     varve.launch();

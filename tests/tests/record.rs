@@ -13,14 +13,12 @@ use prost::Message as _;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use serde_json::json;
 use tempfile::TempDir;
+use testkit::conformance;
 use tests::pprof::Profile;
 use tests::program::{HOT_AND_COLD, Program, Running, bpf_obstacle};
 use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::sample::Multiset;
 use tests::shared::{tool, varve_binary};
-
-#[path = "../../agent/tests/support/conformance.rs"]
-mod conformance;
 
 /// How often is sampled: often enough for shares of a few seconds.
 const FREQUENCY: &str = "97";

@@ -1,11 +1,13 @@
 //! The terminal's side: asks a running varve over HTTP.
 
 pub(crate) mod admin;
+mod destination;
 pub(crate) mod flamegraph;
 mod printable;
 pub(crate) mod query;
 mod table;
 pub(crate) mod upload;
+mod wrong_port;
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -25,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) enum Posted {
     /// The body of the answer.
     Done(String),
+    /// The server cannot use the body; why.
+    Unusable(anyhow::Error),
     /// The server has too much to do now.
     Busy {
         /// When to come back.
@@ -63,6 +67,15 @@ impl Server {
         parameters: &[(&str, String)],
         patience: Duration,
     ) -> anyhow::Result<String> {
+        String::from_utf8(self.bytes_within(path, parameters, patience)?).context("the answer is not UTF-8")
+    }
+
+    /// The body of a successful answer that may be binary.
+    pub(crate) fn get_bytes(&self, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<Vec<u8>> {
+        self.bytes_within(path, parameters, PATIENCE)
+    }
+
+    fn bytes_within(&self, path: &str, parameters: &[(&str, String)], patience: Duration) -> anyhow::Result<Vec<u8>> {
         let request = self.agent.get(format!("{}{path}", self.endpoint));
         let mut request = request.config().timeout_recv_response(Some(patience)).build();
         for (name, value) in parameters {
@@ -97,19 +110,36 @@ impl Server {
             let seconds = answer.headers().get("retry-after").and_then(|after| after.to_str().ok()?.parse().ok());
             return Ok(Posted::Busy { retry_after: Duration::from_secs(seconds.unwrap_or(1)) });
         }
-        self.answer(answer).map(Posted::Done)
+        let is_unusable = answer.as_ref().is_ok_and(|answer| answer.status() == StatusCode::UNPROCESSABLE_ENTITY);
+        match self.answer(answer) {
+            Ok(body) => Ok(Posted::Done(String::from_utf8(body).context("the answer is not UTF-8")?)),
+            Err(error) if is_unusable => Ok(Posted::Unusable(error)),
+            Err(error) => Err(error),
+        }
     }
 
-    fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<String> {
-        let mut answer =
-            answer.with_context(|| format!("no answer from {}: is `varve up` running there?", self.endpoint))?;
+    fn answer(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> anyhow::Result<Vec<u8>> {
+        let mut answer = match answer {
+            Ok(answer) => answer,
+            Err(_) if wrong_port::is_grpc(&self.endpoint) => bail!(
+                "{} is a port of gRPC, for OTLP or for routers: --endpoint must be the HTTP API (--http-listen of `varve up` \
+                 or `varve router`), http://127.0.0.1:4040 by default",
+                self.endpoint
+            ),
+            Err(error) => {
+                let text = format!("no answer from {}: is `varve up` running there?", self.endpoint);
+                return Err(anyhow::Error::from(error).context(text));
+            }
+        };
         // Flame graphs of a million nodes have about 100 MB.
-        let body = answer.body_mut().with_config().limit(1 << 30).read_to_string().context("reading the answer")?;
+        let body = answer.body_mut().with_config().limit(1 << 30).read_to_vec().context("reading the answer")?;
         if answer.status().is_success() {
             return Ok(body);
         }
+        let body = String::from_utf8_lossy(&body);
         let said = serde_json::from_str::<Value>(&body).ok();
-        let said = said.as_ref().and_then(|said| said["error"].as_str());
+        // The port of OTLP over HTTP has another form of errors.
+        let said = said.as_ref().and_then(|said| said["error"].as_str().or(said["message"].as_str()));
         // The error of a regular expression has several lines.
         let said: Vec<String> = said.unwrap_or(&body).lines().map(printable).collect();
         bail!("{} answered {}: {}", self.endpoint, answer.status(), said.join("\n"))
@@ -118,7 +148,13 @@ impl Server {
 
 /// Writes to stdout; a closed pipe, as of `| head`, is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes bytes to stdout, as [`print`].
+fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
         _ => Ok(()),
     }

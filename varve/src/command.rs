@@ -2,6 +2,7 @@
 //! agent's endpoint has OpenTelemetry's variable); the flag wins over the environment, that over the file, that over the default.
 
 mod agent_options;
+mod time;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use crate::config_file::{self, ConfigFile};
 use crate::token_file;
 
 pub(crate) use agent_options::{AgentCommands, AgentRoleOptions, Format, RecordOptions, SamplingOptions};
+pub(crate) use time::Time;
 
 /// Fleet-wide continuous profiling: record which line of which program spends CPU, keep it, ask in PromQL.
 ///
@@ -49,7 +51,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Sends debug files (programs, libraries, .debug files), so that frames of their build IDs get names.
     Upload(UploadOptions),
-    /// Looks after the data of a running varve: settle, stats, verify, delete.
+    /// Looks after the data of a running varve: settle, stats, verify, clock, delete.
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file that --config reads.
@@ -67,6 +69,9 @@ pub(crate) enum AdminCommands {
     /// Reads everything on disk again and checks it: checksums, references, sums against samples, rollups against what they were
     /// made of. Fails if anything is wrong, and says which key.
     Verify(AdminOptions),
+    /// Prints the system clock, the time that retention counts from, and how they differ. Retention does not follow a system clock
+    /// that jumps ahead by more than a day, or an eighth of the retention, until --accept confirms it or a time server keeps it.
+    Clock(ClockOptions),
     /// Deletes the samples of matching series, for good, for example: varve admin delete 'process_cpu{service_name="api"}' --start
     /// 2026-01-01T00:00:00Z --end 2026-01-02T00:00:00Z
     Delete(DeleteOptions),
@@ -77,17 +82,27 @@ pub(crate) enum AdminCommands {
 pub(crate) struct DeleteOptions {
     /// A PromQL selector of series, by their labels
     pub(crate) selector: String,
-    /// After when: Unix seconds or RFC 3339
-    #[arg(long, value_name = "TIME")]
-    pub(crate) start: String,
-    /// Up to when, included
-    #[arg(long, value_name = "TIME")]
-    pub(crate) end: String,
+    /// Start of the window, not included: RFC 3339, Unix seconds, now, or for example now-1h
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) start: Time,
+    /// End of the window, included
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) end: Time,
     /// Do not ask
     #[arg(long)]
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) server: ServerOptions,
+}
+
+/// Options of `varve admin clock`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ClockOptions {
+    /// Accept the system clock as it is: retention counts from it, and drops for good what is too old by it
+    #[arg(long)]
+    pub(crate) accept: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminOptions,
 }
 
 /// Options of `varve admin`.
@@ -229,9 +244,9 @@ pub(crate) struct ServerOptions {
 pub(crate) struct QueryOptions {
     /// PromQL
     pub(crate) promql: String,
-    /// When: Unix seconds or RFC 3339; now if left out
-    #[arg(long, value_name = "TIME")]
-    pub(crate) time: Option<String>,
+    /// Time of the query: RFC 3339, Unix seconds, or for example now-1h [default: now]
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) time: Option<Time>,
     /// table or json
     #[arg(long, default_value = "table", value_parser = ["table", "json"])]
     pub(crate) format: String,
@@ -245,15 +260,21 @@ pub(crate) struct FlamegraphOptions {
     /// A PromQL selector
     #[arg(default_value = "process_cpu")]
     pub(crate) selector: String,
-    /// How far back from the end
+    /// Start of the window: RFC 3339, Unix seconds, or for example now-1h
+    #[arg(long, value_name = "TIME", value_parser = Time::parse, conflicts_with = "range")]
+    pub(crate) start: Option<Time>,
+    /// End of the window, as --start [default: now]
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) end: Option<Time>,
+    /// Length of the window, where --start is not given
     #[arg(long, default_value = "15m", value_parser = humantime::parse_duration, value_name = "DURATION")]
     pub(crate) range: Duration,
-    /// Until when, Unix seconds; now if left out
-    #[arg(long, value_name = "SECONDS")]
-    pub(crate) end: Option<f64>,
-    /// table (functions by self time), folded or json
-    #[arg(long, default_value = "table", value_parser = ["table", "folded", "json"])]
+    /// table (functions by self time), folded, json or pprof
+    #[arg(long, default_value = "table", value_parser = ["table", "folded", "json", "pprof"])]
     pub(crate) format: String,
+    /// File to write instead of stdout
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Rows of the table, nodes of the rest
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
@@ -264,8 +285,8 @@ pub(crate) struct FlamegraphOptions {
 /// Options of `varve upload`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UploadOptions {
-    /// ELF files
-    #[arg(required = true)]
+    /// Programs, libraries and .debug files (ELF), and directories: all such files in them
+    #[arg(required = true, value_name = "FILE|DIRECTORY")]
     pub(crate) files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) server: ServerOptions,

@@ -4,6 +4,8 @@ mod client;
 mod command;
 mod config_file;
 mod doctor;
+mod ending;
+mod error_chain;
 mod heaps;
 mod listen;
 mod log;
@@ -26,14 +28,7 @@ fn main() -> ExitCode {
         // Before anything else: it gives up its rights first.
         return symbol_store::convert::run_child(arguments);
     }
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // The whole chain: what was tried, and why it failed.
-            eprintln!("varve: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    ending::usual(&run())
 }
 
 fn run() -> anyhow::Result<()> {

@@ -1,11 +1,13 @@
 //! `/healthz`, `/ready` and `/metrics`: the same in every role.
 
+mod exposition;
+
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::collector::Collector;
@@ -15,35 +17,51 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use router::auth::Auth;
 
+use self::exposition::Exposition;
+
 /// Says whether the role serves; else why not.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// `/healthz` and `/ready`, which need no credential.
-pub(crate) fn health(readiness: Readiness) -> Router {
-    let alive = get(|| async { "alive\n" });
-    Router::new().route("/healthz", alive).route("/ready", get(ready)).with_state(readiness)
+/// All of them, beside the routes of the HTTP API.
+pub(crate) fn routes(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
+    router::api::beside(health(readiness).merge(metrics(registry, auth)))
+}
+
+/// All of them, on a port of their own.
+pub(crate) fn alone(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
+    router::api::alone(routes(readiness, registry, auth))
+}
+
+/// `/healthz` and `/ready`, and both by Prometheus' names; they need no credential.
+fn health(readiness: Readiness) -> Router {
+    let alive = || get(|| async { "alive\n" });
+    Router::new()
+        .route("/healthz", alive())
+        .route("/-/healthy", alive())
+        .route("/ready", get(ready))
+        .route("/-/ready", get(ready))
+        .with_state(readiness)
 }
 
 /// `/metrics`, for who may read.
-pub(crate) fn metrics(registry: Registry, auth: Auth) -> Router {
+fn metrics(registry: Registry, auth: Auth) -> Router {
     router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
 
 async fn ready(State(readiness): State<Readiness>) -> Response {
     match readiness() {
         Ok(()) => "ready\n".into_response(),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+        Err(reason) => router::api::unavailable(reason),
     }
 }
 
-async fn encoded(State(registry): State<Arc<Registry>>) -> Response {
+async fn encoded(State(registry): State<Arc<Registry>>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let format = Exposition::preferred(accept);
     let mut out = String::new();
     match text::encode(&mut out, &registry) {
-        Ok(()) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, kind)], out).into_response()
-        }
-        Err(fmt::Error) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Ok(()) => ([(header::CONTENT_TYPE, format.content_type())], format.of_open_metrics(out)).into_response(),
+        Err(fmt::Error) => router::api::unavailable("the metrics cannot be written: try again".to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before anything is sampled.
 
-mod output;
+pub(crate) mod output;
 mod progress;
 
 use std::fs::Permissions;

@@ -10,8 +10,9 @@ pub(crate) mod up;
 pub(crate) use receiver::open_symbols;
 
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ::router::connection::{Fault, Listener};
 use anyhow::Context as _;
 use axum::Router;
 use axum::serve::ListenerExt as _;
@@ -20,10 +21,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::log;
+use crate::{ending, log};
 
-/// How long requests in flight may take when the process is asked to stop.
+/// How long requests in flight may take when the process is asked to stop. The agent has 5 s before that, and the node 10 s after it to
+/// flush and close.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long threads that still work then may take. All of it is less than the 30 s after which supervisors kill.
+const THREADS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs a role on a runtime of its own.
 pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -35,8 +39,13 @@ pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow
 pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
     let result = runtime.block_on(role);
-    // A query that nobody waits for any more must not hold the process.
-    runtime.shutdown_timeout(STOP_PATIENCE);
+    // Returns before the time is over only when all threads of the runtime have ended.
+    let began = Instant::now();
+    runtime.shutdown_timeout(THREADS_PATIENCE);
+    if began.elapsed() >= THREADS_PATIENCE {
+        tracing::warn!("threads still work after {THREADS_PATIENCE:?}: the process ends without them");
+        ending::at_once(&result);
+    }
     result
 }
 
@@ -83,7 +92,9 @@ impl Servers {
                 tracing::debug!(%error, "a connection's answers may be held back by the system");
             }
         });
-        self.spawn(async move { axum::serve(listener, routes).with_graceful_shutdown(stop).await.context("HTTP") });
+        let service = routes.into_make_service_with_connect_info::<Fault>();
+        let server = axum::serve(Listener::new(listener), service).with_graceful_shutdown(stop);
+        self.spawn(async move { server.await.context("HTTP") });
     }
 
     fn spawn(&self, server: impl Future<Output = anyhow::Result<()>> + Send + 'static) {

@@ -1,6 +1,7 @@
-//! One try of one export over gRPC, and what its answer means.
+//! One try of one export over gRPC, and the meaning of its response.
 
 use std::fmt;
+use std::time::Duration;
 
 use prost::Message as _;
 use prost::bytes::Bytes;
@@ -13,15 +14,26 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Status as GrpcStatus};
 
 use crate::config::{CheckedConfig, Compression};
-use crate::export::TRY_TIMEOUT;
+use crate::export::request::EncodedRequest;
 
 const PATH: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// What tells an export from all others, of this agent and of every other one, through all its tries: an `idempotency-key`.
+/// Time after which a try has failed.
+const TRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request on its way, with the key that it keeps through all tries.
+#[derive(Clone, Debug)]
+pub(crate) struct Export {
+    pub(crate) key: IdempotencyKey,
+    pub(crate) request: EncodedRequest,
+}
+
+/// The `idempotency-key` of an export: unique among the exports of all agents, and the same in all tries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdempotencyKey {
-    /// Tells the run of the agent that made the export from all others.
+    /// Random number of the agent's run that made the export.
     pub(crate) run: u128,
+    /// Number of the export in that run.
     pub(crate) number: u64,
 }
 
@@ -31,7 +43,7 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
-/// A connection to the endpoint; clones share it.
+/// A connection to the endpoint. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     grpc: tonic::client::Grpc<Channel>,
@@ -39,7 +51,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Connects on the first request, and again when the connection breaks.
+    /// Creates a client. It connects on the first request, and again when the connection breaks.
     pub(crate) fn new(config: &CheckedConfig) -> Self {
         let endpoint = config.endpoint.clone().connect_timeout(TRY_TIMEOUT).timeout(TRY_TIMEOUT);
         let encoding = match config.compression {
@@ -56,7 +68,7 @@ impl Client {
         bytes: Bytes,
         key: IdempotencyKey,
     ) -> Result<ExportProfilesServiceResponse, GrpcStatus> {
-        // The channel's error says what happened; ready() only fails for good.
+        // The error of the channel has the cause. ready() fails only permanently.
         self.grpc.ready().await.map_err(|error| GrpcStatus::from_error(error.into()))?;
         let mut request = Request::new(bytes);
         if let Ok(key) = MetadataValue::try_from(key.to_string()) {
@@ -66,16 +78,16 @@ impl Client {
             request.metadata_mut().insert("authorization", authorization.clone());
         }
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(PATH);
-        // Requests are encoded when they are made: one that waits takes as little memory as it can.
+        // Requests are encoded when they are built, because they take less memory while they wait.
         let response = self.grpc.unary(request, path, BytesCodec).await?.into_inner();
         ExportProfilesServiceResponse::decode(response)
-            .map_err(|error| GrpcStatus::internal(format!("the endpoint's answer is malformed: {error}")))
+            .map_err(|error| GrpcStatus::internal(format!("the response of the endpoint is malformed: {error}")))
     }
 }
 
-/// Whether the same request may be accepted later: the OTLP specification's list, and errors of this side of the connection,
-/// which have a source. A receiver with too much to do says when to come again; without that, RESOURCE_EXHAUSTED is about the
-/// request itself.
+/// True if the same request may be accepted later: for the codes of the OTLP specification, and for errors of this side
+/// of the connection, which have a source. RESOURCE_EXHAUSTED is retryable only with a retry delay. Without one, it
+/// refers to the request itself.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
         return retry_delay(error).is_some();
@@ -91,12 +103,12 @@ pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     ) || std::error::Error::source(error).is_some()
 }
 
-/// Whether nobody was there to see the request, which is then not why it failed.
+/// True if no receiver was reached, so that the request itself cannot be the cause.
 pub(crate) fn is_unseen(error: &GrpcStatus) -> bool {
     error.code() == Code::Unavailable && std::error::Error::source(error).is_some()
 }
 
-/// What went wrong, with its causes.
+/// Returns the code and the message of an error, with its causes.
 pub(crate) fn explain(error: &GrpcStatus) -> String {
     let mut text = format!("{:?}: {}", error.code(), error.message());
     let mut source = std::error::Error::source(error);
@@ -105,4 +117,28 @@ pub(crate) fn explain(error: &GrpcStatus) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proto::retry_info::with_retry_delay;
+
+    use super::*;
+
+    #[test]
+    fn the_codes_of_otlps_list_are_retried_and_no_others() {
+        let retried: Vec<i32> = (1..17).filter(|&code| is_retryable(&GrpcStatus::new(code.into(), ""))).collect();
+        let list = [
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            Code::Aborted,
+            Code::OutOfRange,
+            Code::Unavailable,
+            Code::DataLoss,
+        ];
+        assert_eq!(retried, list.map(i32::from));
+        assert!(is_retryable(&with_retry_delay(Code::ResourceExhausted, "", Duration::from_secs(1))));
+    }
 }

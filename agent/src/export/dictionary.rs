@@ -1,8 +1,10 @@
-//! The dictionary of one export request: every mapping, location, function, string, attribute and stack that its samples need.
+//! The dictionary of one export request: the mappings, locations, functions, strings, attributes and stacks of its
+//! samples.
 //!
-//! Invariants, as the OTLP profiles specification asks: element 0 of every table is the zero value; there are no duplicates,
-//! because everything is entered through the id that is unique for its content; there are no orphans, because everything is
-//! entered by what refers to it.
+//! Invariants, as the OTLP profiles specification requires:
+//! - Element 0 of every table is the zero value.
+//! - There are no duplicates, because each entry is looked up by an id that is unique for its content.
+//! - There are no orphans, because each entry is added with the entry that refers to it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,19 +16,19 @@ use proto::otlp::profiles::v1development::{
     Function, KeyValueAndUnit, Line, Link, Location, Mapping, ProfilesDictionary, Stack, ValueType,
 };
 
-use crate::aggregate::{Aggregate, StackId};
-use crate::file::table::FileTable;
-use crate::file::{FileId, LoadedPart};
-use crate::location::{self, FrameType, LocationId, LocationTable, SourceFunction, SourceLine};
+use crate::names::location::{self, FrameType, LocationId, LocationTable, SourceFunction, SourceLine};
+use crate::process::file::table::FileTable;
+use crate::process::file::{FileId, LoadedPart};
+use crate::sampling::aggregate::{Aggregate, StackId};
 
-/// An attribute's value. All attributes of profiles that the agent sends are of these two kinds.
+/// Value of an attribute. The agent's attributes of profiles have one of these two types.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum AttributeValue {
     Text(String),
     Number(i64),
 }
 
-/// Fills a [`ProfilesDictionary`], and keeps count of how long it will be when encoded.
+/// Builds a [`ProfilesDictionary`], and tracks its encoded length.
 #[derive(Debug)]
 pub(crate) struct DictionaryBuilder<'a> {
     files: &'a FileTable,
@@ -36,7 +38,7 @@ pub(crate) struct DictionaryBuilder<'a> {
     mappings: Vec<Mapping>,
     mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
     functions: Vec<Function>,
-    /// By name, file name and first line: without the last two, where a name is all there is to it.
+    /// By name, file name and first line. The last two are empty and 0 if only the name is known.
     function_indices: HashMap<(i32, i32, u32), i32, RandomState>,
     locations: Vec<Location>,
     location_indices: HashMap<LocationId, i32, RandomState>,
@@ -45,12 +47,13 @@ pub(crate) struct DictionaryBuilder<'a> {
     bytes: usize,
 }
 
-/// No index takes more bytes in a request that is bounded to megabytes, field tag included.
+/// Bytes of an encoded index with its field tag, in a request of a few megabytes.
 pub(super) const INDEX_BYTES: usize = 5;
-/// Tag and length of a nested message.
+/// Bytes of the tag and the length of a nested message.
 const MESSAGE_BYTES: usize = 6;
+/// Bytes of an encoded number with its field tag.
 const NUMBER_BYTES: usize = 11;
-/// A location with a line or a mapping of its own, and its place in a stack, without the text of its name.
+/// Bytes of a location with a line or a mapping of its own and its index in a stack, without the text of its name.
 pub(crate) const LOCATION_BYTES: usize = 128;
 
 impl<'a> DictionaryBuilder<'a> {
@@ -72,7 +75,7 @@ impl<'a> DictionaryBuilder<'a> {
         }
     }
 
-    /// At least as many bytes as the dictionary takes when it is encoded.
+    /// Upper bound of the encoded length, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -99,11 +102,11 @@ impl<'a> DictionaryBuilder<'a> {
         if is_new {
             self.bytes += MESSAGE_BYTES + INDEX_BYTES + value_bytes;
         }
-        // The zero value is added in front when the dictionary is finished.
+        // The zero value is inserted first when the dictionary is finished.
         to_index(index + 1)
     }
 
-    /// The index of a stack, with everything that it refers to.
+    /// Returns the index of a stack. Adds the stack and all entries that it refers to.
     pub(crate) fn stack(&mut self, id: StackId, aggregate: &Aggregate) -> i32 {
         if let Some(index) = self.stack_indices.get(&id) {
             return *index;
@@ -118,7 +121,7 @@ impl<'a> DictionaryBuilder<'a> {
             return *index;
         }
         let location = match self.location_table.get(id) {
-            // Every id comes from this table; an unset location is the honest answer to one that does not.
+            // Never happens, because every id is from this table. Index 0 is the unset location.
             None => return 0,
             Some(location::Location::Native { file, address }) => Location {
                 mapping_index: self.mapping(file, Some(address)),
@@ -184,14 +187,14 @@ impl<'a> DictionaryBuilder<'a> {
         push(&mut self.functions, function, &mut self.function_indices, key)
     }
 
-    /// The mapping of a file, which describes the part of it (the ELF segment) that holds `address`.
+    /// Returns the index of the mapping of a file. It describes the segment that holds `address`.
     fn mapping(&mut self, id: FileId, address: Option<u64>) -> i32 {
         let Some(file) = self.files.get(id) else { return 0 };
         let part = address.and_then(|address| file.part(address));
         if let Some(index) = self.mapping_indices.get(&(id, part)) {
             return *index;
         }
-        let attribute = |build_id: &(crate::file::BuildIdKind, Box<str>)| {
+        let attribute = |build_id: &(crate::process::file::BuildIdKind, Box<str>)| {
             self.attribute(build_id.0.attribute(), AttributeValue::Text(build_id.1.as_ref().to_owned()))
         };
         let attribute_indices: Vec<_> = file.build_ids.iter().map(attribute).collect();
@@ -218,7 +221,7 @@ impl<'a> DictionaryBuilder<'a> {
             mapping_table: self.mappings,
             location_table: self.locations,
             function_table: self.functions,
-            // Zero-filled rather than empty: some receivers insist on the lengths.
+            // Zero-filled rather than empty, because some receivers check the lengths.
             link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
             string_table: self.strings.into_iter().collect(),
             attribute_table: std::iter::once(KeyValueAndUnit::default()).chain(attributes).collect(),
@@ -234,7 +237,7 @@ fn push<T, K: Eq + Hash>(table: &mut Vec<T>, element: T, indices: &mut HashMap<K
     index
 }
 
-/// Tables are bounded by the size of a request, far below this limit.
+/// Converts an index. Tables are bounded by the size of a request, far below the limit of i32.
 fn to_index(index: usize) -> i32 {
     i32::try_from(index).unwrap_or(i32::MAX)
 }

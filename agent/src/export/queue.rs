@@ -1,5 +1,5 @@
-//! Requests that wait to be sent, or to be added to a recording. It is bounded in bytes; when it is full the oldest goes, and its samples
-//! are counted.
+//! The queue of requests that wait to be sent, or to be added to a recording. It is bounded in bytes. When it is full,
+//! the oldest requests are dropped, and their samples are counted.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use tokio::sync::Notify;
 use crate::export::request::EncodedRequest;
 use crate::status::{DropReason, Status};
 
-/// Bytes of all requests that wait to be sent. At 50 kB an interval, which is a busy small host, they last 13 minutes.
+/// Bytes of all requests that wait to be sent. A busy small host fills them in 13 minutes, at 50 kB per interval.
 pub(crate) const QUEUE_BYTES_MAX: usize = 8 << 20;
 
-/// Between the sampler's thread, which pushes, and the sender, which pops.
+/// The queue between the sampler's thread, which pushes, and the sender, which pops.
 #[derive(Debug)]
 pub(crate) struct ExportQueue {
     state: Mutex<State>,
@@ -26,9 +26,9 @@ struct State {
     requests: VecDeque<EncodedRequest>,
     bytes: usize,
     is_closed: bool,
-    /// Nobody sends any more: what still comes is lost, and counted.
-    given_up: Option<DropReason>,
-    /// Requests that had to go because newer ones came.
+    /// Set when nothing is sent any more: later requests are counted as dropped.
+    abandoned: Option<DropReason>,
+    /// Requests dropped for newer ones.
     overflows: u64,
 }
 
@@ -37,10 +37,10 @@ impl ExportQueue {
         Self { state: Mutex::new(State::default()), changed: Notify::new(), bytes_max, status }
     }
 
-    /// Adds a request, at the cost of the oldest ones if need be.
+    /// Adds a request. Drops the oldest ones if the queue is full.
     pub(crate) fn push(&self, request: EncodedRequest) {
         let mut state = self.state.lock();
-        if let Some(reason) = state.given_up {
+        if let Some(reason) = state.abandoned {
             self.status.count_dropped(reason, request.samples());
             return;
         }
@@ -57,13 +57,13 @@ impl ExportQueue {
         self.changed.notify_one();
     }
 
-    /// No more requests will come.
+    /// Marks the end: no more requests will be pushed.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// The oldest request; `None` once the queue is closed and empty. Cancelled, it has taken nothing.
+    /// Waits for the oldest request; `None` once the queue is closed and empty. A cancelled call removes nothing.
     pub(crate) async fn pop(&self) -> Option<EncodedRequest> {
         loop {
             if let Some(request) = self.try_pop() {
@@ -76,7 +76,7 @@ impl ExportQueue {
         }
     }
 
-    /// The oldest request, if there is one now.
+    /// Removes the oldest request, if there is one.
     pub(crate) fn try_pop(&self) -> Option<EncodedRequest> {
         let mut state = self.state.lock();
         let request = state.requests.pop_front()?;
@@ -89,16 +89,16 @@ impl ExportQueue {
         state.is_closed && state.requests.is_empty()
     }
 
-    /// How many requests had to go because newer ones came.
+    /// Returns the number of requests dropped for newer ones.
     pub(crate) fn overflows(&self) -> u64 {
         self.state.lock().overflows
     }
 
-    /// Nobody pops any more: what still waits, and what is still to come is counted as lost.
-    pub(crate) fn give_up(&self, reason: DropReason) -> VecDeque<EncodedRequest> {
+    /// Removes and returns the waiting requests. Requests pushed later are counted as dropped for `reason`.
+    pub(crate) fn abandon(&self, reason: DropReason) -> VecDeque<EncodedRequest> {
         let mut state = self.state.lock();
         state.bytes = 0;
-        state.given_up = Some(reason);
+        state.abandoned = Some(reason);
         std::mem::take(&mut state.requests)
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_come_out_in_order_and_then_the_end() {
+    async fn requests_are_popped_in_order() {
         let (queue, status) = queue();
         for samples in 1..=3 {
             queue.push(request(10, samples));
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(status.snapshot().dropped, 0);
         queue.push(request(1, 9));
         assert_eq!(status.snapshot().dropped, 5);
-        // Larger than the whole queue: it goes too, and so does all before it.
+        // Larger than the whole queue: it is dropped, and so are all before it.
         queue.push(request(QUEUE_BYTES_MAX + 1, 11));
         assert_eq!(status.snapshot().dropped, 5 + 7 + 9 + 11);
         queue.push(request(1, 13));
@@ -161,13 +161,13 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_given_back_at_the_end_and_what_comes_then_is_counted() {
+    fn an_abandoned_queue_returns_its_requests_and_counts_later_ones() {
         let (queue, status) = queue();
         queue.push(request(1, 3));
         queue.push(request(1, 4));
-        let left: Vec<_> = queue.give_up(DropReason::Shutdown).iter().map(EncodedRequest::samples).collect();
+        let left: Vec<_> = queue.abandon(DropReason::Shutdown).iter().map(EncodedRequest::samples).collect();
         assert_eq!((left, status.snapshot().dropped), (vec![3, 4], 0));
-        // From a thread that is late.
+        // From a thread that ends late.
         queue.push(request(1, 5));
         assert_eq!(status.snapshot().dropped, 5);
     }

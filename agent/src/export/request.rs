@@ -1,8 +1,11 @@
-//! From the samples of one interval to OTLP export requests: one profile for each process, samples with times only; and one of its waits,
-//! with nanoseconds, too.
+//! From the samples of one interval to OTLP export requests. Each process has one profile of CPU samples, which have
+//! times only, and one of waits, which also have durations in nanoseconds.
 //!
-//! Invariants: a request stays below [`REQUEST_BYTES_MAX`]; within a profile a sample identity occurs once; every time lies in
-//! `[time_unix_nano, time_unix_nano + duration_nano)`; over all requests, every sample of the interval is there once.
+//! Invariants:
+//! - A request is smaller than [`REQUEST_BYTES_MAX`].
+//! - Within a profile, each sample identity occurs once.
+//! - Every time lies in `[time_unix_nano, time_unix_nano + duration_nano)`.
+//! - All requests together have every sample of the interval once.
 
 use ebpf::{KERNEL_FRAMES_MAX, USER_FRAMES_MAX};
 use prost::Message as _;
@@ -12,72 +15,61 @@ use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_valu
 use proto::otlp::profiles::v1development::{Profile, ResourceProfiles, Sample, ScopeProfiles};
 use proto::otlp::resource::v1::Resource as OtlpResource;
 
-use crate::aggregate::{Aggregate, Identity};
-use crate::clock::WallClock;
 use crate::export::dictionary::{AttributeValue, DictionaryBuilder, INDEX_BYTES, LOCATION_BYTES};
-use crate::file::FILE_NAME_BYTES_MAX;
-use crate::file::table::FileTable;
-use crate::label;
-use crate::location::{LINES_BYTES_MAX, LocationTable};
-use crate::perf_map::NAME_BYTES_MAX;
-use crate::resource::{self, Resource};
+use crate::names::location::{LINES_BYTES_MAX, LocationTable};
+use crate::names::perf_map::NAME_BYTES_MAX;
+use crate::process::file::FILE_NAME_BYTES_MAX;
+use crate::process::file::table::FileTable;
+use crate::process::resource::{self, Resource};
+use crate::sampling::aggregate::{Aggregate, Identity};
+use crate::sampling::interval::Interval;
+use crate::sampling::label;
 
-/// Largest request, encoded and not compressed: what gRPC servers accept where they are not told otherwise.
+/// Largest request, encoded and not compressed, in bytes: the default limit of gRPC servers.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// A request is closed when it is this long, which may be after one sample more than it should have.
+/// Length at which a request is finished, in bytes. The sample that reaches it is included.
 const REQUEST_BYTES_FULL: usize = 3 << 19;
-/// The largest sample: the deepest stack, of locations that all have long names and are all new to the request.
+/// Bytes of the largest sample: the deepest stack, of locations that all have long names and are all new to the
+/// request.
 const SAMPLE_BYTES_MAX: usize = (KERNEL_FRAMES_MAX + USER_FRAMES_MAX)
     * (LOCATION_BYTES + max(FILE_NAME_BYTES_MAX, max(NAME_BYTES_MAX, LINES_BYTES_MAX)));
-/// A process with all the attributes that are read from its environment, and five seconds of times.
+/// Bytes of a process with all attributes from its environment, and the times of five seconds.
 const PROFILE_BYTES_MAX: usize = 128 << 10;
 const _: () =
     assert!(REQUEST_BYTES_FULL + SAMPLE_BYTES_MAX + LABELS_BYTES_MAX + PROFILE_BYTES_MAX <= REQUEST_BYTES_MAX);
-/// Fields of a profile or a resource that have a fixed size, generously.
+/// Upper bound of the fields of fixed size of a profile and its resource, in bytes.
 const PROFILE_BYTES: usize = 128;
-/// The labels of a sample that are all new to the request, and long.
+/// Bytes of the labels of a sample, if all are long and new to the request.
 const LABELS_BYTES_MAX: usize = 2 << 10;
-/// A sample without its times and labels: three attributes, a stack, tags and lengths.
+/// Bytes of a sample without its times and labels: three attributes, a stack, tags and lengths.
 const SAMPLE_BYTES: usize = 40;
-/// A value of up to 2^63.
+/// Bytes of a value of up to 2^63.
 const VALUE_BYTES: usize = 9;
 /// Waits of one identity in a profile.
 const WAITS_MAX: usize = 2048;
-
-/// What holds for every profile of an interval.
-#[derive(Clone, Debug)]
-pub(crate) struct Interval {
-    /// On CLOCK_MONOTONIC.
-    pub(crate) start_ktime_ns: u64,
-    pub(crate) end_ktime_ns: u64,
-    pub(crate) clock: WallClock,
-    /// CPU time that one sample stands for.
-    pub(crate) period_ns: i64,
-    pub(crate) host_name: String,
-}
 
 /// A request, ready to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedRequest {
     pub(crate) bytes: Bytes,
-    /// Samples of each profile in it, the fewest first.
+    /// Number of samples of each profile, in ascending order.
     pub(crate) profile_samples: Box<[u64]>,
 }
 
 impl EncodedRequest {
-    /// Samples in it.
+    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> u64 {
         self.profile_samples.iter().sum()
     }
 
-    /// Samples that are in any so many of its profiles at least.
+    /// Returns the smallest number of samples that this many profiles of the request can have.
     pub(crate) fn samples_of(&self, profiles: u64) -> u64 {
         let profiles = usize::try_from(profiles).unwrap_or(usize::MAX);
         self.profile_samples.iter().take(profiles).sum()
     }
 }
 
-/// Builds the requests of an interval; takes the samples out of `aggregate`.
+/// Builds the requests of an interval. Removes the samples from `aggregate`.
 pub(crate) fn encode(
     aggregate: &mut Aggregate,
     interval: &Interval,
@@ -89,7 +81,7 @@ pub(crate) fn encode(
         let times = samples.iter().map(|(_, ktime_ns)| interval.clock.unix_ns(*ktime_ns)).collect();
         Sampled { identity: samples[0].0, kind: ProfileKind::Cpu, times, values: Vec::new() }
     });
-    // As many waits as fit a request besides what else does.
+    // Few enough waits that they fit a request with everything else.
     let alike = waits.chunk_by(|(a, ..), (b, ..)| a == b).flat_map(|waits| waits.chunks(WAITS_MAX));
     let waits = alike.map(|waits| {
         let times = waits.iter().map(|(_, ktime_ns, _)| interval.clock.unix_ns(*ktime_ns)).collect();
@@ -111,7 +103,7 @@ pub(crate) fn encode(
     requests
 }
 
-/// What is sampled.
+/// Kind of a profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProfileKind {
     Cpu,
@@ -123,7 +115,7 @@ struct Sampled {
     identity: Identity,
     kind: ProfileKind,
     times: Vec<u64>,
-    /// As many, or none where each is 1.
+    /// One value per time; empty if each value is 1.
     values: Vec<i64>,
 }
 
@@ -136,10 +128,11 @@ struct RequestBuilder<'a> {
     aggregate: &'a Aggregate,
     interval: &'a Interval,
     profiles: Vec<ResourceProfiles>,
-    /// The resource whose profile is the last one, and the profile's kind.
+    /// Resource of the last profile.
     resource: u32,
+    /// Kind of the last profile.
     kind: Option<ProfileKind>,
-    /// The identity of its last sample.
+    /// Identity of the last sample of the last profile.
     identity: Option<Identity>,
     bytes: usize,
     profile_samples: Vec<u64>,
@@ -166,13 +159,13 @@ impl<'a> RequestBuilder<'a> {
         }
     }
 
-    /// At least as many bytes as the request takes when it is encoded.
+    /// Upper bound of the encoded length, in bytes.
     fn bytes(&self) -> usize {
         self.bytes + self.dictionary.bytes()
     }
 
-    /// Adds samples, which come sorted by kind and identity, and so by resource. The same identity of one kind twice in a row is
-    /// begun again in another profile.
+    /// Adds samples, which must be sorted by kind and identity, and so by resource. If the same identity of one kind
+    /// occurs twice in a row, the second one begins another profile.
     fn add(&mut self, sampled: Sampled) {
         let Sampled { identity, kind, times, values } = sampled;
         if (self.kind, self.resource) != (Some(kind), identity.resource) || self.identity == Some(identity) {
@@ -219,7 +212,7 @@ impl<'a> RequestBuilder<'a> {
         let time_unix_nano = clock.unix_ns(*start_ktime_ns);
         let (sample_type, period_type, period) = match kind {
             ProfileKind::Cpu => (("samples", "count"), ("cpu", "nanoseconds"), *period_ns),
-            // Nothing is counted between two of them.
+            // Waits have no period.
             ProfileKind::OffCpu => (("off_cpu", "nanoseconds"), ("", ""), 0),
         };
         let profile = Profile {
@@ -259,7 +252,7 @@ impl<'a> RequestBuilder<'a> {
     }
 }
 
-/// Widens the profile's interval where a sample lies outside: one is stamped a little before it can be read.
+/// Extends the interval of the profile to samples outside of it: a sample is taken shortly before it can be read.
 fn cover(profile: &mut Profile, times: &[u64]) {
     for &time in times {
         let start = profile.time_unix_nano.min(time);

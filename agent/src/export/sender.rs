@@ -1,16 +1,17 @@
-//! Sends requests one by one, each until it is acknowledged, given up, or too late.
+//! The sender: it sends requests one by one, each until it is acknowledged, refused, or dropped.
 //!
-//! An export carries one `idempotency-key` through all its tries, so that a try whose answer was lost counts once. What the
-//! OTLP specification calls retryable is tried again with growing pauses; anything else will not get better and is given up, and
-//! counted. Pauses begin small again only after a success: a request that takes the place of one that was given up finds the
-//! same endpoint.
+//! An export keeps one `idempotency-key` through all tries, so that a try whose response was lost counts once. Errors
+//! that the OTLP specification calls retryable are tried again with growing pauses. After any other error the request
+//! is dropped and counted. Pauses become short again only after a success, because the next request goes to the same
+//! endpoint.
 //!
-//! With a spool, what did not arrive at once waits on disk, and while the endpoint is away, so does all that comes, at once: what
-//! `kill -9` can cost is the request of the first try, for [`SLOW`] at most. When the endpoint is back, the oldest goes first, in
-//! turn with what is fresh. Without a spool, or where it cannot be written, one request is tried as long as the queue behind it
-//! has room.
+//! With a spool, a request that did not arrive at once waits on disk. While the endpoint is unreachable, new requests
+//! are spooled at once. So `kill -9` can lose only the request of the first try, within [`SLOW`]. When the endpoint is
+//! reachable again, the oldest request is sent first, alternating with new ones.
 //!
-//! Invariant: a request is in one place: in the queue, in `held`, or on disk.
+//! Without a spool, or if it cannot be written, one request is tried until the queue overflows.
+//!
+//! Invariant: a request is in exactly one place: in the queue, in `held`, or on disk.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
@@ -22,38 +23,38 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status as GrpcStatus;
 
 use crate::config::CheckedConfig;
-use crate::export::Export;
-use crate::export::client::{Client, IdempotencyKey, explain, is_retryable, is_unseen};
+use crate::export::client::{Client, Export, IdempotencyKey, explain, is_retryable, is_unseen};
 use crate::export::queue::ExportQueue;
 use crate::export::request::EncodedRequest;
 use crate::export::spool::{End, Spool};
 use crate::status::{DropReason, Outcome, Status};
 
-/// The first pause between tries, and the longest.
+/// First pause between tries.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest pause between tries.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// An endpoint that takes longer to answer may be away: what it has not acknowledged goes to disk.
+/// Time without a response after which the endpoint may be unreachable, and the request is spooled.
 const SLOW: Duration = Duration::from_secs(1);
-/// How long what is left may take once the agent shall end.
+/// Time to send what is left after a shutdown was requested.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Sends what comes out of a queue, and what is in a spool.
+/// Sends the requests of a queue and of a spool.
 #[derive(Debug)]
 pub(crate) struct Sender {
     client: Client,
     spool: Option<Spool>,
-    /// Where the next request of the spool is taken from.
+    /// End of the spool from which the next request is taken.
     end: End,
-    /// Not on disk: on its way, or to be tried again.
+    /// A request that is not on disk, and is being sent or will be tried again.
     held: Option<Held>,
-    /// The last try failed, or the present one takes long.
-    is_away: bool,
-    /// A fresh request was sent, and now one of the spool may go.
-    is_turn_of_spool: bool,
-    /// Tells this run of the agent from all others.
+    /// True if the last try failed, or the current one takes long.
+    is_unreachable: bool,
+    /// True if a new request was sent last, so that one of the spool is next.
+    is_spool_next: bool,
+    /// Random number of this run of the agent.
     run_id: u128,
     exports: u64,
-    /// Before the next try that follows a failed one.
+    /// Pause before the next try after a failed one.
     pause: Duration,
     status: Status,
 }
@@ -61,21 +62,21 @@ pub(crate) struct Sender {
 #[derive(Debug)]
 struct Held {
     export: Export,
-    /// Of the queue, when it came: at one more, newer ones need its place.
+    /// [`ExportQueue::overflows`] when the request was popped. If there are more, newer requests need the memory.
     overflows: u64,
 }
 
 impl Sender {
     pub(crate) fn new(config: &CheckedConfig, spool: Option<Spool>, status: Status) -> Self {
-        // The standard library seeds its hashers from the kernel's random numbers.
+        // The standard library seeds its hashers with random numbers of the kernel.
         let random = || u128::from(RandomState::new().hash_one(std::process::id()));
         Self {
             client: Client::new(config),
             spool,
             end: End::Oldest,
             held: None,
-            is_away: false,
-            is_turn_of_spool: false,
+            is_unreachable: false,
+            is_spool_next: false,
             run_id: random() << 64 | random(),
             exports: 0,
             pause: PAUSE_MIN,
@@ -83,8 +84,9 @@ impl Sender {
         }
     }
 
-    /// Sends until `queue` is closed and all is sent, or on disk with the endpoint away; once `shutdown` is cancelled, no longer
-    /// than [`SHUTDOWN_TIMEOUT`]. What is left goes to disk, or is counted as lost.
+    /// Sends until `queue` is closed and all requests are sent, or spooled while the endpoint is unreachable. Once
+    /// `shutdown` is cancelled, sends no longer than [`SHUTDOWN_TIMEOUT`]. Requests that are left are spooled or
+    /// counted as dropped.
     pub(crate) async fn run(mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
         let deadline = async {
             shutdown.cancelled().await;
@@ -100,58 +102,58 @@ impl Sender {
     async fn send_all(&mut self, queue: &ExportQueue, shutdown: &CancellationToken) {
         while let Some(export) = self.next(queue).await {
             let pause = self.send(export, queue).await;
-            if self.is_away && !self.wait(pause, queue, shutdown).await {
+            if self.is_unreachable && !self.wait(pause, queue, shutdown).await {
                 return;
             }
         }
     }
 
-    /// What is sent next; `None` at the end. Nothing is popped, or taken from the spool, and not remembered, should this or what
-    /// follows be cancelled.
+    /// Returns the next request to send; `None` at the end. If this call or a later one is cancelled, no request is
+    /// lost: each is in the queue, in `held` or in the spool.
     async fn next(&mut self, queue: &ExportQueue) -> Option<Export> {
         loop {
             if let Some(held) = &self.held {
                 return Some(held.export.clone());
             }
-            let fresh = if self.is_away || self.is_turn_of_spool { None } else { queue.try_pop() };
-            self.is_turn_of_spool = fresh.is_some();
-            if fresh.is_none()
+            let new = if self.is_unreachable || self.is_spool_next { None } else { queue.try_pop() };
+            self.is_spool_next = new.is_some();
+            if new.is_none()
                 && let Some(export) = self.spool.as_mut().and_then(|spool| spool.start(self.end))
             {
                 return Some(export);
             }
-            let request = match fresh {
+            let request = match new {
                 Some(request) => request,
                 None => queue.pop().await?,
             };
             self.hold(request, queue);
-            if self.is_away {
+            if self.is_unreachable {
                 self.spool_held(false);
             }
         }
     }
 
-    /// Tries once. Returns how long to wait if the endpoint is away.
+    /// Tries once. Returns the pause before the next try.
     async fn send(&mut self, export: Export, queue: &ExportQueue) -> Duration {
         let sending = self.client.clone().send(export.request.bytes.clone(), export.key);
         let (mut sending, mut slow) = (pin!(sending), pin!(tokio::time::sleep(SLOW)));
-        let answer = loop {
+        let response = loop {
             tokio::select! {
                 biased;
-                answer = &mut sending => break answer,
-                () = &mut slow, if self.spool.is_some() && !self.is_away => {
-                    self.is_away = true;
+                response = &mut sending => break response,
+                () = &mut slow, if self.spool.is_some() && !self.is_unreachable => {
+                    self.is_unreachable = true;
                     self.spool_held(true);
                 }
-                Some(request) = queue.pop(), if self.is_away && self.can_spool() => {
+                Some(request) = queue.pop(), if self.is_unreachable && self.can_spool() => {
                     self.hold(request, queue);
                     self.spool_held(false);
                 }
             }
         };
-        match answer {
+        match response {
             Ok(response) => {
-                (self.is_away, self.pause, self.end) = (false, PAUSE_MIN, End::Oldest);
+                (self.is_unreachable, self.pause, self.end) = (false, PAUSE_MIN, End::Oldest);
                 self.finish();
                 self.acknowledged(&export.request, &response);
                 Duration::ZERO
@@ -163,33 +165,34 @@ impl Sender {
     fn failed(&mut self, export: &Export, error: &GrpcStatus, queue: &ExportQueue) -> Duration {
         let (reason, samples) = (explain(error), export.request.samples());
         self.status.set_reason(&reason);
-        self.is_away = is_retryable(error);
-        if !self.is_away {
+        self.is_unreachable = is_retryable(error);
+        if !self.is_unreachable {
             tracing::error!(samples, "the endpoint refused an export: {reason}");
             self.finish();
-            self.give_up(DropReason::Refused, samples);
+            self.drop_request(DropReason::Refused, samples);
             return Duration::ZERO;
         }
         if self.spool.as_mut().is_some_and(Spool::put_back) {
-            // Should it be because of this request, the others need not wait for it.
+            // The request itself may be the cause, so the others do not wait for it.
             self.end = if is_unseen(error) { self.end } else { self.end.other() };
         } else if self.held.as_ref().is_some_and(|held| held.overflows != queue.overflows()) {
-            tracing::error!(samples, "an export is given up for newer ones: {reason}");
+            tracing::error!(samples, "an export is dropped for newer ones: {reason}");
             self.finish();
-            self.give_up(DropReason::QueueFull, samples);
-            self.is_away = false;
+            self.drop_request(DropReason::QueueFull, samples);
+            self.is_unreachable = false;
             return Duration::ZERO;
         } else {
             self.spool_held(false);
         }
         let pause = self.pause.max(retry_delay(error).unwrap_or_default()).min(PAUSE_MAX);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        tracing::warn!(pause_ms = pause.as_millis(), "an export did not arrive and will be tried again: {reason}");
+        tracing::warn!(pause_ms = pause.as_millis(), "an export failed and will be tried again: {reason}");
         self.status.count_export(Outcome::Retried);
         pause
     }
 
-    /// Waits for the time of the next try, while what comes goes to disk. `false` if nothing comes any more and all is there.
+    /// Waits until the next try, and spools new requests meanwhile. Returns false if the queue is closed and all
+    /// requests are spooled.
     async fn wait(&mut self, pause: Duration, queue: &ExportQueue, shutdown: &CancellationToken) -> bool {
         let is_ending = shutdown.is_cancelled();
         let mut due = pin!(tokio::time::sleep(if is_ending { PAUSE_MIN } else { jittered(pause) }));
@@ -207,7 +210,7 @@ impl Sender {
         }
     }
 
-    /// What comes need not wait in the queue.
+    /// True if new requests can be spooled.
     fn can_spool(&self) -> bool {
         self.spool.is_some() && self.held.is_none()
     }
@@ -218,41 +221,41 @@ impl Sender {
         self.held = Some(Held { export: Export { key, request }, overflows: queue.overflows() });
     }
 
-    /// Moves what is held to disk, if it can be written; `is_sending` says that it is on its way.
+    /// Moves the held request to the spool, if it can be written. `is_sending` is true if the request is being sent.
     fn spool_held(&mut self, is_sending: bool) {
         let (Some(spool), Some(held)) = (&mut self.spool, &self.held) else { return };
         match spool.push(&held.export) {
             Ok(number) => {
                 if is_sending {
-                    spool.is_sending(number);
+                    spool.mark_sending(number);
                 }
                 self.held = None;
             }
             Err(error) => {
                 self.status.count_spool_error();
-                tracing::error!("an export cannot be kept on disk and waits in memory: {error}");
+                tracing::error!("an export cannot be spooled and waits in memory: {error}");
             }
         }
     }
 
-    /// The request that was on its way is so no more, and need not be kept.
+    /// Removes the request that was being sent.
     fn finish(&mut self) {
-        // What is held beside one from the spool is another, which could not be written.
+        // If the request was from the spool, the held one is another, which could not be written.
         if !self.spool.as_mut().is_some_and(Spool::finish) {
             self.held = None;
         }
     }
 
-    /// Leaves nothing in memory.
+    /// Spools or drops the requests that are left in memory.
     fn end(&mut self, queue: &ExportQueue) {
         if let Some(held) = &self.held {
             let samples = held.export.request.samples();
             self.spool_held(false);
             if self.held.take().is_some() {
-                self.give_up(DropReason::Shutdown, samples);
+                self.drop_request(DropReason::Shutdown, samples);
             }
         }
-        for request in queue.give_up(DropReason::Shutdown) {
+        for request in queue.abandon(DropReason::Shutdown) {
             let samples = request.samples();
             self.hold(request, queue);
             self.spool_held(false);
@@ -262,11 +265,11 @@ impl Sender {
         }
         let waiting = self.spool.as_ref().map_or(0, Spool::len);
         if waiting != 0 {
-            tracing::warn!(requests = waiting, "what did not arrive waits on disk for the next start of the agent");
+            tracing::warn!(requests = waiting, "unsent requests wait on disk for the next start of the agent");
         }
     }
 
-    fn give_up(&self, reason: DropReason, samples: u64) {
+    fn drop_request(&self, reason: DropReason, samples: u64) {
         self.status.count_export(Outcome::Failed);
         self.status.count_dropped(reason, samples);
     }
@@ -277,11 +280,11 @@ impl Sender {
         let partial = response.partial_success.as_ref();
         let rejected_profiles = partial.map_or(0, |partial| partial.rejected_profiles);
         if rejected_profiles != 0 {
-            // Which ones is not said: they had these samples, or more.
+            // The response does not name the profiles. They had at least this many samples.
             let samples = request.samples_of(u64::try_from(rejected_profiles).unwrap_or(0));
             self.status.count_dropped(DropReason::Refused, samples);
             let message = partial.map_or("", |partial| &partial.error_message);
-            tracing::error!(rejected_profiles, samples, "the endpoint refused a part of an export: {message}");
+            tracing::error!(rejected_profiles, samples, "the endpoint refused part of an export: {message}");
             self.status.set_reason(&format!("the endpoint refused {rejected_profiles} profiles: {message}"));
         } else {
             self.status.set_reason("");
@@ -289,13 +292,11 @@ impl Sender {
     }
 }
 
-/// Between half of `pause` and all of it, so that agents which lost one server do not come back all at once.
+/// Returns a random time between half of `pause` and `pause`, so that agents do not reconnect to a server all at once.
 fn jittered(pause: Duration) -> Duration {
     let random = RandomState::new().hash_one(0) >> 54;
     pause / 2 + pause.mul_f64(random as f64 / 2048.0)
 }
 
-#[cfg(test)]
-mod spool_tests;
 #[cfg(test)]
 mod tests;

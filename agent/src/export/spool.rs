@@ -1,22 +1,26 @@
-//! Requests on disk: what could not be sent at once, until it is sent, also by a later run of the agent.
+//! The spool: requests on disk that could not be sent at once, until this run of the agent or a later one sends them.
 //!
 //! ```text
-//! lock                                      held with flock(2) by the one agent that uses the folder, however that ends
-//! new                                       a file that is being written: it is renamed when it is whole
-//! <number, 16 hex digits>-<samples>.export  one request; the smaller the number, the older
+//! lock                                      held with flock(2) by the agent that uses the folder, until it ends
+//! new                                       a file that is being written; renamed when it is complete
+//! <number, 16 hex digits>-<samples>.export  one request; smaller numbers are older
 //!
-//! | magic 8 | checksum u64 | run u128 | number u64 | profiles u32 | samples of each profile u32 ... | OTLP request ... |
+//! | magic 8 | checksum u64 | run u128 | number u64 | profiles u32 |
+//! | samples of each profile u32 ... | OTLP request ... |
 //! ```
 //!
-//! All integers are little-endian. `checksum` is XXH3-64 of all that follows it; `run` and `number` are the request's
-//! idempotency key, so that a request which arrived although its answer was lost counts once.
+//! All integers are little-endian. `checksum` is XXH3-64 of all bytes after it. `run` and `number` are the idempotency
+//! key, so that a request that arrived although its response was lost counts once.
 //!
-//! Invariants: a request is read as it was written, or not at all, and then its samples, which the name tells, are counted as
-//! dropped; no bytes in the folder make the agent fail; files of other names are left alone; all files together take no more
-//! than the limit.
+//! Invariants:
+//! - A request is read as it was written. If that fails, its samples, whose number is in the file name, are counted as
+//!   dropped.
+//! - No content of the folder makes the agent fail. Files with other names are not touched.
+//! - All files together take no more bytes than the limit.
 //!
-//! Nothing is fsynced: `kill -9` leaves the page cache as it is. After a power cut the newest files may be torn or missing,
-//! which the checksum finds. Files are written and read in place, by the task that sends: they are of a few megabytes at most.
+//! Nothing is fsynced: `kill -9` does not affect the page cache. After a power cut, the newest files may be torn or
+//! missing, which the checksum detects. The task that sends also writes and reads the files, which have a few megabytes
+//! at most.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -28,26 +32,25 @@ use prost::bytes::{Buf as _, BufMut as _, Bytes, TryGetError};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::SpoolConfig;
-use crate::export::Export;
-use crate::export::client::IdempotencyKey;
+use crate::export::client::{Export, IdempotencyKey};
 use crate::export::request::{EncodedRequest, REQUEST_BYTES_MAX};
 use crate::status::{DropReason, Status};
 
 const MAGIC: &[u8; 8] = b"varvesp1";
 const LOCK: &str = "lock";
 const NEW: &str = "new";
-/// Longest file: a request, and numbers about its profiles, each of which takes far more bytes in the request. Bounds the
-/// memory that a foreign file can make us allocate.
+/// Longest file, in bytes: a request and its numbers of samples, which take far fewer bytes than their profiles. Bounds
+/// the memory that a foreign file can make the agent allocate.
 const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
-/// What a file takes is counted in blocks, as file systems do. So the limit also bounds how many files there are.
+/// The size of a file is counted in blocks, as on file systems. So the limit also bounds the number of files.
 const BLOCK_BYTES: u64 = 4096;
-/// Numbers from here on are not ours: counting up from one never gets here.
+/// Numbers from here on are not the agent's, which counts from one.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// Why a folder cannot be used as a spool.
+/// Reason why a folder cannot be used as a spool.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpoolError {
-    #[error("{dir:?} is in use by another agent: each needs a folder of its own")]
+    #[error("{dir:?} is in use by another agent: each agent needs its own folder")]
     InUse { dir: PathBuf },
     #[error("{dir:?} cannot be used")]
     Folder {
@@ -57,16 +60,16 @@ pub(crate) enum SpoolError {
     },
 }
 
-/// Why a file cannot be read.
+/// Reason why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("it ends too early, or is longer than any")]
+    #[error("it is too short or too long")]
     Length,
-    #[error("it does not begin as such a file does")]
+    #[error("its first bytes are not those of a spool file")]
     Magic,
-    #[error("its checksum is another")]
+    #[error("its checksum is wrong")]
     Checksum,
-    #[error("it is no regular file")]
+    #[error("it is not a regular file")]
     Kind,
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -78,7 +81,7 @@ impl From<TryGetError> for ReadError {
     }
 }
 
-/// The end of the spool from which a request is taken.
+/// An end of the spool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Oldest,
@@ -96,33 +99,33 @@ impl End {
 
 #[derive(Clone, Copy, Debug)]
 struct SpoolFile {
-    /// In whole blocks.
+    /// Size in whole blocks, in bytes.
     bytes: u64,
     samples: u32,
 }
 
-/// A folder of requests, and which of them is being sent.
+/// An open spool.
 #[derive(Debug)]
 pub(crate) struct Spool {
     dir: PathBuf,
     bytes_max: u64,
     /// By number.
     files: BTreeMap<u64, SpoolFile>,
-    /// What they take, and what files take that could not be removed or read.
+    /// Bytes of all files, including those that could not be removed or read.
     bytes: u64,
     next_number: u64,
-    /// On its way: it is not dropped to make room.
+    /// Number of the request that is being sent, which is not dropped for others.
     sending: Option<u64>,
     status: Status,
     _lock: File,
 }
 
 impl Spool {
-    /// Opens the folder, which is made if it is not there, with what an earlier run left in it.
+    /// Opens the folder, with the requests of earlier runs. Creates it if it is missing.
     pub(crate) fn open(config: &SpoolConfig, status: Status) -> Result<Self, SpoolError> {
         let SpoolConfig { dir, bytes_max } = config.clone();
         let unusable = |source| SpoolError::Folder { dir: dir.clone(), source };
-        // Stacks and command lines are nobody else's business.
+        // Only the owner may read the profiles.
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(unusable)?;
         let lock = open_options().write(true).create(true).truncate(false).open(dir.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
@@ -135,7 +138,7 @@ impl Spool {
             Self { dir: dir.clone(), bytes_max, files, bytes: 0, next_number: 1, sending: None, status, _lock: lock };
         spool.read_dir().map_err(unusable)?;
         spool.status.set_spool_bytes_max(bytes_max);
-        tracing::info!(dir = ?spool.dir, requests = spool.files.len(), bytes = spool.bytes, "what cannot be sent is kept on disk");
+        tracing::info!(dir = ?spool.dir, requests = spool.files.len(), bytes = spool.bytes, "opened the spool");
         Ok(spool)
     }
 
@@ -149,7 +152,7 @@ impl Spool {
                 foreign += u64::from(name != LOCK);
                 continue;
             };
-            // Not of what a link points to.
+            // Of the link itself, not of its target.
             let Ok(metadata) = entry.metadata() else { continue };
             if !metadata.is_file() {
                 foreign += 1;
@@ -161,33 +164,36 @@ impl Spool {
             if FILE_BYTES_MAX < metadata.len() {
                 self.discard(number, file, &ReadError::Length);
             }
-            // At once, so that no more files are remembered than there is room for.
+            // At once, so that no more files are kept in memory than the limit allows.
             while self.bytes_max < self.bytes && self.drop_oldest() {}
         }
         if foreign != 0 {
-            tracing::warn!(dir = ?self.dir, files = foreign, "the spool has files that are not the agent's: they are left alone");
+            tracing::warn!(dir = ?self.dir, files = foreign, "the spool has other files, which are ignored");
         }
         Ok(())
     }
 
-    /// How many requests there are.
+    /// Number of requests.
     pub(crate) fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Writes a request, at the cost of the oldest ones if need be. Tells its number.
+    /// Writes a request. Drops the oldest ones if the spool is full. Returns the request's number.
     pub(crate) fn push(&mut self, export: &Export) -> io::Result<u64> {
         let (head, body) = (encode_head(export), &export.request.bytes);
         let len = (head.len() + body.len()) as u64;
         let bytes = blocks(len);
         if self.bytes_max < bytes || FILE_BYTES_MAX < len {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the request is larger than the spool may be"));
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the request is larger than the limit of the spool",
+            ));
         }
         while self.bytes_max < self.bytes + bytes {
             if !self.drop_oldest() {
                 return Err(io::Error::new(
                     io::ErrorKind::QuotaExceeded,
-                    "the spool is full of what cannot be removed",
+                    "the spool is full of files that cannot be removed",
                 ));
             }
         }
@@ -195,7 +201,7 @@ impl Spool {
         let file = SpoolFile { bytes, samples: u32::try_from(export.request.samples()).unwrap_or(u32::MAX) };
         let written = write_new(&new, &head, body).and_then(|()| fs::rename(&new, self.path(number, file)));
         if written.is_err() {
-            // The error that counts is the first; on a full disk a part of a file would only take space.
+            // Only the first error is reported. On a full disk, a partial file would only take space.
             remove_if_there(&new).unwrap_or_default();
         }
         written?;
@@ -204,7 +210,7 @@ impl Spool {
         Ok(number)
     }
 
-    /// The request at one end, which is then on its way. Files that cannot be read are passed over, for good.
+    /// Returns the request at one end, and marks it as being sent. Files that cannot be read are skipped permanently.
     pub(crate) fn start(&mut self, end: End) -> Option<Export> {
         loop {
             let (&number, &file) = match end {
@@ -218,7 +224,8 @@ impl Spool {
                 }
                 Err(ReadError::Io(error)) if error.kind() != io::ErrorKind::NotFound => {
                     self.status.count_spool_error();
-                    tracing::error!(file = ?self.path(number, file), "a request on disk is left to the next start: {error}");
+                    // The next start tries it again.
+                    tracing::error!(file = ?self.path(number, file), "cannot read a spooled request: {error}");
                     self.files.remove(&number);
                 }
                 Err(error) => self.discard(number, file, &error),
@@ -226,24 +233,24 @@ impl Spool {
         }
     }
 
-    /// Says that a request which was just pushed is already on its way.
-    pub(crate) fn is_sending(&mut self, number: u64) {
+    /// Marks a request that was just pushed as being sent.
+    pub(crate) fn mark_sending(&mut self, number: u64) {
         self.sending = Some(number);
     }
 
-    /// Removes the request that is on its way, if one of these is: it arrived, or will never.
+    /// Removes the request that is being sent. Returns false if there is none.
     pub(crate) fn finish(&mut self) -> bool {
         let Some(number) = self.sending.take() else { return false };
         self.remove(number);
         true
     }
 
-    /// The request that is on its way, if one of these is, did not arrive.
+    /// Keeps the request that was being sent. Returns false if there is none.
     pub(crate) fn put_back(&mut self) -> bool {
         self.sending.take().is_some()
     }
 
-    /// Whether there was one that could go.
+    /// Drops the oldest request. Returns false if there is none but the one being sent.
     fn drop_oldest(&mut self) -> bool {
         let oldest = self.files.iter().find(|(number, _)| Some(**number) != self.sending);
         let Some((&number, &SpoolFile { samples, .. })) = oldest else { return false };
@@ -254,7 +261,7 @@ impl Spool {
 
     fn discard(&mut self, number: u64, file: SpoolFile, error: &ReadError) {
         let samples = file.samples;
-        tracing::error!(file = ?self.path(number, file), samples, "a request on disk is damaged and dropped: {error}");
+        tracing::error!(file = ?self.path(number, file), samples, "a spooled request is damaged and dropped: {error}");
         self.status.count_dropped(DropReason::SpoolDamaged, samples.into());
         self.remove(number);
     }
@@ -270,10 +277,10 @@ impl Spool {
         let path = self.path(number, file);
         match remove_if_there(&path) {
             Ok(()) => self.bytes -= file.bytes,
-            // It still takes its bytes; the next start sends it again, with its key.
+            // The file still takes its bytes. The next start sends the request again, with the same key.
             Err(error) => {
                 self.status.count_spool_error();
-                tracing::error!(file = ?path, "a file of the spool cannot be removed: {error}");
+                tracing::error!(file = ?path, "cannot remove a file of the spool: {error}");
             }
         }
         self.status.set_spool_bytes(self.bytes);
@@ -288,7 +295,7 @@ fn file_name(number: u64, samples: u32) -> String {
     format!("{number:016x}-{samples}.export")
 }
 
-/// Number and samples of a file that has such a name, to the letter.
+/// Returns number and samples of a file name, if it has exactly the format of [`file_name`].
 fn parse_name(name: &str) -> Option<(u64, u32)> {
     let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
     let (number, samples) = (u64::from_str_radix(number, 16).ok()?, samples.parse().ok()?);
@@ -299,7 +306,7 @@ fn blocks(bytes: u64) -> u64 {
     bytes.next_multiple_of(BLOCK_BYTES)
 }
 
-/// Neither links are followed, nor does a pipe make us wait.
+/// Options that neither follow links nor block on a pipe.
 fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -320,7 +327,7 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// All of a file but the request itself.
+/// Encodes a file without the request itself.
 fn encode_head(export: &Export) -> Vec<u8> {
     let EncodedRequest { bytes, profile_samples } = &export.request;
     let mut head = Vec::with_capacity(64 + 4 * profile_samples.len());
@@ -352,7 +359,7 @@ fn read(path: &Path) -> Result<Export, ReadError> {
     decode(bytes.into())
 }
 
-/// The request of a whole file. The checksum is checked before anything behind it is believed.
+/// Decodes a whole file. The checksum is verified before any byte after it is used.
 fn decode(mut bytes: Bytes) -> Result<Export, ReadError> {
     if bytes.len() < MAGIC.len() {
         return Err(ReadError::Length);
@@ -366,7 +373,7 @@ fn decode(mut bytes: Bytes) -> Result<Export, ReadError> {
     let key = IdempotencyKey { run: bytes.try_get_u128_le()?, number: bytes.try_get_u64_le()? };
     let profiles = bytes.try_get_u32_le()?;
     let mut profile_samples = Vec::new();
-    // It ends with the bytes, whatever number it is.
+    // The loop ends with the bytes, whatever the number is.
     for _ in 0..profiles {
         profile_samples.push(bytes.try_get_u32_le()?.into());
     }

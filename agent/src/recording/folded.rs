@@ -1,21 +1,22 @@
-//! Folded stacks: lines `process;root;...;leaf nanoseconds`, in alphabetical order, for flame graph tools.
+//! Folded stacks for flame graph tools: lines `process;root;...;leaf nanoseconds`, in alphabetical order.
 //!
-//! There is one kind of value in it: of CPU time, or, where waits were recorded, of waits.
+//! All values are of one kind: waiting time if waits were recorded, else CPU time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use proto::folded::written;
 
+use super::names::unnamed_name;
 use super::{NamedRecording, Recording, text};
 
-/// What is held of lines: no tool shows more.
+/// Bytes of all distinct lines. No tool shows more.
 const BYTES_MAX: usize = 1 << 30;
 
 impl NamedRecording<'_> {
-    /// Folded stacks: of waits if these were recorded, else of CPU time.
+    /// Writes folded stacks: of waits if these were recorded, else of CPU time.
     ///
-    /// `None` if they would take more than 1 GiB.
+    /// Returns `None` if they would take more than 1 GiB.
     #[must_use]
     pub fn folded(&self) -> Option<Vec<u8>> {
         let mut sums: BTreeMap<String, u128> = BTreeMap::new();
@@ -61,11 +62,10 @@ impl NamedRecording<'_> {
         names.join(";")
     }
 
-    /// What stands for an address without a name, as in the router: `binary+0xaddress`.
+    /// Returns the text for an address without a name, as in the router: `binary+0xaddress`.
     fn unnamed_location(&self, index: usize) -> String {
         let Some(location) = self.dictionary.location_table.get(index) else { return "[unknown]".to_owned() };
         let path = self.file(location).map_or("", |file| file.path);
-        let base = path.rsplit('/').next().filter(|base| !base.is_empty()).unwrap_or("[unknown]");
-        written(&format!("{base}+{:#x}", location.address))
+        written(&unnamed_name(path, location.address))
     }
 }

@@ -1,8 +1,9 @@
-//! Many export requests of one agent as one: with one dictionary, one profile for each process and kind, and in it each sample identity
-//! once, with the times of all.
+//! Merges the export requests of one agent into one request: with one dictionary, one profile for each process and
+//! kind, and each sample identity once, with all its times.
 //!
-//! Invariants are those of a request that the agent sends, but for its size (`export::request`, `export::dictionary`): entries that are
-//! alike are one, because each is known by its encoded form, in which it refers to others by their new numbers.
+//! The invariants are those of a request that the agent sends, except for its size (`export::request`,
+//! `export::dictionary`). Equal entries are merged: each is looked up by its encoded form, in which it refers to other
+//! entries by their new indices.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,12 +19,12 @@ use proto::otlp::profiles::v1development::{
 };
 use proto::otlp::resource::v1::Resource;
 
-/// What an entry takes besides its content, which is there twice: as itself, and encoded.
+/// Bytes that an entry takes besides its content, which is stored twice: decoded and encoded.
 const ENTRY_BYTES: usize = 128;
-/// What a sample takes besides its times, values and attributes: itself, and its place by stack and attributes.
+/// Bytes that a sample takes besides its times, values and attributes: itself, and its index by stack and attributes.
 const SAMPLE_BYTES: usize = 256;
 
-/// Requests that become one.
+/// A merged request under construction.
 #[derive(Debug)]
 pub(super) struct Merge {
     strings: Table<String>,
@@ -33,15 +34,15 @@ pub(super) struct Merge {
     locations: Table<Location>,
     stacks: Table<Stack>,
     profiles: IndexMap<ProfileKey, Merged, RandomState>,
-    /// What samples and profiles take, about.
+    /// Approximate bytes of samples and profiles.
     bytes: usize,
     bytes_max: usize,
 }
 
-/// What makes two profiles one.
+/// Profiles with equal keys are merged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct ProfileKey {
-    /// Encoded.
+    /// The encoded resource.
     resource: Vec<u8>,
     sample_type: ValueType,
 }
@@ -51,12 +52,12 @@ struct Merged {
     resource: Option<Resource>,
     scope: Option<InstrumentationScope>,
     profile: Profile,
-    /// Where the sample of a stack and attributes is.
+    /// Indices of samples, by stack and attributes.
     samples: HashMap<(i32, Vec<i32>), usize, RandomState>,
 }
 
 impl Merge {
-    /// Of nothing yet; full when it takes about so many bytes of memory.
+    /// Creates an empty request. It is full at about `bytes_max` bytes of memory.
     pub(super) fn new(bytes_max: usize) -> Self {
         Self {
             strings: Table::new(),
@@ -71,12 +72,12 @@ impl Merge {
         }
     }
 
-    /// Whether nothing was added.
+    /// True if nothing was added.
     pub(super) fn is_empty(&self) -> bool {
         self.profiles.is_empty()
     }
 
-    /// Whether no more should be added.
+    /// True if no more should be added.
     pub(super) fn is_full(&self) -> bool {
         let tables = [
             self.strings.bytes,
@@ -89,21 +90,21 @@ impl Merge {
         self.bytes_max <= self.bytes + tables.iter().sum::<usize>()
     }
 
-    /// Adds what a request has.
+    /// Adds a request.
     pub(super) fn add(&mut self, request: ExportProfilesServiceRequest) {
-        let numbers = self.add_dictionary(request.dictionary.unwrap_or_default());
+        let indices = self.add_dictionary(request.dictionary.unwrap_or_default());
         for resource_profiles in request.resource_profiles {
             let resource = resource_profiles.resource;
             for ScopeProfiles { scope, profiles, .. } in resource_profiles.scope_profiles {
                 for profile in profiles {
-                    self.add_profile(resource.as_ref(), scope.as_ref(), profile, &numbers);
+                    self.add_profile(resource.as_ref(), scope.as_ref(), profile, &indices);
                 }
             }
         }
     }
 
-    /// Adds all entries, each table behind those that it refers to.
-    fn add_dictionary(&mut self, dictionary: ProfilesDictionary) -> Numbers {
+    /// Adds all entries, each table after those that it refers to.
+    fn add_dictionary(&mut self, dictionary: ProfilesDictionary) -> NewIndices {
         let strings = self.strings.add(dictionary.string_table);
         let attribute = |attribute: KeyValueAndUnit| KeyValueAndUnit {
             key_strindex: of(&strings, attribute.key_strindex),
@@ -135,7 +136,7 @@ impl Merge {
         let locations = self.locations.add(dictionary.location_table.into_iter().map(location));
         let stack = |stack: Stack| Stack { location_indices: all_of(&locations, &stack.location_indices) };
         let stacks = self.stacks.add(dictionary.stack_table.into_iter().map(stack));
-        Numbers { strings, attributes, stacks }
+        NewIndices { strings, attributes, stacks }
     }
 
     fn add_profile(
@@ -143,11 +144,11 @@ impl Merge {
         resource: Option<&Resource>,
         scope: Option<&InstrumentationScope>,
         mut profile: Profile,
-        numbers: &Numbers,
+        indices: &NewIndices,
     ) {
         for value_type in [&mut profile.sample_type, &mut profile.period_type].into_iter().flatten() {
-            value_type.type_strindex = of(&numbers.strings, value_type.type_strindex);
-            value_type.unit_strindex = of(&numbers.strings, value_type.unit_strindex);
+            value_type.type_strindex = of(&indices.strings, value_type.type_strindex);
+            value_type.unit_strindex = of(&indices.strings, value_type.unit_strindex);
         }
         let samples = std::mem::take(&mut profile.samples);
         let resource_bytes = resource.map(Resource::encode_to_vec).unwrap_or_default();
@@ -162,15 +163,15 @@ impl Merge {
         merged.profile.duration_nano = known_end.max(end).saturating_sub(merged.profile.time_unix_nano);
         for sample in samples {
             self.bytes += size_of::<u64>() * (sample.timestamps_unix_nano.len() + sample.values.len());
-            // Both in the sample and in its key.
+            // Stored both in the sample and in its key.
             let attributes_bytes = 2 * size_of::<i32>() * sample.attribute_indices.len();
-            if merged.add(sample, numbers) {
+            if merged.add(sample, indices) {
                 self.bytes += SAMPLE_BYTES + attributes_bytes;
             }
         }
     }
 
-    /// One request with all that was added.
+    /// Returns the merged request.
     pub(super) fn finish(self) -> ExportProfilesServiceRequest {
         let of_resource = |merged: Merged| ResourceProfiles {
             resource: merged.resource,
@@ -187,7 +188,7 @@ impl Merge {
                 mapping_table: self.mappings.entries,
                 location_table: self.locations.entries,
                 function_table: self.functions.entries,
-                // The agent has no others; as in its dictionaries.
+                // The agent has no links, as in its own dictionaries.
                 link_table: vec![Link { trace_id: vec![0; 16], span_id: vec![0; 8] }],
                 string_table: self.strings.entries,
                 attribute_table: self.attributes.entries,
@@ -198,10 +199,10 @@ impl Merge {
 }
 
 impl Merged {
-    /// Adds a sample; says whether its identity is new.
-    fn add(&mut self, sample: Sample, numbers: &Numbers) -> bool {
-        let stack_index = of(&numbers.stacks, sample.stack_index);
-        let attribute_indices = all_of(&numbers.attributes, &sample.attribute_indices);
+    /// Adds a sample. Returns true if its identity is new.
+    fn add(&mut self, sample: Sample, indices: &NewIndices) -> bool {
+        let stack_index = of(&indices.stacks, sample.stack_index);
+        let attribute_indices = all_of(&indices.attributes, &sample.attribute_indices);
         match self.samples.entry((stack_index, attribute_indices)) {
             Entry::Occupied(known) => {
                 if let Some(known) = self.profile.samples.get_mut(*known.get()) {
@@ -220,13 +221,13 @@ impl Merged {
     }
 }
 
-/// Entries of one kind, each once; the first is the zero value.
+/// A table of distinct entries. The first is the zero value.
 #[derive(Debug)]
 struct Table<T> {
     entries: Vec<T>,
-    /// By encoded form.
+    /// Indices by encoded form.
     indices: HashMap<Vec<u8>, i32, RandomState>,
-    /// What it takes, about.
+    /// Approximate memory, in bytes.
     bytes: usize,
 }
 
@@ -237,7 +238,7 @@ impl<T: Message + Default> Table<T> {
         table
     }
 
-    /// The number of each of these entries, new or known.
+    /// Returns the index of each entry, and adds those that are new.
     fn add(&mut self, entries: impl IntoIterator<Item = T>) -> Vec<i32> {
         entries.into_iter().map(|entry| self.intern(entry)).collect()
     }
@@ -247,7 +248,7 @@ impl<T: Message + Default> Table<T> {
             Entry::Occupied(known) => *known.get(),
             Entry::Vacant(new) => {
                 self.bytes += 2 * new.key().len() + ENTRY_BYTES;
-                // Bounded by the bytes of a recording, far below this limit.
+                // Tables are bounded by the bytes of a recording, far below the limit of i32.
                 let index = *new.insert(i32::try_from(self.entries.len()).unwrap_or(i32::MAX));
                 self.entries.push(entry);
                 index
@@ -256,18 +257,18 @@ impl<T: Message + Default> Table<T> {
     }
 }
 
-/// The new numbers of a request's entries, as far as samples and profiles refer to them.
-struct Numbers {
+/// New indices of the entries of a request, by their old ones, for the tables that samples and profiles refer to.
+struct NewIndices {
     strings: Vec<i32>,
     attributes: Vec<i32>,
     stacks: Vec<i32>,
 }
 
-/// The new number of an entry; what is none becomes the zero value.
-fn of(numbers: &[i32], index: i32) -> i32 {
-    usize::try_from(index).ok().and_then(|index| numbers.get(index)).copied().unwrap_or(0)
+/// Returns the new index of an entry; 0, the zero value, for an index out of range.
+fn of(new_indices: &[i32], index: i32) -> i32 {
+    usize::try_from(index).ok().and_then(|index| new_indices.get(index)).copied().unwrap_or(0)
 }
 
-fn all_of(numbers: &[i32], indices: &[i32]) -> Vec<i32> {
-    indices.iter().map(|index| of(numbers, *index)).collect()
+fn all_of(new_indices: &[i32], indices: &[i32]) -> Vec<i32> {
+    indices.iter().map(|index| of(new_indices, *index)).collect()
 }

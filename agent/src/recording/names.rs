@@ -1,6 +1,7 @@
-//! A recording's native addresses with the names that files of this host have for them, file by file: those with the most samples first,
-//! since on a busy host there may not be the time for all.
+//! Names of a recording's native addresses, from files of this host. Files with the most samples come first, because
+//! there may not be time for all of them on a busy host.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,25 +10,25 @@ use indexmap::IndexMap;
 use proto::build_id::from_hex;
 use proto::otlp::profiles::v1development::{self as otlp, ProfilesDictionary};
 use proto::{BuildId, build_id};
-use symbol_store::{Address, Frame, ObjectKey, Reason, SymbolStore};
+use symbol_store::{Address, Frame, Nameless, ObjectKey, Reason, SymbolStore};
 use tokio_util::sync::CancellationToken;
 
 use super::{Recording, text};
-use crate::file::BuildIdKind;
+use crate::process::file::BuildIdKind;
 
-/// Files whose symbol tables are begun before they are needed: more are made at one time than one.
+/// Files whose symbol tables are requested in advance, because several can be made at a time.
 const AHEAD: usize = 4;
-/// How long is waited for a symbol table before it is looked whether anybody still wants it.
+/// Time to wait for a symbol table between two checks for cancellation.
 const WAIT: Duration = Duration::from_millis(200);
-/// Addresses asked for at one time: so few have all the calls that are inlined into them.
+/// Addresses per request: few enough that all inlined calls are returned.
 const ADDRESSES_MAX: usize = symbol_store::limits::FRAMES_MIN / symbol_store::limits::INLINE_DEPTH_MAX;
 
-/// A mapped file none of whose addresses has a name, or, where there was no time for more, not all.
+/// A mapped file without names, or, if there was no time, with names for some addresses only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unnamed {
-    /// Its path.
+    /// Path of the file.
     pub file: String,
-    /// Why.
+    /// Reason why names are missing.
     pub reason: Reason,
 }
 
@@ -36,12 +37,14 @@ pub struct Unnamed {
 pub struct NamedRecording<'a> {
     pub(super) recording: &'a Recording,
     pub(super) dictionary: &'a ProfilesDictionary,
-    /// By the location's index; none where it came with lines, or has no name.
+    /// Frames by the location's index; `None` if the location has lines of its own, or no name.
     found: Vec<Option<Arc<[Frame]>>>,
+    /// Locations that were found in a function without a name, which is called by where it begins.
+    nameless: HashSet<usize, RandomState>,
     unnamed: Vec<Unnamed>,
 }
 
-/// A function that was running at a location.
+/// A function at a location.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line<'a> {
     pub(super) function: &'a str,
@@ -60,7 +63,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// What tells a mapped file from others: its identity and its path.
+/// Identity of a mapped file: its build ID and its path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MappedFile<'a> {
     pub(super) build_id: Option<BuildId>,
@@ -68,7 +71,7 @@ pub(super) struct MappedFile<'a> {
 }
 
 impl MappedFile<'_> {
-    /// As pprof has it: without saying what kind it is.
+    /// Returns the build ID as in pprof, without its kind.
     pub(super) fn plain_build_id(&self) -> String {
         match &self.build_id {
             None => String::new(),
@@ -97,7 +100,7 @@ impl<'a> NamedRecording<'a> {
         };
         let dictionary = recording.request.dictionary.as_ref().unwrap_or(&NOTHING);
         let found = vec![None; dictionary.location_table.len()];
-        let mut named = Self { recording, dictionary, found, unnamed: Vec::new() };
+        let mut named = Self { recording, dictionary, found, nameless: HashSet::default(), unnamed: Vec::new() };
         let files = named.nameless();
         for (done, (file, locations)) in files.iter().enumerate() {
             if stop.is_cancelled() {
@@ -106,7 +109,7 @@ impl<'a> NamedRecording<'a> {
             }
             progress(done, files.len());
             for (file, _) in files.iter().skip(done).take(AHEAD) {
-                // No address and no time: it is only begun.
+                // Without addresses and time to wait, the symbol table is only requested.
                 let _begun = symbols.symbolize(&key(file), &[], Duration::ZERO);
             }
             named.name(file, locations, symbols, stop);
@@ -115,7 +118,7 @@ impl<'a> NamedRecording<'a> {
         named
     }
 
-    /// Locations without lines, by their files, those first whose locations are in the most samples.
+    /// Returns the locations without lines, by file. Files with the most samples come first.
     fn nameless(&self) -> Vec<(MappedFile<'a>, Vec<usize>)> {
         let mut of_location = vec![0_usize; self.dictionary.location_table.len()];
         for sample in self.recording.profiles().flat_map(|(_, profile)| &profile.samples) {
@@ -139,7 +142,7 @@ impl<'a> NamedRecording<'a> {
         files.into_iter().map(|(file, (_, locations))| (file, locations)).collect()
     }
 
-    /// The file in which a location is.
+    /// Returns the file of a location.
     pub(super) fn file(&self, location: &otlp::Location) -> Option<MappedFile<'a>> {
         let mapping = usize::try_from(location.mapping_index).ok().filter(|index| *index != 0)?;
         let mapping = self.dictionary.mapping_table.get(mapping)?;
@@ -164,19 +167,27 @@ impl<'a> NamedRecording<'a> {
             }
             let address = |index: &usize| self.dictionary.location_table.get(*index).map_or(0, |it| it.address);
             let addresses: Vec<_> = locations.iter().map(address).map(Address::Virtual).collect();
-            let told = loop {
-                let told = symbols.symbolize(&key(file), &addresses, WAIT);
-                if !matches!(told.first(), Some(Err(Reason::Converting))) || stop.is_cancelled() {
-                    break told;
+            let results = loop {
+                let results = symbols.symbolize(&key(file), &addresses, WAIT);
+                if !matches!(results.first(), Some(Err(Nameless { reason: Reason::Converting, .. })))
+                    || stop.is_cancelled()
+                {
+                    break results;
                 }
             };
-            for (index, told) in locations.iter().zip(told) {
-                match told {
+            for (index, result) in locations.iter().zip(results) {
+                match result {
                     Ok(frames) => {
                         has_names = true;
                         self.found[*index] = Some(frames);
                     }
-                    Err(why) => reason = reason.or(Some(why)),
+                    Err(Nameless { reason: why, function_start }) => {
+                        reason = reason.or(Some(why));
+                        if let Some(start) = function_start {
+                            self.nameless.insert(*index);
+                            self.found[*index] = Some(Arc::from([nameless_function(file.path, start)]));
+                        }
+                    }
                 }
             }
         }
@@ -185,13 +196,18 @@ impl<'a> NamedRecording<'a> {
         }
     }
 
-    /// Files whose addresses have no names.
+    /// Returns the files without names.
     #[must_use]
     pub fn unnamed(&self) -> &[Unnamed] {
         &self.unnamed
     }
 
-    /// The functions at a location, innermost first; none if it has no name.
+    /// True if the function at a location has no name of its own.
+    pub(super) fn is_nameless(&self, index: usize) -> bool {
+        self.nameless.contains(&index)
+    }
+
+    /// Returns the functions at a location, innermost first; none if it has no name.
     pub(super) fn lines(&self, index: usize) -> Vec<Line<'_>> {
         if let Some(Some(frames)) = self.found.get(index) {
             return frames.iter().map(Line::of).collect();
@@ -200,7 +216,7 @@ impl<'a> NamedRecording<'a> {
             let function = usize::try_from(line.function_index).ok()?;
             let function = self.dictionary.function_table.get(function)?;
             let name = self.string(function.name_strindex);
-            // What was named on this host has no other name.
+            // Functions that were named while sampling have one name only.
             let file = self.string(function.filename_strindex);
             Some(Line { function: name, system_name: name, file, line: line.line, start_line: function.start_line })
         };
@@ -208,14 +224,14 @@ impl<'a> NamedRecording<'a> {
         location.map_or(&[][..], |location| &location.lines).iter().filter_map(line).collect()
     }
 
-    /// The locations of a stack, leaf first.
+    /// Returns the locations of a stack, leaf first.
     pub(super) fn stack(&self, index: i32) -> impl Iterator<Item = usize> + 'a {
         let stack = usize::try_from(index).ok().and_then(|index| self.dictionary.stack_table.get(index));
         let locations = stack.map_or(&[][..], |stack| &stack.location_indices);
         locations.iter().filter_map(|index| usize::try_from(*index).ok())
     }
 
-    /// An attribute's key and value.
+    /// Returns the key and the value of an attribute.
     pub(super) fn attribute(&self, index: i32) -> Option<(&'a str, Option<&'a proto::otlp::common::v1::AnyValue>)> {
         let attribute = self.dictionary.attribute_table.get(usize::try_from(index).ok()?)?;
         Some((self.string(attribute.key_strindex), attribute.value.as_ref()))
@@ -224,6 +240,19 @@ impl<'a> NamedRecording<'a> {
     fn string(&self, index: i32) -> &'a str {
         usize::try_from(index).ok().and_then(|index| self.dictionary.string_table.get(index)).map_or("", String::as_str)
     }
+}
+
+/// What stands for an address without a name, as in the router: `binary+0xaddress`.
+pub(super) fn unnamed_name(path: &str, address: u64) -> String {
+    let base = path.rsplit('/').next().filter(|base| !base.is_empty()).unwrap_or("[unknown]");
+    format!("{base}+{address:#x}")
+}
+
+/// A function of which only the start is known.
+fn nameless_function(path: &str, start: u64) -> Frame {
+    let function: Arc<str> = Arc::from(unnamed_name(path, start));
+    let system_name = Arc::clone(&function);
+    Frame { function, system_name, file: Arc::from(""), line: 0, start_line: 0, is_cut: false }
 }
 
 fn key<'a>(file: &'a MappedFile<'_>) -> ObjectKey<'a> {

@@ -1,8 +1,8 @@
-//! A recording as a gzipped pprof: every stack with its samples, its CPU time, and what it waited where that was recorded; with its
-//! process and thread as labels, named as varve names them in queries.
+//! A recording as a gzipped pprof profile. Every stack has its samples, its CPU time and, if recorded, its waiting
+//! time, with process and thread as labels, which have the names of varve's queries.
 //!
-//! Locations without a name have no lines, but their address: pprof tools name them from local files. A mapping is a whole file that
-//! begins at 0 and says no end, so that addresses are taken as the virtual ones of the file that they are.
+//! Locations without a name have an address and no lines: pprof tools name them from local files. A mapping is a whole
+//! file from address 0 without an end, so that tools take addresses as ELF virtual addresses.
 
 use std::collections::HashMap;
 use std::io::{self, Write as _};
@@ -20,16 +20,16 @@ use proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, Va
 use super::names::{self, MappedFile};
 use super::{NamedRecording, Recording, number, text};
 
-/// Values of a sample: samples, CPU time, waits.
+/// Number of values of a sample: samples, CPU time, waiting time.
 const VALUES: usize = 3;
-/// As varve has it as an attribute of samples; whoever looks for a function does not ask on which CPU it ran.
+/// Attribute that is omitted: the CPU of a sample would split every stack.
 const CPU: &str = "cpu.logical_number";
 
 impl NamedRecording<'_> {
-    /// A gzipped pprof.
+    /// Encodes the recording as a gzipped pprof profile.
     ///
     /// # Errors
-    /// If it cannot be compressed, which has no reason that is known.
+    /// Any error of the compressor. None is known to occur.
     pub fn pprof(&self) -> io::Result<Vec<u8>> {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
         encoder.write_all(&Writer::new(self).write().encode_to_vec())?;
@@ -40,7 +40,7 @@ impl NamedRecording<'_> {
 struct Writer<'a> {
     named: &'a NamedRecording<'a>,
     strings: IndexSet<String, RandomState>,
-    /// Functions and locations by what they are; ids count from 1.
+    /// Ids of functions, by name, system name, file and first line. Ids count from 1.
     functions: HashMap<[i64; 4], u64, RandomState>,
     locations: HashMap<usize, u64, RandomState>,
     mappings: HashMap<MappedFile<'a>, u64, RandomState>,
@@ -78,7 +78,7 @@ impl<'a> Writer<'a> {
                 for index in &sample.attribute_indices {
                     let attribute = self.named.attribute(*index).filter(|(key, _)| *key != CPU);
                     let label = attribute.and_then(|(key, value)| self.label(key, value));
-                    // A program may call its own label as the agent calls another.
+                    // A label of the program may have the name of one of the agent's attributes.
                     labels.extend(label.filter(|label| labels.iter().all(|known| known.key != label.key)));
                 }
                 add(sums.entry((sample.stack_index, labels)).or_default(), profile, sample);
@@ -122,7 +122,10 @@ impl<'a> Writer<'a> {
         let named = self.named;
         let lines = named.lines(index);
         let (mapping_id, address) = match named.dictionary.location_table.get(index) {
-            Some(location) => (self.mapping(location, &lines), location.address),
+            Some(location) => {
+                let is_named = !lines.is_empty() && !named.is_nameless(index);
+                (self.mapping(location, &lines, is_named), location.address)
+            }
             None => (0, 0),
         };
         let line = lines.iter().map(|line| Line { function_id: self.function(line), line: line.line, column: 0 });
@@ -143,8 +146,9 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// The mapping of a location, 0 if nothing is known of it. What it says to have, all its locations have.
-    fn mapping(&mut self, location: &otlp::Location, lines: &[names::Line<'_>]) -> u64 {
+    /// Returns the id of the mapping of a location; 0 if it has none. The flags of a mapping are set only if they hold
+    /// for all its locations.
+    fn mapping(&mut self, location: &otlp::Location, lines: &[names::Line<'_>], is_named: bool) -> u64 {
         let Some(file) = self.named.file(location) else { return 0 };
         let id = match self.mappings.get(&file) {
             Some(id) => *id,
@@ -159,7 +163,6 @@ impl<'a> Writer<'a> {
                 id
             }
         };
-        let is_named = !lines.is_empty();
         // Ids count from 1 in the order of the mappings.
         if let Some(mapping) = usize::try_from(id).ok().and_then(|id| self.profile.mapping.get_mut(id - 1)) {
             mapping.has_functions &= is_named;

@@ -10,14 +10,15 @@ use symbol_store::limits::Limits;
 use symbol_store::{Config, Reason};
 
 use super::*;
-use crate::aggregate::Aggregate;
-use crate::clock::WallClock;
-use crate::conformance;
-use crate::export::request::{self, Interval};
-use crate::locator::Locator;
-use crate::test_record::TestRecord;
+use crate::export::request;
+use crate::names::locator::Locator;
+use crate::process::test_record::TestRecord;
+use crate::sampling::aggregate::Aggregate;
+use crate::sampling::clock::WallClock;
+use crate::sampling::interval::Interval;
+use testkit::conformance;
 
-/// The requests of an interval of five seconds with these records.
+/// Returns the requests of an interval with these records.
 fn interval(
     locator: &mut Locator,
     start_ktime_ns: u64,
@@ -44,16 +45,16 @@ fn recording(request: ExportProfilesServiceRequest, off_cpu: bool) -> Recording 
     Recording { request, started, duration, off_cpu, is_full: false, fault: None }
 }
 
-/// A frame in the code of this test, in a file of number 1.
+/// Returns a frame in the code of this test, in file number 1.
 fn code() -> u64 {
-    crate::file::table::FileTable::default().number_own(address())
+    crate::process::file::table::FileTable::default().number_own(address())
 }
 
 fn address() -> u64 {
     interval as *const () as u64
 }
 
-/// One that knows that file.
+/// Returns a locator that knows file number 1.
 fn locator() -> Locator {
     let mut locator = Locator::new(Arc::default());
     locator.tables.files.number_own(address());
@@ -61,11 +62,11 @@ fn locator() -> Locator {
 }
 
 #[test]
-fn intervals_become_one_request_that_keeps_to_the_rules_and_has_every_sample() {
+fn merged_intervals_conform_to_otlp_and_have_every_sample() {
     let (mut locator, mut merge) = (locator(), Merge::new(RECORDING_BYTES_MAX));
     let (known, other) = ([code()], [code() + 4, code()]);
     for start_ktime_ns in [1_000, 6_000, 11_000] {
-        // A stack, a thread and a process are new in each; in the second they stand in front of what is known.
+        // Each interval has a new stack, thread and process, before known ones.
         let new = [code() + start_ktime_ns / 1_000];
         let of_new = TestRecord { ktime_ns: start_ktime_ns, tid: 8, user: &new, ..TestRecord::default() };
         let gone = TestRecord { pid: u32::MAX, comm: "gone", ktime_ns: start_ktime_ns, ..TestRecord::default() };
@@ -82,7 +83,7 @@ fn intervals_become_one_request_that_keeps_to_the_rules_and_has_every_sample() {
         times.sort_unstable();
         times
     };
-    // By process: of the same stack all times are one sample's.
+    // By process: equal stacks are one sample with all times.
     let found: Vec<_> = recording.profiles().map(|(_, profile)| times(profile)).collect();
     assert_eq!(found, [vec![1, 1, 1, 3, 6], vec![3]]);
     let (_, profile) = recording.profiles().next().unwrap();
@@ -92,7 +93,7 @@ fn intervals_become_one_request_that_keeps_to_the_rules_and_has_every_sample() {
 }
 
 #[test]
-fn a_recording_is_full_when_it_holds_what_it_may_and_no_earlier() {
+fn a_recording_is_full_at_its_limit() {
     let mut locator = locator();
     let request = interval(&mut locator, 1_000, &[TestRecord { user: &[code()], ..TestRecord::default() }]).remove(0);
     let bytes = request.encoded_len();
@@ -104,13 +105,13 @@ fn a_recording_is_full_when_it_holds_what_it_may_and_no_earlier() {
         merge.add(request.clone());
         added += 1;
     }
-    // Only times are new.
+    // Only the times are new.
     assert!(bytes / size_of::<u64>() < added, "{added} of {bytes} bytes");
     assert_eq!(recording(merge.finish(), false).samples(), added as u64);
 }
 
-/// A process `a;b` that ran twice at an address in `/lib/x` that has no name, called by `inner`, which is inlined in `outer`; and waited
-/// 70 ns in `outer`.
+/// Returns a request of a process `a;b` that ran twice at an unnamed address in `/lib/x`, called by `inner`, which is
+/// inlined in `outer`, and that waited 70 ns in `outer`.
 fn small() -> ExportProfilesServiceRequest {
     let texts = [
         "",
@@ -166,7 +167,7 @@ fn small() -> ExportProfilesServiceRequest {
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(dictionary) }
 }
 
-/// A store that knows no file.
+/// Returns a symbol store without files.
 fn no_symbols(folder: &std::path::Path) -> SymbolStore {
     let converter = Converter { program: "/nonexistent".into(), arguments: Vec::new() };
     let directory = folder.to_owned();
@@ -175,27 +176,27 @@ fn no_symbols(folder: &std::path::Path) -> SymbolStore {
 }
 
 #[test]
-fn folded_stacks_begin_with_the_process_and_are_of_cpu_time_or_of_waits() {
+fn folded_stacks_have_cpu_time_or_waiting_time() {
     let folder = tempfile::tempdir().unwrap();
     let symbols = no_symbols(folder.path());
     for (off_cpu, expected) in [(false, "a:b;outer;in:ner;x+0x40 100\n"), (true, "a:b;outer 70\n")] {
         let recording = recording(small(), off_cpu);
-        let mut told = Vec::new();
-        let named = recording.named(&symbols, &CancellationToken::new(), |done, files| told.push((done, files)));
+        let mut progress = Vec::new();
+        let named = recording.named(&symbols, &CancellationToken::new(), |done, files| progress.push((done, files)));
         assert_eq!(String::from_utf8(named.folded().unwrap()).unwrap(), expected);
-        assert_eq!(told, [(0, 1), (1, 1)]);
+        assert_eq!(progress, [(0, 1), (1, 1)]);
         assert_eq!(named.unnamed(), [Unnamed { file: "/lib/x".to_owned(), reason: Reason::NoBuildId }]);
     }
 }
 
 #[test]
-fn a_pprof_has_lines_inlined_calls_labels_and_a_column_for_each_kind() {
+fn a_pprof_has_lines_inlined_calls_labels_and_all_values() {
     let folder = tempfile::tempdir().unwrap();
     let symbols = no_symbols(folder.path());
     let recording = recording(small(), true);
-    let packed = recording.named(&symbols, &CancellationToken::new(), |_, _| {}).pprof().unwrap();
+    let compressed = recording.named(&symbols, &CancellationToken::new(), |_, _| {}).pprof().unwrap();
     let mut bytes = Vec::new();
-    flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut bytes).unwrap();
+    flate2::read::GzDecoder::new(&compressed[..]).read_to_end(&mut bytes).unwrap();
     let profile = proto::pprof::Profile::decode(&bytes[..]).unwrap();
     let text = |index: i64| &*profile.string_table[usize::try_from(index).unwrap()];
     let types: Vec<_> = profile.sample_type.iter().map(|it| (text(it.kind), text(it.unit))).collect();

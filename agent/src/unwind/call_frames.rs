@@ -1,8 +1,9 @@
-//! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli. Of Go code, its own
-//! table is better. Where code is left that none of them describes, a `.debug_frame` may be elsewhere; of what is left then, the
-//! instructions tell.
+//! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli.
 //!
-//! Invariant: whatever the bytes say, work and memory are bounded, and what is not understood is [`Rule::Invalid`].
+//! For Go code, Go's own table is used. If code is left that none of these describes, a compressed or separate
+//! `.debug_frame` is read. For code that is still left, rules are derived from its instructions.
+//!
+//! Invariant: for any bytes, work and memory are bounded, and malformed descriptions become [`Rule::Invalid`].
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,36 +16,35 @@ use gimli::{
 use super::go_frames;
 #[cfg(target_arch = "x86_64")]
 use super::instructions::{self, Stretch};
-use super::rule::{Cfa, Register, Rule, Saved};
+use super::rule::{Cfa, ENTRY_BYTES, Register, Rule, Saved};
 use super::table::{TableBuilder, TableError};
-use crate::go::GoTable;
+use crate::names::go::GoTable;
 
-/// Functions between which no more bytes lie are taken as one behind the other: linkers pad them to 16.
+/// Bytes between two functions that count as padding: linkers align functions to 16.
 const PADDING_MAX: u64 = 15;
-/// More code that nothing describes is a function's. What a C compiler puts around every program, and describes nowhere, is 206 bytes.
+/// Bytes of code without a description that count as no function. The undescribed code that a C compiler adds to every
+/// program has 206 bytes.
 const GAP_MAX: u64 = 256;
-/// More code that nothing describes is not looked through, all of a file taken together. musl's C library is 0.4 MB; what is larger is
-/// generated, as node's own functions are, and keeps frame pointers.
+/// Bytes of undescribed code, in a whole file, from which rules are derived. musl's C library has 0.4 MB. Larger code
+/// is generated, such as the builtins of node, and keeps frame pointers.
 #[cfg(target_arch = "x86_64")]
 const INSTRUCTIONS_BYTES_MAX: u64 = 1 << 20;
-/// Code at the entry point that nothing describes: as much of it is the outermost function. `_start` of musl and of Go is shorter.
-pub(super) const ENTRY_BYTES: u64 = 64;
-/// Bytes of instructions that are carried out. Each function carries out those that it shares with others, too; of the largest libraries
-/// known here all together are 9 MB.
+/// Bytes of call frame instructions that are executed. Instructions that functions share are executed for each. The
+/// largest known libraries need 9 MB.
 const WORK_BYTES_MAX: u64 = 128 << 20;
-/// Longer expressions are none that is known.
+/// Operations of the longest known expression.
 const OPERATIONS_MAX: usize = 9;
 
-/// The registers that are followed, by DWARF's numbers.
+/// The registers that are tracked, by DWARF number.
 #[cfg(target_arch = "x86_64")]
 mod registers {
     pub(super) const FP: u16 = 6;
     pub(super) const BX: u16 = 3;
     pub(super) const SP: u16 = 7;
     pub(super) const PC: u16 = 16;
-    /// Registers that a CFA may be found by.
+    /// Number of registers that a CFA may be computed from.
     pub(super) const COUNT: u16 = 16;
-    /// Every call leaves the return address in memory.
+    /// False: every call stores the return address in memory.
     pub(super) const HAS_LINK: bool = false;
 }
 #[cfg(target_arch = "aarch64")]
@@ -63,23 +63,23 @@ type Bytes<'a> = EndianSlice<'a, NativeEndian>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section<'a> {
     pub(crate) bytes: &'a [u8],
-    /// Where the file has it loaded.
+    /// ELF virtual address.
     pub(crate) address: u64,
 }
 
-/// What a file has. Addresses are as the file numbers them.
+/// Everything in a file that describes its code. Addresses are ELF virtual addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallFrames<'a> {
     pub(crate) eh_frame: Option<Section<'a>>,
     pub(crate) debug_frame: Option<&'a [u8]>,
-    /// Where `.text` is loaded; empty if there is none.
+    /// Addresses of `.text`; empty if there is none.
     pub(crate) text: Range<u64>,
-    /// Where the program begins; 0 of what is none.
+    /// Entry point; 0 if the file is not a program.
     pub(crate) entry: u64,
     pub(crate) go: Option<&'a GoTable>,
 }
 
-/// A function's place, and where it is described.
+/// A function, and the source of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Function {
     start: u64,
@@ -92,21 +92,23 @@ enum Source {
     EhFrame(usize),
     DebugFrame(usize),
     Go,
-    /// A stretch of code, whose functions the instructions tell.
+    /// A stretch of code whose rules are derived from its instructions.
     Instructions(usize),
     Entry,
 }
 
 impl CallFrames<'_> {
-    /// Adds the rules of all code that is described, and of what its instructions tell. Two are asked only if the file leaves code without
-    /// a description: `elsewhere` finds a `.debug_frame` that is not in this file, or packed, if it has none, and `code` reads a range.
+    /// Adds the rules of all code.
+    ///
+    /// Two functions are called only if the file has code without a description. `separate` returns a compressed or
+    /// separate `.debug_frame`, and is called only if the file has no plain one. `code` reads a range of code.
     ///
     /// # Errors
-    /// There are more than a table may have.
+    /// The table would be too large.
     pub(crate) fn add_to(
         &self,
         table: &mut TableBuilder,
-        elsewhere: impl FnOnce() -> Option<Vec<u8>>,
+        separate: impl FnOnce() -> Option<Vec<u8>>,
         code: impl Fn(Range<u64>) -> Option<Vec<u8>>,
     ) -> Result<(), TableError> {
         let bases = BaseAddresses::default().set_text(self.text.start);
@@ -120,7 +122,7 @@ impl CallFrames<'_> {
         let mut functions: Vec<Function> = go_code.collect();
         eh_frame.list(&mut functions, Source::EhFrame);
         let found = match self.debug_frame {
-            None if has_functions(&self.gaps(&mut functions)) => elsewhere().unwrap_or_default(),
+            None if has_functions(&self.gaps(&mut functions)) => separate().unwrap_or_default(),
             _ => Vec::new(),
         };
         let mut debug_section = DebugFrame::new(self.debug_frame.unwrap_or(&found), NativeEndian);
@@ -128,12 +130,12 @@ impl CallFrames<'_> {
         let mut debug_frame = Descriptions::new(debug_section, bases);
         debug_frame.list(&mut functions, Source::DebugFrame);
         if let Some(code) = go {
-            let is_gos = |of: &Function| of.start < code.end && code.start < of.end;
-            functions.retain(|function| function.source == Source::Go || !is_gos(function));
+            let is_go = |of: &Function| of.start < code.end && code.start < of.end;
+            functions.retain(|function| function.source == Source::Go || !is_go(function));
         }
         let gaps = self.gaps(&mut functions);
-        let told = if has_functions(&gaps) { self.told(&gaps, code) } else { Vec::new() };
-        let stretches = (0..).zip(&told).filter_map(|(number, rules)| {
+        let derived = if has_functions(&gaps) { self.derived(&gaps, code) } else { Vec::new() };
+        let stretches = (0..).zip(&derived).filter_map(|(number, rules)| {
             Some(Function { start: rules.first()?.0, end: rules.last()?.0, source: Source::Instructions(number) })
         });
         functions.extend(stretches);
@@ -147,7 +149,7 @@ impl CallFrames<'_> {
             if let Some(end) = end.filter(|end| end.saturating_add(PADDING_MAX) < function.start) {
                 table.push(end, Rule::Unknown)?;
             }
-            // What two describe is the first one's.
+            // If two functions overlap, the first one counts.
             let start = end.map_or(function.start, |end| function.start.max(end));
             if function.end <= start || WORK_BYTES_MAX < work {
                 continue;
@@ -158,7 +160,7 @@ impl CallFrames<'_> {
                 Source::DebugFrame(offset) => work += debug_frame.add(offset, start, function.end, table)?,
                 Source::Go => self.go.map_or(Ok(()), |go| go_frames::add_to(go, table))?,
                 Source::Instructions(number) => {
-                    told[number].iter().try_for_each(|(address, rule)| table.push((*address).max(start), *rule))?;
+                    derived[number].iter().try_for_each(|(address, rule)| table.push((*address).max(start), *rule))?;
                 }
                 Source::Entry => table.push(start, Rule::Root)?,
             }
@@ -167,7 +169,7 @@ impl CallFrames<'_> {
         end.map_or(Ok(()), |end| table.push(end, Rule::Unknown))
     }
 
-    /// The parts of `.text` that are none of these functions, without paddings. Sorts them.
+    /// Returns the parts of `.text` outside of `functions`, without padding. Sorts `functions`.
     fn gaps(&self, functions: &mut [Function]) -> Vec<Range<u64>> {
         functions.sort_unstable();
         let mut described = self.text.start;
@@ -181,9 +183,9 @@ impl CallFrames<'_> {
         gaps
     }
 
-    /// What instructions tell of these parts: the rules of each, the last one behind its end.
+    /// Derives the rules of these parts from their instructions. The last rule of each part begins at its end.
     #[cfg(target_arch = "x86_64")]
-    fn told(&self, gaps: &[Range<u64>], code: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
+    fn derived(&self, gaps: &[Range<u64>], code: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
         let bytes = gaps.iter().fold(0_u64, |bytes, gap| bytes.saturating_add(gap.end - gap.start));
         if INSTRUCTIONS_BYTES_MAX < bytes {
             return Vec::new();
@@ -193,17 +195,17 @@ impl CallFrames<'_> {
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    fn told(&self, _: &[Range<u64>], _: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
+    fn derived(&self, _: &[Range<u64>], _: impl Fn(Range<u64>) -> Option<Vec<u8>>) -> Vec<Vec<(u64, Rule)>> {
         Vec::new()
     }
 }
 
-/// Whether there are functions in these parts, and not only what a compiler puts around a program.
+/// True if these parts have functions besides the code that a compiler adds to every program.
 fn has_functions(gaps: &[Range<u64>]) -> bool {
     gaps.iter().any(|gap| GAP_MAX < gap.end - gap.start)
 }
 
-/// The descriptions of functions (FDE) of one section, and what they share (CIE).
+/// The function descriptions (FDE) of one section, and the common information that they share (CIE).
 struct Descriptions<'a, S: UnwindSection<Bytes<'a>>> {
     section: S,
     bases: BaseAddresses,
@@ -219,7 +221,7 @@ where
         Self { section, bases, shared: HashMap::new(), context: UnwindContext::new() }
     }
 
-    /// Lists all functions; behind what cannot be read, none.
+    /// Adds all functions of the section, up to the first malformed entry.
     fn list(&mut self, functions: &mut Vec<Function>, source: fn(usize) -> Source) {
         let Self { section, bases, shared, .. } = self;
         let mut entries = section.entries(bases);
@@ -236,14 +238,14 @@ where
                 continue;
             };
             let (start, end) = (fde.initial_address(), fde.end_address());
-            // Address 0 is what linkers leave of functions that they dropped.
+            // Linkers leave entries with address 0 for functions that they removed.
             if 0 < start && start < end {
                 functions.push(Function { start, end, source: source(fde.offset()) });
             }
         }
     }
 
-    /// Adds the rows of one function from `start` on; returns how many bytes it carried out.
+    /// Adds the rows of one function from `start` on. Returns the bytes of instructions that were executed.
     fn add(&mut self, offset: usize, start: u64, end: u64, table: &mut TableBuilder) -> Result<u64, TableError> {
         let Self { section, bases, shared, context } = self;
         let known =
@@ -257,17 +259,17 @@ where
         }
         let encoding = fde.cie().encoding();
         let Ok(mut rows) = fde.rows(section, bases, context) else { return Ok(work) };
-        let mut behind = start;
+        let mut row_end = start;
         loop {
             match rows.next_row() {
                 Ok(Some(row)) if row.start_address() < end => {
-                    behind = row.end_address().clamp(start, end);
+                    row_end = row.end_address().clamp(start, end);
                     table.push(row.start_address().max(start), rule(row, section, encoding))?;
                 }
                 Ok(_) => return Ok(work),
-                // The rows before stand.
+                // The rows before the error are valid.
                 Err(_) => {
-                    table.push(behind, Rule::Invalid)?;
+                    table.push(row_end, Rule::Invalid)?;
                     return Ok(work);
                 }
             }
@@ -275,7 +277,7 @@ where
     }
 }
 
-/// What a row says.
+/// Returns the rule of a row.
 fn rule<'a, S: UnwindSection<Bytes<'a>>>(row: &UnwindTableRow<usize>, section: &S, encoding: Encoding) -> Rule {
     let read = |expression: gimli::UnwindExpression<usize>| {
         expression.get(section).ok().and_then(|expression| operations(expression, encoding))
@@ -307,7 +309,7 @@ fn rule<'a, S: UnwindSection<Bytes<'a>>>(row: &UnwindTableRow<usize>, section: &
     Rule::Frame { cfa, fp: saved(registers::FP), bx: saved(registers::BX), return_address }
 }
 
-/// The shapes of expressions that compilers and hand-written assembly use.
+/// Returns the CFA of an expression, if it has one of the forms that compilers and assembly code use.
 fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
     let constant = |operation: &Operation<Bytes<'_>>| match operation {
         Operation::UnsignedConstant { value } | Operation::PlusConstant { value } => Some(*value),
@@ -318,17 +320,17 @@ fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
         Some(Cfa::Memory { base: base(register)?, offset, after })
     };
     match operations {
-        // Stack that a function has aligned: GCC keeps the way back in it.
+        // A function that aligns its stack: GCC saves the old stack pointer in it.
         [Operation::RegisterOffset { register, offset, .. }, Operation::Deref { space: false, .. }] => {
             memory(*register, *offset, 0)
         }
-        // Assembly of OpenSSL.
+        // Assembly code of OpenSSL.
         [
             Operation::RegisterOffset { register, offset, .. },
             Operation::Deref { space: false, .. },
             plus @ Operation::PlusConstant { .. },
         ] => memory(*register, *offset, constant(plus)?),
-        // Procedure linkage tables.
+        // A PLT.
         [
             Operation::RegisterOffset { register: gimli::Register(registers::SP), offset: 8, .. },
             Operation::RegisterOffset { register: gimli::Register(registers::PC), offset: 0, .. },
@@ -340,7 +342,7 @@ fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
             Operation::Shl,
             Operation::Plus,
         ] if constant(mask) == Some(15) && constant(shift) == Some(3) => {
-            Some(Cfa::LinkageTable { from: u8::try_from(constant(from)?).ok()? })
+            Some(Cfa::Plt { from: u8::try_from(constant(from)?).ok()? })
         }
         _ => None,
     }

@@ -1,34 +1,38 @@
-//! Rules from Go's own table, which says of every function by how many bytes it has moved the stack pointer, address by address.
+//! Rules from Go's own table, which has, for every function and address, the bytes by which it has moved the stack
+//! pointer.
 //!
-//! Where a stack changes under a function, its table says nothing of use: then frame pointers, which Go keeps across such changes, lead on
-//! ([`Rule::Unknown`]). The scheduler's stack begins anew in [`SCHEDULER`]: what ran before has been put aside, and is no caller. It is one of
-//! what makes its stack larger ([`GROWS`]), and found by where it was put.
+//! - A function that changes stacks has no useful values. Frame pointers, which Go keeps across such changes, lead to
+//!   its caller ([`Rule::Unknown`]).
+//! - The scheduler's stack begins in [`SCHEDULER`]. The goroutine that ran before was suspended, and is not its caller.
+//! - In [`GROWS`], which makes a stack larger, the goroutine is the caller. It is found by its saved position.
 
 use super::rule::Rule;
 use super::table::{TableBuilder, TableError};
-use crate::go::{Budget, Function, GoError, GoTable, Window};
+use crate::names::go::{Budget, FileReader, Function, GoError, GoTable};
 
-/// Bytes read at once: functions, their records and their tables mostly ascend.
-const WINDOW_BYTES: usize = 32 << 10;
-/// Steps through tables of values of one program: ten times what the largest ones known here have.
+/// Bytes read at once. Functions, their records and their tables mostly ascend in the file.
+const READ_BYTES: usize = 32 << 10;
+/// Steps through tables of values of one program: ten times as many as the largest known programs need.
 const STEPS_MAX: u32 = 1 << 24;
 
-/// Functions that are told apart by name. Only what is written in assembly changes stacks.
+/// Functions that signal handlers return to, by name.
 const SIGNAL_RETURNS: [&str; 2] = ["runtime.sigreturn__sigaction", "runtime.sigreturn"];
-/// Called by the kernel, returns to one of those above; marked as outermost all the same.
+/// Signal handlers, which the kernel calls. They are marked as outermost, but return to one of the functions above.
 const SIGNAL_HANDLERS: [&str; 2] = ["runtime.sigtramp", "runtime.cgoSigtramp"];
+/// Function that switches to the scheduler's stack.
 const SCHEDULER: &str = "runtime.mcall";
+/// Function that makes a stack larger.
 const GROWS: &str = "runtime.morestack";
 
-/// Adds the rules of a program's Go code; what cannot be read of it is left to frame pointers.
+/// Adds the rules of a program's Go code. Code that cannot be read is left to frame pointers.
 ///
 /// # Errors
-/// There are more than a table may have.
+/// The table would be too large.
 pub(crate) fn add_to(go: &GoTable, table: &mut TableBuilder) -> Result<(), TableError> {
     let code = go.code();
     table.push(code.start, Rule::Unknown)?;
     let [mut index, mut records, mut values, mut names] =
-        [WINDOW_BYTES, WINDOW_BYTES, WINDOW_BYTES, 0].map(|size| go.window(size));
+        [READ_BYTES, READ_BYTES, READ_BYTES, 0].map(|size| go.reader(size));
     let mut budget = Budget(STEPS_MAX);
     for number in 0..go.functions_count() {
         let Ok(function) = go.function(number, &mut index, &mut records) else { break };
@@ -41,8 +45,8 @@ pub(crate) fn add_to(go: &GoTable, table: &mut TableBuilder) -> Result<(), Table
     table.push(code.end, Rule::Unknown)
 }
 
-/// The rule of a function that has one for all of it.
-fn whole_rule(go: &GoTable, function: &Function, names: &mut Window<'_>) -> Result<Option<Rule>, GoError> {
+/// Returns the rule of a function that has one rule for all of its code.
+fn whole_rule(go: &GoTable, function: &Function, names: &mut FileReader<'_>) -> Result<Option<Rule>, GoError> {
     let flags = function.flags;
     if !(flags.is_assembly() || flags.is_outermost() || flags.sets_stack_pointer()) {
         return Ok(None);
@@ -66,12 +70,12 @@ fn whole_rule(go: &GoTable, function: &Function, names: &mut Window<'_>) -> Resu
 fn add_rows(
     go: &GoTable,
     function: &Function,
-    window: &mut Window<'_>,
+    reader: &mut FileReader<'_>,
     budget: &mut Budget,
     table: &mut TableBuilder,
 ) -> Result<(), TableError> {
     let mut start = function.start;
-    let mut values = go.stack(function, window);
+    let mut values = go.stack(function, reader);
     while start < function.end
         && let Ok(Some((moved, end))) = values.next(budget)
     {
@@ -84,8 +88,8 @@ fn add_rows(
     Ok(())
 }
 
-/// The rule where a function has moved the stack pointer by this many bytes. The return address is above them, and the caller's frame
-/// pointer is the first thing that a function puts below it.
+/// Returns the rule where a function has moved the stack pointer by this many bytes. The return address is above them.
+/// The caller's frame pointer is the first word that a function stores below it.
 #[cfg(target_arch = "x86_64")]
 fn rule(moved: i32) -> Rule {
     use super::rule::{Cfa, Register, Saved};
@@ -100,7 +104,7 @@ fn rule(moved: i32) -> Rule {
     Rule::Frame { cfa, fp, bx: Saved::Lost, return_address: -1 }
 }
 
-/// On other machines, Go's frame pointers lead on.
+/// On other machines, Go's frame pointers lead to the caller.
 #[cfg(not(target_arch = "x86_64"))]
 fn rule(_moved: i32) -> Rule {
     Rule::Unknown
@@ -116,7 +120,7 @@ mod tests {
     use super::super::call_frames::CallFrames;
     use super::super::table::UnwindTable;
     use super::*;
-    use crate::go::test_program::{self, KINDS, Kind};
+    use crate::names::go::test_program::{self, KINDS, Kind};
 
     fn table(frames: CallFrames<'_>) -> UnwindTable {
         let mut builder = TableBuilder::default();
@@ -124,7 +128,7 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    /// A program with the call frame information that Go's linker makes of the same numbers.
+    /// Builds a program with the call frame information that Go's linker makes from the same numbers.
     fn program(test: &str) -> Option<(tempfile::TempDir, Vec<u8>, GoTable)> {
         let folder = tempfile::tempdir().unwrap();
         let kind = Kind { arguments: &["-ldflags=-compressdwarf=false"], ..KINDS[0] };
@@ -134,8 +138,8 @@ mod tests {
     }
 
     #[test]
-    fn every_address_of_go_code_has_the_rule_of_its_call_frame_information() {
-        let test = "every_address_of_go_code_has_the_rule_of_its_call_frame_information";
+    fn go_code_has_the_rules_of_its_call_frame_information() {
+        let test = "go_code_has_the_rules_of_its_call_frame_information";
         let Some((_folder, bytes, go)) = program(test) else { return };
         let file = object::File::parse(&*bytes).unwrap();
         let section = file.section_by_name(".debug_frame").unwrap();
@@ -150,17 +154,19 @@ mod tests {
                 continue;
             }
             compared += 1;
-            // The kind, the register and the offset of the CFA, and where the return address is.
+            // Kind, register and offset of the CFA, and the place of the return address.
             let cfa = |rule: [u8; 16]| (rule[0], rule[1], rule[8..10].to_vec(), rule[12..].to_vec());
             assert_eq!(cfa(got), cfa(wanted), "{address:#x}: {:?}", go.lookup(address));
         }
-        // What changes stacks, and padding.
+        // Functions that change stacks, and padding.
         assert!(whole * 10 < compared, "{whole} of {compared}");
     }
 
     #[test]
-    fn where_stacks_end_and_change_is_known_by_name() {
-        let Some((_folder, bytes, go)) = program("where_stacks_end_and_change_is_known_by_name") else { return };
+    fn functions_that_end_or_change_stacks_are_known_by_name() {
+        let Some((_folder, bytes, go)) = program("functions_that_end_or_change_stacks_are_known_by_name") else {
+            return;
+        };
         let file = object::File::parse(&*bytes).unwrap();
         let got = table(CallFrames { go: Some(&go), ..CallFrames::default() });
         let symbols = file.symbols().filter_map(|symbol| {

@@ -1,11 +1,13 @@
-//! Rules of code that nothing describes, such as that of musl's C library, from its instructions. A function begins where a call goes; what
-//! none calls begins behind the end of another one. Every way through it is followed, with the frame that is known in front of each
-//! instruction, and what becomes of it there.
+//! Rules of undescribed code, such as musl's C library, derived from its instructions.
 //!
-//! Invariant: a function has rules only if all ways through it that are found agree, and all that return give back the stack and the
-//! registers as they were. Else nothing is said of it. Only a function that is called, or the one that a program begins with, may be the
-//! outermost one.
-//! Work and memory are bounded by how long the code is.
+//! A function begins at the target of a call, or after the end of another function if nothing calls it. Every path
+//! through the function is followed. The frame before each instruction is known, and each instruction changes it.
+//!
+//! Invariants:
+//! - A function has rules only if all paths found agree, and every return restores the stack and the registers.
+//!   Otherwise its code has no rules.
+//! - Only a called function, or the one at the entry point, may be the outermost one.
+//! - Work and memory are linear in the length of the code.
 
 mod frame;
 
@@ -16,23 +18,22 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInf
 use indexmap::IndexSet;
 
 use self::frame::{Contradiction, Frame};
-use super::call_frames::ENTRY_BYTES;
-use super::rule::Rule;
+use super::rule::{ENTRY_BYTES, Rule};
 
-/// What is known of a byte.
+/// A byte of which nothing is known.
 const NOTHING: u16 = 0;
-/// It is of an instruction that begins before.
+/// A byte within an instruction that begins before it.
 const INSIDE: u16 = u16::MAX;
-/// Instructions that are carried out for each byte of code at most.
+/// Instructions that are analysed, per byte of code.
 const STEPS_PER_BYTE: usize = 4;
-/// As compilers align functions, if they do.
+/// Alignment of functions, if a compiler aligns them.
 const FUNCTION_ALIGNMENT: u64 = 16;
-/// What a signal handler returns to: `mov $15, %rax; syscall`, or `%eax`.
+/// Code that a signal handler returns to: `mov $15, %rax; syscall`, or with `%eax`.
 const RETURNS_FROM_SIGNAL: [&[u8]; 2] =
     [&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05], &[0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]];
-/// Jumps to places that are known when they run, whose frames may be that of code where no way was found to.
+/// Indirect jumps whose frames are tried for code that no path reaches: it may be their target.
 const JUMPS_TRIED: usize = 4;
-/// Times that all functions are looked through, again where one that others call turned out not to return.
+/// Passes over all functions. Another pass is needed if a function that others call turns out not to return.
 const ROUNDS: usize = 4;
 
 /// A stretch of code, and its address.
@@ -42,8 +43,8 @@ pub(super) struct Stretch {
     pub(super) code: Vec<u8>,
 }
 
-/// The rules of each of these stretches, each from its address on up to the next one's, ascending; the last one, behind the end, is none.
-/// `entry` is where the program begins, 0 of what is none.
+/// Returns the rules of each stretch. Each rule holds from its address up to that of the next one. The last rule, at
+/// the end of the stretch, is [`Rule::Unknown`]. `entry` is the entry point; 0 if the file is not a program.
 pub(super) fn rules(stretches: &[Stretch], entry: u64) -> Vec<Vec<(u64, Rule)>> {
     let called: BTreeSet<u64> = stretches.iter().flat_map(called).collect();
     let rules = stretches.iter().map(|stretch| {
@@ -54,11 +55,11 @@ pub(super) fn rules(stretches: &[Stretch], entry: u64) -> Vec<Vec<(u64, Rule)>> 
     rules.collect()
 }
 
-/// Where calls go.
+/// Returns the targets of calls.
 fn called(from: &Stretch) -> Vec<u64> {
     let mut decoder = Decoder::with_ip(64, &from.code, from.address, DecoderOptions::NONE);
     let calls = decoder.iter().filter(Instruction::is_call_near);
-    // A call of what is behind it reads where it is.
+    // A call of the next instruction only reads the program counter.
     calls.filter(|call| call.near_branch_target() != call.next_ip()).map(|call| call.near_branch_target()).collect()
 }
 
@@ -67,31 +68,32 @@ struct Analysis<'a> {
     address: u64,
     decoder: Decoder<'a>,
     writes: InstructionInfoFactory,
-    /// Of each byte that an instruction begins with: the number of its frame, from 1 on.
+    /// For the first byte of each instruction: the number of its frame, from 1.
     known: Vec<u16>,
     frames: IndexSet<Frame, RandomState>,
-    /// Where functions begin for sure.
+    /// Offsets at which functions begin for sure.
     starts: BTreeSet<usize>,
-    /// Those that do not return.
+    /// Functions that do not return.
     endless: BTreeSet<usize>,
-    /// Jumps to where cannot be told.
+    /// Indirect jumps with unknown targets.
     jumps: BTreeMap<usize, Frame>,
-    /// What was known before of bytes and jumps, to take it back.
+    /// Earlier values of `known`, to be restored.
     journal: Vec<(usize, u16)>,
+    /// Earlier values of `jumps`, to be restored.
     jumps_before: Vec<(usize, Option<Frame>)>,
-    /// Whether what is known of a byte was found before the function at hand.
+    /// True for bytes whose frame was found before the current function.
     is_settled: Vec<bool>,
     steps_left: usize,
 }
 
-/// How the ways through a function end.
+/// Ends of the paths through a function.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
-    /// It returns, or becomes another function that does.
+    /// The function returns, or continues as another function that returns.
     returns: bool,
-    /// Something bears out what was taken for granted: a return, or code that is known.
+    /// A return, or known code, confirms the assumed frame.
     is_confirmed: bool,
-    /// It does what a function that was called may do: calls, with a stack that is aligned for that, or is a jump alone.
+    /// The code resembles a called function: it calls with an aligned stack, or is a single jump.
     is_likely: bool,
 }
 
@@ -135,7 +137,7 @@ impl<'a> Analysis<'a> {
             }
         }
         self.guess_starts();
-        // Where it cannot be followed, it begins there all the same.
+        // The entry point is the outermost function even if its code cannot be followed.
         if let Some(entry) = entry.filter(|entry| self.known[*entry] == NOTHING) {
             let root = self.number(Frame::ROOT);
             let end = self.code.len().min(entry + ENTRY_BYTES as usize);
@@ -146,7 +148,8 @@ impl<'a> Analysis<'a> {
         }
     }
 
-    /// Goes through the code to which no way was found: a function that is called from elsewhere begins there, or what a jump may go to.
+    /// Follows code that no path has reached: functions that are called from other files, and targets of indirect
+    /// jumps.
     fn guess_starts(&mut self) {
         let (mut at, mut may_begin) = (0, true);
         while at < self.code.len() {
@@ -177,8 +180,8 @@ impl<'a> Analysis<'a> {
         guesses.into_iter().any(|frame| self.follow(at, frame).is_ok())
     }
 
-    /// Follows all ways from a place on; on an error, nothing is known that was not before. If need be, calls in front of padding are taken
-    /// for ones that do not return.
+    /// Follows all paths from an offset on. After an error, nothing has changed. If necessary, calls before padding are
+    /// taken as calls that do not return.
     fn follow(&mut self, start: usize, frame: Frame) -> Result<Ends, Contradiction> {
         self.try_to_follow(start, frame, false).or_else(|_| self.try_to_follow(start, frame, true))
     }
@@ -186,7 +189,7 @@ impl<'a> Analysis<'a> {
     fn try_to_follow(&mut self, start: usize, frame: Frame, ends_at_padding: bool) -> Result<Ends, Contradiction> {
         self.journal.clear();
         self.jumps_before.clear();
-        let followed = self.follow_ways(start, frame, ends_at_padding);
+        let followed = self.follow_paths(start, frame, ends_at_padding);
         let is_credible =
             |ends: &Ends| ends.is_confirmed || ends.is_likely && frame == Frame::CALLED || self.starts.contains(&start);
         if let Some(ends) = followed.ok().filter(is_credible) {
@@ -205,10 +208,10 @@ impl<'a> Analysis<'a> {
         Err(Contradiction)
     }
 
-    fn follow_ways(&mut self, start: usize, frame: Frame, ends_at_padding: bool) -> Result<Ends, Contradiction> {
+    fn follow_paths(&mut self, start: usize, frame: Frame, ends_at_padding: bool) -> Result<Ends, Contradiction> {
         let is_called = self.starts.contains(&start);
-        let (mut ways, mut found) = (vec![(start, frame)], Ends::default());
-        while let Some((mut at, mut frame)) = ways.pop() {
+        let (mut paths, mut found) = (vec![(start, frame)], Ends::default());
+        while let Some((mut at, mut frame)) = paths.pop() {
             while let Some(joined) = self.meet(at, frame, &mut found)? {
                 frame = joined;
                 self.step()?;
@@ -232,7 +235,7 @@ impl<'a> Analysis<'a> {
                         (found.returns, found.is_confirmed) = (true, true);
                     }
                     FlowControl::IndirectBranch => {
-                        // What is behind a jump of the outermost function may be any other one.
+                        // Any function may follow a jump of the outermost function.
                         if !frame.is_root {
                             let before = self.jumps.insert(at, frame);
                             self.jumps_before.push((at, before));
@@ -243,27 +246,27 @@ impl<'a> Analysis<'a> {
                     FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                         match self.offset(instruction.near_branch_target()) {
                             Some(target) if target == start || !self.starts.contains(&target) => {
-                                ways.push((target, frame));
+                                paths.push((target, frame));
                             }
                             function => self.becomes(function, &frame, &mut found)?,
                         }
                     }
                     _ if is_call(&instruction) => {
-                        // Compilers leave that out between functions of which they know all.
+                        // Compilers may omit the alignment between functions of one file.
                         let is_function = instruction.near_branch_target() != instruction.next_ip();
                         if !is_function || !(frame.may_call() || is_called && ends_at_padding) {
                             return Err(Contradiction);
                         }
                         found.is_likely = true;
                     }
-                    _ => frame.carry_out(&instruction, &mut self.writes, is_called)?,
+                    _ => frame.apply(&instruction, &mut self.writes, is_called)?,
                 }
                 let callee = self.offset(instruction.near_branch_target()).filter(|_| instruction.is_call_near());
                 if ends(&instruction) || callee.is_some_and(|callee| self.endless.contains(&callee)) {
                     break;
                 }
                 if next != start && self.is_end(next) {
-                    // Either the last call does not return, or the function goes on as the next one.
+                    // Either the last call does not return, or the function continues as the next one.
                     if !is_call(&instruction) {
                         self.becomes(self.starts.get(&next).copied(), &frame, &mut found)?;
                     }
@@ -271,9 +274,9 @@ impl<'a> Analysis<'a> {
                 }
                 let may_end = ends_at_padding || frame.is_root;
                 if may_end && is_call(&instruction) && is_padding(&self.decode(next)) {
-                    // If another function is behind it, this call is known not to return.
-                    let behind = self.behind_padding(next)?;
-                    found.returns |= !self.is_end(behind);
+                    // If another function follows the padding, this call does not return.
+                    let after = self.after_padding(next)?;
+                    found.returns |= !self.is_end(after);
                     break;
                 }
                 at = next;
@@ -282,7 +285,7 @@ impl<'a> Analysis<'a> {
         Ok(found)
     }
 
-    /// Whether a function has to end there: the code does, or another one begins.
+    /// True if a function must end at `at`: the code ends, or another function begins.
     fn is_end(&self, at: usize) -> bool {
         at == self.code.len() || self.starts.contains(&at)
     }
@@ -292,7 +295,8 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    fn behind_padding(&mut self, mut at: usize) -> Result<usize, Contradiction> {
+    /// Returns the offset after padding.
+    fn after_padding(&mut self, mut at: usize) -> Result<usize, Contradiction> {
         while at < self.code.len() {
             self.step()?;
             let instruction = self.decode(at);
@@ -308,7 +312,7 @@ impl<'a> Analysis<'a> {
         RETURNS_FROM_SIGNAL.into_iter().find(|code| self.code[at..].starts_with(code))
     }
 
-    /// Goes on as another function; which one, may not be known.
+    /// Continues as another function, which may not be known.
     fn becomes(&self, other: Option<usize>, frame: &Frame, found: &mut Ends) -> Result<(), Contradiction> {
         if !frame.is_root && !frame.is_as_called() {
             return Err(Contradiction);
@@ -318,7 +322,7 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// Comes to an instruction with a frame; returns the one that is known there from now on, if it is another than before.
+    /// Reaches an instruction with a frame. Returns the frame that is known there from now on, if it has changed.
     fn meet(&mut self, at: usize, frame: Frame, found: &mut Ends) -> Result<Option<Frame>, Contradiction> {
         let number = *self.known.get(at).ok_or(Contradiction)?;
         let joined = match number {
@@ -328,7 +332,7 @@ impl<'a> Analysis<'a> {
                 let before = self.frame(number);
                 let joined = before.join(frame)?;
                 if joined == before {
-                    // What becomes of it there is not looked at again.
+                    // The path from here on was followed before.
                     found.is_confirmed |= self.is_settled[at];
                     found.returns |= self.is_settled[at];
                     return Ok(None);
@@ -341,7 +345,7 @@ impl<'a> Analysis<'a> {
         Ok(Some(joined))
     }
 
-    /// The number of a frame; `None` if there are too many.
+    /// Returns the number of a frame; `None` if there are too many.
     fn number(&mut self, frame: Frame) -> Option<u16> {
         u16::try_from(self.frames.insert_full(frame).0 + 1).ok().filter(|number| *number < INSIDE)
     }
@@ -371,15 +375,15 @@ impl<'a> Analysis<'a> {
     }
 
     fn rules(&self) -> Vec<(u64, Rule)> {
-        let (mut rules, mut behind_signal) = (Vec::<(u64, Rule)>::new(), 0);
+        let (mut rules, mut trampoline_end) = (Vec::<(u64, Rule)>::new(), 0);
         for (at, number) in self.known.iter().enumerate().filter(|(_, number)| **number != INSIDE) {
             if *number == NOTHING
                 && let Some(code) = self.return_from_signal(at)
             {
-                behind_signal = at + code.len();
+                trampoline_end = at + code.len();
             }
             let rule = match *number {
-                NOTHING if at < behind_signal => Rule::Signal,
+                NOTHING if at < trampoline_end => Rule::Signal,
                 NOTHING => Rule::Unknown,
                 number => self.frame(number).rule(),
             };
@@ -392,12 +396,12 @@ impl<'a> Analysis<'a> {
     }
 }
 
-/// System calls are none.
+/// True for calls of functions, not for system calls.
 fn is_call(instruction: &Instruction) -> bool {
     instruction.is_call_near() || instruction.is_call_near_indirect()
 }
 
-/// Whether what is behind an instruction does not follow it.
+/// True if execution does not continue after the instruction.
 fn ends(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Hlt | Mnemonic::Int3)
         || matches!(

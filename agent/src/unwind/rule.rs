@@ -1,69 +1,72 @@
-//! How a caller's registers follow from those of the function that it called, as BPF reads it. 16 bytes, in the machine's order:
+//! The rule by which the registers of a caller follow from those of the function that it called.
+//!
+//! BPF (ebpf/bpf/unwind.h) reads a rule as 16 bytes, in the machine's byte order:
 //!
 //! ```text
 //! | kind u8 | base u8 | saved u8 | 0 u8 | fp i16 | bx i16 | ra i16 | after i16 | cfa i32 |
 //! ```
 //!
-//! The CFA (canonical frame address) is the stack pointer of the caller once the call has returned. `base` is the register that it
-//! is found by, in DWARF's numbering of the machine; `saved` says by two bits each where the frame pointer and the callee-saved
-//! register BX are, `fp` and `bx` at how many words from there; `ra` the same of the return address, from the CFA, and 0 where it is in
-//! the link register. ebpf/bpf/unwind.h reads this.
+//! - The CFA (canonical frame address) is the stack pointer of the caller after the call has returned. `base` is the
+//!   DWARF number of the register that it is computed from.
+//! - `saved` has two bits each for the places of the frame pointer and of the callee-saved register BX. `fp` and `bx`
+//!   are offsets from there, in words.
+//! - `ra` is the offset of the return address from the CFA, in words; 0 if it is in the link register.
 
-/// A rule's bytes.
+/// Bytes of code at the entry point that are taken as the outermost function if nothing describes them. `_start` of
+/// musl and of Go is shorter.
+pub(crate) const ENTRY_BYTES: u64 = 64;
+/// Bytes of an encoded rule.
 pub(crate) const RULE_BYTES: usize = 16;
 
-/// A register by DWARF's number.
+/// A register, by its DWARF number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Register(pub(crate) u8);
 
-/// See the module.
+/// A rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Nothing describes the code: a frame pointer may still lead on.
+    /// Nothing describes the code. A frame pointer may still lead to the caller.
     Unknown,
-    /// What describes it is broken, or says what cannot be followed: the walk ends, and not at a root.
+    /// The description is malformed or not supported. The walk ends, and not at a root.
     Invalid,
     /// The outermost function: it has no caller.
     Root,
-    /// Called by Go's functions when the stack of their goroutine has to grow, and goes on on the runtime's: the goroutine has saved where it was.
+    /// The function that makes the stack of a goroutine larger. It runs on a stack of the runtime; the goroutine's
+    /// position is saved.
     Grows,
-    /// Code that a signal handler returns to: the registers are in the frame that the kernel made.
+    /// Code that a signal handler returns to. The registers are in the frame that the kernel made.
     Signal,
-    Frame {
-        cfa: Cfa,
-        fp: Saved,
-        bx: Saved,
-        return_address: i16,
-    },
+    /// A frame, with the places of the caller's registers.
+    Frame { cfa: Cfa, fp: Saved, bx: Saved, return_address: i16 },
 }
 
-/// Where the caller's stack begins.
+/// Computation of the CFA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cfa {
-    /// A register, and this many bytes more.
+    /// A register plus this many bytes.
     Register { base: Register, offset: i32 },
-    /// What is in memory at a register and this many bytes more, and `after` bytes more than that.
+    /// The word in memory at a register plus `offset` bytes, plus `after` bytes.
     Memory { base: Register, offset: i32, after: i16 },
-    /// An entry of a procedure linkage table, by GCC's expression for all of them: a word above the stack pointer, and one more from
-    /// byte `from` of each 16 on, where the entry has pushed its number.
-    LinkageTable { from: u8 },
+    /// An entry of a PLT, by GCC's expression for all entries: one word above the stack pointer, and one more from byte
+    /// `from` of each 16, where the entry has pushed its number.
+    Plt { from: u8 },
 }
 
-/// Where a register of the caller is.
+/// Place of a register of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saved {
-    /// Where it was.
+    /// In the register itself.
     InPlace,
-    /// In memory, so many words from the CFA.
+    /// In memory, at this offset from the CFA, in words.
     AtCfa(i16),
-    /// In memory, so many words from the frame pointer.
+    /// In memory, at this offset from the frame pointer, in words.
     AtFp(i16),
-    /// It cannot be known.
+    /// Unknown.
     Lost,
 }
 
 impl Rule {
-    /// As BPF reads it.
+    /// Encodes the rule for BPF.
     pub(crate) fn to_bytes(self) -> [u8; RULE_BYTES] {
         let (kind, base, saved, offsets, cfa) = match self {
             Self::Unknown => (0, 0, 0, [0; 4], 0),
@@ -75,7 +78,7 @@ impl Rule {
                 let (kind, base, after, cfa) = match cfa {
                     Cfa::Register { base, offset } => (3, base.0, 0, offset),
                     Cfa::Memory { base, offset, after } => (4, base.0, after, offset),
-                    Cfa::LinkageTable { from } => (5, 0, 0, i32::from(from)),
+                    Cfa::Plt { from } => (5, 0, 0, i32::from(from)),
                 };
                 let ((fp_place, fp), (bx_place, bx)) = (fp.parts(), bx.parts());
                 (kind, base, fp_place | bx_place << 2, [fp, bx, return_address, after], cfa)

@@ -1,13 +1,17 @@
-//! Which rule holds at which address of an executable file, in a form that a BPF program searches in a few steps.
+//! The unwind table of an executable file: the rule for each address, in a form that BPF searches in a few steps.
 //!
 //! ```text
-//! | ( first row u32 | rows u32 ) of each page ... | padding to 16 | rule, 16 bytes ... | ( address in the page u16 | number of the rule u16 ) of each row ... |
+//! | ( first row u32 | rows u32 ) of each page ... | padding to 16 |
+//! | rule, 16 bytes ... | ( address in the page u16 | number of the rule u16 ) of each row ... |
 //! ```
 //!
-//! Where rules and rows begin, and the number of the first page and of all, stand beside it ([`TableLayout`]). Addresses are as the file numbers them; a page is
-//! 4 KiB of them: few rows, so that a search reads few lines of a cache that has none of them. A row holds from its address to the
-//! next one's. Rows of a page ascend, and the first is at 0, so that a search needs no other page. Rule 0 is [`Rule::Unknown`].
-//! Integers are in the machine's order. No field crosses a multiple of 16 bytes, so a table may be cut into blocks anywhere there.
+//! The offsets of rules and rows, the number of the first page and the number of pages are in [`TableLayout`].
+//! - Addresses are ELF virtual addresses. A page is 4 KiB of them, so it has few rows, and a search reads few cache
+//!   lines.
+//! - A row holds from its address to that of the next row. The rows of a page ascend. The first is at 0, so that a
+//!   search needs no other page. Rule 0 is [`Rule::Unknown`].
+//! - Integers are in the machine's byte order. No field crosses a multiple of 16 bytes, so a table may be split into
+//!   blocks at any such offset.
 
 use ebpf::{BLOCK_BYTES, TableLayout};
 use foldhash::fast::RandomState;
@@ -19,12 +23,12 @@ use super::rule::{RULE_BYTES, Rule};
 const PAGE_BITS: u32 = 12;
 /// Pages that a table may span: 1 GiB of code.
 pub(crate) const PAGES_MAX: u64 = 1 << 18;
-/// Rows that a table may have: 16 MiB. The largest libraries known here have a million.
+/// Rows that a table may have: 16 MiB. The largest known libraries have a million.
 pub(crate) const ROWS_MAX: usize = 1 << 22;
-/// Different rules, whose numbers must fit a row.
+/// Distinct rules that a table may have. Their numbers must fit a row.
 pub(crate) const RULES_MAX: usize = 1 << 16;
 
-/// Why there is no table.
+/// Reason why there is no table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TableError {
     #[error("its code spans more than {} MiB", PAGES_MAX >> (20 - PAGE_BITS))]
@@ -35,17 +39,18 @@ pub(crate) enum TableError {
     NotAscending,
 }
 
-/// A row: the address in its page below, the number of the rule above.
+/// A row: the address in its page in the lower half, the number of the rule in the upper half.
 type Row = u32;
 
-/// A table that is being made.
+/// A table under construction.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
-    /// As bytes, one number each: they are looked up for every row.
+    /// Rules as 16-byte numbers, because they are looked up for every row.
     rules: IndexSet<u128, RandomState>,
     rows: Vec<Row>,
-    /// Number of the first, and the first row of each.
+    /// Number of the first page.
     first_page: u64,
+    /// First row of each page.
     pages: Vec<u32>,
     end: u64,
 }
@@ -67,7 +72,8 @@ impl Default for TableBuilder {
 }
 
 impl TableBuilder {
-    /// From this address on this rule holds. Addresses must not descend; of several rules for one address the last one counts.
+    /// Adds a rule that holds from `address` on. Addresses must not descend. The last of several rules for one address
+    /// holds.
     pub(crate) fn push(&mut self, address: u64, rule: Rule) -> Result<(), TableError> {
         if address < self.end {
             return Err(TableError::NotAscending);
@@ -83,11 +89,11 @@ impl TableBuilder {
             return Err(TableError::TooFarApart);
         }
         while self.first_page + (self.pages.len() as u64) <= page {
-            let goes_on = self.last_rule();
+            let continued = self.last_rule();
             self.pages.push(row_number(self.rows.len())?);
-            self.rows.push(goes_on << 16);
+            self.rows.push(continued << 16);
         }
-        // Of more than there are numbers for, none is known.
+        // Rules beyond the limit become unknown.
         let number = if self.rules.len() < RULES_MAX {
             self.rules.insert_full(packed(rule)).0
         } else {
@@ -109,7 +115,7 @@ impl TableBuilder {
         self.rows.last().map_or(0, |row| row >> 16)
     }
 
-    /// The table; `None` if it has no rule.
+    /// Returns the table; `None` if it has no rule.
     pub(crate) fn finish(self) -> Option<UnwindTable> {
         let Self { rules, rows, first_page, pages, .. } = self;
         if rules.len() == 1 {
@@ -141,29 +147,29 @@ fn row_number(rows: usize) -> Result<u32, TableError> {
     u32::try_from(rows).ok().filter(|_| rows < ROWS_MAX).ok_or(TableError::TooManyRows)
 }
 
-/// See the module.
+/// An unwind table.
 #[derive(Debug)]
 pub(crate) struct UnwindTable {
-    /// Pages and rules.
+    /// The encoded pages and rules.
     head: Vec<u8>,
     rows: Vec<Row>,
     pub(crate) layout: TableLayout,
-    /// How many there are.
+    /// Number of rules.
     pub(crate) rules: usize,
 }
 
 impl UnwindTable {
-    /// How many rows there are.
+    /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// How long it is.
+    /// Length of the encoded table.
     pub(crate) fn bytes(&self) -> usize {
         self.head.len() + self.rows.len() * size_of::<Row>()
     }
 
-    /// All of it, a block at a time; behind its end are zeros.
+    /// Returns the encoded table in blocks. The last one is filled with zeros.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = [u8; BLOCK_BYTES]> + '_ {
         let (mut head, mut rows) = (self.head.as_slice(), self.rows.iter());
         (0..self.bytes().div_ceil(BLOCK_BYTES)).map(move |_| {
@@ -171,7 +177,7 @@ impl UnwindTable {
             let (first, rest) = head.split_at(head.len().min(BLOCK_BYTES));
             head = rest;
             block[..first.len()].copy_from_slice(first);
-            // Both parts are of whole rows, and so is a block.
+            // Both parts consist of whole rows, and so does a block.
             for (to, row) in block[first.len()..].as_chunks_mut().0.iter_mut().zip(rows.by_ref()) {
                 *to = row.to_ne_bytes();
             }
@@ -188,7 +194,7 @@ mod tests {
     use super::*;
 
     impl UnwindTable {
-        /// A row more, which no page has.
+        /// Adds a row that belongs to no page.
         pub(crate) fn pad(&mut self) {
             self.rows.push(0);
         }
@@ -197,13 +203,13 @@ mod tests {
             u32::from_ne_bytes(self.bytes_at(at))
         }
 
-        /// What is at a place of it.
+        /// Returns the bytes at an offset of the encoded table.
         fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
             let in_head = self.head.get(at..at + N).map(|bytes| bytes.try_into().unwrap());
             in_head.unwrap_or_else(|| self.rows[(at - self.head.len()) / 4].to_ne_bytes()[..N].try_into().unwrap())
         }
 
-        /// The rule at an address, found as BPF finds it.
+        /// Returns the rule at an address, searched as BPF searches it.
         pub(crate) fn rule(&self, address: u64) -> [u8; RULE_BYTES] {
             let TableLayout { first_page, pages, rules_at, rows_at } = self.layout;
             let unknown = Rule::Unknown.to_bytes();
@@ -228,12 +234,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_address_has_the_rule_of_the_last_row_before_it(
+        fn every_address_has_the_rule_of_the_last_row_at_or_before_it(
             start in 0..0x1_0000_0000_u64,
             rows in prop::collection::vec((prop_oneof![4 => 0..40_u64, 1 => 0..300_000_u64], 0..5_i32), 1..200),
-            asked in prop::collection::vec(0..0x40_0000_u64, 50),
+            picked in prop::collection::vec(0..0x40_0000_u64, 50),
         ) {
-            let (mut builder, mut all, mut address) = (TableBuilder::default(), std::collections::BTreeMap::new(), start);
+            let (mut builder, mut all) = (TableBuilder::default(), std::collections::BTreeMap::new());
+            let mut address = start;
             for (step, offset) in rows {
                 address += step;
                 let rule = if offset == 0 { Rule::Unknown } else { rule(offset) };
@@ -252,7 +259,7 @@ mod tests {
             prop_assert!(table.blocks().flatten().eq(bytes));
             let end = address | 0xfff;
             let near = all.keys().flat_map(|&at| [at.saturating_sub(1), at, at + 1]);
-            for at in asked.into_iter().map(|of| start.saturating_sub(1000) + of).chain(near).filter(|at| *at <= end) {
+            for at in picked.into_iter().map(|of| start.saturating_sub(1000) + of).chain(near).filter(|at| *at <= end) {
                 let wanted = all.range(..=at).next_back().map_or(Rule::Unknown, |(_, rule)| *rule);
                 prop_assert_eq!(table.rule(at), wanted.to_bytes(), "{:#x}", at);
             }
@@ -261,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn tables_beyond_the_limits_are_refused() {
         let mut builder = TableBuilder::default();
         builder.push(5, rule(8)).unwrap();
         assert_eq!(builder.push(4, rule(8)), Err(TableError::NotAscending));
@@ -270,7 +277,7 @@ mod tests {
         let refused = (0..).map(|i| builder.push(i, rule(i as i32 % 2))).find(Result::is_err);
         assert_eq!(refused, Some(Err(TableError::TooManyRows)));
         assert!(builder.rows.len() == ROWS_MAX);
-        // Of more rules than have numbers, the last ones are unknown.
+        // Rules beyond the limit are unknown.
         let mut builder = TableBuilder::default();
         (0..70_000).for_each(|i| builder.push(i, rule(i as i32)).unwrap());
         let table = builder.finish().unwrap();

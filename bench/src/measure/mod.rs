@@ -38,7 +38,7 @@ fn check_total(server: &Server, workload: &Workload) -> anyhow::Result<()> {
 }
 
 /// Unix seconds, to the nanosecond.
-fn seconds(time_ns: u64) -> String {
+pub(crate) fn seconds(time_ns: u64) -> String {
     format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000)
 }
 

@@ -21,7 +21,8 @@ use rocksdb::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
 };
 
-use crate::consensus::record::{self, EntryKey, RecordError, entry_key};
+use crate::consensus::purged_ranges::PurgedRanges;
+use crate::consensus::record::{self, RecordError, entry_key};
 use crate::consensus::recovery;
 use crate::consensus::sync_thread::SyncThread;
 use crate::consensus::synced_mark::SyncedMark;
@@ -42,8 +43,8 @@ pub(crate) struct LogDatabase {
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
-    /// What was cut off and still takes space: from the first key on, up to and without the second.
-    cut: Mutex<Option<(EntryKey, EntryKey)>>,
+    /// Entries that were purged and still take space.
+    purged: Mutex<PurgedRanges>,
     /// Held while space is given back.
     reclaiming: Mutex<()>,
     /// Dropped last: while anybody can upgrade it, files may be open.
@@ -57,10 +58,24 @@ impl LogDatabase {
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
-        let (cut, reclaiming, open) = (Mutex::new(None), Mutex::new(()), Arc::default());
-        let log = Self { database, sync_thread, failure, metrics, cut, reclaiming, open };
+        let purged = Mutex::new(PurgedRanges::default());
+        let (reclaiming, open) = (Mutex::new(()), Arc::default());
+        let log = Self { database, sync_thread, failure, metrics, purged, reclaiming, open };
         log.check_node(node_id)?;
+        log.find_purged()?;
         Ok(log)
+    }
+
+    /// Entries that an earlier process purged may still take space: it may have ended before it reclaimed them, or failed to.
+    fn find_purged(&self) -> Result<(), ReplicaError> {
+        for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
+            let (key, value) = item.map_err(ReplicaError::Log)?;
+            if let [a, b, c, d, b'p'] = *key {
+                let (shard, upto) = (u32::from_be_bytes([a, b, c, d]), record::decode_log_id(&value)?);
+                self.purged.lock().add(shard, entry_key(shard, 0), entry_key(shard, upto.index + 1));
+            }
+        }
+        Ok(())
     }
 
     fn check_node(&self, node_id: u64) -> Result<(), NodeError> {
@@ -186,9 +201,7 @@ impl LogDatabase {
         batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(upto));
         self.write(batch)?;
         self.metrics.first_log_index.set(gauge(upto.index + 1));
-        let mut cut = self.cut.lock();
-        let from = cut.map_or(from, |(first, _)| first.min(from));
-        *cut = Some((from, to));
+        self.purged.lock().add(shard, from, to);
         Ok(())
     }
 
@@ -198,19 +211,27 @@ impl LogDatabase {
         Ok(Some(record::decode_log_id(&value)?))
     }
 
-    /// Whether anything was cut off since the last [`LogDatabase::reclaim`].
+    /// Whether anything was cut off that [`LogDatabase::reclaim`] has not reclaimed.
     pub(crate) fn is_reclaimable(&self) -> bool {
-        self.cut.lock().is_some()
+        !self.purged.lock().is_empty()
     }
 
     /// Gives the space of what was cut off back to the file system. Takes long: not for an async task.
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
         let _reclaiming = self.reclaiming.lock();
-        let Some((from, to)) = self.cut.lock().take() else { return Ok(()) };
-        self.flush()?;
+        let purged = std::mem::take(&mut *self.purged.lock());
+        if purged.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.flush() {
+            self.purged.lock().add_all(purged);
+            return Err(error);
+        }
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
-        self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
+        for (from, to) in purged.iter() {
+            self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
+        }
         Ok(())
     }
 

@@ -227,6 +227,99 @@ async fn what_is_cut_off_gives_its_space_back() {
     assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
 }
 
+/// Appends 64 MiB to a shard's log and purges all but the last entry; returns the index of that.
+async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
+    for index in first..first + 64 {
+        append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
+    }
+    store.purge(entry(first + 62, 0).log_id).await.unwrap();
+    first + 63
+}
+
+/// Space that the logs take once RocksDB has deleted the files that nothing uses any more.
+async fn settled_mib(folder: &TempDir) -> u64 {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    used_bytes(folder.path()).unwrap() >> 20
+}
+
+#[tokio::test]
+async fn every_shard_gets_its_purged_space_back_in_any_order_of_purges() {
+    for (large, small) in [(1, 2), (2, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, _metrics) = open(&folder);
+        let (mut store, mut other) = (LogStore::new(large, Arc::clone(&log)), LogStore::new(small, Arc::clone(&log)));
+        append(&mut store, (0..24).map(|index| entry(index, 1 << 20)).collect()).await.await.unwrap();
+        // Files of this shard's own: RocksDB compacts by itself only where there are more.
+        log.flush().unwrap();
+        store.purge(entry(23, 0).log_id).await.unwrap();
+        log.flush().unwrap();
+        append(&mut other, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+        other.purge(entry(0, 0).log_id).await.unwrap();
+        log.reclaim().unwrap();
+        let used = settled_mib(&folder).await;
+        assert!(used < 12, "shard {large}, then shard {small}: {used} MiB are left");
+    }
+}
+
+#[tokio::test]
+async fn interleaved_purges_and_a_truncate_lose_no_range_and_no_live_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(&folder);
+    let [mut one, mut two, mut three] = [1, 2, 3].map(|shard| LogStore::new(shard, Arc::clone(&log)));
+    append(&mut two, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+    let last = append_and_purge(&mut three, 0).await;
+    append_and_purge(&mut one, 0).await;
+    three.truncate_after(Some(entry(last - 1, 0).log_id)).await.unwrap();
+    append_and_purge(&mut three, last).await;
+    append_and_purge(&mut one, 64).await;
+    log.reclaim().unwrap();
+    assert!(!log.is_reclaimable());
+    let used = settled_mib(&folder).await;
+    assert!(used < 32, "{used} MiB are left");
+    for (store, entries) in [(&mut one, vec![127]), (&mut two, vec![0, 1]), (&mut three, vec![126])] {
+        let read = store.try_get_log_entries(..).await.unwrap();
+        assert_eq!(read.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), entries);
+    }
+}
+
+#[tokio::test]
+async fn space_that_was_purged_before_a_restart_is_reclaimed_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (log, _metrics) = open(&folder);
+        for shard in [1, 2] {
+            append_and_purge(&mut LogStore::new(shard, Arc::clone(&log)), 0).await;
+        }
+    }
+    let (log, _metrics) = open(&folder);
+    assert!(log.is_reclaimable());
+    log.reclaim().unwrap();
+    let used = settled_mib(&folder).await;
+    assert!(used < 32, "{used} MiB are left");
+}
+
+#[tokio::test]
+async fn a_failed_reclaim_forgets_no_range() {
+    let test = "a_failed_reclaim_forgets_no_range";
+    let Some(disk) = SmallDisk::mount() else {
+        eprintln!("SKIPPED {test}: a tmpfs cannot be mounted (root is needed): no disk was filled");
+        return;
+    };
+    let (log, _metrics) = open(&disk.0);
+    for shard in [2, 1] {
+        let mut store = LogStore::new(shard, Arc::clone(&log));
+        append(&mut store, (0..80).map(|index| entry(index, 100_000)).collect()).await.await.unwrap();
+        store.purge(entry(78, 0).log_id).await.unwrap();
+    }
+    // Somebody else takes all the space: the flush before the compaction fails.
+    let ballast = disk.0.path().join("ballast");
+    let filled = std::fs::write(&ballast, vec![1; 64 << 20]).unwrap_err();
+    assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
+    let error = log.reclaim().unwrap_err();
+    assert!(error.is_disk_full(), "{error}");
+    assert!(log.is_reclaimable(), "the ranges are forgotten");
+}
+
 /// A tmpfs, unmounted when it is dropped.
 struct SmallDisk(TempDir);
 

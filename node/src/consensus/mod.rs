@@ -13,6 +13,7 @@ mod log_store;
 #[cfg(test)]
 mod log_store_test;
 mod network;
+mod purged_ranges;
 pub(crate) mod record;
 mod recovery;
 #[cfg(test)]

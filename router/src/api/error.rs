@@ -1,9 +1,14 @@
 //! Errors as the Prometheus API writes them: `{"status":"error","errorType":...,"error":...}`.
 
+use std::time::Duration;
+
 use axum::Json;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+
+/// Shortest time before a client should retry. `Retry-After` counts in whole seconds.
+pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// One error answer.
 #[derive(Debug)]
@@ -29,6 +34,11 @@ impl ApiError {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, error_type: "unavailable", text: text.into() }
     }
 
+    /// A fault of the server, which its log has (500).
+    pub(crate) fn internal(text: impl Into<String>) -> Self {
+        Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text: text.into() }
+    }
+
     /// No such path (404).
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
@@ -49,7 +59,7 @@ impl ApiError {
         Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }
     }
 
-    /// Over a limit now; `Retry-After` says one second (429).
+    /// Over a limit now; `Retry-After` is [`RETRY_DELAY`] (429).
     pub(crate) fn overloaded(text: impl Into<String>) -> Self {
         Self { status: StatusCode::TOO_MANY_REQUESTS, error_type: "too_many_requests", text: text.into() }
     }
@@ -60,12 +70,17 @@ impl ApiError {
     }
 }
 
+/// The text of an error, among the extensions of its response: for ports whose errors have another form.
+#[derive(Clone, Debug)]
+pub(crate) struct ErrorText(pub(crate) String);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let body = Json(json!({"status": "error", "errorType": self.error_type, "error": self.text}));
+        let body = Json(json!({"status": "error", "errorType": self.error_type, "error": &self.text}));
         let mut response = (self.status, body).into_response();
+        response.extensions_mut().insert(ErrorText(self.text));
         if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response.headers_mut().insert(header::RETRY_AFTER, RETRY_DELAY.as_secs().into());
         }
         response
     }

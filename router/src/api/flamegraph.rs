@@ -40,7 +40,7 @@ async fn flamegraph(
 
 fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
     let query = parameters.required("query")?.to_owned();
-    let window = parameters.window()?;
+    let window = parameters.window_or_last_hour()?;
     let format = match parameters.get("format") {
         None | Some("json") => Format::Json,
         Some("folded") => Format::Folded,

@@ -1,10 +1,12 @@
 //! The web page: the files that `router/ui` builds, embedded; or, where it was not built, a page that says how.
 
 use axum::Router;
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use rust_embed::RustEmbed;
+
+use super::not_found::not_found;
 
 #[derive(RustEmbed)]
 #[folder = "ui/dist"]
@@ -42,6 +44,6 @@ async fn file(uri: Uri) -> Response {
             (security, kind, file.data.into_owned()).into_response()
         }
         None if path == "index.html" => (security, axum::response::Html(PLACEHOLDER)).into_response(),
-        None => StatusCode::NOT_FOUND.into_response(),
+        None => not_found(uri).await.into_response(),
     }
 }

@@ -1,28 +1,42 @@
 //! Parameters of a request: of its URL, and of its form where it is a POST.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{Method, StatusCode, header};
 use proto::Window;
 
 use super::error::ApiError;
-use super::time::{parse_duration, parse_time};
+use super::time::{now_ns, parse_duration, parse_time};
 
-/// See the module. An empty value is as good as none.
-#[derive(Debug, Default)]
-pub(crate) struct Parameters(Vec<(String, String)>);
+/// Names and values, in the order of the request. An empty value counts as missing.
+#[derive(Debug)]
+pub(crate) struct Parameters {
+    pairs: Vec<(String, String)>,
+    /// The clock when the request came: what `now` stands for, the same in all its parameters.
+    now_ns: i64,
+}
+
+/// How far back a window reaches whose start is not given.
+const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
+
+/// How long the form of a request may take. It has at most 2 MB.
+const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
 impl<S: Send + Sync> FromRequest<S> for Parameters {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let mut parameters = Self::default();
+        let mut parameters = Self { pairs: Vec::new(), now_ns: now_ns() };
         parameters.add(request.uri().query().unwrap_or_default().as_bytes());
         if request.method() == Method::POST {
             let content_type = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
             let is_form = content_type.is_none_or(|kind| kind.starts_with("application/x-www-form-urlencoded"));
             // axum reads at most 2 MB.
-            let body = Bytes::from_request(request, state).await.map_err(|rejection| {
+            let form = tokio::time::timeout(FORM_PATIENCE, Bytes::from_request(request, state)).await;
+            let late = |_elapsed| ApiError::timeout(format!("the form did not arrive within {FORM_PATIENCE:?}"));
+            let body = form.map_err(late)?.map_err(|rejection| {
                 if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
                     ApiError::too_large("the form has more than 2 MB: split the query")
                 } else {
@@ -40,17 +54,17 @@ impl<S: Send + Sync> FromRequest<S> for Parameters {
 
 impl Parameters {
     fn add(&mut self, encoded: &[u8]) {
-        self.0.extend(form_urlencoded::parse(encoded).into_owned().filter(|(_, value)| !value.is_empty()));
+        self.pairs.extend(form_urlencoded::parse(encoded).into_owned().filter(|(_, value)| !value.is_empty()));
     }
 
     /// All values of a parameter.
     pub(crate) fn all(&self, name: &str) -> Vec<String> {
-        self.0.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
+        self.pairs.iter().filter(|(known, _)| known == name).map(|(_, value)| value.clone()).collect()
     }
 
     /// The first value of a parameter.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// The first value of a parameter that must be there.
@@ -60,7 +74,7 @@ impl Parameters {
 
     /// A time in nanoseconds.
     pub(crate) fn time(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        let parsed = self.get(name).map(|text| (text, parse_time(text)));
+        let parsed = self.get(name).map(|text| (text, parse_time(text, self.now_ns)));
         parsed.map(|(text, time)| time.map_err(|error| invalid(name, text, &error))).transpose()
     }
 
@@ -72,7 +86,17 @@ impl Parameters {
 
     /// The window from `start`, which is not in it, to `end`, which is; both must be there.
     pub(crate) fn window(&self) -> Result<Window, ApiError> {
-        let (start_ns, end_ns) = (self.required_time("start")?, self.required_time("end")?);
+        Self::window_of(self.required_time("start")?, self.required_time("end")?)
+    }
+
+    /// The window from `start` to `end`: the last hour where neither is given.
+    pub(crate) fn window_or_last_hour(&self) -> Result<Window, ApiError> {
+        let end_ns = self.time("end")?.unwrap_or(self.now_ns);
+        let start_ns = self.time("start")?.unwrap_or_else(|| end_ns.saturating_sub(WINDOW_DEFAULT_NS).max(0));
+        Self::window_of(start_ns, end_ns)
+    }
+
+    fn window_of(start_ns: i64, end_ns: i64) -> Result<Window, ApiError> {
         if end_ns <= start_ns {
             return Err(ApiError::bad_data("\"end\" must be after \"start\": the window is (start, end]"));
         }
@@ -83,6 +107,11 @@ impl Parameters {
     pub(crate) fn required_duration(&self, name: &str) -> Result<i64, ApiError> {
         let text = self.required(name)?;
         parse_duration(text).map_err(|error| invalid(name, text, &error))
+    }
+
+    /// A time in nanoseconds; now where it is not given.
+    pub(crate) fn time_or_now(&self, name: &str) -> Result<i64, ApiError> {
+        Ok(self.time(name)?.unwrap_or(self.now_ns))
     }
 
     /// How many results at most; 0 and none mean all, as in Prometheus.

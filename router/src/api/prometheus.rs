@@ -1,8 +1,7 @@
 //! Prometheus' HTTP API: `/api/v1/{query,query_range,series,labels,label/<name>/values,metadata,status/buildinfo}`.
 
-use std::time::SystemTime;
-
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Extension, Path, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -13,6 +12,7 @@ use serde_json::{Map, Value as Json, json};
 use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
 use super::prometheus_json::{cut, instant, range, success, success_with};
+use super::time::now_ns;
 use crate::json::JsonText;
 use crate::query::catalog::{CatalogRequest, Listed};
 use crate::query::run::Timings;
@@ -38,7 +38,7 @@ async fn query(
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
     let text = parameters.required("query")?;
-    let time = parameters.time("time")?.unwrap_or_else(now_ns);
+    let time = parameters.time_or_now("time")?;
     let limit = parameters.limit()?;
     let write = move |evaluated| instant(evaluated, limit);
     let (body, timings) = reader.query(&tenant, text, Steps(vec![time]), write).await?;
@@ -105,9 +105,10 @@ async fn labels(
 async fn label_values(
     State(reader): State<Reader>,
     Extension(tenant): Extension<TenantId>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
+    let Path(name) = name.map_err(|rejection| ApiError::bad_data(rejection.body_text()))?;
     if name.len() > limits::LABEL_NAME_BYTES_MAX || proto::label::sanitize_label_name(&name) != name {
         return Err(invalid("name", &name, &"it must be a label's name: letters, digits and _, no digit first"));
     }
@@ -185,12 +186,6 @@ pub(crate) fn server_timing(timings: &Timings) -> String {
     let part =
         |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);
     timings.0.iter().map(part).collect::<Vec<_>>().join(", ")
-}
-
-/// The clock, nanoseconds since 1970.
-fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 impl From<QueryError> for ApiError {

@@ -1,7 +1,7 @@
 //! Pushes over HTTP: OTLP and pprof.
 
 use axum::extract::{Extension, RawQuery, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
@@ -16,7 +16,6 @@ use crate::admission::InFlight;
 use crate::body::{self, BodyError};
 use crate::ingest::IngestError;
 use crate::ingest::unpack::Encoding;
-use crate::nodes::NodesError;
 use crate::otlp_grpc::response;
 use crate::push::{Accepted, Format, PushBody, PushError, Pusher, client_key};
 
@@ -131,29 +130,4 @@ fn header_text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 fn unsupported_content_type(name: &str) -> ApiError {
     let supported = "application/x-protobuf or application/json";
     PushError::Ingest(IngestError::ContentType { name: name.chars().take(100).collect(), supported }).into()
-}
-
-impl From<PushError> for ApiError {
-    fn from(error: PushError) -> Self {
-        let text = error.to_string();
-        match error {
-            PushError::Ingest(IngestError::TooLarge { .. } | IngestError::TooMany { .. }) => Self::too_large(text),
-            PushError::Ingest(IngestError::ContentType { .. } | IngestError::Encoding { .. }) => {
-                Self { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..Self::bad_data(text) }
-            }
-            PushError::Body(BodyError::TooLarge { .. }) => Self::too_large(text),
-            PushError::Body(BodyError::Stalled | BodyError::Slow) => Self::timeout(text),
-            PushError::Ingest(_)
-            | PushError::Key
-            | PushError::TooOld { .. }
-            | PushError::Body(BodyError::Unreadable(_)) => Self::bad_data(text),
-            PushError::Overloaded(_) | PushError::Body(BodyError::Overloaded(_)) => Self::overloaded(text),
-            PushError::Nodes(NodesError::Refused { status, .. }) => match status.code() {
-                tonic::Code::InvalidArgument => Self::bad_data(text),
-                tonic::Code::ResourceExhausted => Self::overloaded(text),
-                _ => Self::unavailable(text),
-            },
-            PushError::Nodes(_) | PushError::Stopped(_) => Self::unavailable(text),
-        }
-    }
 }

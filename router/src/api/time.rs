@@ -1,23 +1,54 @@
-//! Times and durations as requests write them, without floating point: Unix seconds with any number of decimals, RFC 3339,
-//! and Prometheus' durations (`1h30m`). Inside, all are nanoseconds.
+//! Times and durations of requests and of command lines, without floating point: Unix seconds with any number of decimals,
+//! RFC 3339, `now`, `now-1h`, and Prometheus' durations (`1h30m`). Inside, all are nanoseconds.
+
+use std::time::SystemTime;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
 /// Why a text is no time or duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum TimeError {
-    #[error("it must be Unix seconds, such as 1767225600.5, or RFC 3339, such as 2026-01-01T00:00:00.5Z")]
+pub enum TimeError {
+    /// Not a time.
+    #[error(
+        "it must be RFC 3339, such as 2026-01-01T00:00:00.5Z, Unix seconds, such as 1767225600.5, or now, now-1h or now-1h30m"
+    )]
     NoTime,
+    /// Not a duration.
     #[error("it must be seconds, such as 0.5, or a duration, such as 1h30m or 500ms")]
     NoDuration,
+    /// A time that nanoseconds since 1970 in 63 bits do not reach.
     #[error("it must be from 1970 to 2262")]
     OutOfRange,
+    /// Zero, or a duration that does not fit.
     #[error("it must be above 0 and at most 292 years")]
     DurationOutOfRange,
 }
 
-/// Nanoseconds since 1970.
-pub(crate) fn parse_time(text: &str) -> Result<i64, TimeError> {
+/// The system's clock, in nanoseconds since 1970.
+#[must_use]
+pub fn now_ns() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A time in nanoseconds since 1970; `now_ns` is what `now` stands for.
+///
+/// # Errors
+/// [`TimeError`]: the text is not a time, or the time does not fit.
+pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
+    match text.strip_prefix("now") {
+        Some("") => return Ok(now_ns),
+        Some(offset) => {
+            let duration = offset.strip_prefix('-').ok_or(TimeError::NoTime)?;
+            // The error of a bad duration would not say which times there are.
+            let duration = parse_duration(duration).map_err(|error| match error {
+                TimeError::DurationOutOfRange => TimeError::OutOfRange,
+                _ => TimeError::NoTime,
+            })?;
+            return now_ns.checked_sub(duration).filter(|&time| time >= 0).ok_or(TimeError::OutOfRange);
+        }
+        None => {}
+    }
     if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
         return parse_seconds(text).ok_or(TimeError::NoTime)?.ok_or(TimeError::OutOfRange);
     }
@@ -28,6 +59,12 @@ pub(crate) fn parse_time(text: &str) -> Result<i64, TimeError> {
     let timestamp: jiff::Timestamp =
         text.get(..64.min(text.len())).unwrap_or_default().parse().map_err(|_unreadable| TimeError::NoTime)?;
     i64::try_from(timestamp.as_nanosecond()).ok().filter(|&time| time >= 0).ok_or(TimeError::OutOfRange)
+}
+
+/// A time as RFC 3339, for people.
+#[must_use]
+pub fn rfc_3339(time_ns: i64) -> String {
+    jiff::Timestamp::from_nanosecond(time_ns.into()).map_or_else(|_| format_time(time_ns), |time| time.to_string())
 }
 
 /// Nanoseconds, above 0.
@@ -117,7 +154,36 @@ mod tests {
             ("NaN", Err(TimeError::NoTime)),
             ("2026-13-01T00:00:00Z", Err(TimeError::NoTime)),
         ] {
-            assert_eq!(parse_time(text), want, "{text}");
+            assert_eq!(parse_time(text, 0), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn now_and_times_before_now_are_understood() {
+        let now = 1_767_225_600 * NS_PER_S;
+        for (text, want) in [
+            ("now", Ok(now)),
+            ("now-1h", Ok(now - 3600 * NS_PER_S)),
+            ("now-1h30m", Ok(now - 5400 * NS_PER_S)),
+            ("now-90", Ok(now - 90 * NS_PER_S)),
+            ("now-0.5", Ok(now - NS_PER_S / 2)),
+            ("now-", Err(TimeError::NoTime)),
+            ("now-x", Err(TimeError::NoTime)),
+            ("now+1h", Err(TimeError::NoTime)),
+            ("nowhere", Err(TimeError::NoTime)),
+            ("now-100y", Err(TimeError::OutOfRange)),
+            ("now-300y", Err(TimeError::OutOfRange)),
+        ] {
+            assert_eq!(parse_time(text, now), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_for_people_is_rfc_3339_and_is_read_back() {
+        assert_eq!(rfc_3339(1_767_225_600 * NS_PER_S), "2026-01-01T00:00:00Z");
+        assert_eq!(rfc_3339(1_767_225_600 * NS_PER_S + NS_PER_S / 2), "2026-01-01T00:00:00.5Z");
+        for time in [0, i64::MAX] {
+            assert_eq!(parse_time(&rfc_3339(time), 0), Ok(time));
         }
     }
 

@@ -43,8 +43,11 @@ pub(crate) enum Rejection {
     Overflow { count: i64, period: i64 },
     #[error("more than {count_max} {what}")]
     TooMany { what: &'static str, count_max: usize },
-    #[error("a sample has the value {value}: values of profiles are never negative")]
-    Negative { value: i64 },
+    #[error(
+        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
+         negative; send the profile itself, not its difference from another one"
+    )]
+    Negative { sample_type: String, value: i64 },
     #[error("{0}")]
     Invalid(&'static str),
 }
@@ -67,6 +70,8 @@ pub(crate) struct Builder {
     label_bytes: usize,
     attributes: usize,
     lines: usize,
+    /// Profiles that are valid, those without any value included.
+    accepted: usize,
     warnings_left_out: u64,
 }
 
@@ -86,6 +91,7 @@ impl Builder {
             label_bytes: 0,
             attributes: 0,
             lines: 0,
+            accepted: 0,
             warnings_left_out: 0,
         }
     }
@@ -211,11 +217,10 @@ impl Builder {
         knowledge: &mut Knowledge<'_>,
         locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
     ) -> Result<(), Rejection> {
-        if let Some(&value) = samples.values.iter().find(|&&value| value < 0) {
-            return Err(Rejection::Negative { value });
-        }
+        self.check_signs(profile_type, &samples)?;
         let samples = without_zeros(samples, profile_type.is_gauge());
         if samples.is_empty() {
+            self.accepted += 1;
             return Ok(());
         }
         self.samples += samples.len();
@@ -231,6 +236,21 @@ impl Builder {
         check_labels(&labels)?;
         self.define(labels.get(SERVICE_NAME_LABEL), &samples, knowledge, locations_of)?;
         self.push.profiles.push(Profile { labels, samples });
+        self.accepted += 1;
+        Ok(())
+    }
+
+    /// A gauge may be negative: the difference of two heap profiles is what a heap grew or shrank by.
+    fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), Rejection> {
+        let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
+        let sample_type = &profile_type.sample().kind;
+        if !profile_type.is_gauge() {
+            return Err(Rejection::Negative { sample_type: sample_type.clone(), value });
+        }
+        self.warn(format!(
+            "{sample_type} has negative values, so this profile is the difference of two (as of /debug/pprof/heap?seconds=N): \
+             it is stored as the change that it is, not as what is in use"
+        ));
         Ok(())
     }
 
@@ -256,7 +276,7 @@ impl Builder {
         if self.warnings_left_out > 0 {
             self.push.warnings.push(format!("and {} more", self.warnings_left_out));
         }
-        if self.push.profiles.is_empty() && self.push.rejected > 0 {
+        if self.accepted == 0 && self.push.rejected > 0 {
             let reasons = self.push.warnings.join("; ");
             return Err(IngestError::NothingAccepted { rejected: self.push.rejected, reasons });
         }

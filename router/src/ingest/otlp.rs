@@ -36,7 +36,10 @@ const FORMAT: &str = "OTLP export request";
 
 /// Decodes a protobuf export request; `now_ns`: the receiver's clock, for checks and for profiles without a time.
 pub(crate) fn decode(body: &[u8], now_ns: i64, knowledge: &mut Knowledge<'_>) -> Result<Push, IngestError> {
-    decode_layout(body, None, now_ns, knowledge)
+    decode_layout(body, None, now_ns, knowledge).map_err(|error| match error {
+        IngestError::Malformed { .. } => error.or_foreign(FORMAT, body),
+        error => error,
+    })
 }
 
 /// Decodes what [`to_protobuf`] made of JSON, which has names and not numbers, and so one layout.

@@ -1,5 +1,6 @@
 //! pprof: a profile.proto, gzipped or not. Every column of values becomes a profile of its own type.
 
+mod advice;
 mod tables;
 
 use std::borrow::Cow;
@@ -48,11 +49,12 @@ pub(crate) fn decode(
     knowledge: &mut Knowledge<'_>,
 ) -> Result<Push, IngestError> {
     let refused = |rejection: Rejection| IngestError::Malformed { format: FORMAT, detail: rejection.to_string() };
-    let raw = RawProfile::read(message)?;
+    let raw = RawProfile::read(message).map_err(|error| error.or_foreign(FORMAT, message))?;
     let mut tables = Tables::read(&raw.tables).map_err(refused)?;
     let mut builder = Builder::new(now_ns);
     let columns = raw.columns(&tables, &mut builder, name).map_err(refused)?;
     let columns = raw.fill(columns, &mut tables, &mut builder).map_err(refused)?;
+    advice::warn(&columns, raw.duration_nanos, name, &mut builder);
     for column in columns {
         let added = match column.overflow {
             Some(rejection) => Err(rejection),
@@ -80,6 +82,7 @@ struct RawProfile<'a> {
     samples: Vec<&'a [u8]>,
     tables: tables::RawTables<'a>,
     time_nanos: i64,
+    duration_nanos: i64,
     period_type: &'a [u8],
     period: i64,
 }
@@ -99,6 +102,7 @@ impl<'a> RawProfile<'a> {
             samples: Vec::new(),
             tables: tables::RawTables::default(),
             time_nanos: 0,
+            duration_nanos: 0,
             period_type: &[],
             period: 0,
         };
@@ -126,6 +130,7 @@ impl<'a> RawProfile<'a> {
                 (5, value) => self.tables.functions.push(value.bytes(5)?),
                 (6, value) => self.tables.strings.push(value.bytes(6)?),
                 (9, value) => self.time_nanos = value.int64(9)?,
+                (10, value) => self.duration_nanos = value.int64(10)?,
                 (11, value) => self.period_type = value.bytes(11)?,
                 (12, value) => self.period = value.int64(12)?,
                 _ => {}

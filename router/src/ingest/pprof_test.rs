@@ -162,7 +162,8 @@ fn what_is_no_pprof_is_refused_with_the_reason() {
         let labels = [Label::new("service_name", "s")];
         decode(&profile.encode_to_vec(), None, &labels, NOW).unwrap_err().to_string()
     };
-    assert!(refused(&Profile::default()).contains("no sample type"));
+    assert!(refused(&Profile::default()).contains("the body is empty"));
+    assert!(refused(&Profile { sample_type: Vec::new(), ..good.clone() }).contains("no sample type"));
     assert!(refused(&Profile { location: Vec::new(), ..good.clone() }).contains("location"));
     assert!(refused(&Profile { function: Vec::new(), ..good.clone() }).contains("function"));
     assert!(refused(&Profile { time_nanos: 1, ..good.clone() }).contains("2000"));

@@ -73,9 +73,29 @@ impl Builder {
         self.push.dictionary.intern_pair(pair)
     }
 
-    /// Defines what of these samples' stacks their shard may not hold. `locations_of`: adds the first so many locations of a source,
-    /// leaf first.
+    /// Defines the stacks of these samples that their shard may not hold. `locations_of` adds the first so many locations of a
+    /// source, leaf first.
+    ///
+    /// # Errors
+    /// A stack cannot be defined. The profile is refused then, and none of its stacks counts as defined for it.
     pub(super) fn define(
+        &mut self,
+        service_name: &str,
+        samples: &Samples,
+        knowledge: &mut Knowledge<'_>,
+        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
+    ) -> Result<(), Rejection> {
+        let told = knowledge.told_count();
+        let defined = self.define_each(service_name, samples, knowledge, locations_of);
+        if defined.is_err() {
+            knowledge.keep_told(told);
+            // A later profile with the same stacks notes them again.
+            samples.pairs.iter().for_each(|&pair| self.asked[pair as usize] = None);
+        }
+        defined
+    }
+
+    fn define_each(
         &mut self,
         service_name: &str,
         samples: &Samples,

@@ -1,7 +1,7 @@
 //! Decompression, bounded while it streams: a bomb costs no more than the limit.
 
 use std::borrow::Cow;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 
 use super::IngestError;
 
@@ -12,6 +12,12 @@ pub(crate) enum Encoding {
     Gzip,
     Zstd,
 }
+
+/// First bytes of a gzip member.
+pub(super) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// First bytes of a zstd frame.
+pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// What a frame may ask of a decoder's memory: 2^27 bytes, what `zstd` itself accepts by default.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
@@ -34,12 +40,17 @@ pub(crate) fn unpack(body: &[u8], encoding: Encoding, bytes_max: usize) -> Resul
     match encoding {
         Encoding::Identity if body.len() > bytes_max => Err(too_large()),
         Encoding::Identity => Ok(Cow::Borrowed(body)),
-        Encoding::Gzip => read_bounded(flate2::bufread::MultiGzDecoder::new(body), "gzip", bytes_max).map(Cow::Owned),
+        Encoding::Gzip => {
+            let decoder = flate2::bufread::MultiGzDecoder::new(body);
+            let read = read_bounded(decoder, "gzip", bytes_max);
+            read.map_err(|error| named_truncated(error, body, &GZIP_MAGIC)).map(Cow::Owned)
+        }
         Encoding::Zstd => {
             let undecodable = |source| IngestError::Compression { format: "zstd", source };
             let mut decoder = zstd::stream::read::Decoder::with_buffer(body).map_err(undecodable)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(undecodable)?;
-            read_bounded(decoder, "zstd", bytes_max).map(Cow::Owned)
+            let read = read_bounded(decoder, "zstd", bytes_max);
+            read.map_err(|error| named_truncated(error, body, &ZSTD_MAGIC)).map(Cow::Owned)
         }
     }
 }
@@ -49,6 +60,18 @@ fn read_bounded(decoder: impl Read, format: &'static str, bytes_max: usize) -> R
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
     decoder.take(limit).read_to_end(&mut out).map_err(|source| IngestError::Compression { format, source })?;
     if out.len() > bytes_max { Err(IngestError::TooLarge { bytes_max }) } else { Ok(out) }
+}
+
+/// The error, or [`IngestError::Truncated`] where the body begins as its format does and ends too early.
+fn named_truncated(error: IngestError, body: &[u8], magic: &[u8]) -> IngestError {
+    match error {
+        IngestError::Compression { format, source }
+            if source.kind() == ErrorKind::UnexpectedEof && body.starts_with(magic) =>
+        {
+            IngestError::Truncated { format }
+        }
+        error => error,
+    }
 }
 
 #[cfg(test)]
@@ -73,6 +96,19 @@ mod tests {
         ] {
             assert_eq!(unpack(&packed, encoding, 10_000).unwrap(), bytes);
             assert!(matches!(unpack(&packed, encoding, 9_999), Err(IngestError::TooLarge { .. })), "{encoding:?}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_body_is_called_truncated() {
+        let bytes: Vec<u8> = (0_u32..1000).flat_map(|i| i.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+        for (packed, encoding) in
+            [(gzip(&bytes), Encoding::Gzip), (zstd::encode_all(bytes.as_slice(), 3).unwrap(), Encoding::Zstd)]
+        {
+            for length in [packed.len() / 2, packed.len() - 1] {
+                let error = unpack(&packed[..length], encoding, 10_000).unwrap_err();
+                assert!(matches!(error, IngestError::Truncated { .. }), "{encoding:?} {length}: {error}");
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proto::{Answer, LocationSets, Selection, StackDetail};
 
 use crate::query::error::QueryError;
+use crate::query::frame::LackingNames;
 use crate::query::limits::NAMING_ROUNDS_MAX;
 use crate::query::namer::Namer;
 use crate::query::names::{Book, NamedSets, ShardAnswer};
@@ -19,7 +20,7 @@ pub(crate) struct Selected {
     pub(crate) answers: Vec<ShardAnswer>,
     pub(crate) book: Book,
     /// Whose names were lacking when stacks were looked for by name, and why.
-    pub(crate) names: BTreeSet<String>,
+    pub(crate) names: BTreeSet<LackingNames>,
 }
 
 impl Selected {
@@ -54,7 +55,7 @@ impl Reader {
         selection: &Selection,
         matchers: &Arc<[StackMatcher]>,
         run: &mut Run,
-    ) -> Result<Option<(Vec<ShardAnswer>, BTreeSet<String>)>, QueryError> {
+    ) -> Result<Option<(Vec<ShardAnswer>, BTreeSet<LackingNames>)>, QueryError> {
         let (mut answers, mut names) = (Vec::new(), BTreeSet::new());
         for shard in self.nodes.placement().shards() {
             // Without conditions on stacks, answers say all that is not known.

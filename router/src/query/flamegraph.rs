@@ -54,13 +54,16 @@ pub(crate) struct Summary {
     pub(crate) windows_read: WindowsRead,
     /// What is no part of it.
     pub(crate) lacking: Lacking,
+    /// Why samples have no labels, or not all, a sentence each.
+    pub(crate) label_notes: Vec<String>,
 }
 
 impl Summary {
     /// Of nothing yet.
     pub(crate) fn of(window: Window) -> Self {
         let (windows_read, lacking) = (WindowsRead::default(), Lacking::default());
-        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, lacking }
+        let label_notes = Vec::new();
+        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, lacking, label_notes }
     }
 
     /// Adds what shards say beside their sums.
@@ -104,7 +107,12 @@ impl Reader {
                 let (group_by, locations) = (Vec::new(), LocationSets::default());
                 let selection =
                     Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
-                selected = self.select(&selection, &selector.stack_matchers, &mut run).await?;
+                if request.format == Format::Pprof {
+                    let labelled = self.select_labelled(&selection, &selector, &mut run).await?;
+                    (selected, summary.label_notes) = (labelled.selected, labelled.notes);
+                } else {
+                    selected = self.select(&selection, &selector.stack_matchers, &mut run).await?;
+                }
                 summary.profile_type = Some(only.clone());
                 summary.take(&selected);
             }
@@ -156,14 +164,48 @@ impl Writing<'_> {
                 timings.measure("write", || folded::write(&pruned, &names))
             }
             Format::Pprof => {
-                let mut locations = pprof::Locations::default();
-                let keys = |answer: &NamedAnswer<'_>| locations.keys(answer, frames);
-                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
-                let order = |a, b| locations.order(a, b, table);
+                let mut keys = pprof::Keys::default();
+                let mut comments = summary.lacking.told();
+                comments.extend(summary.label_notes.iter().cloned());
+                let (tree, has_labels) = timings.measure("merge", || self.labelled(&mut keys, nodes_max, cancelled))?;
+                if !has_labels {
+                    comments.push(format!("no labels: with them there are more than {nodes_max} nodes"));
+                }
+                let order = |a, b| keys.order(a, b, table);
                 let pruned = timings.measure("prune", || prune(&tree, nodes_max, order));
-                timings.measure("write", || pprof::write(&pruned, &locations, frames, summary))
+                timings.measure("write", || pprof::write(&pruned, &keys, frames, summary, &comments))
             }
         }
+    }
+
+    /// The stacks of all answers, each with a node for each set of labels that it has, where there is room for all of
+    /// these nodes; else without them, and `false`.
+    fn labelled(
+        &self,
+        keys: &mut pprof::Keys,
+        nodes_max: usize,
+        cancelled: &Cancelled,
+    ) -> Result<(StackTree, bool), QueryError> {
+        let frames = self.named.frames();
+        let mut builder = StackTreeBuilder::new();
+        let mut add_all = || {
+            self.named.answers().try_for_each(|answer| {
+                let groups = keys.groups(answer.answer);
+                builder.add(answer.answer, &keys.locations(&answer, frames), &groups, cancelled)
+            })
+        };
+        match add_all() {
+            Ok(()) => {
+                let tree = builder.finish();
+                // What is pruned would be without labels, and not say so.
+                if tree.weighing() < nodes_max || !keys.has_labels() {
+                    return Ok((tree, true));
+                }
+            }
+            Err(QueryError::TooLarge { .. }) if keys.has_labels() => {}
+            Err(error) => return Err(error),
+        }
+        Ok((self.tree(|answer| keys.locations(answer, frames), cancelled)?, false))
     }
 
     /// The stacks of all answers.
@@ -174,7 +216,7 @@ impl Writing<'_> {
     ) -> Result<StackTree, QueryError> {
         let mut builder = StackTreeBuilder::new();
         for answer in self.named.answers() {
-            builder.add(answer.answer, &keys(&answer), cancelled)?;
+            builder.add(answer.answer, &keys(&answer), &[], cancelled)?;
         }
         Ok(builder.finish())
     }

@@ -8,6 +8,9 @@ use crate::query::frame::Frames;
 use crate::query::prune::{NodeKind, PrunedTree};
 use crate::query::symbolization::Symbolization;
 
+/// Files in `names_pending`: more than anybody reads.
+const NAMES_PENDING_MAX: usize = 100;
+
 /// Writes a tree whose keys are frames.
 pub(crate) fn write(
     tree: &PrunedTree,
@@ -33,7 +36,11 @@ pub(crate) fn write(
     out.raw(",\"value\":").sum(tree.left_out_value);
     let read = summary.windows_read;
     out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
-    out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"warnings\":");
+    out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"names_pending\":");
+    out.list(&summary.lacking.pending().take(NAMES_PENDING_MAX).collect::<Vec<_>>(), |out, binary| {
+        out.text(binary);
+    });
+    out.raw(",\"warnings\":");
     out.list(&summary.lacking.told(), |out, warning| {
         out.text(warning);
     });

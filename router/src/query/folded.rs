@@ -79,7 +79,7 @@ pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryEr
         }
         let start = line.len();
         line.push_str(name);
-        if node.own != 0 {
+        if node.has_own {
             out.extend_from_slice(line.as_bytes());
             out.extend_from_slice(format!(" {}\n", node.own).as_bytes());
         }

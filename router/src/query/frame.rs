@@ -4,6 +4,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 
 use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
@@ -59,10 +60,28 @@ impl Unnamed {
         self.code == INLINED_LEFT_OUT.0
     }
 
-    /// Whose names are lacking, and why, where the next answer may have them.
-    pub(crate) fn lacking(&self) -> Option<String> {
-        let Self { code, text, binary, .. } = self;
-        [Reason::Converting.code(), INLINED_LEFT_OUT.0].contains(code).then(|| format!("{binary:?}: {text}"))
+    /// The file whose names are missing, where the next response may have them.
+    pub(crate) fn lacking(&self) -> Option<LackingNames> {
+        let is_pending = self.code == Reason::Converting.code();
+        let lacking = || LackingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
+        (is_pending || self.has_name()).then(lacking)
+    }
+}
+
+/// A file whose names are missing from a response, and why. The next response may have them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LackingNames {
+    /// Path of the file.
+    pub(crate) binary: String,
+    /// For people.
+    pub(crate) text: String,
+    /// Whether its symbol table is being made.
+    pub(crate) is_pending: bool,
+}
+
+impl fmt::Display for LackingNames {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}: {}", self.binary, self.text)
     }
 }
 
@@ -75,7 +94,7 @@ pub(crate) struct NamedLine {
     pub(crate) line: i64,
     /// 0 if unknown.
     pub(crate) column: i64,
-    /// Id of the mangled name in the table's strings.
+    /// Id of the mangled name in the table's strings; 0 if the line is an address and no function.
     pub(crate) system_name: u32,
 }
 
@@ -174,7 +193,7 @@ impl Frames<'_> {
     }
 
     /// Whose names are lacking, and why, where the next answer may have them.
-    pub(crate) fn lacking(&self) -> BTreeSet<String> {
+    pub(crate) fn lacking(&self) -> BTreeSet<LackingNames> {
         let mut told = vec![false; self.table.unnamed.len()];
         for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
             if let Some(told) = told.get_mut(why as usize) {

@@ -47,3 +47,9 @@ pub(crate) const NAMING_ROUNDS_MAX: usize = 8;
 
 /// Nodes of a flame graph before it is pruned: about 1 GiB in all tables together.
 pub(crate) const TREE_NODES_MAX: usize = 8_000_000;
+
+/// Samples of a pprof whose attributes are read one by one: seconds of one core. More have no labels of their attributes.
+pub(crate) const LABELLED_SAMPLES_MAX: u64 = 4_000_000;
+
+/// Labels of the samples of a pprof. Agents send about ten attributes; what programs label is unbounded.
+pub(crate) const SAMPLE_LABELS_MAX: usize = 64;

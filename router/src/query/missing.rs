@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use proto::answer::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
+use crate::query::frame::LackingNames;
+
 /// Times, and files whose names are lacking, that are told; of more, how many there are.
 const TOLD_MAX: usize = 10;
 
@@ -13,7 +15,7 @@ const TOLD_MAX: usize = 10;
 pub(crate) struct Lacking {
     times: Vec<Missing>,
     /// Whose names, and why.
-    names: BTreeSet<String>,
+    names: BTreeSet<LackingNames>,
 }
 
 impl Lacking {
@@ -30,7 +32,7 @@ impl Lacking {
     }
 
     /// Adds whose names are lacking, and why.
-    pub(crate) fn names(&mut self, names: BTreeSet<String>) {
+    pub(crate) fn names(&mut self, names: BTreeSet<LackingNames>) {
         self.names.extend(names);
     }
 
@@ -38,6 +40,13 @@ impl Lacking {
     pub(crate) fn extend(&mut self, other: Self) {
         self.times(&other.times);
         self.names(other.names);
+    }
+
+    /// The files whose symbol tables are being made, in the order of their paths.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &str> {
+        let mut before = None;
+        let pending = self.names.iter().filter(|names| names.is_pending).map(|names| names.binary.as_str());
+        pending.filter(move |binary| before.replace(*binary) != Some(*binary))
     }
 
     /// A sentence for each.
@@ -123,11 +132,14 @@ mod tests {
     #[test]
     fn each_file_without_names_is_told_once_and_many_are_counted() {
         let mut lacking = Lacking::default();
+        let names =
+            |binary: &str, is_pending| LackingNames { binary: binary.to_owned(), text: "why".to_owned(), is_pending };
         for _ in 0..2 {
-            lacking.names(BTreeSet::from(["\"/usr/bin/api\": why".to_owned()]));
+            lacking.names(BTreeSet::from([names("/usr/bin/api", true)]));
         }
         assert_eq!(lacking.told(), ["left out: names of \"/usr/bin/api\": why"]);
-        lacking.names((0..20).map(|i| format!("/{i}")).collect());
+        lacking.names((0..20).map(|i| names(&format!("/{i}"), i == 3)).collect());
+        assert_eq!(lacking.pending().collect::<Vec<_>>(), ["/3", "/usr/bin/api"]);
         assert_eq!(
             (lacking.told().len(), lacking.told()[10].as_str()),
             (11, "and names of 11 more files are left out")

@@ -2,9 +2,10 @@
 //!
 //! # Read in this order
 //! `expr` (what a query is) → `parse`, `plan` → `selector`, `resolve` (what is asked of shards) → `window` (time) →
-//! `frame`, `naming`, `namer`, `names`, `shelf` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
-//! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` (`weights`) → `prune` → `flamegraph` and its formats.
+//! `frame`, `naming` (`abort_marker`), `namer`, `names`, `shelf` (what locations are called), `stack_label`, `stack_values` → `asking` (of shards) → `fold` (answers to series) → `aggregate`, `binary`,
+//! `vector_matching`, `evaluate` → `missing`, `reader`; `deletion`. Flame graphs: `stack_tree` (`weights`) → `prune` → `sample_labels`, `flamegraph` and its formats.
 
+mod abort_marker;
 pub(crate) mod aggregate;
 mod asking;
 mod binary;
@@ -32,6 +33,7 @@ pub(crate) mod reader;
 mod resolve;
 mod room;
 pub(crate) mod run;
+mod sample_labels;
 mod selector;
 mod shelf;
 mod stack_label;

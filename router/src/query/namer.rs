@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
-use symbol_store::{Frame as Found, ObjectKey, Reason, SymbolStore};
+use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason, SymbolStore};
 
 use crate::query::frame::{FrameTable, KeptLine};
 use crate::query::naming::{Naming, Object};
@@ -23,7 +23,7 @@ const NO_TABLE_BELIEVED: Duration = Duration::from_secs(1);
 const TABLE_BELIEVED: Duration = Duration::from_secs(60);
 
 /// What the symbol store says of one address.
-type Symbolized = Result<Arc<[Found]>, Reason>;
+type Symbolized = Result<Arc<[Found]>, Nameless>;
 
 /// What a mapping's addresses were named with: the number of a table, or why there was none.
 type Source = Result<u64, Reason>;
@@ -401,7 +401,11 @@ mod tests {
             line.unnamed.and_then(|why| table.unnamed[why as usize].lacking())
         };
         assert_eq!(lacking(0), None);
-        assert!(lacking(1).unwrap().starts_with("\"/usr/bin/app\": so many calls are inlined"), "{:?}", lacking(1));
+        assert!(
+            lacking(1).unwrap().to_string().starts_with("\"/usr/bin/app\": so many calls are inlined"),
+            "{:?}",
+            lacking(1)
+        );
         let again = namer.questions(&definitions, &[0, 1]).unwrap();
         assert_eq!(again[0].unnamed.iter().map(|of| of.0).collect::<Vec<_>>(), [1], "alone, so that there is room");
         let told = Told { mapping: 0, symbolized: vec![(1, frame(false))], now: named_by(Ok(7), 0, Duration::ZERO) };

@@ -11,7 +11,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use proto::answer::Node;
 use proto::{Answer, Dictionary, KnownLocations, Location, LocationPage, LocationSets, StackFilter};
 
-use crate::query::frame::{FrameFacts, FrameTable, Frames, NamedLocations};
+use crate::query::frame::{FrameFacts, FrameTable, Frames, LackingNames, NamedLocations};
 use crate::query::namer::{Definitions, Namer, Question, Told};
 use crate::query::stack_label::StackMatcher;
 
@@ -242,7 +242,7 @@ impl Pages {
 pub(crate) struct NamedSets {
     pub(crate) sets: LocationSets,
     /// Whose names are lacking, and why.
-    pub(crate) lacking: BTreeSet<String>,
+    pub(crate) lacking: BTreeSet<LackingNames>,
     /// About how many bytes the book takes.
     pub(crate) book_bytes: usize,
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use proto::{Address, BuildId, Dictionary, Line, Location};
-use symbol_store::{Frame as Found, Reason};
+use symbol_store::{Frame as Found, Nameless, Reason};
 
+use crate::query::abort_marker::{ABORT_MARKER, AbortCode, UNWINDING_STOPPED};
 use crate::query::frame::{FrameKey, FrameTable, KeptLine, NamedLine, Unnamed};
 
 /// What a frame is called where the sender gave lines without any name.
@@ -76,19 +77,22 @@ impl<'a> Naming<'a> {
         &mut self,
         object: &mut Object<'_>,
         location: u32,
-        symbolized: Result<Arc<[Found]>, Reason>,
+        symbolized: Result<Arc<[Found]>, Nameless>,
         to: &mut Vec<KeptLine>,
     ) {
         let Location::Address { address, frame_type, .. } = &self.dictionary.locations[location as usize] else {
             return;
         };
         let frame_type = self.text(*frame_type);
+        if self.table.text(frame_type) == ABORT_MARKER {
+            return to.push(self.abort_line(object, AbortCode::of(*address), frame_type));
+        }
         match symbolized {
             Ok(frames) => {
                 to.extend(frames.iter().map(|frame| self.found_line(object, frame, frame_type)));
                 object.held.push(frames);
             }
-            Err(reason) => to.push(self.unnamed_line(object, *address, frame_type, reason)),
+            Err(nameless) => to.push(self.unnamed_line(object, *address, frame_type, nameless)),
         }
     }
 
@@ -155,8 +159,28 @@ impl<'a> Naming<'a> {
         line
     }
 
-    /// An address without a name keeps its weight under `binary+0xaddress`.
-    fn unnamed_line(&mut self, object: &mut Object<'_>, address: Address, frame_type: u32, reason: Reason) -> KeptLine {
+    /// A frame at which the sender's unwinder gave up says so, and why.
+    fn abort_line(&mut self, object: &mut Object<'_>, code: AbortCode, frame_type: u32) -> KeptLine {
+        let name = self.table.strings.intern(&format!("[unwinding stopped here: {code}]"));
+        let text = format!("the sender's unwinder stopped here, so callers are missing: {code}");
+        let why =
+            Unnamed { code: UNWINDING_STOPPED, text, binary: object.file.to_owned(), build_id: object.build_id() };
+        let unnamed = Some(self.table.intern_unnamed(why));
+        let binary = self.binary(object);
+        let frame = self.table.intern(FrameKey { name, file: 0, binary, frame_type });
+        KeptLine { line: NamedLine { frame, line: 0, column: 0, system_name: name }, start_line: 0, unnamed }
+    }
+
+    /// An address without a name has its weight under `binary+0xaddress`: all addresses of one function under that of its
+    /// start, where that is known.
+    fn unnamed_line(
+        &mut self,
+        object: &mut Object<'_>,
+        address: Address,
+        frame_type: u32,
+        nameless: Nameless,
+    ) -> KeptLine {
+        let Nameless { reason, function_start } = nameless;
         self.name.clear();
         match object.file.rsplit('/').next() {
             Some(base) if !base.is_empty() => self.name.push_str(base),
@@ -164,6 +188,7 @@ impl<'a> Naming<'a> {
             _ => self.name.push_str(NAMELESS),
         }
         let (Address::Virtual(number) | Address::FileOffset(number)) = address;
+        let number = function_start.unwrap_or(number);
         // Writing to a String cannot fail.
         let _infallible = write!(self.name, "+{number:#x}");
         let unnamed = match &object.unnamed {
@@ -179,7 +204,9 @@ impl<'a> Naming<'a> {
         let binary = self.binary(object);
         let name = self.table.strings.intern(&self.name);
         let frame = self.table.intern(FrameKey { name, file: 0, binary, frame_type });
-        let line = NamedLine { frame, line: 0, column: 0, system_name: 0 };
+        // What is no function has none.
+        let system_name = if function_start.is_some() { name } else { 0 };
+        let line = NamedLine { frame, line: 0, column: 0, system_name };
         KeptLine { line, start_line: 0, unnamed: Some(unnamed) }
     }
 }

@@ -1,6 +1,8 @@
-//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs.
+//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples with
+//! their labels. What is missing is said in comments.
 //!
-//! Locations without a name have no lines, but their address: pprof tools name them from local files. A mapping begins at 0,
+//! Addresses in no known function have no lines: pprof tools name them from local files. A function without a name is a line,
+//! and its mapping does not say that it has functions, so that these tools still look. A mapping begins at 0,
 //! so that addresses are those of the file; one that says no end holds virtual addresses, one that says an end holds offsets,
 //! which is how `go tool pprof` tells them apart.
 
@@ -12,8 +14,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use indexmap::IndexSet;
 use prost::Message as _;
-use proto::pprof::{Function, Line, Location, Mapping, Profile, Sample, ValueType};
-use proto::{Address, BuildId, Location as Stored, build_id};
+use proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use proto::{Address, Answer, BuildId, LabelSet, Location as Stored, ProfileType, build_id};
 
 use crate::query::error::QueryError;
 use crate::query::flamegraph::Summary;
@@ -29,11 +31,16 @@ const LOCATION_IDS_MAX: usize = 64 << 20;
 /// The end of a mapping of file offsets: behind any file.
 const OFFSETS_END: u64 = 1 << 47;
 
-/// Distinct locations of all answers.
+/// Set in the key of a node that stands for the labels of what ends at its parent.
+const LABELS: u32 = 1 << 31;
+
+/// Distinct locations and label sets of all answers, which are the keys of a tree's nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Locations {
+pub(crate) struct Keys {
     locations: IndexSet<LocationKey>,
     mappings: IndexSet<MappingKey>,
+    /// Not empty, without labels that are "".
+    label_sets: IndexSet<LabelSet>,
 }
 
 /// What tells a location from others.
@@ -54,9 +61,28 @@ struct MappingKey {
     of_offsets: bool,
 }
 
-impl Locations {
+impl Keys {
+    /// The key of each group of an answer; `None` of one that says nothing.
+    pub(crate) fn groups(&mut self, answer: &Answer) -> Vec<Option<u32>> {
+        let mut key = |group: &LabelSet| {
+            let said = LabelSet::new(group.iter().filter(|label| !label.value.is_empty()).cloned().collect());
+            let id = (!said.is_empty()).then(|| self.label_sets.insert_full(said).0)?;
+            u32::try_from(id).ok().filter(|id| *id < LABELS).map(|id| id | LABELS)
+        };
+        answer.groups.iter().map(&mut key).collect()
+    }
+
+    /// Whether any group says anything.
+    pub(crate) fn has_labels(&self) -> bool {
+        !self.label_sets.is_empty()
+    }
+
+    fn label_set(&self, key: u32) -> Option<&LabelSet> {
+        (key & LABELS != 0).then(|| self.label_sets.get_index((key & !LABELS) as usize))?
+    }
+
     /// The key of each location: itself.
-    pub(crate) fn keys(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
+    pub(crate) fn locations(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
         let mut keys = LocationKeys::default();
         for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
             let mut lines = answer.locations.lines(i);
@@ -66,11 +92,8 @@ impl Locations {
                     (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
                 }
                 Stored::Address { mapping, address, .. } => {
-                    let unnamed = |line: &NamedLine| {
-                        let why = frames.get(line.frame).and_then(|frame| frame.unnamed);
-                        why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
-                    };
-                    if lines.first().is_some_and(unnamed) {
+                    // A function without a name stays one, so that its addresses stay together.
+                    if lines.first().is_some_and(|line| line.system_name == 0 && is_unnamed(line, frames)) {
                         lines = &[];
                     }
                     let (identity, file) = dictionary.mapping(*mapping);
@@ -90,12 +113,15 @@ impl Locations {
         keys
     }
 
-    /// The order of two locations by what they say.
+    /// The order of two locations, or two label sets, by what they say.
     pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
         let line = |line: &NamedLine| {
             let texts = table.key(line.frame).map(|key| table.texts(key));
             (texts, line.line, line.column, table.text(line.system_name))
         };
+        if (a | b) & LABELS != 0 {
+            return (self.label_set(a), a & LABELS).cmp(&(self.label_set(b), b & LABELS));
+        }
         let (Some(a), Some(b)) = (self.locations.get_index(a as usize), self.locations.get_index(b as usize)) else {
             return a.cmp(&b);
         };
@@ -103,6 +129,12 @@ impl Locations {
         let lines = a.lines.iter().map(line).cmp(b.lines.iter().map(line));
         lines.then_with(|| (mapping(a), a.address).cmp(&(mapping(b), b.address)))
     }
+}
+
+/// Whether the frame of a line has no name.
+fn is_unnamed(line: &NamedLine, frames: Frames<'_>) -> bool {
+    let why = frames.get(line.frame).and_then(|frame| frame.unnamed);
+    why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
 }
 
 /// As pprof has it: GNU build IDs in hexadecimal, without saying what they are.
@@ -114,35 +146,43 @@ fn plain_build_id(id: &BuildId) -> String {
     }
 }
 
-/// Writes a tree whose keys are locations.
+/// Writes a tree whose keys are locations and label sets. `comments`: sentences about the profile.
 ///
 /// # Errors
 /// [`QueryError::ValueTooLarge`] and [`QueryError::TooLarge`] where the format or memory ends.
 pub(crate) fn write(
     tree: &PrunedTree,
-    locations: &Locations,
+    keys: &Keys,
     frames: Frames<'_>,
     summary: &Summary,
+    comments: &[String],
 ) -> Result<Vec<u8>, QueryError> {
-    let mut writer = Writer { locations, frames, ids: Ids::default(), profile: Profile::default() };
+    let mut writer = Writer { keys, frames, ids: Ids::default(), profile: Profile::default() };
     writer.string("");
-    writer.header(summary);
+    writer.header(summary, tree);
+    writer.profile.comment = comments.iter().map(|comment| writer.string(comment)).collect();
     let mut id_of_node: Vec<u64> = Vec::with_capacity(tree.nodes.len());
     let mut location_ids = 0;
     for node in &tree.nodes {
+        let labels = match node.kind {
+            NodeKind::Key(key) => keys.label_set(key),
+            NodeKind::Root | NodeKind::Other => None,
+        };
         let id = match node.kind {
             NodeKind::Root => 0,
+            NodeKind::Key(_) if labels.is_some() => 0,
             NodeKind::Key(location) => writer.location(location),
             NodeKind::Other => writer.other(),
         };
         id_of_node.push(id);
-        if node.own == 0 {
+        if !node.has_own {
             continue;
         }
         let mut stack = Vec::new();
         let (mut kind, mut id, mut above) = (node.kind, id, node.parent);
         while kind != NodeKind::Root {
-            stack.push(id);
+            // Labels are no place.
+            stack.extend((id != 0).then_some(id));
             let Some(parent) = tree.nodes.get(above as usize) else { break };
             id = id_of_node.get(above as usize).copied().unwrap_or(0);
             (kind, above) = (parent.kind, parent.parent);
@@ -155,9 +195,31 @@ pub(crate) fn write(
             });
         }
         let value = i64::try_from(node.own).map_err(|_overflow| QueryError::ValueTooLarge)?;
-        writer.profile.sample.push(Sample { location_id: stack, value: vec![value], label: Vec::new() });
+        let label = labels.into_iter().flat_map(LabelSet::iter).map(|label| writer.label(label)).collect();
+        writer.profile.sample.push(Sample { location_id: stack, value: vec![value], label });
     }
     compress(&writer.profile)
+}
+
+/// What passes between two samples, in the unit of the type: known where a value is how much passed. 0 if it is not.
+///
+/// It is the mean of all samples if every value is a multiple of that, and else what all values are multiples of: a pusher
+/// may have added up samples of one stack.
+fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
+    let is_of_period = |kind: &ProfileType| kind.sample() == kind.period();
+    if !summary.profile_type.as_ref().is_some_and(is_of_period) {
+        return 0;
+    }
+    let values = || tree.nodes.iter().map(|node| node.own.unsigned_abs());
+    let divisor = values().fold(0, greatest_common_divisor);
+    let total: u128 = values().sum();
+    let mean = total.checked_div(summary.samples.into()).filter(|mean| *mean > 0 && divisor % *mean == 0);
+    let is_whole = mean.is_some_and(|mean| mean.checked_mul(summary.samples.into()) == Some(total));
+    i64::try_from(mean.filter(|_| is_whole).unwrap_or(divisor)).unwrap_or(0)
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
@@ -181,14 +243,14 @@ struct Ids {
 }
 
 struct Writer<'a> {
-    locations: &'a Locations,
+    keys: &'a Keys,
     frames: Frames<'a>,
     ids: Ids,
     profile: Profile,
 }
 
 impl Writer<'_> {
-    fn header(&mut self, summary: &Summary) {
+    fn header(&mut self, summary: &Summary, tree: &PrunedTree) {
         if let Some(profile_type) = &summary.profile_type {
             let (sample, period) = (profile_type.sample(), profile_type.period());
             let sample = ValueType { kind: self.string(&sample.kind), unit: self.string(&sample.unit) };
@@ -196,6 +258,7 @@ impl Writer<'_> {
             self.profile.sample_type.push(sample);
             self.profile.period_type = Some(period);
         }
+        self.profile.period = self::period(summary, tree);
         self.profile.time_nanos = summary.window.start_ns;
         self.profile.duration_nanos = summary.window.end_ns.saturating_sub(summary.window.start_ns);
     }
@@ -214,8 +277,8 @@ impl Writer<'_> {
         if let Some(&id) = self.ids.locations.get(&key) {
             return id;
         }
-        let locations = self.locations;
-        let Some(location) = locations.locations.get_index(key as usize) else { return 0 };
+        let keys = self.keys;
+        let Some(location) = keys.locations.get_index(key as usize) else { return 0 };
         let mapping_id = self.mapping(location);
         let line: Vec<Line> = location.lines.iter().map(|line| self.line(line)).collect();
         let id = self.next_location();
@@ -236,6 +299,10 @@ impl Writer<'_> {
         self.profile.location.push(Location { id, mapping_id: 0, address: 0, line });
         self.ids.other = Some(id);
         id
+    }
+
+    fn label(&mut self, label: &proto::Label) -> Label {
+        Label { key: self.string(&label.name), text: self.string(&label.value), number: 0 }
     }
 
     fn next_location(&self) -> u64 {
@@ -271,8 +338,8 @@ impl Writer<'_> {
 
     /// The mapping of a location, 0 if nothing is known of it. What it says to have, all its locations have.
     fn mapping(&mut self, location: &LocationKey) -> u64 {
-        let locations = self.locations;
-        let Some(key) = locations.mappings.get_index(location.mapping) else { return 0 };
+        let keys = self.keys;
+        let Some(key) = keys.mappings.get_index(location.mapping) else { return 0 };
         if key.file.is_empty() && key.build_id.is_empty() {
             return 0;
         }
@@ -290,7 +357,7 @@ impl Writer<'_> {
                 id
             }
         };
-        let named = !location.lines.is_empty();
+        let named = location.lines.first().is_some_and(|line| !is_unnamed(line, self.frames));
         let has_file = |line: &NamedLine| self.frames.table.key(line.frame).is_some_and(|key| key.file != 0);
         let has_files = named && location.lines.iter().all(has_file);
         let has_numbers = named && location.lines.iter().all(|line| line.line != 0);

@@ -30,6 +30,8 @@ pub(crate) struct PrunedNode {
     pub(crate) kind: NodeKind,
     pub(crate) own: i128,
     pub(crate) total: i128,
+    /// Stacks end here; `own` may still be 0 where negative values cancel out positive ones.
+    pub(crate) has_own: bool,
 }
 
 /// What a node stands for.
@@ -48,7 +50,7 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
     let total = tree.total(ROOT);
     // The root alone: there is no place for an `(other)` beside it.
     if nodes_max <= 1 && tree.weighing() > 0 {
-        let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total };
+        let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total, has_own: true };
         return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
     }
     if tree.weighing() < nodes_max {
@@ -248,7 +250,13 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                 Ok(place) => place,
                 Err(weight) => {
                     out.left_out_value += weight;
-                    out.nodes.push(PrunedNode { parent, kind: NodeKind::Other, own: weight, total: weight });
+                    out.nodes.push(PrunedNode {
+                        parent,
+                        kind: NodeKind::Other,
+                        own: weight,
+                        total: weight,
+                        has_own: true,
+                    });
                     continue;
                 }
             };
@@ -257,7 +265,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
             let children = &self.children[first as usize..end as usize];
             let total = self.tree.total(node);
             let own = total - light - children.iter().map(|child| child.total).sum::<i128>();
-            out.nodes.push(PrunedNode { parent, kind, own, total });
+            let has_own = own != 0 || self.tree.cancels_out(node);
+            out.nodes.push(PrunedNode { parent, kind, own, total, has_own });
             let left_out = children.iter().filter(|child| child.place.is_none());
             let other = light + left_out.map(|child| child.total).sum::<i128>();
             let mut other = (left > 0).then_some(other);
@@ -360,7 +369,7 @@ mod tests {
     #[test]
     fn one_node_is_the_root_with_all_weight() {
         let pruned = prune(&star(&[5, 1]), 1, |a, b| a.cmp(&b));
-        assert_eq!(pruned.nodes, [PrunedNode { parent: 0, kind: NodeKind::Root, own: 9, total: 9 }]);
+        assert_eq!(pruned.nodes, [PrunedNode { parent: 0, kind: NodeKind::Root, own: 9, total: 9, has_own: true }]);
         assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (2, 9));
     }
 }

@@ -49,6 +49,10 @@ pub(crate) struct StackTree {
     weighing: usize,
     /// `None`: some stacks weigh less than nothing, so nodes may be heavier than what they stand below.
     weights: Option<Weights>,
+    /// Where some stacks weigh less than nothing, by node: its values cancel out. Empty elsewhere.
+    cancelled_out: Vec<bool>,
+    /// Where some stacks weigh less than nothing, by node: a stack passes or ends here, whatever the total. Empty elsewhere.
+    passed: Vec<bool>,
     /// Empty.
     places: Vec<u32>,
 }
@@ -117,6 +121,9 @@ pub(crate) struct StackTreeBuilder {
     places: Vec<u32>,
     /// (parent, key) to child, of the children behind their parent's first [`NEAR_SIBLINGS_MAX`].
     far: HashMap<(u32, u32), u32, RandomState>,
+    /// Nodes with a value that is not positive: only their values can cancel out.
+    not_positive: Vec<u32>,
+    is_any_negative: bool,
 }
 
 impl StackTreeBuilder {
@@ -124,10 +131,12 @@ impl StackTreeBuilder {
         let root = TreeNode { parent: ROOT, key: 0, first_child: NONE, next_sibling: NONE };
         let Spare { mut nodes, totals, places } = std::mem::take(&mut *SPARE.lock());
         nodes.push(root);
-        Self { nodes, own: totals, places, far: HashMap::default() }
+        let far = HashMap::default();
+        Self { nodes, own: totals, places, far, not_positive: Vec::new(), is_any_negative: false }
     }
 
-    /// Adds the stacks of an answer.
+    /// Adds the stacks of an answer. `groups`: the key of each of its groups, of nodes below the stacks' leaves that hold
+    /// what the group has; `None`, or beyond the list, is at the leaf itself.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
@@ -135,6 +144,7 @@ impl StackTreeBuilder {
         &mut self,
         answer: &Answer,
         keys: &LocationKeys,
+        groups: &[Option<u32>],
         cancelled: &Cancelled,
     ) -> Result<(), QueryError> {
         let mut places = std::mem::take(&mut self.places);
@@ -151,10 +161,24 @@ impl StackTreeBuilder {
             places.push(keys.iter().try_fold(above, |parent, &key| self.child(parent, key))?);
         }
         self.own.resize(self.nodes.len(), 0);
-        for cell in &answer.cells {
-            let node = cell.node as usize;
-            if let Some(own) = places.get(node).and_then(|&place| self.own.get_mut(place as usize)) {
+        for (i, cell) in answer.cells.iter().enumerate() {
+            if i % NODES_BETWEEN_CHECKS == 0 {
+                cancelled.check()?;
+            }
+            let Some(&leaf) = places.get(cell.node as usize) else { continue };
+            let place = match groups.get(cell.group as usize) {
+                Some(&Some(group)) => self.child(leaf, group)?,
+                _ => leaf,
+            };
+            if self.own.len() < self.nodes.len() {
+                self.own.resize(self.nodes.len(), 0);
+            }
+            if let Some(own) = self.own.get_mut(place as usize) {
                 *own += cell.sum;
+            }
+            if cell.sum <= 0 {
+                self.not_positive.push(place);
+                self.is_any_negative |= cell.sum < 0;
             }
         }
         self.places = places;
@@ -193,9 +217,11 @@ impl StackTreeBuilder {
 
     /// The tree, totals worked out.
     pub(crate) fn finish(self) -> StackTree {
+        if self.is_any_negative || self.own.iter().any(|&own| own < 0) {
+            return self.finish_with_negative();
+        }
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);
-        let is_any_negative = totals.iter().any(|&own| own < 0);
         let (mut weighing, mut weights) = (0, Weights::default());
         for (i, node) in self.nodes.iter().enumerate().skip(1).rev() {
             let total = totals[i];
@@ -203,8 +229,27 @@ impl StackTreeBuilder {
             weighing += usize::from(total != 0);
             weights.add(total);
         }
-        let weights = (!is_any_negative).then_some(weights);
-        StackTree { nodes: self.nodes, totals, weighing, weights, places: self.places }
+        let (cancelled_out, passed) = (Vec::new(), Vec::new());
+        let weights = Some(weights);
+        StackTree { nodes: self.nodes, totals, weighing, weights, cancelled_out, passed, places: self.places }
+    }
+
+    /// The tree where values are negative: a total of zero does not mean that there is nothing below a node.
+    fn finish_with_negative(self) -> StackTree {
+        let mut totals = self.own;
+        totals.resize(self.nodes.len(), 0);
+        let mut cancelled_out = vec![false; self.nodes.len()];
+        for node in self.not_positive {
+            cancelled_out[node as usize] = totals[node as usize] == 0;
+        }
+        let mut passed: Vec<bool> =
+            totals.iter().zip(&cancelled_out).map(|(&own, &is_zero)| own != 0 || is_zero).collect();
+        for (i, node) in self.nodes.iter().enumerate().skip(1).rev() {
+            totals[node.parent as usize] += totals[i];
+            passed[node.parent as usize] |= passed[i];
+        }
+        let weighing = passed.iter().skip(1).filter(|is_passed| **is_passed).count();
+        StackTree { nodes: self.nodes, totals, weighing, weights: None, cancelled_out, passed, places: self.places }
     }
 }
 
@@ -212,6 +257,16 @@ impl StackTree {
     /// All nodes; node 0 is the root.
     pub(crate) fn nodes(&self) -> &[TreeNode] {
         &self.nodes
+    }
+
+    /// Whether stacks end at a node whose values cancel out: positive and negative ones, which gauges may have.
+    pub(crate) fn cancels_out(&self, node: u32) -> bool {
+        self.cancelled_out.get(node as usize).copied().unwrap_or_default()
+    }
+
+    /// Whether any stack passes or ends at a node.
+    pub(crate) fn weighs(&self, node: u32) -> bool {
+        self.total(node) != 0 || self.passed.get(node as usize).copied().unwrap_or_default()
     }
 
     /// How many nodes weigh anything, the root not counted.
@@ -243,7 +298,7 @@ impl StackTree {
         let first = self.nodes[node as usize].first_child;
         let next = |&child: &u32| Some(self.nodes[child as usize].next_sibling).filter(|&next| next != NONE);
         let all = std::iter::successors(Some(first).filter(|&first| first != NONE), next);
-        all.filter(|&child| self.total(child) != 0)
+        all.filter(|&child| self.weighs(child))
     }
 }
 

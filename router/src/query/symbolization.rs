@@ -78,7 +78,7 @@ impl Symbolization {
         // Parents stand before their children.
         for (i, node) in (1..).zip(tree.nodes().iter().skip(1)) {
             let (above, total) = (way_of[node.parent as usize], tree.total(i));
-            if above == NO_WAY || total == 0 {
+            if above == NO_WAY || !tree.weighs(i) {
                 way_of.push(NO_WAY);
                 continue;
             }

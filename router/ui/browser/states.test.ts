@@ -4,7 +4,7 @@ import { execSync } from "node:child_process";
 import { expect, test } from "vitest";
 import { browserTest, pictureIsThere, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
-import { hostStacks } from "./fixture/stacks";
+import { hostStacks, type FixtureStack } from "./fixture/stacks";
 import { pprofOf } from "./pprof_writer";
 import { push, stored, VARVE_URL } from "./store";
 
@@ -94,6 +94,54 @@ browserTest("a partial answer has a banner, and the reasons for unnamed frames a
   expect(await dialog.textContent()).toContain("upload it with `varve upload`");
   await page.keyboard.press("Escape");
   await expect.poll(() => dialog.count()).toBe(0);
+  await fixture.close();
+});
+
+browserTest("names on their way are announced in the view and appear by themselves", {}, async ({ page }) => {
+  const address = { name: "libpython3.11.so.1.0+0x1af844", binary: "/usr/lib/libpython3.11.so.1.0", type: "native", reason: "converting" };
+  const stack = (...frames: FixtureStack["frames"]): FixtureStack => ({ service: "billing", frames, value: 5e9 });
+  const files = ["/usr/lib/libpython3.11.so.1.0", "/usr/lib/libc.so.6", "/usr/lib/libssl.so.3", "/usr/bin/python3.11"];
+  const fixture = await startFixture({ stacks: [stack({ name: "main" }, address)], namesPending: files });
+  await page.goto(`${fixture.url}/?live=0&pick=main`);
+  await page.getByText("Symbol tables are being built for libpython3.11.so.1.0 and 3 more: names appear by themselves.").waitFor();
+  const outlines = (): number => fixture.asked.filter((url) => url.includes("max_nodes=1&") || url.endsWith("max_nodes=1")).length;
+  const trees = (): number => fixture.asked.length - outlines();
+  await expect.poll(outlines, { timeout: 15_000 }).toBeGreaterThan(1);
+  expect(trees(), "the tree is asked for once while nothing has changed").toBe(1);
+  const question = new URL(fixture.asked[0], fixture.url).searchParams;
+  Object.assign(fixture.behaviour, { stacks: [stack({ name: "main" }, { ...address, name: "_PyEval_EvalFrameDefault", reason: undefined })], namesPending: [] });
+  await page.locator(".grid-row", { hasText: "_PyEval_EvalFrameDefault" }).waitFor({ timeout: 30_000 });
+  await expect.poll(() => page.locator(".notice.names").count()).toBe(0);
+  expect(trees()).toBe(2);
+  const again = new URL(fixture.asked.at(-1) ?? "", fixture.url).searchParams;
+  for (const key of ["query", "start", "end"]) expect(again.get(key), "the same picture").toBe(question.get(key));
+  const asked = fixture.asked.length;
+  await page.waitForTimeout(2_500);
+  expect(fixture.asked.length, "nothing is left to ask").toBe(asked);
+  await fixture.close();
+});
+
+browserTest("a hidden page does not ask for names", {}, async ({ page }) => {
+  const fixture = await startFixture({ namesPending: ["/usr/lib/libc.so.6"] });
+  await page.addInitScript(() => Object.defineProperty(document, "hidden", { get: () => true }));
+  await page.goto(`${fixture.url}/?live=0`);
+  await page.getByText("Symbol tables are being built for libc.so.6: names appear by themselves.").waitFor();
+  await page.waitForTimeout(2_500);
+  expect(fixture.asked.length).toBe(1);
+  await fixture.close();
+});
+
+browserTest("warnings are counted as warnings, and all of them are a click away", {}, async ({ page }) => {
+  const warnings = ['left out: names of "/usr/lib/libc.so.6": why', "left out: from 10 to 20", "third <b>one</b>"];
+  const fixture = await startFixture({ warnings });
+  await page.goto(`${fixture.url}/?live=0`);
+  await pictureIsThere(page);
+  const bottom = page.locator(".bottom");
+  await expect.poll(() => bottom.textContent()).toContain(`3 warnings: ${warnings[0]}`);
+  expect(await bottom.textContent()).not.toContain("times left out");
+  await page.getByRole("button", { name: "3 warnings" }).click();
+  const dialog = page.getByRole("dialog", { name: "Warnings" });
+  for (const warning of warnings) expect(await dialog.textContent()).toContain(warning);
   await fixture.close();
 });
 

@@ -99,9 +99,10 @@ impl<'a> Events<'a> {
     }
 
     /// Calls back with each minute that has any of `(start, end]`; `stacks` are those of the chunk's sums.
+    /// Without them, samples have no pairs, and the stacks' column is not read.
     pub(crate) fn for_each_minute(
         &mut self,
-        stacks: &[u32],
+        stacks: Option<&[u32]>,
         mut is_wanted: impl FnMut(i64, i64) -> bool,
         mut visit: impl FnMut(&MinuteColumns),
     ) -> Option<()> {
@@ -116,7 +117,7 @@ impl<'a> Events<'a> {
         Some(())
     }
 
-    fn read_minute(&mut self, i: usize, stacks: &[u32], to: &mut MinuteColumns) -> Option<()> {
+    fn read_minute(&mut self, i: usize, stacks: Option<&[u32]>, to: &mut MinuteColumns) -> Option<()> {
         let MinuteBody { minute, length, body } = self.minutes[i];
         let mut body = body;
         let sets = take_length(&mut body).filter(|&sets| sets <= body.len())?;
@@ -142,10 +143,12 @@ impl<'a> Events<'a> {
         samples.values.clear();
         samples.values.resize(length, 0);
         self.places.clear();
-        self.places.resize(length, 0);
+        if stacks.is_some() || self.columns.is_none() {
+            self.places.resize(length, 0);
+        }
         match &mut self.columns {
             None => read_plain(&mut body, &to.set_ends, samples, &mut self.places)?,
-            Some(columns) => columns.read_pages(&mut body, samples, &mut self.places)?,
+            Some(columns) => columns.read_pages(&mut body, samples, stacks.map(|_| self.places.as_mut_slice()))?,
         }
         if !times_are_of_a_minute(&samples.times_ns, &to.set_ends) {
             return None;
@@ -158,8 +161,8 @@ impl<'a> Events<'a> {
             }
         }
         samples.pairs.clear();
-        for &place in &self.places {
-            samples.pairs.push(*stacks.get(place as usize)?);
+        for &place in stacks.map(|_| self.places.as_slice()).unwrap_or_default() {
+            samples.pairs.push(*stacks?.get(place as usize)?);
         }
         body.is_empty().then_some(())
     }
@@ -209,12 +212,16 @@ impl Columns {
         Some(Self { times, places, values })
     }
 
-    fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, places: &mut [u32]) -> Option<()> {
-        let length = places.len();
+    /// Reads the pages of a minute; without `places`, that column is passed over.
+    fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, places: Option<&mut [u32]>) -> Option<()> {
+        let length = samples.times_ns.len();
         let mut page = self.times.page_decompressor(take_bytes(body)?, length).ok()?;
         page.read(&mut samples.times_ns).ok().filter(|read| read.finished)?;
-        let mut page = self.places.page_decompressor(take_bytes(body)?, length).ok()?;
-        page.read(places).ok().filter(|read| read.finished)?;
+        let stacks = take_bytes(body)?;
+        if let Some(places) = places {
+            let mut page = self.places.page_decompressor(stacks, length).ok()?;
+            page.read(places).ok().filter(|read| read.finished)?;
+        }
         let mut page = self.values.page_decompressor(take_bytes(body)?, length).ok()?;
         page.read(&mut samples.values).ok().filter(|read| read.finished).map(drop)
     }
@@ -239,7 +246,7 @@ mod tests {
     fn read_all(bytes: &[u8], count: usize, stacks: &[u32]) -> Option<Samples> {
         let mut all = Samples::default();
         let mut events = Events::read(bytes, WINDOW, count as u64)?;
-        events.for_each_minute(stacks, |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        events.for_each_minute(Some(stacks), |_, _| true, |minute| all.append(minute.samples.clone()))?;
         Some(all)
     }
 
@@ -270,7 +277,7 @@ mod tests {
             prop_assert!(read_all(&bytes, rows_in.len() + 1, &place).is_none(), "one more is none");
             let mut events = Events::read(&bytes, WINDOW, rows_in.len() as u64).unwrap();
             let wanted = |start: i64, end: i64| start < first && first <= end;
-            events.for_each_minute(&place, wanted, |minute| {
+            events.for_each_minute(Some(&place), wanted, |minute| {
                 assert!(minute.samples.times_ns.contains(&first));
                 let starts = std::iter::once(0).chain(minute.set_ends.iter().copied());
                 for (start, &end) in starts.zip(&minute.set_ends) {

@@ -94,7 +94,12 @@ pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> 
         }
         _ => change(&mut payload, random),
     }
+    in_frame(key, &payload)
+}
+
+/// The value of a key with this payload, see `FORMAT.md`.
+pub(crate) fn in_frame(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let version = 2;
-    let checksum = [key, &[version], payload.as_slice()].iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
-    [&[version], checksum.to_le_bytes().as_slice(), payload.as_slice()].concat()
+    let checksum = [key, &[version], payload].iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));
+    [&[version], checksum.to_le_bytes().as_slice(), payload].concat()
 }

@@ -16,6 +16,7 @@ mod random;
 #[path = "../model/samples.rs"]
 mod samples;
 mod store;
+mod timeline;
 #[allow(dead_code, reason = "not all of the model is needed here")]
 #[path = "../model/world.rs"]
 mod world;
@@ -277,7 +278,7 @@ fn raw_samples_whose_minutes_are_gone_are_found_and_end_a_question_with_an_error
     database.flush().unwrap();
     drop(database);
     let (said, hears) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let asking = std::thread::spawn(move || {
         let engine = Store::open(&path).unwrap();
         said.send(engine.verify().unwrap().faults).unwrap();
         // Until nobody listens any more.
@@ -287,6 +288,9 @@ fn raw_samples_whose_minutes_are_gone_are_found_and_end_a_question_with_an_error
     let hear = || hears.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on for ever");
     assert!(hear() > 0, "nothing is found");
     assert_eq!(hear(), 1, "a question of raw samples is answered");
+    // The thread closes RocksDB: it must have ended before the process runs its exit handlers.
+    drop(hears);
+    asking.join().unwrap();
 }
 
 /// RocksDB would read it for ever.

@@ -8,6 +8,8 @@ mod lacking;
 mod partitions;
 mod samples;
 mod threads;
+mod timelines;
+mod verdicts;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};

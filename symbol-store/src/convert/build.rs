@@ -1,7 +1,8 @@
 //! Fills a symcache from everything that a file and its debug file say.
 //!
 //! DWARF first: the functions, lines and inlined calls of the file, else of its debug file. Then the ELF symbols fill
-//! the addresses that DWARF leaves, so that assembly and libraries linked without debug information keep their names.
+//! the addresses that DWARF leaves, so that assembly and libraries linked without debug information keep their names. Last
+//! come the PLT, under one name, and the functions that only the call frame information knows, which have a start and no name.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,8 @@ use symbolic_debuginfo::{Function, ParseObjectOptions, SymbolMap};
 use symbolic_symcache::SymCacheConverter;
 
 use super::Summary;
-use super::coverage::Coverage;
+use super::call_frames;
+use super::coverage::{Coverage, flatten};
 use super::names::{self, Names};
 use super::start_lines::StartLines;
 use super::symbols::{Piece, Symbols};
@@ -26,6 +28,9 @@ pub(super) struct Inputs<'a> {
     pub(super) base: u64,
 }
 
+/// The name of the code through which calls reach other files.
+const PLT: &str = "[plt]";
+
 /// What was built; `None` if neither file is readable ELF. A summary of 0 functions is of a stripped file.
 pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, Summary)> {
     let files = || [Some(inputs.file), inputs.debug_file].into_iter().flatten();
@@ -33,6 +38,7 @@ pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, 
     let readable = files().filter_map(|bytes| symbols.add(bytes)).count();
     (readable > 0).then_some(())?;
     let code = symbols.code();
+    let plt = symbols.plt();
     let pieces = symbols.into_pieces();
 
     let mut builder = Builder {
@@ -51,6 +57,10 @@ pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, 
         }
     }
     builder.add_symbols();
+    builder.add_plt(&plt);
+    let mut described = Vec::new();
+    files().for_each(|bytes| call_frames::add(bytes, &mut described));
+    builder.add_described(&described);
     Some((builder.converter, builder.summary))
 }
 
@@ -101,21 +111,52 @@ impl Builder {
     }
 
     fn add_symbols(&mut self) {
-        let covered = Coverage::new(std::mem::take(&mut self.covered));
+        let taken = Coverage::new(self.covered.clone());
         for piece in std::mem::take(&mut self.pieces) {
-            for (start, end) in covered.gaps(piece.start, piece.end) {
-                if !self.fits(start, end) {
-                    continue;
-                }
-                self.converter.process_symbolic_symbol(&symbolic_debuginfo::Symbol {
-                    name: Some(Cow::Borrowed(&piece.name)),
-                    address: start - self.base,
-                    size: end - start,
-                });
-                self.summary.functions += 1;
+            let functions = self.fill(&taken, piece.start, piece.end, &piece.name);
+            if functions > 0 {
+                self.summary.functions += functions;
                 self.summary.source = self.summary.source.max(piece.source);
             }
         }
+    }
+
+    /// Names the PLT, which is no function of this file: it does not count as one.
+    fn add_plt(&mut self, plt: &[(u64, u64)]) {
+        let taken = Coverage::new(self.covered.clone());
+        for (start, end) in plt {
+            self.fill(&taken, *start, *end, PLT);
+        }
+    }
+
+    /// Adds the functions of which only the start is known.
+    fn add_described(&mut self, functions: &[(u64, u64)]) {
+        let taken = Coverage::new(self.covered.clone());
+        let mut parts = 0;
+        for (start, end, function) in flatten(functions.iter().map(|&(start, end)| (start, end, start)).collect()) {
+            parts += self.fill(&taken, start, end, &names::of_start(function));
+        }
+        if parts > 0 && self.summary.functions == 0 {
+            self.summary.source = Source::CallFrames;
+        }
+    }
+
+    /// Gives the parts of `start..end` that are not taken a name. Returns how many parts there are.
+    fn fill(&mut self, taken: &Coverage, start: u64, end: u64, name: &str) -> u64 {
+        let mut parts = 0;
+        for (start, end) in taken.gaps(start, end) {
+            if !self.fits(start, end) {
+                continue;
+            }
+            self.converter.process_symbolic_symbol(&symbolic_debuginfo::Symbol {
+                name: Some(Cow::Borrowed(name)),
+                address: start - self.base,
+                size: end - start,
+            });
+            self.covered.push((start, end));
+            parts += 1;
+        }
+        parts
     }
 
     /// Whether the addresses are code, and can be written in the 32 bits that a symcache has.

@@ -8,6 +8,7 @@ use symbolic_common::ByteView;
 
 use super::{Exit, build, confine, rights};
 use crate::elf::ElfImage;
+use crate::table::Source;
 
 /// Converts as the parent asks and exits: the main function of the converter.
 ///
@@ -37,7 +38,7 @@ fn run(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), Exit>
     let debug_bytes = debug_file.as_ref().map(map).transpose()?;
     let inputs = build::Inputs { file: &bytes, debug_file: debug_bytes.as_deref(), base: image.base() };
     let (converter, summary) = build::build(&inputs).ok_or(Exit::Malformed)?;
-    if summary.functions == 0 {
+    if summary.functions == 0 && summary.source != Source::CallFrames {
         return Err(Exit::Stripped);
     }
     let mut output = BufWriter::new(output);

@@ -1,4 +1,6 @@
-//! Which addresses are taken.
+//! Which addresses are taken, and by what.
+
+use std::cmp::Reverse;
 
 /// A set of addresses as sorted, disjoint, non-empty ranges `start..end`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,9 +53,58 @@ impl Coverage {
     }
 }
 
+/// Splits ranges `start..end` that may nest and overlap into disjoint ones, sorted. An address belongs to the range that
+/// begins last of those around it, and to the shortest of those with one start.
+pub(super) fn flatten<T: Clone>(mut ranges: Vec<(u64, u64, T)>) -> Vec<(u64, u64, T)> {
+    // Stable, so that the caller's order decides between equal ranges: the first of them is the outer one.
+    ranges.sort_by_key(|(start, end, _)| (*start, Reverse(*end)));
+    let mut pieces = Vec::new();
+    let mut open: Vec<(u64, u64, T)> = Vec::new();
+    let mut at = 0;
+    let mut emit = |at: &mut u64, end: u64, of: &T| {
+        if *at < end {
+            pieces.push((*at, end, of.clone()));
+            *at = end;
+        }
+    };
+    for range in ranges {
+        while let Some((_, end, of)) = open.pop_if(|(_, end, _)| *end <= range.0) {
+            emit(&mut at, end, &of);
+        }
+        if let Some((_, _, around)) = open.last() {
+            emit(&mut at, range.0, around);
+        }
+        at = at.max(range.0);
+        open.push(range);
+    }
+    while let Some((_, end, of)) = open.pop() {
+        emit(&mut at, end, &of);
+    }
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn an_address_belongs_to_the_range_that_begins_last_around_it(
+            ranges in proptest::collection::vec((0_u64..60, 0_u64..30), 0..12),
+        ) {
+            let ranges: Vec<_> = (0..).zip(&ranges).map(|(i, (start, length))| (*start, start + length, i)).collect();
+            let pieces = flatten(ranges.clone());
+            prop_assert!(pieces.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{:?}", pieces);
+            for address in 0..100 {
+                let around = |(start, end, _): &&(u64, u64, usize)| (*start..*end).contains(&address);
+                let expected = ranges.iter().filter(around).max_by_key(|(start, end, i)| (*start, Reverse(*end), *i));
+                let found: Vec<_> = pieces.iter().filter(around).map(|piece| piece.2).collect();
+                prop_assert_eq!(found, expected.map(|range| range.2).into_iter().collect::<Vec<_>>(), "{}", address);
+            }
+        }
+    }
 
     #[test]
     fn what_touches_stays_apart() {

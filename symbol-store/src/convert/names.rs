@@ -2,6 +2,8 @@
 //!
 //! `function [NUL system_name NUL start_line]`, the bracket only if one of the two is known and says more.
 //!
+//! A function without a name has U+001F and the hexadecimal address of its start instead.
+//!
 //! Demangled names have neither parameters nor return types: that is what people search for, and it keeps a flame
 //! graph readable. The full name can be had from the mangled one.
 
@@ -15,6 +17,9 @@ use crate::limits;
 
 /// Ends a name that was cut.
 const CUT: char = '…';
+
+/// Begins the name of a function of which only the start is known; no compiler writes it.
+const ONLY_START: char = '\u{1f}';
 
 /// The names of one table; a function that is inlined in a thousand places is demangled once.
 #[derive(Debug, Default)]
@@ -58,6 +63,16 @@ fn table_name(given: &str) -> String {
         None if start_line.is_empty() => plain(),
         None => format!("{}\0\0{start_line}", plain()),
     }
+}
+
+/// The name in the table of a function of which only the start is known, a virtual address.
+pub(super) fn of_start(start: u64) -> String {
+    format!("{ONLY_START}{start:x}")
+}
+
+/// The start of a function that [`of_start`] named; `None` for any other name.
+pub(crate) fn only_start(table_name: &str) -> Option<u64> {
+    u64::from_str_radix(table_name.strip_prefix(ONLY_START)?, 16).ok()
 }
 
 /// Takes apart what [`table_name`] put together: function, system name, start line or 0.
@@ -150,6 +165,16 @@ mod tests {
         ] {
             assert_eq!(parts(&table_name(mangled)), (expected, mangled, 0));
             assert_eq!(parts(&table_name(&with_start_line(mangled, 7))), (expected, mangled, 7));
+        }
+    }
+
+    #[test]
+    fn a_start_in_place_of_a_name_comes_back() {
+        for start in [0, 0x29_c2a0, u64::MAX] {
+            assert_eq!(only_start(&table_name(&of_start(start))), Some(start));
+        }
+        for name in ["main", "", "29c2a0", "\u{1f}", "\u{1f}main", "\u{1f}11112222333344445"] {
+            assert_eq!(only_start(name), None, "{name:?}");
         }
     }
 

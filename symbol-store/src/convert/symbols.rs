@@ -9,7 +9,7 @@ use std::io::Read as _;
 use object::read::elf::{ElfFile32, ElfFile64, FileHeader};
 use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, SectionFlags, SymbolFlags, elf};
 
-use super::coverage::Coverage;
+use super::coverage::{Coverage, flatten};
 use crate::limits;
 use crate::table::Source;
 
@@ -39,6 +39,8 @@ struct Symbol {
 pub(super) struct Symbols {
     symbols: Vec<Symbol>,
     sections: Vec<(u64, u64)>,
+    /// Sections of the PLT, which are among the others too.
+    plt: Vec<(u64, u64)>,
 }
 
 impl Symbols {
@@ -59,7 +61,12 @@ impl Symbols {
     fn add_elf<H: FileHeader>(&mut self, file: &object::read::elf::ElfFile<'_, H>, source: Source) {
         for section in file.sections() {
             if is_code(section.flags()) {
-                self.sections.push((section.address(), section.address().saturating_add(section.size())));
+                let range = (section.address(), section.address().saturating_add(section.size()));
+                self.sections.push(range);
+                let name = section.name_bytes().unwrap_or_default();
+                if [&b".plt"[..], b".plt.sec", b".plt.got", b".plt.bnd", b".iplt"].contains(&name) {
+                    self.plt.push(range);
+                }
             }
         }
         self.symbols.extend(file.symbols().filter_map(|symbol| read(file, &symbol, source)));
@@ -82,6 +89,11 @@ impl Symbols {
         Coverage::new(self.sections.clone())
     }
 
+    /// The addresses of the PLT.
+    pub(super) fn plt(&self) -> Vec<(u64, u64)> {
+        self.plt.clone()
+    }
+
     /// All functions as disjoint pieces by address.
     pub(super) fn into_pieces(mut self) -> Vec<Piece> {
         let code = self.code();
@@ -100,7 +112,9 @@ impl Symbols {
         self.symbols.dedup_by_key(|symbol| (symbol.start, symbol.end));
         let (sized, unsized_): (Vec<_>, Vec<_>) =
             self.symbols.into_iter().partition(|symbol| symbol.start < symbol.end);
-        let mut pieces = flatten(sized);
+        let ranges = sized.into_iter().map(|symbol| (symbol.start, symbol.end, (symbol.name, symbol.source)));
+        let piece = |(start, end, (name, source))| Piece { start, end, name, source };
+        let mut pieces: Vec<Piece> = flatten(ranges.collect()).into_iter().map(piece).collect();
         if is_complete {
             let taken = Coverage::new(pieces.iter().map(|piece| (piece.start, piece.end)).collect());
             pieces.extend(extend(unsized_, &code, &taken));
@@ -155,33 +169,6 @@ fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     (length as u64 <= bytes_max).then_some(unpacked)
 }
 
-/// Cuts nested and overlapping symbols, sorted by their start and the longest first, into disjoint pieces.
-fn flatten(symbols: Vec<Symbol>) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    let mut open: Vec<Symbol> = Vec::new();
-    let mut at = 0;
-    let mut emit = |at: &mut u64, end: u64, symbol: &Symbol| {
-        if *at < end {
-            pieces.push(Piece { start: *at, end, name: symbol.name.clone(), source: symbol.source });
-            *at = end;
-        }
-    };
-    for symbol in symbols {
-        while let Some(ended) = open.pop_if(|innermost| innermost.end <= symbol.start) {
-            emit(&mut at, ended.end, &ended);
-        }
-        if let Some(around) = open.last() {
-            emit(&mut at, symbol.start, around);
-        }
-        at = at.max(symbol.start);
-        open.push(symbol);
-    }
-    while let Some(ended) = open.pop() {
-        emit(&mut at, ended.end, &ended);
-    }
-    pieces
-}
-
 /// Lets each symbol without a size reach to whatever comes next; those inside another symbol are labels in it.
 fn extend(symbols: Vec<Symbol>, code: &Coverage, taken: &Coverage) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
@@ -208,7 +195,9 @@ mod tests {
 
     /// The pieces as `name start..end`.
     fn check(symbols: Vec<Symbol>, expected: &[&str]) {
-        let pieces = Symbols { symbols, sections: vec![(0x100, 0x200), (0x200, 0x300), (0x400, 0x500)] }.into_pieces();
+        let pieces =
+            Symbols { symbols, sections: vec![(0x100, 0x200), (0x200, 0x300), (0x400, 0x500)], plt: Vec::new() };
+        let pieces = pieces.into_pieces();
         let pieces: Vec<String> =
             pieces.iter().map(|piece| format!("{} {:x}..{:x}", piece.name, piece.start, piece.end)).collect();
         assert_eq!(pieces, expected);

@@ -8,7 +8,7 @@ use proto::BuildId;
 use sha2::{Digest as _, Sha256};
 
 use super::directory::Origin;
-use crate::limits;
+use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
 
@@ -29,8 +29,8 @@ struct Entry {
     table: Arc<Table>,
     origin: Origin,
     used: u64,
-    /// When a better file was last looked for.
-    looked: Instant,
+    /// When a better file was last looked for; `None` if it has to be done at once.
+    looked: Option<Instant>,
 }
 
 impl Mapped {
@@ -38,16 +38,19 @@ impl Mapped {
         Self { tables: HashMap::new(), bytes: 0, bytes_max, uses: 0, removals: 0 }
     }
 
-    /// The table for `id`, and whether it is a host-made one that is not as good as can be and whose file was not
-    /// looked for during `interval`. That is said once in an interval.
-    pub(crate) fn get(&mut self, id: &BuildId, interval: Duration) -> Option<(Arc<Table>, bool)> {
+    /// The table for `id`, and whether a better file is to be looked for now: true at most once in an interval, for
+    /// host-made tables that are not as good as can be.
+    pub(crate) fn get(&mut self, id: &BuildId, limits: &Limits) -> Option<(Arc<Table>, bool)> {
         self.uses += 1;
         let entry = self.tables.get_mut(id)?;
         entry.used = self.uses;
-        let may_improve = entry.origin == Origin::Host && !entry.table.header().is_best();
-        let improve = may_improve && entry.looked.elapsed() >= interval;
+        let header = entry.table.header();
+        // A file without symbols is looked for as often as one that is missing.
+        let interval = if header.is_nameless() { limits.failure_remembered } else { limits.improvement_interval };
+        let may_improve = entry.origin == Origin::Host && !header.is_best();
+        let improve = may_improve && entry.looked.is_none_or(|looked| looked.elapsed() >= interval);
         if improve {
-            entry.looked = Instant::now();
+            entry.looked = Some(Instant::now());
         }
         Some((Arc::clone(&entry.table), improve))
     }
@@ -66,7 +69,8 @@ impl Mapped {
         self.drop_table(id);
         self.uses += 1;
         self.bytes += table.mapped_bytes();
-        let entry = Entry { table: Arc::clone(table), origin, used: self.uses, looked: Instant::now() };
+        let looked = (!table.header().is_old()).then(Instant::now);
+        let entry = Entry { table: Arc::clone(table), origin, used: self.uses, looked };
         self.tables.insert(id.clone(), entry);
         while self.bytes > self.bytes_max && self.tables.len() > 1 {
             let oldest = self.tables.iter().min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone());

@@ -12,7 +12,7 @@ use super::jobs::Slot;
 use crate::convert::{self, ConvertError};
 use crate::elf::{self, ElfImage, Segment};
 use crate::reason::Unusable;
-use crate::table::{Header, Source, Table, TableError};
+use crate::table::{Header, Source, Table, TableError, VERSION};
 
 /// A file, and what was read from it before.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,7 @@ impl Shared {
             return Err(Unusable::NotLinked.into());
         }
         let mut header = Header {
+            version: VERSION,
             symcache_bytes: 0,
             symcache_hash: 0,
             source: Source::Dynsym,

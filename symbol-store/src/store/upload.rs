@@ -165,6 +165,10 @@ impl SymbolStore {
         let input = Input { file, debug_file: None, image: &image, ids: &ids, segments: &segments };
         let made = shared.make(&input, turn)?;
         let (functions, source) = (made.functions, made.source);
+        // Where functions begin helps those who have the file; whoever uploads one expects names.
+        if source == Source::CallFrames {
+            return Err(AddError::Stripped);
+        }
         let is_used = known.is_none_or(|known| known.source <= source);
         if is_used {
             shared.publish_uploaded(&build_id, &made.table, &ids)?;

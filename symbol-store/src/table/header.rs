@@ -1,4 +1,5 @@
-//! The header of a symbol table.
+//! The header of a symbol table. `source` counts [`Source::ALL`] from 0; version 1 has no [`Source::CallFrames`], and counts
+//! from [`Source::Dynsym`].
 //!
 //! | symcache_bytes u64 | symcache_hash u64 | source u8 | functions u64 | base u64 |
 //! | ids u8 | id_len u16, id as `BuildId` is displayed ... |
@@ -10,13 +11,15 @@ use std::os::unix::fs::FileExt as _;
 use proto::BuildId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION};
+use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION, VERSION_MIN};
 use crate::elf::Segment;
 use crate::limits;
 
 /// What is known of a symbol table beside its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
+    /// Of the file that it was read from; [`VERSION`] of one that is being made.
+    pub(crate) version: u32,
     pub(crate) symcache_bytes: u64,
     /// xxh3-64.
     pub(crate) symcache_hash: u64,
@@ -43,7 +46,17 @@ impl Header {
 
     /// Whether no other file of this build ID can say more.
     pub(crate) fn is_best(&self) -> bool {
-        self.source == Source::Dwarf
+        self.source == Source::Dwarf && !self.is_old()
+    }
+
+    /// Whether the same file makes a better table today.
+    pub(crate) fn is_old(&self) -> bool {
+        self.version < VERSION
+    }
+
+    /// Whether it has no names at all.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.source == Source::CallFrames
     }
 
     /// Everything before the symcache.
@@ -51,7 +64,7 @@ impl Header {
         let body = self.body();
         let mut bytes = Vec::with_capacity(self.symcache_at());
         bytes.extend(MAGIC);
-        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(self.version.to_le_bytes());
         // `ElfImage` bounds the ids and segments, so that the body is far below 4 GiB.
         bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend(xxh3_64(&body).to_le_bytes());
@@ -64,7 +77,7 @@ impl Header {
         let mut body = Vec::new();
         body.extend(self.symcache_bytes.to_le_bytes());
         body.extend(self.symcache_hash.to_le_bytes());
-        body.push(self.source as u8);
+        body.push((self.source as u8).saturating_sub(first_source(self.version)));
         body.extend(self.functions.to_le_bytes());
         body.extend(self.base.to_le_bytes());
         let ids: Vec<String> = self.ids.iter().map(ToString::to_string).collect();
@@ -89,9 +102,9 @@ impl Header {
         let mut preamble = [0; PREAMBLE_BYTES];
         file.read_exact_at(&mut preamble, 0).map_err(|_short| damaged("length"))?;
         let mut rest = Reader(&preamble);
-        if rest.array() != Some(MAGIC) || rest.u32() != Some(VERSION) {
-            return Err(damaged("magic or version"));
-        }
+        let magic = rest.array();
+        let version = rest.u32().filter(|version| (VERSION_MIN..=VERSION).contains(version));
+        let (Some(MAGIC), Some(version)) = (magic, version) else { return Err(damaged("magic or version")) };
         let length = rest.u32().filter(|length| *length <= limits::TABLE_HEADER_BYTES_MAX);
         let length = length.ok_or_else(|| damaged("header length"))? as usize;
         let mut body = vec![0; length];
@@ -99,15 +112,16 @@ impl Header {
         if rest.u64() != Some(xxh3_64(&body)) {
             return Err(damaged("header hash"));
         }
-        let header = Self::decode(&mut Reader(&body)).ok_or_else(|| damaged("header"))?;
+        let header = Self::decode(version, &mut Reader(&body)).ok_or_else(|| damaged("header"))?;
         Ok((header, (PREAMBLE_BYTES + length).next_multiple_of(64)))
     }
 
-    fn decode(body: &mut Reader<'_>) -> Option<Self> {
+    fn decode(version: u32, body: &mut Reader<'_>) -> Option<Self> {
         let mut header = Self {
+            version,
             symcache_bytes: body.u64()?,
             symcache_hash: body.u64()?,
-            source: Source::ALL.get(usize::from(body.u8()?)).copied()?,
+            source: Source::ALL.get(usize::from(body.u8()?.checked_add(first_source(version))?)).copied()?,
             functions: body.u64()?,
             base: body.u64()?,
             ids: Vec::new(),
@@ -128,6 +142,11 @@ impl Header {
         }
         Some(header)
     }
+}
+
+/// How many of the [`Source`]s a version does not have; it counts the others from 0.
+fn first_source(version: u32) -> u8 {
+    if version == 1 { 1 } else { 0 }
 }
 
 /// Takes little-endian integers off the front of bytes; `None` at their end.
@@ -169,6 +188,7 @@ mod tests {
 
     fn header() -> Header {
         Header {
+            version: VERSION,
             symcache_bytes: 7,
             symcache_hash: 8,
             source: Source::Symtab,
@@ -187,6 +207,19 @@ mod tests {
         assert_eq!(read, header());
         assert_eq!(symcache_at, header().symcache_at());
         assert_eq!(symcache_at, header().encode().len());
+    }
+
+    #[test]
+    fn a_header_of_version_1_is_read() {
+        for source in Source::ALL.into_iter().skip(1) {
+            let mut file = tempfile::tempfile().unwrap();
+            let old = Header { version: 1, source, ..header() };
+            // 24 bytes before the body, and 16 in it.
+            assert_eq!(usize::from(old.encode()[PREAMBLE_BYTES + 16]) + 1, source as usize);
+            file.write_all(&old.encode()).unwrap();
+            let (read, _) = Header::read(&file).unwrap();
+            assert_eq!((read.source, read.is_old(), read.is_best()), (source, true, false));
+        }
     }
 
     #[test]

@@ -61,7 +61,7 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
         (outer..outer + 60).map(|address| offset_of(&workshop.path("nested"), address)).collect();
     assert_eq!(store.symbolize(&object, &offsets, PATIENCE), answers);
     let outside = store.symbolize(&object, &[Address::Virtual(0x10), Address::FileOffset(1 << 40)], PATIENCE);
-    assert_eq!(outside, [Err(Reason::AddressOutsideFile), Err(Reason::AddressOutsideFile)]);
+    assert_eq!(outside, [Err(Reason::AddressOutsideFile.into()), Err(Reason::AddressOutsideFile.into())]);
 }
 
 fn offset_of(path: &Path, address: u64) -> Address {
@@ -138,7 +138,7 @@ fn a_debug_file_alone_is_enough() {
     // It does not know where the program's code is in the program's file.
     let object = ObjectKey { build_id: Some(&id), file: "" };
     let offset = [offset_of(&path, address)];
-    assert_eq!(store.symbolize(&object, &offset, PATIENCE), [Err(Reason::SegmentsUnknown)]);
+    assert_eq!(store.symbolize(&object, &offset, PATIENCE), [Err(Reason::SegmentsUnknown.into())]);
     // The stripped program has no symbols, so that it cannot tell; the whole one can, and says no less.
     workshop.run("strip --strip-debug -o symbols whole");
     let added = store.add_file(&File::open(workshop.path("symbols")).unwrap()).unwrap();

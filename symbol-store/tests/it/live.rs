@@ -113,7 +113,7 @@ fn a_build_id_that_is_not_that_of_the_file_gets_no_names() {
     assert_eq!(names(&store, &BuildId::Htlhash(htlhash), &path, address).unwrap(), ["first"]);
     let unknown = symbol_store::ObjectKey { build_id: None, file: path.to_str().unwrap() };
     let answer = store.symbolize(&unknown, &[symbol_store::Address::Virtual(address)], Duration::ZERO);
-    assert_eq!(answer, [Err(Reason::NoBuildId)]);
+    assert_eq!(answer, [Err(Reason::NoBuildId.into())]);
 }
 
 #[test]

@@ -257,7 +257,7 @@ fn who_does_not_wait_is_told_to_ask_again() {
     let store = open(config);
     let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
     for wait in [Duration::ZERO, Duration::from_millis(20)] {
-        assert_eq!(store.symbolize(&object, &address, wait), [Err(Reason::Converting)]);
+        assert_eq!(store.symbolize(&object, &address, wait), [Err(Reason::Converting.into())]);
     }
     let frames = store.symbolize(&object, &address, PATIENCE).remove(0).unwrap();
     assert_eq!(&*frames.last().unwrap().function, "outer");

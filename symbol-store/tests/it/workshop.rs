@@ -164,7 +164,7 @@ pub(crate) fn ask(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) 
     let object = ObjectKey { build_id: Some(id), file: path.to_str().unwrap() };
     let mut answers = store.symbolize(&object, &[Address::Virtual(address)], PATIENCE);
     assert_eq!(answers.len(), 1);
-    answers.remove(0).map(|frames| frames.to_vec())
+    answers.remove(0).map(|frames| frames.to_vec()).map_err(|nameless| nameless.reason)
 }
 
 /// The function names of one address, innermost first.

@@ -1,13 +1,13 @@
-//! `varve admin`: settle, stats, verify, delete.
+//! `varve admin`: settle, stats, verify, clock, delete.
 
 use std::io::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::{Posted, Server, print, table};
-use crate::command::{AdminCommands, AdminOptions, DeleteOptions, ServerOptions};
+use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
 
 /// How long settling or verifying may take: terabytes take hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
@@ -36,8 +36,63 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             }
             Ok(())
         }
+        AdminCommands::Clock(options) => clock(options),
         AdminCommands::Delete(options) => delete(options),
     }
+}
+
+fn clock(options: &ClockOptions) -> anyhow::Result<()> {
+    let ClockOptions { accept, admin } = options;
+    let answer = match accept {
+        true => done(&admin.server, "/api/v1/admin/clock/accept", &[])?,
+        false => Server::new(&admin.server)?.get("/api/v1/admin/clock", &[])?,
+    };
+    show(admin, &data(&answer)?, clock_text)
+}
+
+fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
+    let number = |value: &Value| value.as_f64().context("the report lacks a time");
+    let time = |value: &Value| number(value).and_then(rfc3339);
+    let jump_s = number(&report["jump_seconds"])?;
+    let length = length(jump_s);
+    let (system, accepted) = (time(&report["system_time"])?, time(&report["accepted_time"])?);
+    let mut out = format!("shard {shard}: system time {system}, accepted time {accepted}\n");
+    match report["state"].as_str() {
+        Some("ahead") => {
+            out.push_str(&format!(
+                "The system clock is {length} ahead of the time that was seen to pass. Retention does not follow it.\nIf the system \
+                 time is right, run `varve admin clock --accept`. That drops for good what is older than:\n\n"
+            ));
+            let before = report["drops_before"].as_object().context("the report says nothing of tiers")?;
+            let row = |(tier, before)| Ok(vec![String::from(tier), time(before)?]);
+            let finest_first = ["raw", "1m", "1h", "1d"].into_iter().filter_map(|tier| Some((tier, before.get(tier)?)));
+            let rows = finest_first.map(row).collect::<anyhow::Result<Vec<_>>>()?;
+            out.push_str(&table::render(&["tier", "before"], &rows));
+        }
+        Some("behind") => out.push_str(&format!(
+            "The system clock is {length} behind the time that was seen to pass. Nothing is dropped for its age meanwhile.\nIf it \
+             stays, it is accepted after a day, or now by `varve admin clock --accept`.\n"
+        )),
+        _ => out.push_str("They agree.\n"),
+    }
+    Ok(out)
+}
+
+/// The length of a jump in days and below. humantime's months and years are averages, which nobody set a clock by.
+fn length(seconds: f64) -> String {
+    let seconds = seconds.abs().round() as u64;
+    let (days, below) = (seconds / 86_400, humantime::format_duration(Duration::from_secs(seconds % 86_400)));
+    match (days, seconds % 86_400) {
+        (0, _) => below.to_string(),
+        (days, 0) => format!("{days}days"),
+        (days, _) => format!("{days}days {below}"),
+    }
+}
+
+fn rfc3339(unix_seconds: f64) -> anyhow::Result<String> {
+    let since_1970 = Duration::try_from_secs_f64(unix_seconds.max(0.0)).context("a time is out of range")?;
+    let time = SystemTime::UNIX_EPOCH.checked_add(since_1970).context("a time is out of range")?;
+    Ok(humantime::format_rfc3339_seconds(time).to_string())
 }
 
 fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
@@ -51,7 +106,7 @@ fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
             bail!("nothing was deleted: answer yes, or give --yes");
         }
     }
-    let parameters = [("query", selector.clone()), ("start", start.clone()), ("end", end.clone())];
+    let parameters = [("query", selector.clone()), ("start", start.to_string()), ("end", end.to_string())];
     let answer: Value =
         serde_json::from_str(&done(server, "/api/v1/delete", &parameters)?).context("the answer is not JSON")?;
     let (samples, windows) = (&answer["data"]["samples"], &answer["data"]["windows"]);
@@ -62,6 +117,7 @@ fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
 fn done(server: &ServerOptions, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
     match Server::new(server)?.post(path, parameters, io::empty(), PATIENCE)? {
         Posted::Done(answer) => Ok(answer),
+        Posted::Unusable(error) => Err(error),
         Posted::Busy { .. } => bail!("the server has too much to do: try again"),
     }
 }

@@ -1,15 +1,15 @@
 //! `varve flamegraph`: stacks on the terminal.
 
 use std::collections::HashMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use serde_json::Value;
 
+use super::Server;
+use super::destination::Destination;
 use super::printable::printable;
 use super::table::render;
-use super::{Server, print};
-use crate::command::FlamegraphOptions;
+use crate::command::{FlamegraphOptions, Time};
 
 /// Rows of the table where the command line does not say.
 const ROWS_DEFAULT: usize = 30;
@@ -18,27 +18,40 @@ const ROWS_DEFAULT: usize = 30;
 const TABLE_NODES: usize = 1 << 20;
 
 pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let end = options.end.unwrap_or(now);
-    let is_table = options.format == "table";
-    let nodes = if is_table { Some(TABLE_NODES) } else { options.limit };
+    let end = options.end.unwrap_or_else(Time::now);
+    let start = options.start.unwrap_or_else(|| end.before(options.range));
+    if start.0 >= end.0 {
+        bail!("the window from {start} to {end} is empty: --start must be before --end");
+    }
+    let format = options.format.as_str();
+    let output = Destination::open(options.output.as_deref(), format == "pprof")?;
+    let nodes = if format == "table" { Some(TABLE_NODES) } else { options.limit };
     let mut parameters = vec![
         ("query", options.selector.clone()),
-        ("start", format!("{:.3}", end - options.range.as_secs_f64())),
-        ("end", format!("{end:.3}")),
-        ("format", if options.format == "folded" { "folded" } else { "json" }.to_owned()),
+        ("start", start.to_string()),
+        ("end", end.to_string()),
+        ("format", if format == "table" { "json" } else { format }.to_owned()),
     ];
     parameters.extend(nodes.map(|nodes| ("max_nodes", nodes.to_string())));
-    let body = Server::new(&options.server)?.get("/api/v1/flamegraph", &parameters)?;
-    if !is_table {
-        return print(&format!("{}\n", body.trim_end()));
+    let mut body = Server::new(&options.server)?.get_bytes("/api/v1/flamegraph", &parameters)?;
+    let nothing = || format!("no samples match {} from {start} to {end}\n", printable(&options.selector));
+    match format {
+        "table" => {
+            let tree: Value = serde_json::from_slice(&body).context("the answer is not JSON")?;
+            let table = table(&tree, options.limit.unwrap_or(ROWS_DEFAULT));
+            body = table.context("the answer is not a flame graph")?.unwrap_or_else(nothing).into_bytes();
+        }
+        // Other tools read these lines: a line about none would be one of them.
+        "folded" if body.is_empty() => eprint!("{}", nothing()),
+        "json" if !body.ends_with(b"\n") => body.push(b'\n'),
+        _ => {}
     }
-    let tree: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
-    print(&table(&tree, options.limit.unwrap_or(ROWS_DEFAULT)).context("the answer is not a flame graph")?)
+    output.write(&body)
 }
 
-/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it is in it.
-fn table(tree: &Value, rows_max: usize) -> Option<String> {
+/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it is
+/// in it. `None` if the answer is not a flame graph, `Some(None)` if it has no samples.
+fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?
         .iter()
@@ -50,7 +63,7 @@ fn table(tree: &Value, rows_max: usize) -> Option<String> {
     let names: Vec<&str> = tree["names"].as_array()?.iter().map(Value::as_str).collect::<Option<_>>()?;
     let total = nodes.first()?[3];
     if total == 0 {
-        return Some("no samples match\n".to_owned());
+        return Some(None);
     }
     let mut sums: HashMap<i128, (i128, i128)> = HashMap::new();
     for node in nodes.iter().skip(1) {
@@ -75,7 +88,7 @@ fn table(tree: &Value, rows_max: usize) -> Option<String> {
     let left_out = sums.len().saturating_sub(rows_max);
     let mut out = render(&["self", "", "total", "", "function"], &rows);
     out.push_str(&format!("{total} {unit} in all, {left_out} more functions\n"));
-    Some(out)
+    Some(Some(out))
 }
 
 /// Whether a caller of this node has the same name.
@@ -100,7 +113,7 @@ mod tests {
     fn recursion_counts_once_in_a_functions_total() {
         let tree = json!({"unit": "count", "names": ["total", "a", "b"],
             "nodes": [[-1, 0, 0, 10], [0, 1, 2, 10], [1, 2, 3, 8], [2, 1, 5, 5]]});
-        let table = table(&tree, 10).unwrap();
+        let table = table(&tree, 10).unwrap().unwrap();
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[1], ["7", "70.0", "%", "10", "100.0", "%", "a"]);
         assert_eq!(rows[2], ["3", "30.0", "%", "8", "80.0", "%", "b"]);

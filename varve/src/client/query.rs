@@ -4,29 +4,32 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::table::render;
-use super::{Server, print};
-use crate::command::QueryOptions;
+use super::{Server, print, printable};
+use crate::command::{QueryOptions, Time};
 
 pub(crate) fn run(options: &QueryOptions) -> anyhow::Result<()> {
-    let mut parameters = vec![("query", options.promql.clone())];
-    parameters.extend(options.time.clone().map(|time| ("time", time)));
+    let time = options.time.unwrap_or_else(Time::now);
+    let parameters = [("query", options.promql.clone()), ("time", time.to_string())];
     let body = Server::new(&options.server)?.get("/api/v1/query", &parameters)?;
     if options.format == "json" {
         return print(&format!("{}\n", body.trim_end()));
     }
     let answer: Value = serde_json::from_str(&body).context("the answer is not JSON")?;
-    print(&table(&answer["data"]))
+    match table(&answer["data"]) {
+        Some(table) => print(&table),
+        None => print(&format!("no series match {} at {time}\n", printable(&options.promql))),
+    }
 }
 
-/// The result as a table: a column for each label that any series has, then the value.
-fn table(data: &Value) -> String {
+/// The result as a table: a column for each label that any series has, then the value. `None` without series.
+fn table(data: &Value) -> Option<String> {
     if data["resultType"] == "scalar" {
-        return format!("{}\n", data["result"][1].as_str().unwrap_or_default());
+        return Some(format!("{}\n", data["result"][1].as_str().unwrap_or_default()));
     }
     let empty = Vec::new();
     let result = data["result"].as_array().unwrap_or(&empty);
     if result.is_empty() {
-        return "no series match\n".to_owned();
+        return None;
     }
     let labels = |series: &Value| series["metric"].as_object().cloned().unwrap_or_default();
     let mut names: Vec<String> =
@@ -43,7 +46,7 @@ fn table(data: &Value) -> String {
     let rows: Vec<Vec<String>> = result.iter().map(row).collect();
     let mut header: Vec<&str> = names.iter().map(String::as_str).collect();
     header.push("value");
-    render(&header, &rows)
+    Some(render(&header, &rows))
 }
 
 #[cfg(test)]
@@ -57,8 +60,11 @@ mod tests {
         let data = json!({"resultType": "vector", "result": [
             {"metric": {"service_name": "api"}, "value": [1, "0.5"]},
             {"metric": {"service_name": "db", "zone": "a"}, "value": [1, "12"]}]});
-        assert_eq!(table(&data), "service_name  zone  value\napi                   0.5\ndb            a        12\n");
-        assert_eq!(table(&json!({"resultType": "scalar", "result": [1, "2"]})), "2\n");
-        assert_eq!(table(&json!({"resultType": "vector", "result": []})), "no series match\n");
+        assert_eq!(
+            table(&data).unwrap(),
+            "service_name  zone  value\napi                   0.5\ndb            a        12\n"
+        );
+        assert_eq!(table(&json!({"resultType": "scalar", "result": [1, "2"]})).unwrap(), "2\n");
+        assert_eq!(table(&json!({"resultType": "vector", "result": []})), None);
     }
 }

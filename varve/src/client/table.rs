@@ -1,30 +1,28 @@
-//! Tables for the terminal: columns as wide as their widest cell, numbers to the right.
+//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The same on a terminal and in a pipe.
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
 use super::printable::printable;
 
 /// One line per row, the header first.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
-    let header: Vec<String> = header.iter().map(|text| printable(text)).collect();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| printable(text)).collect()).collect();
-    let columns = header.len();
-    let cell = |row: &'_ [String], i: usize| row.get(i).map_or(0, |text| text.chars().count());
-    let widths: Vec<usize> = (0..columns)
-        .map(|i| rows.iter().map(|row| cell(row, i)).max().unwrap_or(0).max(header[i].chars().count()))
-        .collect();
-    let is_number = |i: usize| {
-        let digits = |text: &String| text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
-        !rows.is_empty() && rows.iter().filter_map(|row| row.get(i)).all(digits)
-    };
-    let line = |cells: &[String]| {
-        let padded = cells.iter().enumerate().map(|(i, text)| {
-            let padding = " ".repeat(widths[i].saturating_sub(text.chars().count()));
-            if is_number(i) { format!("{padding}{text}") } else { format!("{text}{padding}") }
-        });
-        format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
-    };
-    let mut out = line(&header);
-    out.extend(rows.iter().map(|row| line(row)));
-    out
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    table.set_header(header.iter().map(|text| printable(text)));
+    table.add_rows(rows.iter().map(|row| row.iter().map(|text| printable(text))));
+    for (i, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if is_numeric(rows, i) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
+}
+
+/// Whether every cell of a column begins as a number does.
+fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
+    let begins_as_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
+    !rows.is_empty() && rows.iter().filter_map(|row| row.get(column)).all(begins_as_number)
 }
 
 #[cfg(test)]
@@ -43,5 +41,11 @@ mod tests {
         let rows = vec![vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "12.5".to_owned()]];
         assert_eq!(render(&["name", "value"], &rows), "name    value\na           1\nlonger   12.5\n");
         assert_eq!(render(&["name"], &[]), "name\n");
+    }
+
+    #[test]
+    fn characters_of_two_cells_are_counted_as_two() {
+        let rows = vec![vec!["大小".to_owned(), "1".to_owned()], vec!["abcd".to_owned(), "2".to_owned()]];
+        assert_eq!(render(&["name", "n"], &rows), "name  n\n大小  1\nabcd  2\n");
     }
 }

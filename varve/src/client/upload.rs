@@ -1,16 +1,21 @@
 //! `varve upload`: debug files to the symbol store.
 
+mod files;
+
 use std::fs::File;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
+use self::files::Candidate;
 use super::printable::printable;
 use super::{Posted, Server, print};
 use crate::command::UploadOptions;
+use crate::error_chain::chain;
 
 /// How long the server may take for one file once it has it: it may wait for its turn for five minutes, and make its
 /// table for another five.
@@ -22,46 +27,59 @@ const BUSY_PATIENCE: Duration = Duration::from_secs(600);
 /// Longest time between two questions whether it still has.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Sends each file; one that is refused does not keep the others back.
+/// Sends each file; one that is refused does not keep the others back. A file that was found in a directory and has no
+/// symbols is skipped.
 pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
+    let candidates = files::candidates(&options.files)?;
     let server = Server::new(&options.server)?;
-    let mut refused = 0;
-    for path in &options.files {
-        let sent = send(&server, path)
-            .and_then(|answer| serde_json::from_str::<Value>(&answer).context("the answer is not JSON"));
-        match sent {
-            Ok(answer) => {
-                let data = &answer["data"];
-                let text = |name: &str| printable(data[name].as_str().unwrap_or_default());
-                let note = if data["is_used"] == false { ", not used: an earlier upload says more" } else { "" };
-                let functions = &data["functions"];
-                print(&format!(
-                    "{}: {functions} functions of {} ({}){note}\n",
-                    path.display(),
-                    text("build_id"),
-                    text("source")
-                ))?;
+    let (mut added, mut skipped, mut refused) = (0, 0, 0);
+    for Candidate { path, is_found } in &candidates {
+        let shown = printable(&path.display().to_string());
+        match send(&server, path) {
+            Ok(Sent::Added(text)) => {
+                added += 1;
+                print(&format!("{shown}: {text}\n"))?;
             }
-            Err(error) => {
+            Ok(Sent::Unusable(reason)) if *is_found => {
+                skipped += 1;
+                eprintln!("{shown}: skipped: {}", chain(&reason));
+            }
+            Ok(Sent::Unusable(error)) | Err(error) => {
                 refused += 1;
-                eprintln!("{}: {error:#}", path.display());
+                eprintln!("{shown}: {}", chain(&error));
             }
         }
     }
     if refused > 0 {
-        bail!("{refused} of {} files were not added", options.files.len());
+        bail!("{refused} of {} files were not added", candidates.len());
+    }
+    if added == 0 {
+        bail!("none of {skipped} files was added: no symbols or no build ID is in them");
     }
     Ok(())
 }
 
+/// What became of one file.
+enum Sent {
+    /// What the server found in it.
+    Added(String),
+    Unusable(anyhow::Error),
+}
+
 /// Sends one file, again and again less often while the server has too much to do.
-fn send(server: &Server, path: &Path) -> anyhow::Result<String> {
+fn send(server: &Server, path: &Path) -> anyhow::Result<Sent> {
     let began = Instant::now();
     let mut pause = Duration::ZERO;
     loop {
         let file = File::open(path).context("opening it")?;
-        match server.post("/api/v1/debuginfo", &[], file, ANSWER_PATIENCE)? {
-            Posted::Done(answer) => return Ok(answer),
+        // Shown on a terminal, and nowhere else.
+        let bar = ProgressBar::new(file.metadata().map_or(0, |metadata| metadata.len())).with_style(bar_style());
+        bar.set_message(printable(&path.display().to_string()));
+        let posted = server.post("/api/v1/debuginfo", &[], bar.wrap_read(file), ANSWER_PATIENCE);
+        bar.finish_and_clear();
+        match posted? {
+            Posted::Done(answer) => return described(&answer).map(Sent::Added),
+            Posted::Unusable(reason) => return Ok(Sent::Unusable(reason)),
             Posted::Busy { retry_after } => pause = (pause * 2).max(retry_after).min(PAUSE_MAX),
         }
         if began.elapsed() + pause > BUSY_PATIENCE {
@@ -69,4 +87,18 @@ fn send(server: &Server, path: &Path) -> anyhow::Result<String> {
         }
         thread::sleep(pause);
     }
+}
+
+fn bar_style() -> ProgressStyle {
+    let template = "{bar:24} {binary_bytes} of {binary_total_bytes} {msg}";
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// The server's answer in words.
+fn described(answer: &str) -> anyhow::Result<String> {
+    let answer: Value = serde_json::from_str(answer).context("the answer is not JSON")?;
+    let data = &answer["data"];
+    let text = |name: &str| printable(data[name].as_str().unwrap_or_default());
+    let note = if data["is_used"] == false { ", not used: an earlier upload says more" } else { "" };
+    Ok(format!("{} functions of {} ({}){note}", data["functions"], text("build_id"), text("source")))
 }

@@ -1,4 +1,4 @@
-//! The file of a recording: made beside its place when a recording begins, so that what cannot be written is known before, and renamed
+//! The file of a recording or a download: made beside its place when that begins, so that what cannot be written is known before, and renamed
 //! when it is complete. Dropped before, it leaves nothing. Only its user may read it.
 
 use std::fs;
@@ -9,14 +9,14 @@ use anyhow::{Context as _, bail};
 use tempfile::NamedTempFile;
 
 /// A file that is not complete yet.
-pub(super) struct Output {
+pub(crate) struct Output {
     path: PathBuf,
     unfinished: NamedTempFile,
 }
 
 impl Output {
     /// Makes sure that the file can be written.
-    pub(super) fn create(path: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let named = path.display();
         // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write, it could lead anywhere.
         match fs::symlink_metadata(path) {
@@ -36,7 +36,7 @@ impl Output {
     }
 
     /// Writes all of it; returns its path.
-    pub(super) fn finish(mut self, bytes: &[u8]) -> anyhow::Result<String> {
+    pub(crate) fn finish(mut self, bytes: &[u8]) -> anyhow::Result<String> {
         let path = self.path.display().to_string();
         let written = self.unfinished.write_all(bytes).and_then(|()| self.unfinished.as_file().sync_all());
         written.with_context(|| format!("writing {path}"))?;
@@ -46,7 +46,7 @@ impl Output {
             Err(refused) => {
                 let (_, kept) = refused.file.keep().with_context(|| format!("writing {path}"))?;
                 Err(refused.error)
-                    .with_context(|| format!("{path} cannot be replaced; the recording is {}", kept.display()))
+                    .with_context(|| format!("{path} cannot be replaced; what it should hold is in {}", kept.display()))
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
         now if now.state == State::Running => Ok(()),
         now => Err(format!("{}: {}", now.state.name(), now.reason)),
     });
-    servers.http(listener, operations::health(readiness).merge(operations::metrics(registry, Auth::Loopback)));
+    servers.http(listener, operations::alone(readiness, registry, Auth::Loopback));
     let config = Config {
         endpoint,
         frequency_hz: sampling.frequency_hz,

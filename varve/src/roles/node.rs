@@ -22,7 +22,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let ready_node = Arc::clone(&node);
     let readiness =
         Arc::new(move || if ready_node.is_ready() { Ok(()) } else { Err("the replica is not ready".to_owned()) });
-    servers.http(operations_listener, operations::health(readiness).merge(operations::metrics(registry, auth)));
+    servers.http(operations_listener, operations::alone(readiness, registry, auth));
     let served = Arc::clone(&node);
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(listener, access.token_file, stop).await.context("node") });

@@ -69,7 +69,7 @@ impl Receiver {
         let pusher = Pusher::new(nodes.clone(), &mut registry);
         let grpc = OtlpGrpc::new(pusher.clone(), auth.clone());
         let otlp = api::otlp_routes(pusher.clone(), auth.clone());
-        let operations = operations::health(readiness).merge(operations::metrics(registry, auth.clone()));
+        let operations = operations::routes(readiness, registry, auth.clone());
         let http = api::routes(Parts { nodes, pusher, reader, symbols, agent, auth });
         servers.http(self.http, operations.merge(http));
         servers.http(self.otlp_http, otlp);

@@ -30,7 +30,13 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut registry = operations::registry();
     let config = super::node::config(&data, &storage);
     let node = Node::open(config, &mut registry).await?;
-    let symbols = open_symbols(&data.data_dir, Limits::DEFAULT)?;
+    let symbols = match open_symbols(&data.data_dir, Limits::DEFAULT) {
+        Ok(symbols) => symbols,
+        Err(error) => {
+            node.shutdown().await;
+            return Err(error);
+        }
+    };
     let status = Status::new(&mut registry);
 
     let servers = Servers::default();
@@ -74,8 +80,10 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     tell.abort();
     // The agent first: its last samples still find the router.
     stop_agent.cancel();
-    if let Some(agent) = agent {
-        agent.await.context("agent")?;
+    if let Some(agent) = agent
+        && let Err(error) = agent.await
+    {
+        tracing::error!(%error, "the agent panicked");
     }
     servers.shutdown().await;
     node.shutdown().await;

@@ -2,9 +2,10 @@ use ebpf::Sample as Record;
 use proto::otlp::profiles::v1development::{Function, ProfilesDictionary};
 
 use super::*;
-use crate::conformance;
-use crate::locator::Locator;
-use crate::test_record::TestRecord;
+use crate::names::locator::Locator;
+use crate::process::test_record::TestRecord;
+use crate::sampling::clock::WallClock;
+use testkit::conformance;
 
 struct Fixture {
     locator: Locator,
@@ -23,7 +24,7 @@ impl Fixture {
         self.aggregate.add(&Record::read(&bytes).unwrap(), &mut self.locator);
     }
 
-    /// The requests, each checked for what every request must keep to.
+    /// Returns the requests, each checked against the rules of OTLP.
     fn encode(&mut self) -> Vec<ExportProfilesServiceRequest> {
         let interval = Interval {
             start_ktime_ns: 1_000,
@@ -53,7 +54,7 @@ fn weight(request: &ExportProfilesServiceRequest) -> u64 {
     profiles(request).flat_map(|it| &it.samples).map(|it| it.timestamps_unix_nano.len() as u64).sum()
 }
 
-/// What a sample's attributes say, by key.
+/// Returns the value of an attribute by its key.
 fn attribute(dictionary: &ProfilesDictionary, indices: &[i32], key: &str) -> Option<Value> {
     indices.iter().find_map(|index| {
         let attribute = &dictionary.attribute_table[*index as usize];
@@ -61,9 +62,9 @@ fn attribute(dictionary: &ProfilesDictionary, indices: &[i32], key: &str) -> Opt
     })
 }
 
-/// A frame in the code of this test, in a file of number 1.
+/// Returns a frame in the code of this test, in file number 1.
 fn code() -> u64 {
-    crate::file::table::FileTable::default().number_own(address())
+    crate::process::file::table::FileTable::default().number_own(address())
 }
 
 fn address() -> u64 {
@@ -71,7 +72,7 @@ fn address() -> u64 {
 }
 
 #[test]
-fn an_address_leaves_as_the_address_in_its_file_with_the_files_build_id() {
+fn an_address_is_exported_with_the_build_id_of_its_file() {
     let mut fixture = Fixture::new();
     fixture.add(&TestRecord { user: &[code()], ..TestRecord::default() });
     let request = &fixture.encode()[0];
@@ -79,8 +80,8 @@ fn an_address_leaves_as_the_address_in_its_file_with_the_files_build_id() {
     let (location, mapping) = (&dictionary.location_table[1], &dictionary.mapping_table[1]);
     let executable = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let image = symbol_store::elf::ElfImage::read(&executable).unwrap();
-    // Where the dynamic linker put the file, from this test's own view of its memory.
-    let maps = crate::maps::Maps::of_process(std::process::id()).unwrap();
+    // The load address of the file, from the mappings of this test.
+    let maps = crate::process::maps::Maps::of_process(std::process::id()).unwrap();
     let mapped = maps.find(address()).unwrap();
     assert_eq!(Some(location.address), image.virtual_address(address() - mapped.start + mapped.offset));
     assert!((mapping.memory_start..mapping.memory_limit).contains(&location.address));
@@ -120,7 +121,7 @@ fn samples_of_one_identity_are_one_sample_with_all_times() {
 }
 
 #[test]
-fn stacks_that_differ_only_before_they_are_resolved_are_one_stack() {
+fn stacks_with_equal_locations_are_one_stack() {
     let mut fixture = Fixture::new();
     // Two unmapped leaves are the same marker.
     fixture.add(&TestRecord { user: &[0x10, code()], ..TestRecord::default() });
@@ -131,7 +132,7 @@ fn stacks_that_differ_only_before_they_are_resolved_are_one_stack() {
 }
 
 #[test]
-fn a_time_outside_the_interval_widens_the_profile() {
+fn a_time_outside_the_interval_extends_the_profile() {
     let mut fixture = Fixture::new();
     for ktime_ns in [900, 5_000, 5_100] {
         fixture.add(&TestRecord { ktime_ns, user: &[code()], ..TestRecord::default() });
@@ -166,9 +167,9 @@ fn every_process_has_its_own_profile_and_its_own_resource() {
 }
 
 #[test]
-fn a_large_interval_is_split_and_loses_nothing() {
+fn a_large_interval_is_split_without_losing_samples() {
     let mut fixture = Fixture::new();
-    // 1,000 different addresses a stack, no two stacks alike, and times enough for several requests.
+    // 1,000 distinct addresses per stack, distinct stacks, and enough times for several requests.
     let mut added = 0;
     for seed in 0..800u64 {
         let code = code();
@@ -185,14 +186,14 @@ fn a_large_interval_is_split_and_loses_nothing() {
 }
 
 #[test]
-fn one_more_sample_with_the_deepest_stack_of_the_longest_names_still_fits() {
+fn the_deepest_stack_of_the_longest_names_fits_a_request() {
     let mut fixture = Fixture::new();
     for index in 0..30_000u64 {
         let name = format!("{index:0>512}");
-        fixture.locator.tables.locations.insert_named(&name, None, crate::location::FrameType::Jvm);
+        fixture.locator.tables.locations.insert_named(&name, None, crate::names::location::FrameType::Jvm);
     }
-    // Stacks of 1,151 such names, put in the place of what was located.
-    let ids: Vec<_> = (0..30_000).map(crate::location::LocationId).collect();
+    // Stacks of 1,151 such names.
+    let ids: Vec<_> = (0..30_000).map(crate::names::location::LocationId).collect();
     for stack in ids.chunks(1_151) {
         fixture.aggregate.add_located(stack);
     }
@@ -201,7 +202,7 @@ fn one_more_sample_with_the_deepest_stack_of_the_longest_names_still_fits() {
 }
 
 #[test]
-fn the_checker_finds_what_is_wrong() {
+fn the_conformance_check_finds_every_violation() {
     let mut fixture = Fixture::new();
     fixture.add(&TestRecord { user: &[code(), code() + 4], ..TestRecord::default() });
     fixture.add(&TestRecord { tid: 8, user: &[code()], ..TestRecord::default() });
@@ -243,10 +244,10 @@ fn the_checker_finds_what_is_wrong() {
 }
 
 #[test]
-fn go_code_leaves_with_its_address_and_a_line_of_each_call_innermost_first() {
-    use crate::file::MappedFile;
-    use crate::go::Call;
-    let mut files = crate::file::table::FileTable::default();
+fn go_code_is_exported_with_its_address_and_its_calls() {
+    use crate::names::go::Call;
+    use crate::process::file::MappedFile;
+    let mut files = crate::process::file::table::FileTable::default();
     let mut locations = LocationTable::default();
     let file = files.insert(MappedFile::pseudo("program", Some("ab".into())));
     let call = |function: &str, line, start_line| Call {

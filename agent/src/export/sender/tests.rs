@@ -1,78 +1,22 @@
+mod spool;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use prost::Message as _;
-use proto::otlp::collector::profiles::v1development::profiles_service_server::{
-    ProfilesService, ProfilesServiceServer,
-};
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
 use proto::otlp::profiles::v1development::ProfilesDictionary;
 use proto::retry_info::with_retry_delay;
+use testkit::sink::{ANY_PORT, Sink};
 use tokio::net::TcpListener;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::codec::CompressionEncoding;
-use tonic::{Code, Request, Response};
+use tonic::Code;
 
 use super::*;
 use crate::config::{Compression, Config, SpoolConfig, Token};
 use crate::export::queue::QUEUE_BYTES_MAX;
 
-/// What a try brought, as the server saw it.
-#[derive(Clone, Debug)]
-pub(super) struct Arrival {
-    pub(super) request: ExportProfilesServiceRequest,
-    pub(super) headers: tonic::metadata::MetadataMap,
-}
-
-/// A real server that answers as told, then with success.
-#[derive(Clone, Default)]
-pub(super) struct Server {
-    pub(super) answers: Arc<Mutex<Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>>>,
-    pub(super) arrivals: Arc<Mutex<Vec<Arrival>>>,
-    /// A request of this text is to come later, for ever.
-    pub(super) never_takes: Option<String>,
-}
-
-#[tonic::async_trait]
-impl ProfilesService for Server {
-    async fn export(
-        &self,
-        request: Request<ExportProfilesServiceRequest>,
-    ) -> Result<Response<ExportProfilesServiceResponse>, GrpcStatus> {
-        let headers = request.metadata().clone();
-        let arrival = Arrival { request: request.into_inner(), headers };
-        let is_taken = self.never_takes.as_deref() != Some(text_of(&arrival));
-        self.arrivals.lock().push(arrival);
-        if !is_taken {
-            return Err(GrpcStatus::unavailable("not this one"));
-        }
-        let mut answers = self.answers.lock();
-        let answer = if answers.is_empty() { Ok(ExportProfilesServiceResponse::default()) } else { answers.remove(0) };
-        answer.map(Response::new)
-    }
-}
-
-impl Server {
-    pub(super) fn answering(answers: Vec<Result<ExportProfilesServiceResponse, GrpcStatus>>) -> Self {
-        Self { answers: Arc::new(Mutex::new(answers)), ..Self::default() }
-    }
-
-    /// Serves at `address` for as long as the test runs.
-    pub(super) async fn listen(&self, address: SocketAddr) -> SocketAddr {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = ProfilesServiceServer::new(self.clone())
-            .accept_compressed(CompressionEncoding::Gzip)
-            .accept_compressed(CompressionEncoding::Zstd);
-        let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        address
-    }
-}
-
-/// A request whose dictionary has `text`, so that it can be told from others.
+/// Returns a request with `text` in its dictionary, by which it is recognized.
 pub(super) fn request(text: &str, samples: u64) -> EncodedRequest {
     let dictionary = ProfilesDictionary { string_table: vec![text.to_owned()], ..ProfilesDictionary::default() };
     let request =
@@ -93,7 +37,7 @@ impl Exporter {
         Self::with_spool(address, compression, token, None)
     }
 
-    /// The same, with a spool.
+    /// Starts a sender with a spool.
     pub(super) fn with_spool(
         address: SocketAddr,
         compression: Compression,
@@ -132,24 +76,18 @@ impl Exporter {
     }
 }
 
-pub(super) const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
-
-pub(super) fn text_of(arrival: &Arrival) -> &str {
-    &arrival.request.dictionary.as_ref().unwrap().string_table[0]
-}
-
 #[tokio::test]
-async fn a_request_is_sent_again_until_it_is_acknowledged_and_keeps_its_key() {
+async fn a_request_is_retried_with_the_same_key_until_acknowledged() {
     let slower = with_retry_delay(Code::ResourceExhausted, "slower", Duration::from_millis(1));
     let refusals = vec![Err(GrpcStatus::unavailable("not yet")), Err(slower)];
-    let server = Server::answering(refusals);
-    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    let server = Sink::responding(refusals);
+    let exporter = Exporter::start(server.listen(ANY_PORT).await, Compression::Gzip, None);
     exporter.queue.push(request("first", 3));
     exporter.queue.push(request("second", 4));
     let (status, metrics) = exporter.finish().await;
-    let arrivals = server.arrivals.lock();
-    assert_eq!(arrivals.iter().map(text_of).collect::<Vec<_>>(), ["first", "first", "first", "second"]);
-    let keys: Vec<_> = arrivals.iter().map(|it| it.headers.get("idempotency-key").unwrap().clone()).collect();
+    let arrivals = server.arrivals();
+    assert_eq!(server.texts(), ["first", "first", "first", "second"]);
+    let keys: Vec<_> = arrivals.iter().map(|it| it.metadata.get("idempotency-key").unwrap().clone()).collect();
     assert!(keys[0] == keys[1] && keys[1] == keys[2] && keys[2] != keys[3], "{keys:?}");
     let snapshot = status.snapshot();
     assert_eq!((snapshot.dropped, &*snapshot.reason), (0, ""));
@@ -161,30 +99,30 @@ async fn a_request_is_sent_again_until_it_is_acknowledged_and_keeps_its_key() {
 #[tokio::test]
 async fn requests_are_compressed_as_configured_and_carry_the_token() {
     for (compression, encoding) in [(Compression::Gzip, "gzip"), (Compression::Zstd, "zstd")] {
-        let server = Server::default();
-        let address = server.listen(ANY).await;
+        let server = Sink::default();
+        let address = server.listen(ANY_PORT).await;
         let exporter = Exporter::start(address, compression, Some(Token::new("s3cret")));
         exporter.queue.push(request(&"long ".repeat(10_000), 1));
         exporter.finish().await;
-        let arrivals = server.arrivals.lock();
-        assert_eq!(text_of(&arrivals[0]), "long ".repeat(10_000));
-        assert_eq!(arrivals[0].headers.get("grpc-encoding").unwrap(), encoding);
-        assert_eq!(arrivals[0].headers.get("authorization").unwrap(), "Bearer s3cret");
+        let arrivals = server.arrivals();
+        assert_eq!(arrivals[0].text(), "long ".repeat(10_000));
+        assert_eq!(arrivals[0].metadata.get("grpc-encoding").unwrap(), encoding);
+        assert_eq!(arrivals[0].metadata.get("authorization").unwrap(), "Bearer s3cret");
     }
 }
 
 #[tokio::test]
-async fn what_is_refused_for_good_is_given_up_and_counted() {
-    let server = Server::answering(vec![
+async fn refused_requests_are_dropped_and_counted() {
+    let server = Sink::responding(vec![
         Err(GrpcStatus::invalid_argument("no")),
         Err(GrpcStatus::resource_exhausted("too large")),
     ]);
-    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    let exporter = Exporter::start(server.listen(ANY_PORT).await, Compression::Gzip, None);
     for samples in [3, 4, 5] {
         exporter.queue.push(request("x", samples));
     }
     let (status, metrics) = exporter.finish().await;
-    assert_eq!(server.arrivals.lock().len(), 3);
+    assert_eq!(server.arrivals().len(), 3);
     assert_eq!(status.snapshot().dropped, 3 + 4);
     for line in ["samples_dropped_total{reason=\"refused\"} 7", "exports_total{outcome=\"failed\"} 2"] {
         assert!(metrics.contains(line), "{metrics}");
@@ -192,10 +130,10 @@ async fn what_is_refused_for_good_is_given_up_and_counted() {
 }
 
 #[tokio::test]
-async fn a_partial_refusal_is_shown_and_its_samples_are_counted_as_far_as_they_are_known() {
+async fn a_partial_refusal_is_shown_and_its_samples_are_counted() {
     let partial = ExportProfilesPartialSuccess { rejected_profiles: 2, error_message: "too old".to_owned() };
-    let server = Server::answering(vec![Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })]);
-    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+    let server = Sink::responding(vec![Ok(ExportProfilesServiceResponse { partial_success: Some(partial) })]);
+    let exporter = Exporter::start(server.listen(ANY_PORT).await, Compression::Gzip, None);
     exporter.queue.push(EncodedRequest { profile_samples: [3, 4, 50].into(), ..request("x", 0) });
     let (status, metrics) = exporter.finish().await;
     assert_eq!(status.snapshot().reason, "the endpoint refused 2 profiles: too old");
@@ -203,9 +141,9 @@ async fn a_partial_refusal_is_shown_and_its_samples_are_counted_as_far_as_they_a
 }
 
 #[tokio::test]
-async fn an_endpoint_that_comes_late_gets_what_still_fits_the_queue() {
-    // A port that was free a moment ago, and where nobody listens.
-    let address = TcpListener::bind(ANY).await.unwrap().local_addr().unwrap();
+async fn an_endpoint_that_starts_late_gets_what_fits_the_queue() {
+    // A port that was free a moment ago, on which nothing listens.
+    let address = TcpListener::bind(ANY_PORT).await.unwrap().local_addr().unwrap();
     let exporter = Exporter::start(address, Compression::Gzip, None);
     let large = "x".repeat(QUEUE_BYTES_MAX / 4);
     exporter.queue.push(request("first", 1));
@@ -214,23 +152,23 @@ async fn an_endpoint_that_comes_late_gets_what_still_fits_the_queue() {
         exporter.queue.push(request(&format!("{samples}{large}"), samples));
     }
     assert!(exporter.status.snapshot().reason.contains("refused"), "{:?}", exporter.status.snapshot());
-    // The first is being tried and not in the queue any more; of the others the oldest had to go.
+    // The first is being tried and not in the queue any more. The oldest of the others were dropped.
     let dropped = exporter.status.snapshot().dropped;
     assert_eq!(dropped, 2 + 3);
-    let server = Server::default();
+    let server = Sink::default();
     server.listen(address).await;
     let (status, metrics) = exporter.finish().await;
-    let arrivals = server.arrivals.lock();
-    let texts: Vec<_> = arrivals.iter().map(|arrival| &text_of(arrival)[..1]).collect();
+    let arrivals = server.arrivals();
+    let texts: Vec<_> = arrivals.iter().map(|arrival| &arrival.text()[..1]).collect();
     assert_eq!(texts, ["f", "4", "5", "6"]);
     assert_eq!((status.snapshot().dropped, &*status.snapshot().reason), (dropped, ""));
     assert!(metrics.contains("samples_dropped_total{reason=\"queue_full\"} 5"), "{metrics}");
 }
 
 #[tokio::test]
-async fn a_request_that_is_never_accepted_makes_way_once_newer_ones_have_no_room() {
-    let server = Server::answering(vec![Err(GrpcStatus::out_of_range("too large")); 2]);
-    let exporter = Exporter::start(server.listen(ANY).await, Compression::Gzip, None);
+async fn a_request_that_is_never_accepted_is_dropped_for_newer_ones() {
+    let server = Sink::responding(vec![Err(GrpcStatus::out_of_range("too large")); 2]);
+    let exporter = Exporter::start(server.listen(ANY_PORT).await, Compression::Gzip, None);
     exporter.queue.push(request("poison", 1));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let large = "x".repeat(QUEUE_BYTES_MAX / 4);
@@ -238,16 +176,16 @@ async fn a_request_that_is_never_accepted_makes_way_once_newer_ones_have_no_room
         exporter.queue.push(request(&format!("{samples}{large}"), samples));
     }
     let (status, metrics) = exporter.finish().await;
-    let arrivals = server.arrivals.lock();
-    let texts: Vec<_> = arrivals.iter().map(|arrival| &text_of(arrival)[..1]).collect();
+    let arrivals = server.arrivals();
+    let texts: Vec<_> = arrivals.iter().map(|arrival| &arrival.text()[..1]).collect();
     assert_eq!(texts, ["p", "p", "3", "4", "5"]);
     assert_eq!(status.snapshot().dropped, 1 + 2);
     assert!(metrics.contains("samples_dropped_total{reason=\"queue_full\"} 3"), "{metrics}");
 }
 
 #[tokio::test]
-async fn at_the_end_an_endpoint_that_is_away_is_given_up_in_time() {
-    let address = TcpListener::bind(ANY).await.unwrap().local_addr().unwrap();
+async fn a_shutdown_does_not_wait_for_an_unreachable_endpoint() {
+    let address = TcpListener::bind(ANY_PORT).await.unwrap().local_addr().unwrap();
     let exporter = Exporter::start(address, Compression::Gzip, None);
     exporter.queue.push(request("tried", 3));
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -261,18 +199,18 @@ async fn at_the_end_an_endpoint_that_is_away_is_given_up_in_time() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_midway_costs_nothing() {
-    // Takes the first connection and drops it, then serves.
-    let listener = TcpListener::bind(ANY).await.unwrap();
+async fn a_connection_that_breaks_loses_nothing() {
+    // The first connection is accepted and dropped.
+    let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let address = listener.local_addr().unwrap();
     let exporter = Exporter::start(address, Compression::Gzip, None);
     exporter.queue.push(request("x", 3));
     let (connection, _) = listener.accept().await.unwrap();
     connection.readable().await.unwrap();
     drop((connection, listener));
-    let server = Server::default();
+    let server = Sink::default();
     server.listen(address).await;
     let (status, _) = exporter.finish().await;
-    assert_eq!(server.arrivals.lock().len(), 1);
+    assert_eq!(server.arrivals().len(), 1);
     assert_eq!(status.snapshot().dropped, 0);
 }

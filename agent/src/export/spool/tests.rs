@@ -1,11 +1,13 @@
 use std::os::unix::fs::symlink;
 
 use prometheus_client::registry::Registry;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use tempfile::TempDir;
 
 use super::*;
 
-/// A folder, and the counters of whatever is opened in it.
+/// A folder, and the counters of the spools opened in it.
 struct Setup {
     folder: TempDir,
     registry: Registry,
@@ -27,7 +29,7 @@ impl Setup {
         Spool::open(&SpoolConfig { dir: self.dir(), bytes_max }, self.status.clone()).unwrap()
     }
 
-    /// Names of the files of requests, the oldest first.
+    /// Returns the names of the request files, the oldest first.
     fn files(&self) -> Vec<String> {
         let names = fs::read_dir(self.dir()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut files: Vec<_> = names.filter(|name| name.ends_with(".export")).collect();
@@ -63,7 +65,7 @@ fn is_same(a: &Export, b: &Export) -> bool {
     (a.key, &a.request.bytes, &a.request.profile_samples) == (b.key, &b.request.bytes, &b.request.profile_samples)
 }
 
-/// Takes all there is, from the oldest end; the numbers of their keys.
+/// Removes all requests, the oldest first. Returns the numbers of their keys.
 fn drain(spool: &mut Spool) -> Vec<u64> {
     let mut numbers = Vec::new();
     while let Some(export) = spool.start(End::Oldest) {
@@ -74,7 +76,7 @@ fn drain(spool: &mut Spool) -> Vec<u64> {
 }
 
 #[test]
-fn what_is_pushed_comes_back_as_it_was_oldest_first_also_after_a_restart() {
+fn requests_are_returned_unchanged_and_in_order_after_a_restart() {
     let setup = Setup::new();
     let mut spool = setup.open(MIB);
     for number in 1..=3 {
@@ -82,12 +84,12 @@ fn what_is_pushed_comes_back_as_it_was_oldest_first_also_after_a_restart() {
     }
     drop(spool);
     let mut spool = setup.open(MIB);
-    // Newer than what an earlier run left.
+    // Newer than the requests of the earlier run.
     spool.push(&export(4, 0)).unwrap();
     assert_eq!(setup.metric("spool_bytes"), 3 * 8192 + 4096);
     assert!(is_same(&spool.start(End::Newest).unwrap(), &export(4, 0)));
     assert!(spool.put_back());
-    assert!(!spool.put_back() && !spool.finish(), "none is on its way");
+    assert!(!spool.put_back() && !spool.finish(), "no request is being sent");
     for number in 1..=4 {
         let bytes = if number == 4 { 0 } else { 5000 };
         assert!(is_same(&spool.start(End::Oldest).unwrap(), &export(number, bytes)));
@@ -113,14 +115,11 @@ fn every_prefix_and_every_flipped_bit_is_detected() {
 }
 
 #[test]
-fn no_bytes_with_a_right_checksum_make_it_fail() {
-    let mut state = 1_u64;
+fn no_content_with_a_valid_checksum_makes_the_decoder_panic() {
+    let mut random = SplitMix64::seed_from_u64(1);
     for len in (0..200).chain([4096, 70_000]) {
         let mut file = [&MAGIC[..], &[0; 8]].concat();
-        file.extend((0..len).map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        }));
+        file.extend((0..len).map(|_| random.next_u64() as u8));
         let checksum = xxh3_64(&file[16..]);
         file[8..16].copy_from_slice(&checksum.to_le_bytes());
         if let Ok(export) = decode(file.clone().into()) {
@@ -130,7 +129,7 @@ fn no_bytes_with_a_right_checksum_make_it_fail() {
 }
 
 #[test]
-fn torn_files_are_passed_over_removed_and_counted_by_their_names() {
+fn torn_files_are_removed_and_counted_by_their_names() {
     let setup = Setup::new();
     let mut spool = setup.open(MIB);
     for number in 1..=5 {
@@ -138,7 +137,7 @@ fn torn_files_are_passed_over_removed_and_counted_by_their_names() {
     }
     drop(spool);
     let files: Vec<_> = setup.files().iter().map(|name| setup.dir().join(name)).collect();
-    // As after a power cut: nothing of it, or a part; and what another program wrote.
+    // As after a power cut: an empty and a partial file. And a file that another program wrote.
     fs::write(&files[0], "").unwrap();
     fs::OpenOptions::new().write(true).open(&files[2]).unwrap().set_len(100).unwrap();
     fs::write(&files[3], "not an export at all").unwrap();
@@ -149,7 +148,7 @@ fn torn_files_are_passed_over_removed_and_counted_by_their_names() {
 }
 
 #[test]
-fn a_file_that_somebody_removed_or_made_far_too_long_is_counted() {
+fn a_removed_or_extended_file_is_counted() {
     let setup = Setup::new();
     let mut spool = setup.open(MIB);
     for number in 1..=3 {
@@ -160,7 +159,7 @@ fn a_file_that_somebody_removed_or_made_far_too_long_is_counted() {
     long.set_len(1 << 40).unwrap();
     assert_eq!(drain(&mut spool), [3]);
     assert_eq!(setup.dropped("spool_damaged"), 2 + 3);
-    // Also when it is found at the start: it does not push all others out.
+    // Also at the start: a file that is too long does not displace the others.
     spool.push(&export(4, 100)).unwrap();
     spool.push(&export(5, 100)).unwrap();
     drop(spool);
@@ -171,7 +170,7 @@ fn a_file_that_somebody_removed_or_made_far_too_long_is_counted() {
 }
 
 #[test]
-fn at_the_limit_the_oldest_goes_but_never_the_one_on_its_way() {
+fn at_the_limit_the_oldest_is_dropped_but_not_the_one_being_sent() {
     let setup = Setup::new();
     // Three files of one block each.
     let mut spool = setup.open(3 * BLOCK_BYTES);
@@ -191,7 +190,7 @@ fn at_the_limit_the_oldest_goes_but_never_the_one_on_its_way() {
 }
 
 #[test]
-fn a_limit_that_was_lowered_holds_from_the_start() {
+fn a_lowered_limit_holds_from_the_start() {
     let setup = Setup::new();
     let mut spool = setup.open(MIB);
     for number in 1..=6 {
@@ -205,7 +204,7 @@ fn a_limit_that_was_lowered_holds_from_the_start() {
 }
 
 #[test]
-fn a_request_that_is_too_large_is_refused_and_costs_no_other() {
+fn a_request_that_is_too_large_is_refused_and_drops_no_other() {
     let setup = Setup::new();
     let mut spool = setup.open(2 * BLOCK_BYTES);
     spool.push(&export(1, 1000)).unwrap();
@@ -214,7 +213,7 @@ fn a_request_that_is_too_large_is_refused_and_costs_no_other() {
 }
 
 #[test]
-fn what_is_not_the_agents_is_left_alone() {
+fn other_files_are_not_touched() {
     let setup = Setup::new();
     drop(setup.open(MIB));
     let dir = setup.dir();
@@ -223,24 +222,24 @@ fn what_is_not_the_agents_is_left_alone() {
     for name in ["notes.txt", "1-1.export", "000000000000000A-1.export", "0000000000000001-+1.export", "é.export"] {
         fs::write(dir.join(name), "mine").unwrap();
     }
-    // Above what is ever counted to.
+    // A number that the agent never reaches.
     fs::write(dir.join(file_name(u64::MAX, 1)), "mine").unwrap();
     fs::create_dir(dir.join(file_name(7, 1))).unwrap();
     symlink(&secret, dir.join(file_name(8, 1))).unwrap();
     fs::write(dir.join(NEW), "half a request of the last run").unwrap();
     let mut spool = setup.open(MIB);
     assert!(!dir.join(NEW).exists());
-    // Whoever plants a link where the next file is written gets nothing written through it.
+    // A link in place of the next file is not followed.
     symlink(&secret, dir.join(NEW)).unwrap();
     spool.push(&export(1, 10)).unwrap();
     assert_eq!(drain(&mut spool), [1]);
     assert_eq!(fs::read(&secret).unwrap(), b"s");
-    assert_eq!(fs::read_dir(&dir).unwrap().count(), 9, "the lock and what was there");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 9, "the lock and the other files");
     assert_eq!(setup.status.snapshot().dropped, 0);
 }
 
 #[test]
-fn two_agents_never_share_a_folder() {
+fn two_agents_cannot_share_a_folder() {
     let setup = Setup::new();
     let spool = setup.open(MIB);
     let second = Spool::open(&SpoolConfig { dir: setup.dir(), bytes_max: MIB }, setup.status.clone());
@@ -250,7 +249,7 @@ fn two_agents_never_share_a_folder() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_used_is_an_error() {
+fn an_unusable_folder_is_an_error() {
     let setup = Setup::new();
     let file = setup.folder.path().join("file");
     fs::write(&file, "").unwrap();
@@ -258,7 +257,7 @@ fn a_folder_that_cannot_be_used_is_an_error() {
         let error = Spool::open(&SpoolConfig { dir, bytes_max: MIB }, setup.status.clone()).unwrap_err();
         assert!(matches!(error, SpoolError::Folder { .. }), "{error:?}");
     }
-    // It goes away while it is in use.
+    // The folder is removed while it is in use.
     let mut spool = setup.open(MIB);
     spool.push(&export(1, 10)).unwrap();
     fs::remove_dir_all(setup.dir()).unwrap();

@@ -2,7 +2,7 @@ use object::{Object as _, ObjectSection as _};
 
 use super::*;
 
-/// All of an ELF file.
+/// Returns the table of an ELF file, and the ranges of its code.
 fn table(bytes: &[u8]) -> (super::super::table::UnwindTable, Vec<(u64, u64)>) {
     let file = object::File::parse(bytes).unwrap();
     let section = |name| {
@@ -19,8 +19,8 @@ fn table(bytes: &[u8]) -> (super::super::table::UnwindTable, Vec<(u64, u64)>) {
     (table, code.map(|code| (code.address(), code.address() + code.size())).collect())
 }
 
-/// What gimli says of one address, which it looks for by itself.
-pub(in super::super) fn oracle(bytes: &[u8], asked: impl Iterator<Item = u64>) -> Vec<(u64, Rule)> {
+/// Returns the rules that gimli finds by its own search for addresses.
+pub(in super::super) fn oracle(bytes: &[u8], addresses: impl Iterator<Item = u64>) -> Vec<(u64, Rule)> {
     let file = object::File::parse(bytes).unwrap();
     let section = file.section_by_name(".eh_frame").unwrap();
     let eh_frame = EhFrame::new(section.data().unwrap(), NativeEndian);
@@ -40,27 +40,27 @@ pub(in super::super) fn oracle(bytes: &[u8], asked: impl Iterator<Item = u64>) -
         let row = fde.unwind_info_for_address(&eh_frame, &bases, &mut context, address).ok()?;
         Some(rule(row, &eh_frame, encoding))
     };
-    asked.map(|address| (address, rule_at(address).unwrap_or(Rule::Unknown))).collect()
+    addresses.map(|address| (address, rule_at(address).unwrap_or(Rule::Unknown))).collect()
 }
 
 #[test]
-fn every_address_of_the_c_library_and_of_this_test_has_the_rule_that_gimli_finds() {
-    let libc = crate::maps::Maps::of_process(std::process::id()).unwrap();
+fn addresses_of_the_c_library_and_this_test_have_the_rules_of_gimli() {
+    let libc = crate::process::maps::Maps::of_process(std::process::id()).unwrap();
     let libc = libc.iter().find_map(|mapping| match &mapping.backing {
-        crate::maps::Backing::File { path, .. } if path.contains("libc.so") => Some(path.to_string()),
+        crate::process::maps::Backing::File { path, .. } if path.contains("libc.so") => Some(path.to_string()),
         _ => None,
     });
     let this = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
     for (path, step) in libc.into_iter().map(|libc| (libc, 13)).chain([(this, 8191)]) {
         let bytes = std::fs::read(&path).unwrap();
         let (table, code) = table(&bytes);
-        let asked = code.iter().flat_map(|&(start, end)| (start..end).step_by(step));
+        let addresses = code.iter().flat_map(|&(start, end)| (start..end).step_by(step));
         let (mut known, mut compared) = (0, 0);
-        for (address, wanted) in oracle(&bytes, asked) {
+        for (address, wanted) in oracle(&bytes, addresses) {
             let got = table.rule(address);
             compared += 1;
             if wanted == Rule::Unknown {
-                // Padding, and the entry point.
+                // Padding and the entry point have no description.
                 continue;
             }
             known += 1;
@@ -71,7 +71,7 @@ fn every_address_of_the_c_library_and_of_this_test_has_the_rule_that_gimli_finds
 }
 
 #[test]
-fn an_entry_point_in_front_of_code_that_nothing_describes_takes_no_rule_from_it() {
+fn an_entry_point_before_undescribed_code_takes_no_rules_from_it() {
     // Functions of `push rax; call rax; pop rcx; ret`.
     let code = [0x50, 0xff, 0xd0, 0x59, 0xc3, 0x90, 0x90, 0x90].repeat(100);
     let frames = CallFrames { text: 0x1008..0x1008 + code.len() as u64, entry: 0x1000, ..CallFrames::default() };

@@ -1,19 +1,20 @@
-//! What of a function's frame is known in front of an instruction, and what the instruction makes of it. Distances are in bytes down from
-//! the CFA, the stack pointer of the caller once the call has returned.
+//! The known state of a function's frame before an instruction, and the changes that the instruction makes. Distances
+//! are in bytes below the CFA, which is the stack pointer of the caller after the call has returned.
 
 use iced_x86::{Instruction, InstructionInfoFactory, InstructionInfoOptions, Mnemonic, OpAccess, OpKind, Register};
 
 use super::super::rule::{self, Cfa, Rule};
 
-/// DWARF's numbers.
+/// DWARF number of the stack pointer.
 const SP: rule::Register = rule::Register(7);
+/// DWARF number of the frame pointer.
 const FP: rule::Register = rule::Register(6);
 
-/// What an instruction works on.
+/// An operand of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operand {
     Register(Register),
-    /// How far down, if in the frame.
+    /// Memory, and its distance if it is in the frame.
     Memory(Option<i32>),
     Immediate(i32),
     Other,
@@ -23,33 +24,36 @@ const RSP: Operand = Operand::Register(Register::RSP);
 const RBP: Operand = Operand::Register(Register::RBP);
 const RBX: Operand = Operand::Register(Register::RBX);
 
-/// Longer frames are none that is known.
+/// Bytes of the longest known frame.
 const FRAME_BYTES_MAX: i64 = 1 << 24;
 
-/// No function does that: it was none, or it does not keep to the rules of calls.
+/// A contradiction: the code is not a function, or does not follow the calling convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Contradiction;
 
-/// See the module.
+/// State of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Frame {
-    /// There is no caller.
+    /// True for the outermost function, which has no caller.
     pub(super) is_root: bool,
-    /// How far down the stack pointer is.
+    /// Distance of the stack pointer.
     sp: Option<i32>,
-    /// How far down the frame pointer points, where it points into the frame.
+    /// Distance of the address in the frame pointer, if it points into the frame.
     fp: Option<i32>,
     callers_fp: Kept,
     callers_bx: Kept,
 }
 
-/// Where a register is that a function has to leave as it found it.
+/// Place of a register that a function must restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kept {
+    /// In the register.
     InPlace,
-    /// And in memory, too.
+    /// In the register, and in memory at this distance.
     Saved(i32),
+    /// In memory at this distance.
     OnlySaved(i32),
+    /// Unknown.
     Lost,
 }
 
@@ -67,7 +71,7 @@ impl Kept {
         };
     }
 
-    /// It is read from memory.
+    /// The register is loaded from memory.
     fn load(&mut self, from: Option<i32>) {
         match *self {
             Self::Saved(at) | Self::OnlySaved(at) if from == Some(at) => *self = Self::Saved(at),
@@ -75,7 +79,7 @@ impl Kept {
         }
     }
 
-    /// What is below the stack pointer does not last.
+    /// The stack pointer moves to `sp`. Memory below it is not preserved.
     fn leave_above(&mut self, sp: i32) -> Result<(), Contradiction> {
         match *self {
             Self::OnlySaved(at) if sp < at => Err(Contradiction),
@@ -111,23 +115,24 @@ impl Kept {
 }
 
 impl Frame {
-    /// A function's that was called just now.
+    /// Frame at the start of a called function.
     pub(super) const CALLED: Self =
         Self { is_root: false, sp: Some(8), fp: None, callers_fp: Kept::InPlace, callers_bx: Kept::InPlace };
-    /// The outermost function's.
+    /// Frame of the outermost function.
     pub(super) const ROOT: Self = Self { is_root: true, sp: None, ..Self::CALLED };
 
-    /// Whether all is as the caller left it, so that the function may return, or become another one.
+    /// True if stack and registers are as the caller left them, so that the function may return or continue as another
+    /// one.
     pub(super) fn is_as_called(&self) -> bool {
         !self.is_root && self.sp == Some(8) && self.callers_fp.is_in_place() && self.callers_bx.is_in_place()
     }
 
-    /// Whether the stack is aligned as it has to be for a call.
+    /// True if the stack is aligned for a call.
     pub(super) fn may_call(&self) -> bool {
         self.is_root || self.sp.is_none_or(|sp| sp % 16 == 0)
     }
 
-    /// What is known where two ways meet.
+    /// Returns the frame where two paths meet.
     pub(super) fn join(self, other: Self) -> Result<Self, Contradiction> {
         let fp = self.fp.filter(|_| self.fp == other.fp);
         let sp = self.sp.filter(|_| self.sp == other.sp);
@@ -148,8 +153,9 @@ impl Frame {
         Rule::Frame { cfa, fp: self.callers_fp.place(), bx: self.callers_bx.place(), return_address: -1 }
     }
 
-    /// Carries out an instruction that is no jump, no call and no return. `may_be_root` says whether this could be the outermost function.
-    pub(super) fn carry_out(
+    /// Applies an instruction that is not a jump, call or return. `may_be_root` is true if this could be the outermost
+    /// function.
+    pub(super) fn apply(
         &mut self,
         instruction: &Instruction,
         writes: &mut InstructionInfoFactory,
@@ -168,7 +174,7 @@ impl Frame {
         self.write(instruction, writes)
     }
 
-    /// What the stack pointer is moved by; `None` if it is not by this instruction, or by one that nothing is known of.
+    /// Applies an instruction that moves the stack pointer in a known way; `None` for other instructions.
     fn move_stack(
         &mut self,
         instruction: &Instruction,
@@ -216,7 +222,8 @@ impl Frame {
         Some(moved)
     }
 
-    /// How a register that is the caller's is saved, loaded or made the frame pointer; `None` if it is not.
+    /// Applies an instruction that saves or loads a register of the caller, or sets the frame pointer; `None` for
+    /// others.
     fn move_register(
         &mut self,
         mnemonic: Mnemonic,
@@ -240,7 +247,8 @@ impl Frame {
                 self.callers_fp.load(place);
             }
             (Mnemonic::Mov, RBX, Operand::Memory(place)) => self.callers_bx.load(place),
-            // What a thread begins with marks by that that it has no caller: of any other, the frame pointer would be lost.
+            // The first function of a thread clears the frame pointer to mark that it has no caller. Any other function
+            // would lose the frame pointer of its caller.
             (Mnemonic::Xor, Operand::Register(one), Operand::Register(other))
                 if one == other && matches!(one, Register::RBP | Register::EBP) && self.callers_fp == Kept::InPlace =>
             {
@@ -255,7 +263,7 @@ impl Frame {
         Some(if self.sp.or(self.fp).is_none() { Err(Contradiction) } else { Ok(()) })
     }
 
-    /// What any other instruction does.
+    /// Applies any other instruction.
     fn write(&mut self, instruction: &Instruction, writes: &mut InstructionInfoFactory) -> Result<(), Contradiction> {
         let popped = instruction.stack_pointer_increment();
         if popped != 0 {
@@ -299,7 +307,7 @@ impl Frame {
         self.set_sp(self.sp.map(|sp| i64::from(sp) - 8))
     }
 
-    /// The return address is the caller's to take away.
+    /// Sets the distance of the stack pointer. The return address stays on the stack until the return.
     fn set_sp(&mut self, sp: Option<i64>) -> Result<(), Contradiction> {
         if sp.is_some_and(|sp| !(8..FRAME_BYTES_MAX).contains(&sp)) || sp.is_none() && self.fp.is_none() {
             return Err(Contradiction);
@@ -312,7 +320,7 @@ impl Frame {
         Ok(())
     }
 
-    /// How far down memory is that an instruction names.
+    /// Returns the distance of the memory operand of an instruction, if it is in the frame.
     fn place(&self, instruction: &Instruction) -> Option<i32> {
         let base = match instruction.memory_base() {
             Register::RSP => self.sp,
@@ -329,18 +337,18 @@ impl Frame {
 
 #[cfg(test)]
 impl Frame {
-    /// Both ways to find the CFA.
+    /// Returns the CFA by the stack pointer and by the frame pointer.
     pub(super) fn cfas(&self) -> [Option<Cfa>; 2] {
         let by = |base| move |offset| Cfa::Register { base, offset };
         [self.sp.map(by(SP)), self.fp.map(by(FP))]
     }
 
-    /// Whether a place is below the stack pointer.
-    pub(super) fn is_left_behind(&self, place: rule::Saved) -> bool {
+    /// True if a place is below the stack pointer.
+    pub(super) fn is_below_stack(&self, place: rule::Saved) -> bool {
         matches!((place, self.sp), (rule::Saved::AtCfa(words), Some(sp)) if sp < -i32::from(words) * 8)
     }
 
-    /// Where the frame pointer and BX are in memory, too.
+    /// Returns the places of the frame pointer and of BX that are in a register and in memory.
     pub(super) fn saved(&self) -> [Option<rule::Saved>; 2] {
         [self.callers_fp, self.callers_bx].map(|kept| match kept {
             Kept::Saved(at) => Some(Kept::OnlySaved(at).place()),

@@ -6,7 +6,7 @@ use super::super::call_frames::tests::oracle;
 use super::super::rule::{Cfa, Register, Saved};
 use super::*;
 
-/// Files that describe their functions, which is not told to whom has to find out.
+/// Returns files that describe their functions, with which the derived rules are compared.
 fn described() -> Vec<PathBuf> {
     if let Ok(files) = std::env::var("VARVE_INSTRUCTIONS_OF") {
         return files.split(' ').map(PathBuf::from).collect();
@@ -16,23 +16,23 @@ fn described() -> Vec<PathBuf> {
     ["libc.so.6", "libm.so.6"].map(|name| libraries.join(name)).to_vec()
 }
 
-/// Whether two rules lead to the same caller.
+/// True if two rules lead to the same caller.
 fn agree(frame: &Frame, described: &Rule) -> bool {
-    let (told, Rule::Frame { cfa, fp, bx, .. }) = (frame.rule(), described) else { return false };
-    let Rule::Frame { fp: told_fp, bx: told_bx, .. } = told else { return false };
-    // A register may have been saved, and be in place still, or again.
-    let same = |told: Saved, is_saved: &dyn Fn(Saved) -> bool, described: Saved| {
-        told == described || told == Saved::InPlace && is_saved(described)
+    let (derived, Rule::Frame { cfa, fp, bx, .. }) = (frame.rule(), described) else { return false };
+    let Rule::Frame { fp: derived_fp, bx: derived_bx, .. } = derived else { return false };
+    // A register may be saved and still, or again, be in place.
+    let same = |derived: Saved, is_saved: &dyn Fn(Saved) -> bool, described: Saved| {
+        derived == described || derived == Saved::InPlace && is_saved(described)
     };
     let [saved_fp, saved_bx] = frame.saved();
-    let is_saved = |saved: Option<Saved>| move |described| saved == Some(described) || frame.is_left_behind(described);
+    let is_saved = |saved: Option<Saved>| move |described| saved == Some(described) || frame.is_below_stack(described);
     frame.cfas().contains(&Some(*cfa))
-        && same(told_fp, &is_saved(saved_fp), *fp)
-        && same(told_bx, &is_saved(saved_bx), *bx)
+        && same(derived_fp, &is_saved(saved_fp), *fp)
+        && same(derived_bx, &is_saved(saved_bx), *bx)
 }
 
 #[test]
-fn instructions_tell_what_compilers_describe() {
+fn derived_rules_agree_with_those_of_compilers() {
     for path in described() {
         let bytes = std::fs::read(&path).unwrap();
         let file = object::File::parse(&*bytes).unwrap();
@@ -71,21 +71,21 @@ fn frame_of(cfa: i32, fp: Saved, bx: Saved) -> Rule {
     Rule::Frame { cfa: Cfa::Register { base: Register(7), offset: cfa }, fp, bx, return_address: -1 }
 }
 
-/// The rule at the last instruction of a function that is called.
+/// Returns the rule at instruction `last` of a called function.
 fn last_rule(code: &[u8], last: usize) -> Rule {
-    // It is called by the one behind it.
+    // The code after it calls it.
     let call = (-(code.len() as i32) - 5).to_le_bytes();
     let code = [code, &[0xe8], &call, &[0xf4]].concat();
     let stretch = Stretch { address: 0x1000, code };
-    let told = rules(&[stretch], 0).remove(0);
-    told.into_iter().take_while(|(address, _)| *address <= 0x1000 + last as u64).last().unwrap().1
+    let derived = rules(&[stretch], 0).remove(0);
+    derived.into_iter().take_while(|(address, _)| *address <= 0x1000 + last as u64).last().unwrap().1
 }
 
 #[test]
-fn each_instruction_does_to_the_frame_what_the_processor_does() {
+fn each_instruction_changes_the_frame_as_the_processor_does() {
     use Saved::{AtCfa, InPlace};
     let called = frame_of(8, InPlace, InPlace);
-    let told: [(&str, &[u8], usize, Rule); 13] = [
+    let cases: [(&str, &[u8], usize, Rule); 13] = [
         ("ret", &[0xc3], 0, called),
         ("push rax; pop rcx; ret", &[0x50, 0x59, 0xc3], 1, frame_of(16, InPlace, InPlace)),
         (
@@ -106,7 +106,7 @@ fn each_instruction_does_to_the_frame_what_the_processor_does() {
             frame_of(32, AtCfa(-3), InPlace),
         ),
         ("push 1; add rsp, 8; ret", &[0x6a, 1, 0x48, 0x83, 0xc4, 8, 0xc3], 2, frame_of(16, InPlace, InPlace)),
-        // What is not the caller's is no function's.
+        // Code that does not restore the caller's state is not a function.
         ("xchg rbx, rax; ret", &[0x48, 0x93, 0xc3], 2, Rule::Unknown),
         ("pop rsp; ret", &[0x5c, 0xc3], 0, Rule::Unknown),
         ("leave; ret", &[0xc9, 0xc3], 0, Rule::Unknown),
@@ -114,7 +114,7 @@ fn each_instruction_does_to_the_frame_what_the_processor_does() {
         ("ret 8", &[0xc2, 8, 0], 0, Rule::Unknown),
         ("push rax; ret", &[0x50, 0xc3], 1, Rule::Unknown),
     ];
-    for (assembly, code, last, wanted) in told {
+    for (assembly, code, last, wanted) in cases {
         assert_eq!(last_rule(code, last), wanted, "{assembly}");
     }
     let framed = [0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xe4, 0xe0, 0xc9, 0xc3];
@@ -124,7 +124,7 @@ fn each_instruction_does_to_the_frame_what_the_processor_does() {
 }
 
 #[test]
-fn only_what_clears_the_frame_pointer_and_is_called_or_begins_is_outermost() {
+fn only_a_called_function_or_the_entry_point_is_outermost() {
     let clears = [0x31, 0xed, 0x58, 0xff, 0xd0, 0xf4];
     assert_eq!(last_rule(&clears, 2), Rule::Root, "xor ebp, ebp; pop rax; call rax; hlt");
     let alone = |entry| rules(&[Stretch { address: 0x1000, code: clears.to_vec() }], entry).remove(0);
@@ -138,14 +138,15 @@ fn only_what_clears_the_frame_pointer_and_is_called_or_begins_is_outermost() {
             .collect::<Vec<_>>()
     );
     assert_eq!(alone(0x1000)[0], (0x1000, Rule::Root));
-    // It cannot be followed: `ret` of what nobody has called.
+    // The entry point cannot be followed: it returns although nothing called it.
     let ends = rules(&[Stretch { address: 0x1000, code: vec![0x90, 0xc3] }], 0x1000).remove(0);
     assert_eq!(ends[0], (0x1000, Rule::Root));
 }
 
 #[test]
-fn a_function_that_ends_in_another_ones_code_returns() {
-    // push rax; pop rax; ret | jmp to that ret | push rax; call the jump; pop rcx; ret | calls of the first and the last
+fn a_function_that_ends_in_the_code_of_another_returns() {
+    // push rax; pop rax; ret | jmp to that ret | push rax; call the jump; pop rcx; ret | calls of the first and the
+    // last
     let mut code = vec![0x50, 0x58, 0xc3, 0x90];
     code.extend([0xeb, 0xfc, 0x90, 0x90]);
     code.extend([0x50, 0xe8, 0xf6, 0xff, 0xff, 0xff, 0x59, 0xc3]);
@@ -155,20 +156,21 @@ fn a_function_that_ends_in_another_ones_code_returns() {
         code.extend((function - from).to_le_bytes());
     }
     code.push(0xf4);
-    let told = rules(&[Stretch { address: 0x1000, code }], 0).remove(0);
-    let behind_call = told.iter().take_while(|(address, _)| *address <= 0x100e).last().unwrap().1;
-    assert_eq!(behind_call, frame_of(16, Saved::InPlace, Saved::InPlace));
+    let derived = rules(&[Stretch { address: 0x1000, code }], 0).remove(0);
+    let after_call = derived.iter().take_while(|(address, _)| *address <= 0x100e).last().unwrap().1;
+    assert_eq!(after_call, frame_of(16, Saved::InPlace, Saved::InPlace));
 }
 
-/// Functions that all go on in the same code, with much padding behind it, and none of which can be right: as much work as can be asked for.
+/// Functions that all continue in the same code, followed by much padding, and that all contradict the calling
+/// convention: the worst case for the analysis.
 #[test]
-fn code_that_is_made_to_take_long_does_not() {
+fn adversarial_code_is_analysed_in_bounded_time() {
     const FUNCTIONS: usize = 40_000;
     let calls_at = FUNCTIONS * 16;
     let shared_at = calls_at + FUNCTIONS * 5;
-    let relative = |to: usize, behind: usize| (to as i32 - behind as i32).to_le_bytes();
+    let relative = |to: usize, from: usize| (to as i32 - from as i32).to_le_bytes();
     let mut code = Vec::with_capacity(1 << 20);
-    // je to what is behind it; jmp to what they share; push rax; ret
+    // je over the jmp; jmp to the shared code; push rax; ret
     for at in (0..calls_at).step_by(16) {
         code.extend([&[0x74, 5, 0xe9], &relative(shared_at, at + 7)[..], &[0x50, 0xc3], &[0x90; 7]].concat());
     }
@@ -182,9 +184,9 @@ fn code_that_is_made_to_take_long_does_not() {
     code.push(0xc3);
     for entry in [0, 0x1000] {
         let started = std::time::Instant::now();
-        let told = rules(&[Stretch { address: 0x1000, code: code.clone() }], entry).remove(0);
+        let derived = rules(&[Stretch { address: 0x1000, code: code.clone() }], entry).remove(0);
         let took = started.elapsed();
         assert!(took < std::time::Duration::from_secs(10), "{took:?}");
-        assert!(told.is_sorted_by_key(|(address, _)| *address), "{entry}");
+        assert!(derived.is_sorted_by_key(|(address, _)| *address), "{entry}");
     }
 }

@@ -62,6 +62,7 @@ fn the_json_form_is_what_the_documentation_says() {
         "shards": {"asked": 1, "answered": 1},
         "pruned": {"nodes": 0, "value": 0},
         "windows_read": {"raw": 0, "1m": 0, "1h": 0, "1d": 0},
+        "names_pending": [],
         "warnings": [],
     });
     assert_eq!(got.json(), want);
@@ -216,6 +217,99 @@ fn frames_without_names_keep_their_weight_and_say_why() {
 }
 
 #[test]
+fn a_frame_at_which_unwinding_stopped_says_so_and_why() {
+    let known = "[unwinding stopped here: native code: code in a mapping that cannot be unwound (error 4018)]";
+    let unknown = "[unwinding stopped here: Go: a reason that this version does not know (error 9999)]";
+    let server = Server::new(vec![
+        cpu_sample(vec![lines(&["main"]), Frame::Abort(0xfb2)], 5),
+        cpu_sample(vec![lines(&["main"]), Frame::Abort(9999)], 2),
+    ]);
+    let folded = ok(&server, "process_cpu", &[("format", "folded")]).text();
+    assert_eq!(folded, format!("{known};main 5\n{unknown};main 2\n"));
+    let tree = ok(&server, "process_cpu", &[]).json();
+    let unnamed = tree["symbolization"]["unnamed"].as_array().unwrap();
+    for (of, meaning) in unnamed.iter().zip(["does not know", "code in a mapping"]) {
+        assert_eq!((&of["reason"], &of["frames"]), (&json!("unwinding_stopped"), &json!(1)));
+        let text = of["text"].as_str().unwrap();
+        assert!(text.contains("callers are missing") && text.contains(meaning), "{text}");
+    }
+    let grouped = server.query("sum by (stack_function) (sum_over_time(process_cpu[5m]))").json();
+    assert!(grouped.to_string().contains(known), "{grouped}");
+    let stacks = folded_of(&unpack(&ok(&server, "process_cpu", &[("format", "pprof")])));
+    assert_eq!(stacks.get(&vec![known.to_owned(), "main".to_owned()]), Some(&5), "{stacks:?}");
+}
+
+/// The labels of each sample of a profile with its value, sorted.
+fn labels_of(profile: &Profile) -> Vec<(Vec<String>, i64)> {
+    let text = |id: i64| profile.string_table[id as usize].as_str();
+    let labels = |sample: &proto::pprof::Sample| {
+        sample.label.iter().map(|label| format!("{}={}", text(label.key), text(label.text))).collect()
+    };
+    let mut all: Vec<_> = profile.sample.iter().map(|sample| (labels(sample), sample.value[0])).collect();
+    all.sort();
+    all
+}
+
+fn comments_of(profile: &Profile) -> Vec<String> {
+    profile.comment.iter().map(|id| profile.string_table[*id as usize].clone()).collect()
+}
+
+#[test]
+fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
+    let server = Server::new(samples());
+    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
+    let labels = |labels: &[&str]| labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>();
+    let (a, b) = (["region=eu", "service_name=a"], ["region=us", "service_name=b"]);
+    let (second, with) = (1_000_000_000, |base: [&str; 2], thread: &str| {
+        let thread = format!("thread_name={thread}");
+        labels(&[base[0], base[1], thread.as_str()])
+    });
+    assert_eq!(
+        labels_of(&profile),
+        [
+            (labels(&a), second / 4),
+            (with(a, "t1"), second),
+            (with(a, "t2"), second / 2),
+            (with(a, "t2"), second),
+            (with(b, "t1"), 3 * second),
+        ]
+    );
+    assert!(comments_of(&profile).is_empty(), "{:?}", comments_of(&profile));
+    // Labels take no frame and no weight away.
+    let written = ok(&server, "process_cpu", &[("format", "folded")]).text();
+    for (stack, value) in folded_of(&profile) {
+        assert!(written.contains(&format!("{} {value}\n", stack.join(";"))), "{stack:?} {value}: {written}");
+    }
+    // Of one service its own labels say nothing.
+    let one = unpack(&ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]));
+    assert!(labels_of(&one).iter().all(|(labels, _)| labels.len() <= 1), "{:?}", labels_of(&one));
+    assert_eq!(one.period, second / 4, "what all values are multiples of");
+}
+
+#[test]
+fn a_pprof_without_room_for_labels_has_none_and_says_so() {
+    let server = Server::new(samples());
+    let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof"), ("max_nodes", "6")]));
+    assert!(labels_of(&profile).iter().all(|(labels, _)| labels.is_empty()), "{:?}", labels_of(&profile));
+    let comments = comments_of(&profile);
+    assert!(comments[0].starts_with("no labels") && comments[0].contains("more than 6 nodes"), "{comments:?}");
+    let sum: i64 = labels_of(&profile).iter().map(|(_, value)| value).sum();
+    assert_eq!(sum, 5_750_000_000);
+}
+
+#[test]
+fn a_pprof_whose_attributes_no_tier_has_any_more_has_labels_of_series() {
+    let refuses_group_by = Some("thread_name".to_owned());
+    let node = NaiveNode { refuses_group_by, ..NaiveNode::new(samples()) };
+    let profile = unpack(&ok(&Server::of_node(node), "process_cpu", &[("format", "pprof")]));
+    let labels: Vec<_> = labels_of(&profile).into_iter().flat_map(|(labels, _)| labels).collect();
+    assert!(labels.contains(&"service_name=b".to_owned()), "{labels:?}");
+    assert!(!labels.iter().any(|label| label.starts_with("thread_name")), "{labels:?}");
+    let comments = comments_of(&profile);
+    assert!(comments[0].contains("thread_name") && comments[0].contains("as the test wishes"), "{comments:?}");
+}
+
+#[test]
 fn inlined_functions_are_frames_of_their_own() {
     let server = Server::new(vec![
         cpu_sample(vec![lines(&["innermost", "middle", "outer"]), lines(&["main"])], 5),
@@ -309,7 +403,7 @@ fn requests_that_make_no_sense_are_refused() {
         [("query", "process_cpu"), ("start", "10"), ("end", "1")],
         [("query", "process_cpu"), ("start", "10"), ("end", "10")],
         [("query", "process_cpu"), ("start", "x"), ("end", "1")],
-        [("query", "process_cpu"), ("start", ""), ("end", "1")],
+        [("query", "process_cpu"), ("start", "now+1h"), ("end", "1")],
         [("query", ""), ("start", "1"), ("end", "2")],
         [("query", "{}"), ("start", "1"), ("end", "2")],
         [("query", "rate(process_cpu[5m])"), ("start", "1"), ("end", "2")],

@@ -24,6 +24,8 @@ pub(super) enum Frame {
         file: String,
         address: u64,
     },
+    /// Where the sender's unwinder stopped: its error code.
+    Abort(u64),
 }
 
 /// One sample.
@@ -100,6 +102,8 @@ pub(super) struct NaiveNode {
     pub(super) samples: Vec<Sample>,
     /// What every selection is refused with, if anything.
     pub(super) refuses: Option<tonic::Code>,
+    /// A name that nobody may group by.
+    pub(super) refuses_group_by: Option<String>,
     pub(super) selections: Mutex<Vec<Selection>>,
     /// What lists say that they lack.
     pub(super) list: SeriesAnswer,
@@ -285,6 +289,11 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
             let mapping = to.intern_mapping(identity, file);
             to.intern_location(Location::Address { mapping, address: Address::Virtual(*address), frame_type })
         }
+        Frame::Abort(code) => {
+            let mapping = to.intern_mapping(MappingIdentity::File(0), 0);
+            let frame_type = to.strings.intern("abort-marker");
+            to.intern_location(Location::Address { mapping, address: Address::Virtual(*code), frame_type })
+        }
     }
 }
 
@@ -305,6 +314,9 @@ impl Shards for NaiveNode {
     async fn select(&self, _shard: u32, selection: Selection) -> Result<Answer, Status> {
         if let Some(code) = self.refuses {
             return Err(Status::new(code, "as the test wishes"));
+        }
+        if self.refuses_group_by.as_ref().is_some_and(|name| selection.group_by.contains(name)) {
+            return Err(Status::invalid_argument("as the test wishes"));
         }
         let answer = self.answer(&selection);
         self.selections.lock().unwrap().push(selection);

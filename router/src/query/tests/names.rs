@@ -170,12 +170,15 @@ fn an_answer_by_name_says_whose_symbol_table_is_still_being_made() {
         let text = warnings[0].as_str().unwrap_or_default();
         assert!(text.contains(&path) && text.contains("symbol table is being made"), "{warnings}");
     }
+    let pending = || flamegraph(&server, "process_cpu{stack_function=\"hot\"}").json()["names_pending"].clone();
+    assert_eq!(pending(), serde_json::json!([path]), "for programs, once for each file");
     std::fs::File::options().write(true).open(&pipe).unwrap();
     let ended = Instant::now();
     let nothing_lacks = |warnings: &Value| warnings.as_array().is_none_or(Vec::is_empty);
     while !answers().iter().all(nothing_lacks) {
         assert!(ended.elapsed() < Duration::from_secs(60), "it goes on saying so");
     }
+    assert_eq!(pending(), serde_json::json!([]));
 }
 
 fn flamegraph(server: &Server, query: &str) -> Answer {

@@ -82,18 +82,22 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
     told.into_iter().rev().map(|(frame, ..)| frame).collect()
 }
 
-/// What is left of a tree: (depth, key or `(other)`, own, total).
-type Pruned<K> = Vec<(usize, Option<K>, i128, i128)>;
+/// What is left of a tree: (depth, key or `(other)`, own, total, whether stacks end here).
+type Pruned<K> = Vec<(usize, Option<K>, i128, i128, bool)>;
 
 /// Sums by the way from the root; ways that nothing passes are not there.
 struct Weights<K> {
     own: BTreeMap<Vec<K>, i128>,
     total: BTreeMap<Vec<K>, i128>,
+    /// Where values are negative, a total of zero does not mean that there is nothing.
+    is_any_negative: bool,
 }
 
 impl<K: Ord + Clone> Weights<K> {
     fn new(answers: &[Answer], table: &mut Table, key: impl Fn(&Frame) -> K) -> Self {
-        let mut out = Self { own: BTreeMap::new(), total: BTreeMap::from([(Vec::new(), 0)]) };
+        let (own, total) = (BTreeMap::new(), BTreeMap::from([(Vec::new(), 0)]));
+        let is_any_negative = answers.iter().flat_map(|answer| &answer.cells).any(|cell| cell.sum < 0);
+        let mut out = Self { own, total, is_any_negative };
         for answer in answers {
             let dictionary = &answer.dictionary;
             let used: BTreeSet<u32> = answer.nodes.iter().skip(1).map(|node| node.location).collect();
@@ -121,13 +125,16 @@ impl<K: Ord + Clone> Weights<K> {
 
     /// Those that weigh anything, by the order of their last keys.
     fn children(&self, way: &[K]) -> Vec<Vec<K>> {
-        let is_child =
-            |(other, total): &(&Vec<K>, &i128)| **total != 0 && other.len() == way.len() + 1 && other.starts_with(way);
-        self.total.iter().filter(is_child).map(|(child, _)| child.clone()).collect()
+        let is_child = |other: &&Vec<K>| other.len() == way.len() + 1 && other.starts_with(way) && self.weighs(other);
+        self.total.keys().filter(is_child).cloned().collect()
+    }
+
+    fn weighs(&self, way: &[K]) -> bool {
+        self.total[way] != 0 || self.is_any_negative
     }
 
     fn weighing(&self) -> usize {
-        self.total.iter().filter(|(way, total)| !way.is_empty() && **total != 0).count()
+        self.total.keys().filter(|way| !way.is_empty() && self.weighs(way)).count()
     }
 
     /// What stays: always the heaviest whose parent stays, of equal ones the one that came first.
@@ -157,19 +164,20 @@ impl<K: Ord + Clone> Weights<K> {
     fn pruned(&self, nodes_max: usize) -> (Pruned<K>, usize, i128) {
         let total = self.total[&Vec::new()];
         if nodes_max == 1 && self.weighing() > 0 {
-            return (vec![(0, None, total, total)], self.weighing(), total);
+            return (vec![(0, None, total, total, true)], self.weighing(), total);
         }
         let stay = self.stay(nodes_max);
         let mut out = Vec::new();
         self.write(&[], &stay, &mut out);
-        let other = out.iter().skip(1).filter(|(_, key, ..)| key.is_none()).map(|(.., total)| total).sum();
+        let other = out.iter().skip(1).filter(|(_, key, ..)| key.is_none()).map(|(.., total, _)| total).sum();
         let left_out = if self.weighing() < nodes_max { 0 } else { self.weighing() + 1 - stay.len() };
         (out, left_out, other)
     }
 
     fn write(&self, way: &[K], stay: &BTreeSet<Vec<K>>, to: &mut Pruned<K>) {
         let own = self.own.get(way).copied().unwrap_or(0);
-        to.push((way.len(), way.last().cloned(), own, self.total[way]));
+        let has_own = own != 0 || self.is_any_negative && self.own.contains_key(way);
+        to.push((way.len(), way.last().cloned(), own, self.total[way], has_own));
         let (kept, left): (Vec<_>, Vec<_>) = self.children(way).into_iter().partition(|child| stay.contains(child));
         let other: i128 = left.iter().map(|child| self.total[child]).sum();
         let mut ordered: Vec<_> = kept.into_iter().map(Some).chain((!left.is_empty()).then_some(None)).collect();
@@ -178,7 +186,7 @@ impl<K: Ord + Clone> Weights<K> {
         for child in ordered {
             match child {
                 Some(child) => self.write(&child, stay, to),
-                None => to.push((way.len() + 1, None, other, other)),
+                None => to.push((way.len() + 1, None, other, other, true)),
             }
         }
     }
@@ -223,7 +231,7 @@ impl Weights<Frame> {
         let (mut names, mut frames) = (vec![json!("total")], vec![json!({})]);
         let mut numbers: BTreeMap<Option<Frame>, usize> = BTreeMap::new();
         let (mut nodes, mut above): (Vec<String>, Vec<i64>) = (Vec::new(), Vec::new());
-        for (i, (depth, frame, own, total)) in pruned.iter().enumerate() {
+        for (i, (depth, frame, own, total, _)) in pruned.iter().enumerate() {
             let number = if i == 0 { 0 } else { *numbers.entry(frame.clone()).or_insert(names.len()) };
             if number == names.len() {
                 let (name, object) = described(frame.as_ref(), table);
@@ -240,7 +248,7 @@ impl Weights<Frame> {
             "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
              \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
-             \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"warnings\":[]}}"
+             \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"names_pending\":[],\"warnings\":[]}}"
         )
     }
 }
@@ -259,11 +267,11 @@ fn described<'a>(frame: Option<&'a Frame>, table: &Table) -> (&'a str, Map<Strin
 impl Weights<String> {
     fn folded(&self, nodes_max: usize) -> String {
         let (mut out, mut line) = (String::new(), Vec::new());
-        for (i, (depth, name, own, _)) in self.pruned(nodes_max).0.into_iter().enumerate() {
+        for (i, (depth, name, own, _, has_own)) in self.pruned(nodes_max).0.into_iter().enumerate() {
             line.truncate(depth.saturating_sub(1));
             line.extend((i > 0).then(|| name.unwrap_or_else(|| "(other)".to_owned())));
             let stack = if i == 0 { "[no stack]".to_owned() } else { line.join(";") };
-            out += &if own == 0 { String::new() } else { format!("{stack} {own}\n") };
+            out += &if has_own { format!("{stack} {own}\n") } else { String::new() };
         }
         out
     }

@@ -30,6 +30,7 @@ interface WireFlameAnswer {
   symbolization: { frames: number; named: number; unnamed: UnnamedFrames[] };
   shards: { asked: number; answered: number };
   pruned: { nodes: number; value: WireInteger };
+  names_pending: string[];
   warnings: string[];
 }
 
@@ -51,6 +52,8 @@ export interface FlameAnswer {
   readonly shards: WireFlameAnswer["shards"];
   readonly prunedNodes: number;
   readonly prunedValue: number;
+  /** Paths of the files whose symbol tables are being built: their names come with a later answer. */
+  readonly namesPending: readonly string[];
   /** What the answer leaves out, a sentence each. */
   readonly warnings: readonly string[];
   /** Milliseconds the server took, by its own account where it gives one. */
@@ -88,16 +91,27 @@ export async function askFlame(question: FlameQuestion, signal: AbortSignal): Pr
     shards: wire.shards,
     prunedNodes: wire.pruned.nodes,
     prunedValue: wireNumber(wire.pruned.value),
+    namesPending: wire.names_pending,
     warnings: wire.warnings,
     took_ms,
   };
 }
 
-/** The weight of a selector alone, in the type's unit. */
-export async function askTotal(question: FlameQuestion, signal: AbortSignal): Promise<number> {
+/** The answer without its tree. */
+async function askOutline(question: FlameQuestion, signal: AbortSignal): Promise<WireFlameAnswer> {
   const path = "api/v1/flamegraph";
   const response = await call(path, { ...params(question), max_nodes: "1" }, signal);
-  return wireNumber((parseAnswer(await bodyText(response, signal), path) as WireFlameAnswer).total);
+  return parseAnswer(await bodyText(response, signal), path) as WireFlameAnswer;
+}
+
+/** The weight of a selector alone, in the type's unit. */
+export async function askTotal(question: FlameQuestion, signal: AbortSignal): Promise<number> {
+  return wireNumber((await askOutline(question, signal)).total);
+}
+
+/** Paths of the files whose symbol tables are still being built. */
+export async function askNamesPending(question: FlameQuestion, signal: AbortSignal): Promise<readonly string[]> {
+  return (await askOutline(question, signal)).names_pending;
 }
 
 /** The same stacks as a gzipped pprof profile. */

@@ -6,6 +6,7 @@ import { Timeline } from "../timeline/timeline";
 import { BottomLine } from "./bottom_line";
 import { EmptyState } from "./empty_state";
 import { Help } from "./help";
+import { NamesNotice } from "./names_notice";
 import { NoData } from "./no_data";
 import { Notices } from "./notices";
 import { createPage, PageProvider } from "./page_store";
@@ -66,6 +67,7 @@ export function App() {
         <Timeline theme={theme.name()} />
         <Toolbar matches={matches()} />
         <div class="body">
+          <NamesNotice />
           <Switch fallback={<Waiting />}>
             <Match when={picture()}>{(answer) => <Picture answer={answer()} matches={matches()} theme={theme} />}</Match>
             <Match when={page.flame.latest()}>{(answer) => <NoData answer={answer()} />}</Match>

@@ -13,6 +13,7 @@ export function BottomLine() {
   const page = usePage();
   const answer = () => page.flame.latest();
   const [reasons, setReasons] = createSignal(false);
+  const [warnings, setWarnings] = createSignal(false);
   const plural = (count: number, one: string): string => `${shortCount(count)} ${one}${count === 1 || one === "series" ? "" : "s"}`;
   const named = (shown: FlameAnswer): string => perCent(shown.symbolization.named, shown.symbolization.frames);
   return (
@@ -39,8 +40,11 @@ export function BottomLine() {
               </span>
             </Show>
             <Show when={shown().warnings.length > 0}>
-              <span class="warning" title={shown().warnings.map(printable).join("\n")}>
-                {plural(shown().warnings.length, "time")} left out
+              <span class="warnings" title={shown().warnings.map(printable).join("\n")}>
+                <button type="button" class="link warning" onClick={() => setWarnings(true)}>
+                  {plural(shown().warnings.length, "warning")}
+                </button>
+                <span class="warning">: {printable(shown().warnings[0])}</span>
               </span>
             </Show>
             <span>{shown().took_ms < 1 ? "< 1" : Math.round(shown().took_ms)} ms</span>
@@ -53,7 +57,20 @@ export function BottomLine() {
       <div class="spring" />
       <AgentWord />
       <Show when={reasons() && answer()}>{(shown) => <Reasons answer={shown()} onClose={() => setReasons(false)} />}</Show>
+      <Show when={warnings() && answer()}>{(shown) => <Warnings answer={shown()} onClose={() => setWarnings(false)} />}</Show>
     </footer>
+  );
+}
+
+/** What the answer leaves out or could not do, whole. */
+function Warnings(props: { answer: FlameAnswer; onClose(): void }) {
+  const page = usePage();
+  return (
+    <Dialog title="Warnings" onClose={props.onClose} page={page}>
+      <ul class="warning-list">
+        <For each={props.answer.warnings}>{(warning) => <li>{printable(warning)}</li>}</For>
+      </ul>
+    </Dialog>
   );
 }
 

@@ -16,6 +16,8 @@ export interface Loader<T> {
   /** Asks; a question under way is cancelled. Resolves when it has ended in any way. */
   run(ask: (signal: AbortSignal) => Promise<T>): Promise<void>;
   cancel(): void;
+  /** Takes an answer that was asked for elsewhere, unless a question is under way. */
+  put(answer: T): void;
 }
 
 /** A wait is shown after this long, in milliseconds: below it a flash would only disturb. */
@@ -56,5 +58,9 @@ export function createLoader<T>(): Loader<T> {
     underWay?.abort();
   }
 
-  return { latest, failure, pending, slow, run, cancel };
+  function put(answer: T): void {
+    if (underWay === null) setLatest(() => answer);
+  }
+
+  return { latest, failure, pending, slow, run, cancel, put };
 }

@@ -14,6 +14,7 @@ import { stackAreas, type StackedAreas } from "../timeline/stacked_areas";
 import { timelineQuery } from "../timeline/timeline_query";
 import { measureOf, type Measure } from "../units/format";
 import { createLoader } from "./loader";
+import { createNamesWatch } from "./names_watch";
 import { createRecovery } from "./recovery";
 import { readState, writeState, type PageState } from "./url_state";
 
@@ -148,6 +149,12 @@ export function createPage() {
     restart,
   );
 
+  const namesWatch = createNamesWatch({
+    answer: flame.latest,
+    canRedraw: () => !document.hidden && !held() && !flame.pending() && lostServer() === undefined && needsToken() === undefined,
+    redraw: flame.put,
+  });
+
   createEffect(on([type, () => state.query, () => state.from, () => state.to], run));
   createEffect(on(() => state.by, runTimeline, { defer: true }));
   createEffect(() => every(EMPTY_POLL_MS, isEmpty() && lostServer() === undefined, restart));
@@ -178,6 +185,8 @@ export function createPage() {
     lostServer,
     needsToken,
     selectorFault,
+    /** True when names that were on their way have not come for minutes, and are not asked for any more. */
+    namesGivenUp: namesWatch.givenUp,
     commitSelector,
     addMatcher,
     run,

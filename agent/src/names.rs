@@ -1,0 +1,11 @@
+//! From raw addresses to locations: build IDs and addresses of files, and names where only this host knows them.
+
+pub(crate) mod go;
+pub(crate) mod jit;
+pub(crate) mod kernel;
+pub(crate) mod kernel_symbols;
+pub(crate) mod location;
+pub(crate) mod locator;
+pub(crate) mod perf_map;
+pub(crate) mod process;
+pub(crate) mod shared_tables;

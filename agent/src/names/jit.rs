@@ -1,0 +1,131 @@
+//! Code in memory without a file, as JIT compilers write it. It is named by the perf map of its process, if there is
+//! one.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use crate::names::location::{FrameType, Location, LocationId, Marker};
+use crate::names::perf_map::{self, PerfMap};
+use crate::names::shared_tables::SharedTables;
+use crate::process::maps::Maps;
+use crate::process::procfs;
+
+/// Time between two reads of a perf map.
+const REFRESH_INTERVAL_NS: u64 = 1_000_000_000;
+/// Time between two attempts to find a perf map.
+const SEARCH_INTERVAL_NS: u64 = 5_000_000_000;
+/// Addresses cached for one process.
+const ADDRESSES_MAX: usize = 32_768;
+/// Bytes read of /proc/<pid>/status, which has about 60 lines.
+const STATUS_BYTES_MAX: u64 = 16 << 10;
+
+/// The JIT-compiled code of one process.
+#[derive(Debug, Default)]
+pub(crate) struct Jit {
+    perf_map: PerfMap,
+    next_read_ns: u64,
+    /// Locations by address; void when the perf map changes.
+    locations: HashMap<u64, LocationId, RandomState>,
+}
+
+impl Jit {
+    /// Returns the location of `address`, which lies in memory without a file, and true if it has a name.
+    pub(crate) fn locate(
+        &mut self,
+        pid: u32,
+        address: u64,
+        ktime_ns: u64,
+        maps: &Maps,
+        tables: &mut SharedTables,
+    ) -> (LocationId, bool) {
+        if self.next_read_ns <= ktime_ns {
+            self.read(pid, ktime_ns, tables);
+        }
+        if let Some(id) = self.locations.get(&address) {
+            return (*id, true);
+        }
+        let Some(name) = self.perf_map.find(address) else {
+            return (tables.locations.insert(Location::Marker(Marker::AnonymousCode)), false);
+        };
+        let frame_type = perf_map::frame_type_of(name).unwrap_or_else(|| runtime(maps));
+        let id = tables.locations.insert_named(name, None, frame_type);
+        if self.locations.len() < ADDRESSES_MAX {
+            self.locations.insert(address, id);
+        }
+        (id, true)
+    }
+
+    /// Reads new lines of the perf map, if there is one.
+    fn read(&mut self, pid: u32, ktime_ns: u64, tables: &mut SharedTables) {
+        let read = tables.reads.run(|| {
+            let file = PerfMap::open(pid, namespace_pid(pid)?).ok()?;
+            self.perf_map.refresh(&file).ok()
+        });
+        let Some(found) = read else { return };
+        self.next_read_ns = ktime_ns + found.map_or(SEARCH_INTERVAL_NS, |_| REFRESH_INTERVAL_NS);
+        if found == Some(true) {
+            self.locations.clear();
+        }
+    }
+
+    pub(crate) fn forget_locations(&mut self) {
+        self.locations = HashMap::default();
+    }
+
+    pub(crate) fn addresses(&self) -> usize {
+        self.locations.len()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.perf_map.bytes()
+    }
+}
+
+/// Returns the kind of the runtime, by the library that the process has mapped.
+fn runtime(maps: &Maps) -> FrameType {
+    if maps.has_file("libjvm.so") {
+        FrameType::Jvm
+    } else if maps.has_file("libcoreclr.so") {
+        FrameType::Dotnet
+    } else {
+        FrameType::Native
+    }
+}
+
+/// Returns the pid in the process's own pid namespace: the last number of the line `NSpid`.
+fn namespace_pid(pid: u32) -> Option<u32> {
+    let status = procfs::read_at_most(format!("/proc/{pid}/status"), STATUS_BYTES_MAX).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_named_by_the_perf_map_in_tmp() {
+        let pid = std::process::id();
+        assert_eq!(namespace_pid(pid), Some(pid), "the test needs no other pid namespace");
+        let path = format!("/tmp/perf-{pid}.map");
+        std::fs::write(&path, "1000 100 LazyCompile:*work /a.js:1\n2000 100 stub\n").unwrap();
+        let mut tables = SharedTables::new(std::sync::Arc::default());
+        let maps = Maps::default();
+        let mut jit = Jit::default();
+        let mut check = |address, expected: Option<(&str, FrameType)>| {
+            let (id, _) = jit.locate(pid, address, 1, &maps, &mut tables);
+            let found = match tables.locations.get(id) {
+                Some(Location::Named { name, frame_type, .. }) => Some((tables.locations.name(name), frame_type)),
+                Some(Location::Marker(Marker::AnonymousCode)) => None,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(found, expected, "{address:x}");
+        };
+        check(0x1050, Some(("LazyCompile:*work /a.js:1", FrameType::V8)));
+        check(0x2050, Some(("stub", FrameType::Native)));
+        check(0x3050, None);
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,131 @@
+//! One program that one process runs: its description, and the locations of its code that is in no file.
+//!
+//! The description is read on the first sample.
+//!
+//! Invariant: a location that was derived from a mapping is used only while the mapping is there, give or take the ten
+//! seconds after which mappings are checked.
+
+use std::sync::Arc;
+
+use ebpf::Sample;
+
+use super::jit::Jit;
+use super::location::{Location, LocationId, Marker};
+use super::shared_tables::SharedTables;
+use crate::process::key::ProcessKey;
+use crate::process::mappings::{MapsError, ProcessMappings, REREAD_NS_MIN};
+use crate::process::maps::Backing;
+use crate::process::rate_limit::RateLimit;
+use crate::process::resource::Resource;
+
+/// A program that runs, or ran.
+#[derive(Debug)]
+pub(crate) struct Process {
+    key: ProcessKey,
+    resource: Arc<Resource>,
+    /// Time from which the resource is read once more, because the process was inside execve when it was read.
+    resource_due_ns: Option<u64>,
+    mappings: ProcessMappings,
+    /// [`ProcessMappings::changes`] when the locations of `jit` were found.
+    mapping_changes: u64,
+    jit: Jit,
+    pub(crate) last_sample_ns: u64,
+}
+
+impl Process {
+    /// Reads the description of the process of `sample`.
+    pub(crate) fn of(sample: &Sample<'_>, tables: &SharedTables) -> Self {
+        let header = &sample.header;
+        let key = ProcessKey::of(sample);
+        let executable = tables.files.path_of_number(header.executable);
+        let ((resource, is_set_up), reason) = if header.kernel_thread != 0 {
+            ((Resource::kernel_thread(key.pid), true), MapsError::NotMapped)
+        } else if key.is_running() {
+            let resource = Resource::of_process(key.pid, &header.comm, executable, &tables.environment);
+            (resource, MapsError::Unreadable)
+        } else {
+            ((Resource::exited(key.pid, &header.comm, executable), true), MapsError::Exited)
+        };
+        Self {
+            key,
+            resource: Arc::new(resource),
+            resource_due_ns: (!is_set_up).then_some(header.ktime_ns + REREAD_NS_MIN),
+            mappings: ProcessMappings::unread(key, reason, header.ktime_ns),
+            mapping_changes: 0,
+            jit: Jit::default(),
+            last_sample_ns: header.ktime_ns,
+        }
+    }
+
+    /// Returns the description of the process, read again if it was incomplete.
+    pub(crate) fn resource(&mut self, sample: &Sample<'_>, tables: &SharedTables) -> Arc<Resource> {
+        let header = &sample.header;
+        let reported = tables.files.path_of_number(header.executable);
+        let path = self.resource.executable_path();
+        // Once is enough, because an environment may be empty.
+        let is_due = self.resource_due_ns.take_if(|at_ns| *at_ns <= header.ktime_ns).is_some();
+        let has_new_path = path.is_none() && reported.is_some();
+        if is_due || has_new_path {
+            let path = path.or(reported);
+            if self.key.is_running() {
+                let (resource, _) = Resource::of_process(self.key.pid, &header.comm, path, &tables.environment);
+                self.resource = Arc::new(resource);
+            } else if has_new_path {
+                self.resource = Arc::new(Resource::exited(self.key.pid, &header.comm, path));
+            }
+        }
+        Arc::clone(&self.resource)
+    }
+
+    /// Returns the location of an address that BPF found in no file, and true if it will be the same next time.
+    /// `ktime_ns` is the time of the sample.
+    pub(crate) fn locate(&mut self, address: u64, ktime_ns: u64, tables: &mut SharedTables) -> (LocationId, bool) {
+        let found = self.mappings.find(address, ktime_ns, &mut tables.reads);
+        let marker = match found.map(|mapping| &mapping.backing) {
+            Ok(Backing::Anonymous) => None,
+            // BPF had no number left for the file, or the mapping was changing.
+            Ok(Backing::File { .. } | Backing::Vdso) => Some(Marker::FileUnreadable),
+            Err(MapsError::NotMapped) => Some(Marker::NoMapping),
+            Err(MapsError::Exited) => Some(Marker::ProcessExited),
+            Err(MapsError::Unreadable) => Some(Marker::MapsUnreadable),
+        };
+        self.follow_mappings();
+        match (marker, self.mappings.maps()) {
+            (None, Some(maps)) => self.jit.locate(self.key.pid, address, ktime_ns, maps, tables),
+            (marker, _) => (tables.locations.insert(Location::Marker(marker.unwrap_or(Marker::NoMapping))), false),
+        }
+    }
+
+    /// Reads the mappings again if that was not done for long.
+    pub(crate) fn refresh_mappings(&mut self, ktime_ns: u64, rate_limit: &mut RateLimit) {
+        self.mappings.refresh(ktime_ns, rate_limit);
+        self.follow_mappings();
+    }
+
+    fn follow_mappings(&mut self) {
+        if self.mapping_changes != self.mappings.changes() {
+            self.mapping_changes = self.mappings.changes();
+            self.forget_locations();
+        }
+    }
+
+    /// Forgets every location id.
+    pub(crate) fn forget_locations(&mut self) {
+        self.jit.forget_locations();
+    }
+
+    /// Approximate memory that the mappings and the description take, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.mappings.bytes() + self.resource.bytes() + size_of::<(ProcessKey, Self)>()
+    }
+
+    /// Number of addresses whose location is cached.
+    pub(crate) fn addresses(&self) -> usize {
+        self.jit.addresses()
+    }
+
+    /// Approximate memory that the perf map takes, in bytes.
+    pub(crate) fn perf_map_bytes(&self) -> usize {
+        self.jit.bytes()
+    }
+}

@@ -1,0 +1,103 @@
+//! Tables of files and locations that all processes share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ebpf::NewFile;
+use foldhash::fast::RandomState;
+
+use super::go::programs::GoPrograms;
+use super::location::{FrameType, Location, LocationId, LocationTable, Marker};
+use crate::process::file::table::{FileTable, Reported, Unopened};
+use crate::process::file::{FileId, VDSO};
+use crate::process::rate_limit::RateLimit;
+
+/// Frames in files whose location is cached, at 30 bytes each.
+const FRAMES_MAX: usize = 200_000;
+
+/// Tables that all processes share.
+#[derive(Debug)]
+pub(crate) struct SharedTables {
+    pub(crate) files: FileTable,
+    pub(crate) locations: LocationTable,
+    go_programs: GoPrograms,
+    /// Limit of work without which a sample has no names: 2 % of a CPU.
+    pub(crate) reads: RateLimit,
+    /// Limit of work that checks whether names are still right: 0.1 % of a CPU.
+    pub(crate) checks: RateLimit,
+    /// Names of the environment variables that become labels.
+    pub(crate) environment: Arc<[String]>,
+    /// Locations of frames in files, by the file's number and the offset.
+    frames: HashMap<(u32, u64), LocationId, RandomState>,
+}
+
+impl SharedTables {
+    /// Empty tables. `environment` lists the environment variables that become labels.
+    pub(crate) fn new(environment: Arc<[String]>) -> Self {
+        Self {
+            files: FileTable::default(),
+            locations: LocationTable::default(),
+            go_programs: GoPrograms::default(),
+            reads: RateLimit::new(50),
+            checks: RateLimit::new(1000),
+            environment,
+            frames: HashMap::default(),
+        }
+    }
+
+    /// Opens a file that BPF reports, so that its frames can be located.
+    pub(crate) fn open_file(&mut self, new: &NewFile<'_>) -> Reported {
+        let reported = self.files.report(new);
+        if let Reported::Opened(opened) = &reported
+            && opened.is_new
+        {
+            self.go_programs.insert(opened.id, &opened.file);
+        }
+        reported
+    }
+
+    /// Returns the location of a frame in a file, and true if the same frame will have the same location next time.
+    pub(crate) fn locate(&mut self, number: u32, offset: u64) -> (LocationId, bool) {
+        if let Some(&id) = self.frames.get(&(number, offset)) {
+            return (id, true);
+        }
+        match self.files.of_number(number) {
+            Some(Ok(file)) => {
+                let id = self.locate_in_file(file, offset);
+                let is_lasting = !self.files.is_unopened(file);
+                if is_lasting && self.frames.len() < FRAMES_MAX {
+                    self.frames.insert((number, offset), id);
+                }
+                (id, is_lasting)
+            }
+            Some(Err(Unopened::Exited)) => (self.locations.insert(Location::Marker(Marker::ProcessExited)), false),
+            Some(Err(Unopened::Unreadable)) | None => {
+                (self.locations.insert(Location::Marker(Marker::FileUnreadable)), false)
+            }
+        }
+    }
+
+    fn locate_in_file(&mut self, file: FileId, offset: u64) -> LocationId {
+        let mapped = self.files.get(file);
+        if mapped.is_some_and(|mapped| *mapped.name == *VDSO) {
+            return self.locations.insert_named(VDSO, Some(file), FrameType::Native);
+        }
+        let Some(address) = mapped.and_then(|mapped| mapped.address(offset)) else {
+            return self.locations.insert(Location::Marker(Marker::NoSegment));
+        };
+        self.locations.insert_go(file, address, &self.go_programs.lookup(file, address))
+    }
+
+    /// True if a table is full: the caller clears all of them, which makes every id void.
+    pub(crate) fn is_full(&self) -> bool {
+        self.locations.is_full() || self.files.is_full()
+    }
+
+    /// Forgets every file and every location: all ids are void.
+    pub(crate) fn clear(&mut self) {
+        self.locations.clear();
+        self.files.clear();
+        self.go_programs.clear();
+        self.frames.clear();
+    }
+}

@@ -1,0 +1,411 @@
+//! Every file that was met, by the number that BPF gave it and by content.
+//!
+//! A file is opened only through a process that has it mapped, and identified once. It is remembered by device, inode,
+//! modification time and size: a file that is replaced or rewritten is another file. If no process has a file mapped
+//! any more, the report of BPF describes it.
+//!
+//! Two files with the same name, build IDs and segments, such as one image in two containers, have the same [`FileId`],
+//! so that nothing is sent twice. So have a file that was reported with its GNU build ID and the same file opened
+//! later.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use ebpf::{NewFile, VDSO_KEY};
+use foldhash::fast::RandomState;
+use indexmap::IndexSet;
+use symbol_store::open;
+
+use super::{FileId, FileOrigin, MappedFile, VDSO};
+use crate::process::maps::{Backing, Maps, ProcessMapping};
+use crate::process::procfs;
+use crate::process::sys;
+
+/// Files after which all are forgotten. A host with hundreds of containers has a few thousand.
+const FILES_MAX: usize = 8192;
+/// Numbers kept of files that could not be opened, which BPF gives once: more than are met between two exports.
+const UNOPENED_MAX: usize = 8192;
+
+/// Identity of a file in one state, by its file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct FileKey {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+    bytes: u64,
+}
+
+impl FileKey {
+    fn new(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            bytes: metadata.len(),
+        }
+    }
+}
+
+/// Why nothing is known about a file that BPF reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unopened {
+    /// The process that had it mapped has ended.
+    Exited,
+    /// The file cannot be opened or read.
+    Unreadable,
+}
+
+/// A file that was opened through a process that has it mapped.
+#[derive(Debug)]
+pub(crate) struct OpenedFile {
+    pub(crate) id: FileId,
+    pub(crate) file: File,
+    /// `None` for the vdso.
+    pub(crate) origin: Option<FileOrigin>,
+    /// True if no file of the same device, inode, time and size was opened before.
+    pub(crate) is_new: bool,
+}
+
+/// Result of [`FileTable::report`].
+#[derive(Debug)]
+pub(crate) enum Reported {
+    /// The file was opened before.
+    Known,
+    /// The file is open: its unwind table can be made.
+    Opened(OpenedFile),
+    /// The file cannot be opened. BPF should report it again when another process runs it.
+    Unopened,
+}
+
+/// Every file that was reported so far.
+#[derive(Debug, Default)]
+pub(crate) struct FileTable {
+    files: IndexSet<MappedFile, RandomState>,
+    by_key: HashMap<FileKey, FileId, RandomState>,
+    /// Files that were never opened: all that is known of them is what BPF read.
+    unopened: HashSet<FileId, RandomState>,
+    /// Files by the numbers that BPF gives.
+    by_number: HashMap<u32, Result<FileId, Unopened>, RandomState>,
+    /// Numbers of files that could not be opened, oldest first. Such a file gets another number the next time.
+    unopened_numbers: VecDeque<u32>,
+}
+
+impl FileTable {
+    /// Opens a file that BPF reports. BPF may report a file twice, the second time with more that it could read.
+    pub(crate) fn report(&mut self, new: &NewFile<'_>) -> Reported {
+        if let Some(Ok(id)) = self.by_number.get(&new.number)
+            && !self.is_unopened(*id)
+        {
+            return Reported::Known;
+        }
+        match self.open(new) {
+            Ok(opened) => {
+                // The file could not be opened when it was reported first.
+                if self.by_number.insert(new.number, Ok(opened.id)).is_some() {
+                    self.unopened_numbers.retain(|number| *number != new.number);
+                }
+                Reported::Opened(opened)
+            }
+            Err(_) => {
+                if !self.by_number.contains_key(&new.number) {
+                    self.unopened_numbers.push_back(new.number);
+                }
+                if UNOPENED_MAX < self.unopened_numbers.len()
+                    && let Some(oldest) = self.unopened_numbers.pop_front()
+                {
+                    self.by_number.remove(&oldest);
+                }
+                let has_process = Path::new(&format!("/proc/{}", new.pid)).exists();
+                let reason = if has_process { Unopened::Unreadable } else { Unopened::Exited };
+                let found = MappedFile::of_report(new).map(|file| self.insert_unopened(file)).ok_or(reason);
+                self.by_number.insert(new.number, found);
+                Reported::Unopened
+            }
+        }
+    }
+
+    /// Opens the file that BPF reports.
+    ///
+    /// # Errors
+    /// The process has ended, the file cannot be opened, or another file is mapped there by now.
+    pub(crate) fn open(&mut self, new: &NewFile<'_>) -> io::Result<OpenedFile> {
+        let NewFile { key, pid, start, end, .. } = *new;
+        if key == VDSO_KEY {
+            let file = own_vdso()?;
+            let id = self.insert(MappedFile::identify(VDSO, &file)?);
+            return Ok(OpenedFile { id, file, origin: None, is_new: false });
+        }
+        match procfs::open_mapped(pid, start, end) {
+            Ok((file, metadata)) => {
+                check(new, &file, &metadata)?;
+                let path = procfs::mapped_path(pid, start, end)?;
+                let (id, is_new) = self.identify(&path, &file, &metadata)?;
+                Ok(OpenedFile { id, file, origin: Some(FileOrigin { pid, path }), is_new })
+            }
+            // map_files needs CAP_CHECKPOINT_RESTORE. A path needs no capability, and proves less.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let maps = Maps::of_process(pid)?;
+                let Some(ProcessMapping { backing: Backing::File { device, inode, path }, .. }) = maps.find(start)
+                else {
+                    return Err(io::Error::from(io::ErrorKind::NotFound));
+                };
+                let (file, metadata) = open_by_path(pid, *device, *inode, path)?;
+                check(new, &file, &metadata)?;
+                let (id, is_new) = self.identify(path, &file, &metadata)?;
+                Ok(OpenedFile { id, file, origin: Some(FileOrigin { pid, path: path.to_string() }), is_new })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the file of a number; `None` if BPF has not reported it yet.
+    pub(crate) fn of_number(&self, number: u32) -> Option<Result<FileId, Unopened>> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// Returns the id of an open file, and true if it was not open before.
+    fn identify(&mut self, path: &str, file: &File, metadata: &Metadata) -> io::Result<(FileId, bool)> {
+        let key = FileKey::new(metadata);
+        if let Some(id) = self.by_key.get(&key) {
+            return Ok((*id, false));
+        }
+        let id = self.insert(MappedFile::identify(path, file)?);
+        self.by_key.insert(key, id);
+        Ok((id, true))
+    }
+
+    /// True if the file was never opened: more may be known of it later.
+    pub(crate) fn is_unopened(&self, id: FileId) -> bool {
+        self.unopened.contains(&id)
+    }
+
+    /// Returns the path of the file of a number, if it is known.
+    pub(crate) fn path_of_number(&self, number: u32) -> Option<&str> {
+        let file = self.get(self.of_number(number)?.ok()?)?;
+        Some(&file.name)
+    }
+
+    /// Returns the id of `file`. Equal files have equal ids.
+    pub(crate) fn insert(&mut self, file: MappedFile) -> FileId {
+        let is_same = |id: &FileId| self.get(*id).is_some_and(|reported| file.includes(reported));
+        if let Some(id) = self.unopened.iter().copied().find(is_same) {
+            self.unopened.remove(&id);
+            // If the file already has another id, the reported entry stays as it is.
+            let _same = self.files.replace_index(id.0 as usize, file.clone());
+        }
+        let (index, _) = self.files.insert_full(file);
+        FileId(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    /// Returns the id of a file that was never opened.
+    fn insert_unopened(&mut self, reported: MappedFile) -> FileId {
+        if let Some(index) = self.files.iter().position(|file| file.includes(&reported)) {
+            return FileId(u32::try_from(index).unwrap_or(u32::MAX));
+        }
+        let id = self.insert(reported);
+        self.unopened.insert(id);
+        id
+    }
+
+    pub(crate) fn get(&self, id: FileId) -> Option<&MappedFile> {
+        self.files.get_index(id.0 as usize)
+    }
+
+    /// True if the caller must forget everything, which makes every [`FileId`] void.
+    pub(crate) fn is_full(&self) -> bool {
+        FILES_MAX
+            <= self
+                .files
+                .len()
+                .max(self.by_key.len())
+                .max(self.by_number.len().saturating_sub(self.unopened_numbers.len()))
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Checks that an opened file is the one that BPF reported: another file may be mapped there by now.
+fn check(new: &NewFile<'_>, file: &File, metadata: &Metadata) -> io::Result<()> {
+    let modified = (metadata.mtime(), metadata.mtime_nsec());
+    let is_it = |inode| new.is(inode, metadata.len(), modified);
+    // A file system of two layers may have its own inode numbers.
+    if is_it(metadata.ino()) || open::has_two_devices(file)? && is_it(new.inode()) {
+        return Ok(());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidData, "another file is mapped there"))
+}
+
+/// Returns the vdso of this process, which all 64-bit processes share.
+fn own_vdso() -> io::Result<File> {
+    let maps = Maps::of_process(std::process::id())?;
+    let vdso = maps.iter().find(|mapping| mapping.backing == Backing::Vdso).ok_or(io::ErrorKind::NotFound)?;
+    sys::memory_file(&procfs::own_memory(vdso.start, vdso.end)?)
+}
+
+/// Opens `path` as `pid` sees it, if it still leads to the file that was mapped.
+fn open_by_path(pid: u32, device: (u32, u32), inode: u64, path: &str) -> io::Result<(File, Metadata)> {
+    let (file, metadata) = procfs::open_as_seen_by(pid, path)?;
+    let found = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+    if metadata.ino() != inode || found != device && !open::has_two_devices(&file)? {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the path leads to another file"));
+    }
+    Ok((file, metadata))
+}
+
+#[cfg(test)]
+impl FileTable {
+    /// Gives number 1 to the file that this process has mapped at `address`. Returns the frame of that address.
+    pub(crate) fn number_own(&mut self, address: u64) -> u64 {
+        let maps = Maps::of_process(std::process::id()).unwrap();
+        let mapping = maps.find(address).unwrap();
+        let (_, metadata) = procfs::open_mapped(std::process::id(), mapping.start, mapping.end).unwrap();
+        let new = NewFile { key: tests::key_of(&metadata), ..tests::new_file(mapping, std::process::id()) };
+        let opened = self.open(&new).unwrap();
+        self.by_number.insert(1, Ok(opened.id));
+        1 << 63 | 1 << 40 | (address - new.start + new.offset)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::Write as _;
+
+    use ebpf::FileSegment;
+    use symbol_store::elf::ElfImage;
+
+    use super::super::{BuildIdKind, LoadedPart};
+    use super::*;
+
+    /// Returns the key that BPF gives a file, as far as it is compared.
+    pub(super) fn key_of(metadata: &Metadata) -> ebpf::FileKey {
+        let mut key = [0; 40];
+        key[..8].copy_from_slice(&metadata.ino().to_ne_bytes());
+        key[8..16].copy_from_slice(&metadata.len().to_ne_bytes());
+        key[16..24].copy_from_slice(&metadata.mtime().to_ne_bytes());
+        key[24..28].copy_from_slice(&u32::try_from(metadata.mtime_nsec()).unwrap().to_ne_bytes());
+        key
+    }
+
+    #[test]
+    fn a_file_mapped_in_place_of_another_is_not_taken_for_it() {
+        let address = key_of as *const () as u64;
+        let maps = Maps::of_process(std::process::id()).unwrap();
+        let mapping = maps.find(address).unwrap();
+        let (file, metadata) = procfs::open_mapped(std::process::id(), mapping.start, mapping.end).unwrap();
+        let mut new = NewFile { key: key_of(&metadata), ..new_file(mapping, std::process::id()) };
+        assert!(check(&new, &file, &metadata).is_ok());
+        assert!(FileTable::default().open(&new).is_ok());
+        new.key[8] ^= 1;
+        assert_eq!(FileTable::default().open(&new).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// Returns BPF's report of a file whose headers it could not read.
+    pub(in crate::process::file) fn new_file(mapping: &ProcessMapping, pid: u32) -> NewFile<'static> {
+        let &ProcessMapping { start, end, offset, .. } = mapping;
+        NewFile { key: [1; 40], number: 1, pid, start, end, offset, segment: None, build_id: &[], names: &[] }
+    }
+
+    #[test]
+    fn a_reported_file_and_the_same_file_opened_later_have_one_id() {
+        let segment = FileSegment { offset: 0x1000, address: 0x2000, bytes: 0x500 };
+        let mapping = ProcessMapping { start: 0x7000, end: 0x8000, offset: 0x1000, backing: Backing::Anonymous };
+        let of_bpf = NewFile {
+            segment: Some(segment),
+            build_id: &[0xab, 0xcd],
+            names: b"run\0tmp\0",
+            ..new_file(&mapping, u32::MAX)
+        };
+        let reported = MappedFile::of_report(&of_bpf).unwrap();
+        assert_eq!((&*reported.name, reported.address(0x1234)), ("/tmp/run", Some(0x2234)));
+        assert_eq!(reported.build_ids, [(BuildIdKind::Gnu, "abcd".into())]);
+        let mut parts = reported.parts.clone();
+        parts.push(LoadedPart { offset: 0, address: 0, size: 0x1000 });
+        let mut opened = MappedFile { parts, ..reported.clone() };
+        opened.build_ids.push((BuildIdKind::Go, "go".into()));
+        let another = MappedFile { parts: vec![LoadedPart { offset: 0, address: 0, size: 0x900 }], ..reported.clone() };
+        for is_reported_first in [true, false] {
+            let mut table = FileTable::default();
+            assert_eq!(table.insert(another.clone()), FileId(0));
+            let (first, second) = if is_reported_first {
+                (table.insert_unopened(reported.clone()), table.insert(opened.clone()))
+            } else {
+                (table.insert(opened.clone()), table.insert_unopened(reported.clone()))
+            };
+            assert_eq!((first, second), (FileId(1), FileId(1)), "{is_reported_first}");
+            assert_eq!((table.get(first), table.files.len(), table.unopened.len()), (Some(&opened), 2, 0));
+            assert_eq!(table.insert(opened.clone()), first, "the file is found by its content");
+        }
+    }
+
+    fn identified(table: &mut FileTable, path: &std::path::Path) -> FileId {
+        let file = File::open(path).unwrap();
+        let metadata = file.metadata().unwrap();
+        table.identify(path.to_str().unwrap(), &file, &metadata).unwrap().0
+    }
+
+    #[test]
+    fn the_running_test_is_found_by_its_own_mapping() {
+        let address = the_running_test_is_found_by_its_own_mapping as *const () as u64;
+        let mut table = FileTable::default();
+        let frame = table.number_own(address);
+        let file = table.get(table.of_number(1).unwrap().unwrap()).unwrap();
+        let image = ElfImage::read(&File::open(std::env::current_exe().unwrap()).unwrap()).unwrap();
+        let offset = frame & ((1 << 40) - 1);
+        assert_eq!(file.address(offset), image.virtual_address(offset));
+        let part = file.part(file.address(offset).unwrap()).unwrap();
+        assert!((part.address..part.address + part.size).contains(&file.address(offset).unwrap()));
+        assert_eq!(file.build_ids[0].0, BuildIdKind::Gnu);
+    }
+
+    #[test]
+    fn a_path_that_leads_to_another_file_is_not_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libc.so");
+        std::fs::write(&path, b"old").unwrap();
+        let metadata = std::fs::metadata(&path).unwrap();
+        let (device, inode) = ((libc::major(metadata.dev()), libc::minor(metadata.dev())), metadata.ino());
+        let (pid, text) = (std::process::id(), path.to_str().unwrap());
+        assert_eq!(open_by_path(pid, device, inode, text).unwrap().1.ino(), inode);
+        // Another file system may have an inode of that number.
+        let on_other_device = open_by_path(pid, (device.0, device.1 + 1), inode, text);
+        let has_two = open::has_two_devices(&File::open(&path).unwrap()).unwrap();
+        assert_eq!(on_other_device.is_ok(), has_two);
+        // The old file still exists, as it does while it is mapped, but its name leads to another.
+        std::fs::rename(&path, folder.path().join("old")).unwrap();
+        std::fs::write(&path, b"new").unwrap();
+        assert_eq!(open_by_path(pid, device, inode, text).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_file_that_is_not_elf_has_a_hash_and_offsets() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cache.jsa");
+        std::fs::write(&path, b"not an ELF file").unwrap();
+        let mut table = FileTable::default();
+        let id = identified(&mut table, &path);
+        let file = table.get(id).unwrap();
+        assert_eq!((file.build_ids[0].0, file.build_ids[0].1.len()), (BuildIdKind::Htlhash, 32));
+        assert_eq!((file.address(77), file.part(77)), (Some(77), None));
+    }
+
+    #[test]
+    fn a_rewritten_file_is_another_file_and_an_equal_one_is_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        std::fs::write(&path, b"one").unwrap();
+        let mut table = FileTable::default();
+        let first = identified(&mut table, &path);
+        assert_eq!(identified(&mut table, &path), first);
+        File::options().append(true).open(&path).unwrap().write_all(b"two").unwrap();
+        assert_ne!(identified(&mut table, &path), first);
+        // Another inode with the content and the name of the first.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, b"one").unwrap();
+        assert_eq!(identified(&mut table, &path), first);
+    }
+}

@@ -1,0 +1,50 @@
+//! A limit for work that a process can make arbitrarily slow, such as reading its mappings or its perf map.
+
+use std::time::{Duration, Instant};
+
+/// Work that may be done in advance. The agent starts with many processes at once, and so do builds.
+const SAVED_MAX: Duration = Duration::from_secs(10);
+
+/// Limits work, of all processes together, to a share of the time.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    parts: u32,
+    /// Time at which the work done so far will have used exactly its share.
+    paid_at: Instant,
+}
+
+impl RateLimit {
+    /// Limits work to one part in `parts` of the time.
+    pub(crate) fn new(parts: u32) -> Self {
+        Self { parts, paid_at: Instant::now() }
+    }
+
+    /// Runs `work`, or returns `None` if the limit is reached.
+    pub(crate) fn run<T>(&mut self, work: impl FnOnce() -> T) -> Option<T> {
+        let started = Instant::now();
+        if started + SAVED_MAX < self.paid_at {
+            return None;
+        }
+        let result = work();
+        self.paid_at = self.paid_at.max(started) + started.elapsed() * self.parts;
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_work_runs_at_once_and_slow_work_reaches_the_limit() {
+        let mut limit = RateLimit::new(500);
+        for index in 0..100 {
+            assert_eq!(limit.run(|| index), Some(index));
+        }
+        // The share of 25 seconds, of which 10 may be used in advance.
+        assert_eq!(limit.run(|| std::thread::sleep(Duration::from_millis(50))), Some(()));
+        assert_eq!(limit.run(|| 2), None);
+        limit.paid_at -= Duration::from_secs(60);
+        assert_eq!(limit.run(|| 3), Some(3));
+    }
+}

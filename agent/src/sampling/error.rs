@@ -1,0 +1,29 @@
+//! Why the agent ended, or did not start.
+
+use std::io;
+
+use super::capability::Missing;
+use super::sampler::SamplerError;
+use crate::config::ConfigError;
+
+/// Why the agent ended, or did not start. Each text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(ConfigError),
+    /// The machine lacks something that sampling needs.
+    #[error("this machine lacks what sampling needs: {}", list(.0))]
+    Missing(Vec<Missing>),
+    /// Sampling failed.
+    #[error(transparent)]
+    Sampler(SamplerError),
+    /// The sampler's thread could not be started, has panicked, or did not end in time.
+    #[error("the sampler's thread cannot run")]
+    Thread(#[source] io::Error),
+}
+
+fn list(missing: &[Missing]) -> String {
+    let texts: Vec<_> = missing.iter().map(Missing::to_string).collect();
+    texts.join("; ")
+}

@@ -1,0 +1,183 @@
+//! The unwind tables that BPF has.
+//!
+//! A thread of its own makes the table of each file when BPF reports the file first, and stores it where BPF finds it
+//! ([`slots`]).
+
+pub(super) mod slots;
+mod waiting;
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use aya::maps::MapError;
+use ebpf::FileKey;
+
+pub(crate) use self::slots::UnwindMaps;
+use self::slots::{Slots, file_entry};
+use self::waiting::{WAITING_MAX, Waiting, WaitingFile};
+use super::file_table::table_of;
+use super::table::UnwindTable;
+use crate::names::go;
+use crate::process::file::{FileOrigin, LoadedPart};
+use crate::process::sys::{Clock, clock_ns};
+use crate::status::{Status, causes};
+
+/// Length of an epoch of the tables. A skipped file stays skipped for as long.
+const EPOCH_NS: u64 = 30_000_000_000;
+
+/// A request to the thread.
+enum Task {
+    Unwind(WaitingFile),
+    Skip(FileKey),
+    Forget(FileKey),
+    ForgetAll,
+}
+
+/// A handle on the thread, which ends when the handle is dropped.
+#[derive(Debug)]
+pub(crate) struct BpfTables {
+    tasks: Sender<Task>,
+    /// Counter of the files that wait, by its references.
+    waiting: Arc<()>,
+}
+
+impl BpfTables {
+    /// Starts the thread.
+    pub(crate) fn start(maps: UnwindMaps, status: Status) -> io::Result<Self> {
+        let (tasks, receiver) = channel();
+        let waiting = Arc::new(());
+        let worker =
+            Worker { slots: Slots::new(maps), waiting: Waiting::default(), status, epoch_ends_ns: now_ns() + EPOCH_NS };
+        thread::Builder::new().name("varve-unwind".to_owned()).spawn(move || worker.run(&receiver))?;
+        Ok(Self { tasks, waiting })
+    }
+
+    /// Makes the unwind table of a file soon.
+    pub(crate) fn unwind(
+        &self,
+        key: FileKey,
+        number: u32,
+        file: File,
+        parts: Vec<LoadedPart>,
+        origin: Option<FileOrigin>,
+    ) {
+        if Arc::strong_count(&self.waiting) <= WAITING_MAX {
+            let counted = Arc::clone(&self.waiting);
+            self.send(Task::Unwind(WaitingFile { key, number, file, parts, origin, counted }));
+        } else {
+            self.send(Task::Skip(key));
+        }
+    }
+
+    /// Makes BPF report a file again when it meets the file again. BPF reports each file once until then, so these
+    /// requests need no limit.
+    pub(crate) fn forget(&self, key: FileKey) {
+        self.send(Task::Forget(key));
+    }
+
+    /// Makes BPF report every file again.
+    pub(crate) fn forget_all(&self) {
+        self.send(Task::ForgetAll);
+    }
+
+    fn send(&self, task: Task) {
+        // The thread ends only after this handle.
+        let _ended = self.tasks.send(task);
+    }
+}
+
+/// State of the thread.
+struct Worker {
+    slots: Slots,
+    waiting: Waiting,
+    status: Status,
+    epoch_ends_ns: u64,
+}
+
+impl Worker {
+    fn run(mut self, tasks: &Receiver<Task>) {
+        loop {
+            let wait = self.time_to_next().unwrap_or_else(|error| {
+                tracing::warn!("cannot evict unwind tables: {}", causes(&error));
+                Duration::from_nanos(EPOCH_NS)
+            });
+            // Requests come before waiting files: one may be to forget such a file.
+            let done = match tasks.recv_timeout(wait) {
+                Ok(task) => self.execute(task),
+                Err(RecvTimeoutError::Timeout) if wait.is_zero() => self.unwind_next(),
+                Err(RecvTimeoutError::Timeout) => Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            if let Err(error) = done.and(self.end_epoch()) {
+                tracing::warn!("cannot use unwind tables: {}", causes(&error));
+            }
+            self.status.set_waiting_unwind_tables(self.waiting.len(), self.waiting.skipped());
+            self.status.set_unwind_tables(self.slots.count(), self.slots.bytes(), self.slots.evicted());
+        }
+    }
+
+    /// Returns how long the thread may wait for a request; zero if the next file can be unwound at once.
+    fn time_to_next(&mut self) -> Result<Duration, MapError> {
+        // Zero would mean that a table fits.
+        let epoch = Duration::from_nanos(self.epoch_ends_ns.saturating_sub(now_ns()).max(1));
+        Ok(if self.waiting.len() == 0 { epoch } else { epoch.min(self.slots.reserve(now_ns())?) })
+    }
+
+    fn execute(&mut self, task: Task) -> Result<(), MapError> {
+        match task {
+            Task::Unwind(waiting) => self.waiting.push(waiting),
+            Task::Skip(key) => self.waiting.skip(key),
+            Task::Forget(key) => {
+                self.waiting.forget(&key);
+                return self.slots.forget(&key);
+            }
+            Task::ForgetAll => {
+                self.waiting = Waiting::default();
+                return self.slots.forget_all(now_ns());
+            }
+        }
+        Ok(())
+    }
+
+    fn unwind_next(&mut self) -> Result<(), MapError> {
+        let Some(WaitingFile { key, number, file, parts, origin, counted: _counted }) = self.waiting.pop() else {
+            return Ok(());
+        };
+        let Some(table) = timed_table(&file, origin.as_ref()) else { return Ok(()) };
+        let stored = self.slots.store(key, file_entry(number, go::labels::of(&file), &parts), &table, now_ns());
+        if !matches!(stored, Ok(true)) {
+            self.waiting.skip(key);
+        }
+        stored.map(|_| ())
+    }
+
+    /// Begins the next epoch if it is time, and makes BPF report skipped files again.
+    fn end_epoch(&mut self) -> Result<(), MapError> {
+        if now_ns() < self.epoch_ends_ns {
+            return Ok(());
+        }
+        self.epoch_ends_ns = now_ns() + EPOCH_NS;
+        let mut done = self.slots.begin_epoch(now_ns());
+        for key in self.waiting.take_skipped() {
+            done = done.and(self.slots.forget(&key));
+        }
+        done
+    }
+}
+
+fn now_ns() -> u64 {
+    clock_ns(Clock::Monotonic)
+}
+
+/// Calls [`table_of`] and logs the time it took.
+fn timed_table(file: &File, origin: Option<&FileOrigin>) -> Option<UnwindTable> {
+    let started_ns = now_ns();
+    let table = table_of(file, origin)?;
+    let took_ns = now_ns().saturating_sub(started_ns);
+    tracing::debug!(?origin, rows = table.rows(), table.rules, bytes = table.bytes(), took_ns, "made an unwind table");
+    Some(table)
+}

@@ -1,0 +1,393 @@
+//! The slots that BPF has for unwind tables, and the files that it knows.
+//!
+//! All tables together are bounded. Before a new table is stored, the tables that BPF has not looked up for longest are
+//! evicted. BPF records a lookup only once per *epoch*, because it caches what it found until the epoch ends. So a
+//! table is idle if it was not looked up in an epoch that has lasted for a while. If too few tables are idle, tables in
+//! use are evicted from time to time: more files than fit then take turns, slowly.
+//!
+//! Invariant: BPF finds a table by its file only once all of the table is stored.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use aya::maps::{Array, ArrayOfMaps, HashMap as BpfMap, MapData, MapError};
+use ebpf::{BLOCK_BYTES, BLOCKS_FLAGS, FILE_PARTS, FileEntry, FileKey, FilePart, GoLabels, TABLES_MAX, used_at};
+
+use crate::process::file::LoadedPart;
+use crate::unwind::table::UnwindTable;
+
+/// Bytes of all tables together. Most programs and libraries need 0.1 MB, the largest known here 5 MB.
+const TABLES_BYTES_MAX: usize = 32 << 20;
+
+/// One eighth of the tables is evicted at once.
+const EVICTED_PART: usize = 8;
+
+/// After this part of an epoch, BPF has most likely looked up every table in use.
+const LOOKED_UP_NS: u64 = 5_000_000_000;
+/// Time between two evictions of tables in use. Making one eighth of all tables again takes some tenths of a second.
+const EVICT_USED_NS: u64 = 60_000_000_000;
+
+/// Longest time that BPF walks one stack. A walk goes on in the table that it found, so a freed slot is not used for
+/// this time.
+const WALK_NS_MAX: u64 = 1_000_000_000;
+
+/// Smallest page size of the supported machines, in bytes.
+const PAGE_BYTES: u64 = 4096;
+
+type Block = [u8; BLOCK_BYTES];
+type EntryBytes = [u8; 40 + 24 * FILE_PARTS];
+
+/// The BPF maps of files and tables.
+pub(crate) struct UnwindMaps {
+    pub(crate) files: BpfMap<MapData, FileKey, EntryBytes>,
+    pub(crate) tables: ArrayOfMaps<MapData, Array<MapData, Block>>,
+    pub(crate) epoch: Array<MapData, u32>,
+}
+
+/// A table in its slot.
+struct Slot {
+    key: FileKey,
+    bytes: usize,
+}
+
+/// All slots. Times are on CLOCK_MONOTONIC.
+pub(super) struct Slots {
+    maps: UnwindMaps,
+    slots: HashMap<u32, Slot>,
+    /// Free slots: those that were never used first, then the others with the time at which they were freed.
+    free: VecDeque<(u32, u64)>,
+    bytes: usize,
+    evicted: u64,
+    epoch: u32,
+    epoch_began_ns: u64,
+    evict_used_after_ns: u64,
+}
+
+impl Slots {
+    pub(super) fn new(maps: UnwindMaps) -> Self {
+        Self {
+            maps,
+            slots: HashMap::new(),
+            free: (0..TABLES_MAX).map(|slot| (slot, 0)).collect(),
+            bytes: 0,
+            evicted: 0,
+            epoch: 0,
+            epoch_began_ns: 0,
+            evict_used_after_ns: 0,
+        }
+    }
+
+    /// Number of tables.
+    pub(super) fn count(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Bytes of all tables.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Number of tables evicted so far.
+    pub(super) fn evicted(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Makes BPF report a file when it meets the file again.
+    pub(super) fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
+        match self.maps.files.remove(key) {
+            Err(MapError::KeyNotFound) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Removes every table, and makes BPF report every file again. Goes on after an error, and returns the first one.
+    pub(super) fn forget_all(&mut self, now_ns: u64) -> Result<(), MapError> {
+        let all: Vec<u32> = self.slots.keys().copied().collect();
+        let done = self.free(&all, now_ns);
+        let rest: Vec<FileKey> = self.maps.files.keys().flatten().collect();
+        rest.iter().fold(done, |done, key| done.and(self.forget(key)))
+    }
+
+    /// Voids what BPF caches, so that it records again which tables are in use.
+    pub(super) fn begin_epoch(&mut self, now_ns: u64) -> Result<(), MapError> {
+        self.epoch = self.epoch.wrapping_add(1);
+        self.epoch_began_ns = now_ns;
+        self.maps.epoch.set(0, self.epoch, 0)
+    }
+
+    /// Makes sure that most tables fit, by evicting others. Returns zero if they fit, or how long to wait before the
+    /// next call.
+    pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
+        let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;
+        let count_max = TABLES_MAX as usize - TABLES_MAX as usize / EVICTED_PART;
+        if self.fits(bytes_max, count_max) {
+            return Ok(Duration::ZERO);
+        }
+        let looked_up_ns = self.epoch_began_ns + LOOKED_UP_NS;
+        if now_ns < looked_up_ns {
+            return Ok(Duration::from_nanos(looked_up_ns - now_ns));
+        }
+        let idle = used_at(self.epoch_began_ns);
+        if self.evict(bytes_max, count_max, idle, now_ns)? {
+            return Ok(Duration::ZERO);
+        }
+        if now_ns < self.evict_used_after_ns {
+            return Ok(Duration::from_nanos(self.evict_used_after_ns - now_ns));
+        }
+        self.evict_used_after_ns = now_ns + EVICT_USED_NS;
+        self.evict(bytes_max, count_max, u32::MAX, now_ns)?;
+        Ok(Duration::ZERO)
+    }
+
+    /// Stores the table of a file. Returns false if it does not fit.
+    pub(super) fn store(
+        &mut self,
+        key: FileKey,
+        entry: FileEntry,
+        table: &UnwindTable,
+        now_ns: u64,
+    ) -> Result<bool, MapError> {
+        // BPF reported the file twice.
+        if let Some(before) = self.slots.iter().find_map(|(slot, of)| (of.key == key).then_some(*slot)) {
+            self.free(&[before], now_ns)?;
+        }
+        let bytes = table.bytes().next_multiple_of(BLOCK_BYTES);
+        if TABLES_BYTES_MAX < self.bytes + bytes {
+            // Nearly all tables are smaller than what was evicted.
+            self.evict(TABLES_BYTES_MAX.saturating_sub(bytes), TABLES_MAX as usize, u32::MAX, now_ns)?;
+        }
+        let is_unused = |&(_, freed_ns): &(u32, u64)| freed_ns == 0 || freed_ns + WALK_NS_MAX < now_ns;
+        let free = self.free.front().copied().filter(is_unused);
+        let Some((slot, _)) = free.filter(|_| self.bytes + bytes <= TABLES_BYTES_MAX) else { return Ok(false) };
+        let blocks = u32::try_from(bytes / BLOCK_BYTES).unwrap_or(u32::MAX);
+        let mut map = Array::<MapData, Block>::create(blocks, BLOCKS_FLAGS)?;
+        for (i, block) in (0..).zip(table.blocks()) {
+            map.set(i, block, 0)?;
+        }
+        self.maps.tables.set(slot, &map, 0)?;
+        let used = used_at(now_ns);
+        let entry = FileEntry { used, table: Some((slot, table.layout)), ..entry };
+        if let Err(error) = self.maps.files.insert(key, entry.to_bytes(), 0) {
+            self.clear_slot(slot)?;
+            return Err(error);
+        }
+        self.free.pop_front();
+        self.bytes += bytes;
+        self.slots.insert(slot, Slot { key, bytes });
+        Ok(true)
+    }
+
+    fn fits(&self, bytes_max: usize, count_max: usize) -> bool {
+        self.bytes <= bytes_max && self.slots.len() <= count_max
+    }
+
+    /// Evicts tables that were not looked up since `idle`, the longest idle first, until at most `count_max` tables of
+    /// `bytes_max` bytes together are left. Returns false, and evicts none, if too few tables are idle.
+    fn evict(&mut self, bytes_max: usize, count_max: usize, idle: u32, now_ns: u64) -> Result<bool, MapError> {
+        let used = |of: &Slot| match self.maps.files.get(&of.key, 0) {
+            Ok(entry) => FileEntry::used_of(&entry),
+            // BPF has no entry of the file, so it cannot find the table.
+            Err(_) => 0,
+        };
+        let mut all: Vec<_> = self.slots.iter().map(|(slot, of)| (used(of), *slot, of.bytes)).collect();
+        all.sort_unstable();
+        let (mut count, mut bytes, mut gone) = (all.len(), self.bytes, Vec::new());
+        for (used, slot, of) in all {
+            if bytes <= bytes_max && count <= count_max || idle <= used {
+                break;
+            }
+            (count, bytes) = (count - 1, bytes - of);
+            gone.push(slot);
+        }
+        if bytes_max < bytes || count_max < count {
+            return Ok(false);
+        }
+        self.evicted += gone.len() as u64;
+        self.free(&gone, now_ns)?;
+        Ok(true)
+    }
+
+    fn free(&mut self, slots: &[u32], now_ns: u64) -> Result<(), MapError> {
+        let mut done = Ok(());
+        for slot in slots {
+            if let Some(Slot { key, bytes }) = self.slots.remove(slot) {
+                self.bytes -= bytes;
+                // BPF reports the file again when it meets the file again.
+                done = done.and(self.forget(&key));
+            }
+        }
+        // Only after the removal: until the epoch ends, BPF may use cached lookups of these tables.
+        done = done.and(self.begin_epoch(now_ns));
+        for slot in slots {
+            done = done.and(self.clear_slot(*slot));
+            self.free.push_back((*slot, now_ns));
+        }
+        done
+    }
+
+    /// Replaces a table by an empty one. The kernel then frees its memory.
+    fn clear_slot(&mut self, slot: u32) -> Result<(), MapError> {
+        self.maps.tables.set(slot, &Array::<MapData, Block>::create(1, BLOCKS_FLAGS)?, 0)
+    }
+}
+
+/// The entry of a file, without its table.
+pub(in crate::unwind) fn file_entry(number: u32, go: Option<GoLabels>, parts: &[LoadedPart]) -> FileEntry {
+    let mut entry = FileEntry { number, go, ..FileEntry::default() };
+    for (to, part) in entry.parts.iter_mut().zip(parts) {
+        let end = part.offset.saturating_add(part.size);
+        // Mappings begin at a page.
+        let start = part.offset & !(PAGE_BYTES - 1);
+        *to = FilePart { start, end, bias: part.address.wrapping_sub(part.offset) };
+    }
+    entry
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use aya::Ebpf;
+    use aya::maps::loaded_maps;
+    use ebpf::{EPOCH_MAP, FILES_MAP, PROGRAM, TABLES_MAP};
+
+    use testkit::report;
+
+    use super::*;
+    use crate::unwind::rule::{Cfa, Register, Rule, Saved};
+    use crate::unwind::table::TableBuilder;
+
+    /// Length of the test's tables, in blocks, which no other table on this host has.
+    const BLOCKS: u32 = 613;
+    const FIT: usize = TABLES_BYTES_MAX / (BLOCKS as usize * BLOCK_BYTES);
+
+    /// Number of tables of that length that the kernel has.
+    fn count() -> usize {
+        loaded_maps()
+            .flatten()
+            .filter(|map| (map.max_entries(), map.value_size()) == (BLOCKS, BLOCK_BYTES as u32))
+            .count()
+    }
+
+    /// Waits until the kernel has freed the evicted tables, which takes some time.
+    fn wait_for(tables: usize) {
+        let started = Instant::now();
+        while tables < count() {
+            assert!(started.elapsed() < Duration::from_secs(10), "{} tables, {tables} of them in use", count());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(count(), tables);
+    }
+
+    fn table() -> UnwindTable {
+        let mut builder = TableBuilder::default();
+        for address in 0.. {
+            let cfa = Cfa::Register { base: Register(7), offset: address % 2 };
+            let rule = Rule::Frame { cfa, fp: Saved::InPlace, bx: Saved::InPlace, return_address: -1 };
+            builder.push(address as u64, rule).unwrap();
+            // Rows, and one word per page for each 1,024 of them.
+            if address as usize / (BLOCK_BYTES / 4) == BLOCKS as usize - 4 {
+                break;
+            }
+        }
+        let mut table = builder.finish().unwrap();
+        while table.bytes().div_ceil(BLOCK_BYTES) < BLOCKS as usize {
+            table.pad();
+        }
+        table
+    }
+
+    fn key(number: usize) -> FileKey {
+        let mut key = [7; 40];
+        key[..8].copy_from_slice(&number.to_ne_bytes());
+        key
+    }
+
+    impl Slots {
+        /// Returns false if the table does not fit.
+        fn store_file(&mut self, number: usize, table: &UnwindTable, now_ns: u64) -> bool {
+            self.store(key(number), file_entry(number as u32, None, &[]), table, now_ns).unwrap()
+        }
+
+        /// Sets the time of the last lookup, as BPF does.
+        fn set_used(&mut self, files: impl IntoIterator<Item = usize>, ktime_ns: u64) {
+            for number in files {
+                let mut entry = self.maps.files.get(&key(number), 0).unwrap();
+                entry[36..40].copy_from_slice(&used_at(ktime_ns).to_ne_bytes());
+                self.maps.files.insert(key(number), entry, 0).unwrap();
+            }
+        }
+
+        fn files(&self) -> Vec<usize> {
+            let number = |key: FileKey| usize::from_ne_bytes(std::array::from_fn(|index| key[index]));
+            let mut files: Vec<usize> = self.maps.files.keys().flatten().map(number).collect();
+            files.sort_unstable();
+            files
+        }
+    }
+
+    // Needs BPF.
+    #[test]
+    fn the_longest_idle_tables_are_evicted_and_tables_in_use_slowly() {
+        let test = "the_longest_idle_tables_are_evicted_and_tables_in_use_slowly";
+        if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
+            return report::skipped(test, missing);
+        }
+        let mut bpf = Ebpf::load(PROGRAM).unwrap();
+        let files = BpfMap::try_from(bpf.take_map(FILES_MAP).unwrap()).unwrap();
+        let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
+        let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
+        let mut slots = Slots::new(UnwindMaps { files, tables, epoch });
+        let (table, second) = (table(), 1_u64 << 30);
+        // Tables that are left after an eviction.
+        let kept = TABLES_BYTES_MAX / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES);
+        assert_eq!(kept + 2, FIT);
+
+        let mut now = 1000 * second;
+        (0..FIT).for_each(|number| assert!(slots.store_file(number, &table, now)));
+        assert_eq!((slots.count(), slots.bytes(), slots.evicted()), (FIT, FIT * BLOCKS as usize * BLOCK_BYTES, 0));
+        assert_eq!(slots.files(), (0..FIT).collect::<Vec<_>>());
+
+        // It is not known which tables are in use before the epoch has lasted for a while.
+        slots.begin_epoch(now).unwrap();
+        now += 4 * second;
+        assert!(!slots.reserve(now).unwrap().is_zero() && slots.evicted() == 0);
+        now += 2 * second;
+        slots.set_used(0..FIT, now - second);
+        slots.set_used([3], 900 * second);
+        slots.set_used([1], 800 * second);
+        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
+        assert_eq!(slots.files(), [0, 2].into_iter().chain(4..FIT).collect::<Vec<_>>());
+        assert_eq!((slots.count(), slots.evicted()), (kept, 2));
+        assert_eq!(slots.maps.epoch.get(&0, 0).unwrap(), 2, "what BPF caches is void");
+        wait_for(kept);
+
+        // Storing a table again takes no other slot. Two more tables do, and all are in use.
+        let first = slots.files()[0];
+        assert!(slots.store_file(first, &table, now + 2 * second) && slots.count() == kept);
+        for number in FIT..FIT + 2 {
+            assert!(slots.store_file(number, &table, now + 2 * second));
+        }
+        now += 20 * second;
+        let all = slots.files();
+        slots.set_used(all.iter().copied(), now - second);
+        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO, "the first eviction of tables in use");
+        assert_eq!((slots.count(), slots.evicted()), (kept, 4));
+        let more = FIT + 2..FIT + 4;
+        more.for_each(|number| assert!(slots.store_file(number, &table, now + 2 * second)));
+        now += 20 * second;
+        let all = slots.files();
+        slots.set_used(all.iter().copied(), now - second);
+        assert_eq!(slots.reserve(now).unwrap(), Duration::from_nanos(EVICT_USED_NS - 20 * second), "not so soon again");
+        assert_eq!((slots.count(), slots.evicted()), (FIT, 4));
+        now += EVICT_USED_NS;
+        assert_eq!(slots.reserve(now).unwrap(), Duration::ZERO);
+        assert_eq!((slots.count(), slots.evicted()), (kept, 6));
+
+        slots.forget_all(now).unwrap();
+        assert_eq!((slots.count(), slots.bytes()), (0, 0));
+        assert!(slots.files().is_empty());
+        wait_for(0);
+        report::bpf_test_ran(test);
+    }
+}

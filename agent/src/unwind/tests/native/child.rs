@@ -1,0 +1,193 @@
+//! A child that a test stops at chosen instructions, by ptrace(2), which any user may use on children.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use symbol_store::maps::each_line;
+
+/// Registers in the order of `struct registers` in C, and of ptrace. The order of DWARF differs.
+pub(super) type Registers = [u64; 21];
+
+/// Index of a register in [`Registers`].
+pub(super) const BP: usize = 4;
+/// Index of the number of the system call.
+pub(super) const CALL: usize = 15;
+/// Index of the program counter.
+pub(super) const PC: usize = 16;
+/// Index of the stack pointer.
+pub(super) const SP: usize = 19;
+
+/// Code of the instruction `syscall`.
+const SYSCALL: u16 = 0x050f;
+const SYSCALL_BYTES: u64 = 2;
+
+/// True if a thread with these registers is in a system call, or has just left one.
+pub(super) fn is_in_call(registers: &Registers) -> bool {
+    registers[CALL] != u64::MAX
+}
+
+/// A line of /proc/<pid>/maps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) offset: u64,
+    pub(super) inode: u64,
+    pub(super) is_executable: bool,
+    pub(super) path: String,
+}
+
+/// Returns the mappings of a process, in order.
+pub(super) fn mappings(pid: u32) -> Vec<Mapping> {
+    let mut mappings = Vec::new();
+    let lines = std::io::BufReader::new(File::open(format!("/proc/{pid}/maps")).unwrap());
+    each_line(lines, u64::MAX, |line| {
+        let line = line.unwrap();
+        let path = String::from_utf8(line.path.to_vec()).unwrap();
+        mappings.push(Mapping {
+            start: line.start,
+            end: line.end,
+            offset: line.offset,
+            inode: line.inode,
+            is_executable: line.executable,
+            path,
+        });
+    })
+    .unwrap();
+    // The kernel's vsyscall page is in no tree.
+    mappings.retain(|mapping| mapping.path != "[vsyscall]");
+    mappings
+}
+
+/// A stopped child with one thread. It is killed when this is dropped.
+pub(super) struct Child {
+    pub(super) pid: u32,
+    pub(super) memory: File,
+    /// Signal that is delivered when the child continues.
+    signal: i32,
+}
+
+impl Child {
+    /// Starts a program and stops it before its first instruction. Only the calling thread may control it.
+    pub(super) fn start(program: &Path) -> Self {
+        let mut command = Command::new(program);
+        // Otherwise Go's runtime would interrupt the program again while it is stepped through the last interruption.
+        command.stdin(Stdio::null()).stdout(Stdio::null()).env("GODEBUG", "asyncpreemptoff=1");
+        // SAFETY: only system calls are made between fork and exec.
+        unsafe {
+            command.pre_exec(|| {
+                libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+                Ok(())
+            });
+        }
+        let pid = command.spawn().unwrap().id();
+        let mut child = Self { pid, memory: File::open(format!("/proc/{pid}/mem")).unwrap(), signal: 0 };
+        assert_eq!(child.wait(), Some(libc::SIGTRAP));
+        child.memory = File::open(format!("/proc/{pid}/mem")).unwrap();
+        child
+    }
+
+    /// True if the child is at an `int3`.
+    pub(super) fn is_at_breakpoint(&self) -> bool {
+        self.word(self.registers()[PC]).is_some_and(|code| code as u8 == 0xcc)
+    }
+
+    /// Runs until after the next `int3` of the program.
+    pub(super) fn run(&mut self) {
+        loop {
+            self.resume(libc::PTRACE_CONT);
+            match self.wait() {
+                Some(libc::SIGTRAP) => return,
+                Some(signal) => self.signal = signal,
+                None => panic!("it ended"),
+            }
+        }
+    }
+
+    /// Runs for some time.
+    pub(super) fn run_for(&mut self, time: Duration) {
+        self.resume(libc::PTRACE_CONT);
+        std::thread::sleep(time);
+        // SAFETY: the child was started here, and was not reaped yet.
+        unsafe { libc::kill(self.pid as i32, libc::SIGSTOP) };
+        loop {
+            match self.wait() {
+                Some(libc::SIGSTOP) => return,
+                Some(libc::SIGTRAP) => {}
+                Some(signal) => self.signal = signal,
+                None => panic!("it ended"),
+            }
+            self.resume(libc::PTRACE_CONT);
+        }
+    }
+
+    /// Steps by one instruction, or into a signal handler.
+    pub(super) fn step(&mut self) {
+        self.resume(libc::PTRACE_SINGLESTEP);
+        match self.wait() {
+            Some(libc::SIGTRAP) => {}
+            Some(signal) => self.signal = signal,
+            None => panic!("it ended"),
+        }
+    }
+
+    pub(super) fn registers(&self) -> Registers {
+        // SAFETY: zeroed bytes are a valid value of this struct.
+        let mut all: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        let result = self.ptrace(libc::PTRACE_GETREGS, (&raw mut all).cast());
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the struct consists of 27 words.
+        let words = unsafe { std::mem::transmute::<libc::user_regs_struct, [u64; 27]>(all) };
+        let mut registers: Registers = *words.first_chunk().unwrap();
+        // If a signal ended a system call, its handler is not in the call: a clock would interrupt it in user mode.
+        if self.word(registers[PC] - SYSCALL_BYTES).is_none_or(|code| code as u16 != SYSCALL) {
+            registers[CALL] = u64::MAX;
+        }
+        registers
+    }
+
+    /// Returns a word of the child's memory.
+    pub(super) fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(&mut bytes, address).ok()?;
+        Some(u64::from_ne_bytes(bytes))
+    }
+
+    fn resume(&mut self, how: libc::c_uint) {
+        let signal = std::mem::take(&mut self.signal);
+        self.ptrace(how, signal as usize as *mut libc::c_void);
+    }
+
+    fn ptrace(&self, what: libc::c_uint, data: *mut libc::c_void) -> libc::c_long {
+        // SAFETY: `data` is a signal number, or what the request `what` needs.
+        unsafe { libc::ptrace(what, self.pid as i32, std::ptr::null_mut::<libc::c_void>(), data) }
+    }
+
+    /// Waits until the child stops. Returns its signal; `None` if it ended.
+    fn wait(&mut self) -> Option<i32> {
+        let mut status = 0;
+        // SAFETY: `status` is valid for the call.
+        let waited = unsafe { libc::waitpid(self.pid as i32, &mut status, libc::__WALL) };
+        assert_eq!(waited, self.pid as i32, "{}", std::io::Error::last_os_error());
+        libc::WIFSTOPPED(status).then(|| libc::WSTOPSIG(status))
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: the child was started here. If it was reaped already, no child has its pid.
+        unsafe {
+            let mut status = 0;
+            if libc::waitpid(self.pid as i32, &mut status, libc::__WALL | libc::WNOHANG) == 0 {
+                libc::kill(self.pid as i32, libc::SIGKILL);
+                while libc::waitpid(self.pid as i32, &mut status, libc::__WALL) == self.pid as i32
+                    && libc::WIFSTOPPED(status)
+                {}
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The BPF programs in this process: compiled with `ebpf/native/kernel.c` in place of the kernel. The agent's own code
+//! opens the files that they report, and makes their tables.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use ebpf::{BLOCK_BYTES, FileEntry, FileKey, NewFile, Record, UserEnd, UserFrame};
+
+use super::child::{Mapping, Registers};
+use crate::process::file::table::FileTable;
+use crate::unwind::bpf_tables::slots::file_entry;
+use crate::unwind::file_table::table_of;
+
+/// A `struct native_mapping`.
+#[repr(C)]
+struct NativeMapping {
+    start: u64,
+    end: u64,
+    offset: u64,
+    inode: u64,
+    bytes: u64,
+    modified_sec: i64,
+    modified_nsec: i64,
+    is_executable: u64,
+}
+
+type SetTask = unsafe extern "C" fn(i32, *const NativeMapping, u32, u64) -> i32;
+type SetTable = unsafe extern "C" fn(u32, *const u8, u32);
+type SetFile = unsafe extern "C" fn(*const FileKey, *const u8);
+type ForgetFiles = unsafe extern "C" fn(u32);
+type BeginEpoch = unsafe extern "C" fn();
+type FileUsed = unsafe extern "C" fn(*const FileKey) -> u32;
+type TakeNewFile = unsafe extern "C" fn(*mut *const u8) -> u64;
+type SampleCpu = unsafe extern "C" fn(*const Registers, *mut *const u8) -> u64;
+
+/// A kernel with one task. Each instance has its own memory.
+pub(super) struct Kernel {
+    set_task: SetTask,
+    set_table: SetTable,
+    set_file: SetFile,
+    forget_files: ForgetFiles,
+    begin_epoch: BeginEpoch,
+    file_used: FileUsed,
+    new_file: TakeNewFile,
+    sample: SampleCpu,
+    files: FileTable,
+    tables: u32,
+    /// Entries of the files that have a table.
+    entries: Vec<(FileKey, FileEntry)>,
+    mappings: Vec<Mapping>,
+    /// Inode of each file, by its number.
+    inodes: HashMap<u32, u64>,
+}
+
+/// The user part of a stack.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Walked {
+    /// Leaf first, each inside the instruction that ran or called.
+    pub(super) frames: Vec<u64>,
+    pub(super) end: UserEnd,
+    /// Number of frames that were found by frame pointers.
+    pub(super) by_frame_pointer: u16,
+}
+
+impl Kernel {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let library = folder.path().join("kernel.so");
+        compile(&library);
+        let path = CString::new(library.as_os_str().as_bytes()).unwrap();
+        // SAFETY: the library has no constructors. It is never unloaded.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!library.is_null(), "{path:?} cannot be loaded");
+        macro_rules! function {
+            ($name:literal, $type:ty) => {{
+                // SAFETY: both arguments are valid.
+                let function = unsafe { libc::dlsym(library, $name.as_ptr()) };
+                assert!(!function.is_null(), "{:?}", $name);
+                // SAFETY: in kernel.c the function has this type.
+                unsafe { std::mem::transmute::<*mut libc::c_void, $type>(function) }
+            }};
+        }
+        Self {
+            set_task: function!(c"native_set_task", SetTask),
+            set_table: function!(c"native_set_table", SetTable),
+            set_file: function!(c"native_set_file", SetFile),
+            forget_files: function!(c"native_forget_files", ForgetFiles),
+            begin_epoch: function!(c"native_begin_epoch", BeginEpoch),
+            file_used: function!(c"native_file_used", FileUsed),
+            new_file: function!(c"native_new_file", TakeNewFile),
+            sample: function!(c"native_sample", SampleCpu),
+            files: FileTable::default(),
+            tables: 0,
+            entries: Vec::new(),
+            mappings: Vec::new(),
+            inodes: HashMap::new(),
+        }
+    }
+
+    /// Sets the running process and its mappings.
+    pub(super) fn run(&mut self, pid: u32, mappings: &[Mapping]) {
+        let native = |mapping: &Mapping| {
+            let Mapping { start, end, offset, inode, is_executable, .. } = *mapping;
+            let (mut bytes, mut modified_sec, mut modified_nsec) = (0, 0, 0);
+            if inode != 0 {
+                let metadata = std::fs::metadata(&mapping.path).unwrap();
+                (bytes, modified_sec, modified_nsec) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+            }
+            let is_executable = is_executable.into();
+            NativeMapping { start, end, offset, inode, bytes, modified_sec, modified_nsec, is_executable }
+        };
+        let natives: Vec<_> = mappings.iter().map(native).collect();
+        let vdso = mappings.iter().find(|mapping| mapping.path == "[vdso]").map_or(0, |vdso| vdso.start);
+        // SAFETY: the length is that of the array.
+        let fit = unsafe { (self.set_task)(pid as i32, natives.as_ptr(), natives.len() as u32, vdso) };
+        assert_eq!(fit, 1, "{} mappings", natives.len());
+        self.mappings = mappings.to_vec();
+    }
+
+    /// Walks the stack of the running process, which has these registers, once all files on the stack have their
+    /// tables.
+    pub(super) fn walk(&mut self, registers: &Registers) -> Walked {
+        loop {
+            let mut record = std::ptr::null();
+            // SAFETY: the registers have the layout of the C struct, and the record is valid until the next call.
+            let record = unsafe {
+                let bytes = (self.sample)(registers, &mut record);
+                std::slice::from_raw_parts(record, bytes as usize)
+            };
+            let Ok(Record::Running(sample)) = Record::read(record) else { panic!("no sample: {record:?}") };
+            if !self.add_new_files() {
+                let frames = sample.user_frames().map(|frame| self.address(frame)).collect();
+                return Walked { frames, end: sample.user_end, by_frame_pointer: sample.header.fp_frames };
+            }
+        }
+    }
+
+    /// Forgets all files, as if `met` files had been met before.
+    pub(super) fn forget_files(&mut self, met: u32) {
+        // SAFETY: it takes any number.
+        unsafe { (self.forget_files)(met) };
+        self.inodes.clear();
+    }
+
+    pub(super) fn begin_epoch(&mut self) {
+        // SAFETY: it takes nothing.
+        unsafe { (self.begin_epoch)() };
+    }
+
+    /// Returns the times of the last lookup of each table.
+    pub(super) fn used(&self) -> Vec<u32> {
+        // SAFETY: the key has the size of the C struct.
+        self.entries.iter().map(|(key, _)| unsafe { (self.file_used)(key) }).collect()
+    }
+
+    /// Sets the times of the last lookup to 0.
+    pub(super) fn set_unused(&mut self) {
+        for (key, entry) in &self.entries {
+            // SAFETY: both have the sizes of the C structs.
+            unsafe { (self.set_file)(key, entry.to_bytes().as_ptr()) };
+        }
+    }
+
+    /// Returns the numbers of the files that were met.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.inodes.keys().copied()
+    }
+
+    /// Adds the files that were reported. Returns false if there were none.
+    fn add_new_files(&mut self) -> bool {
+        let mut are_any = false;
+        loop {
+            let mut report = std::ptr::null();
+            // SAFETY: the report has the returned length, and is valid until the next sample.
+            let report = unsafe {
+                match (self.new_file)(&mut report) {
+                    0 => return are_any,
+                    bytes => std::slice::from_raw_parts(report, bytes as usize),
+                }
+            };
+            self.add(&NewFile::read(report).unwrap());
+            are_any = true;
+        }
+    }
+
+    /// Returns the address of a frame in the process.
+    fn address(&self, frame: UserFrame) -> u64 {
+        let UserFrame::File { number, offset } = frame else {
+            let UserFrame::Address(address) = frame else { unreachable!("there are two kinds") };
+            return address;
+        };
+        let inode = self.inodes[&number];
+        let holds = |mapping: &&Mapping| {
+            let is_of_file = mapping.inode == inode && (inode != 0 || mapping.path == "[vdso]");
+            let within = offset.checked_sub(mapping.offset);
+            is_of_file && mapping.is_executable && within.is_some_and(|within| within < mapping.end - mapping.start)
+        };
+        let mapping = self.mappings.iter().find(holds).unwrap_or_else(|| panic!("{frame:x?} is mapped nowhere"));
+        mapping.start + (offset - mapping.offset)
+    }
+
+    /// Adds a file as the agent does.
+    fn add(&mut self, new: &NewFile<'_>) {
+        let mapping = self.mappings.iter().find(|mapping| mapping.start == new.start).unwrap();
+        self.inodes.insert(new.number, mapping.inode);
+        let opened = self.files.open(new).unwrap();
+        let Some(table) = table_of(&opened.file, opened.origin.as_ref()) else { return };
+        let blocks: Vec<[u8; BLOCK_BYTES]> = table.blocks().collect();
+        let entry = file_entry(new.number, None, &self.files.get(opened.id).unwrap().parts);
+        let entry = FileEntry { table: Some((self.tables, table.layout)), ..entry };
+        // SAFETY: the length is that of `blocks`, and both structs have the sizes of the C structs, which their crate
+        // tests.
+        unsafe {
+            (self.set_table)(self.tables, blocks.as_ptr().cast(), blocks.len() as u32);
+            (self.set_file)(&new.key, entry.to_bytes().as_ptr());
+        }
+        self.tables += 1;
+        self.entries.push((new.key, entry));
+    }
+}
+
+/// Compiles the programs with gcc, which finds other faults than clang, which compiles them for the kernel.
+fn compile(library: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ebpf/native/kernel.c");
+    let output = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O1", "-g", "-std=gnu11", "-Wall", "-Werror", "-fvisibility=hidden"])
+        .args(["-Wno-unused-function", "-DVARVE_NATIVE", "-DTARGET_X86_64", "-o"])
+        .args([library, &source])
+        .output()
+        .expect("gcc, which scripts/install-build-tools installs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,5 @@
+//! Shared parts of the tests: a running agent with a server, programs to be sampled, and a readable view of profiles.
+
+pub(crate) mod agent;
+pub(crate) mod program;
+pub(crate) mod view;

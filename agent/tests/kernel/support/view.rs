@@ -1,0 +1,96 @@
+//! Profiles with all indices resolved.
+
+use std::collections::BTreeMap;
+
+use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
+use proto::otlp::common::v1::{AnyValue, any_value::Value};
+use proto::otlp::profiles::v1development::ProfilesDictionary;
+
+/// One frame of a stack.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Frame {
+    /// Value of `profile.frame.type`.
+    pub(crate) kind: String,
+    /// Empty if the frame is an address.
+    pub(crate) name: String,
+    /// File name of the mapping.
+    pub(crate) file: String,
+    pub(crate) address: u64,
+}
+
+/// One sample identity and its times.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) resource: BTreeMap<String, String>,
+    pub(crate) attributes: BTreeMap<String, String>,
+    pub(crate) times: Vec<u64>,
+    /// One value per time, or none.
+    pub(crate) values: Vec<i64>,
+    /// Sample type and unit of the profile.
+    pub(crate) kind: (String, String),
+    pub(crate) period_ns: i64,
+    /// Leaf first.
+    pub(crate) frames: Vec<Frame>,
+}
+
+impl Sample {
+    pub(crate) fn is_of(&self, pid: u32) -> bool {
+        self.resource.get("process.pid") == Some(&pid.to_string())
+    }
+}
+
+fn text(value: Option<&AnyValue>) -> String {
+    match value.and_then(|value| value.value.as_ref()) {
+        Some(Value::StringValue(text)) => text.clone(),
+        Some(Value::IntValue(number)) => number.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn attributes(dictionary: &ProfilesDictionary, indices: &[i32]) -> BTreeMap<String, String> {
+    let resolve = |index: &i32| {
+        let attribute = &dictionary.attribute_table[*index as usize];
+        (dictionary.string_table[attribute.key_strindex as usize].clone(), text(attribute.value.as_ref()))
+    };
+    indices.iter().map(resolve).collect()
+}
+
+fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
+    let location = &dictionary.location_table[index as usize];
+    let string = |index: i32| dictionary.string_table[index as usize].clone();
+    let name = location.lines.first().map(|line| dictionary.function_table[line.function_index as usize].name_strindex);
+    let file = dictionary.mapping_table[location.mapping_index as usize].filename_strindex;
+    let kind = attributes(dictionary, &location.attribute_indices).remove("profile.frame.type").unwrap();
+    Frame { kind, name: name.map(string).unwrap_or_default(), file: string(file), address: location.address }
+}
+
+/// Returns every sample of a request.
+pub(crate) fn samples(request: &ExportProfilesServiceRequest) -> Vec<Sample> {
+    let dictionary = request.dictionary.as_ref().unwrap();
+    let mut samples = Vec::new();
+    for resource_profiles in &request.resource_profiles {
+        let resource = &resource_profiles.resource.as_ref().unwrap().attributes;
+        let resource: BTreeMap<_, _> = resource.iter().map(|it| (it.key.clone(), text(it.value.as_ref()))).collect();
+        for profile in resource_profiles.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
+            let string = |index: i32| dictionary.string_table[index as usize].clone();
+            let kind = profile.sample_type.as_ref().unwrap();
+            let kind = (string(kind.type_strindex), string(kind.unit_strindex));
+            samples.extend(profile.samples.iter().map(|sample| {
+                Sample {
+                    resource: resource.clone(),
+                    attributes: attributes(dictionary, &sample.attribute_indices),
+                    times: sample.timestamps_unix_nano.clone(),
+                    values: sample.values.clone(),
+                    kind: kind.clone(),
+                    period_ns: profile.period,
+                    frames: dictionary.stack_table[sample.stack_index as usize]
+                        .location_indices
+                        .iter()
+                        .map(|index| frame(dictionary, *index))
+                        .collect(),
+                }
+            }));
+        }
+    }
+    samples
+}

@@ -1,0 +1,209 @@
+//! Accepted time: how much of what the system clock says is believed.
+//!
+//! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing error. Accepted
+//! time follows the system clock only as far as the time that is seen to pass allows. The decision and its limits:
+//! `docs/decisions/0002-clock-jumps.md`.
+//!
+//! Invariant: without a confirmation the limit of accepted time gains no more, over any interval, than the interval, an eighth of
+//! it, and the allowance. Log time never goes back, and is never later than a limit that was carried on by the time that passed.
+
+/// Corrections of the system clock are accepted for one part in so many of the time that passes, and log time falls back to
+/// accepted time by as much.
+const RATE: i64 = 8;
+const SECOND_NS: i64 = 1_000_000_000;
+/// How long the kernel must have reported a synchronized clock before that confirms a jump: time to notice and undo a mistake.
+pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
+/// How long the system clock must have been behind accepted time until it is taken as the right one.
+pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
+/// A jump stays the same jump while it differs by less: two clocks are not read at one moment.
+const SAME_NS: i64 = SECOND_NS;
+
+/// The system's clocks at one moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading {
+    /// The system clock, nanoseconds since 1970. It may jump.
+    pub(super) system_ns: i64,
+    /// Time since the system booted, suspended or not, nanoseconds. It never jumps.
+    pub(super) elapsed_ns: i64,
+    /// Whether the kernel says that a time server keeps the system clock right.
+    pub(super) is_synchronized: bool,
+}
+
+/// Where the system clock is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Within the allowance of the time that was seen to pass.
+    Agrees,
+    /// Further ahead, and nothing has confirmed it.
+    Ahead,
+    /// Further behind.
+    Behind,
+}
+
+impl Standing {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Agrees => "agrees",
+            Self::Ahead => "ahead",
+            Self::Behind => "behind",
+        }
+    }
+}
+
+/// What a reading changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The system clock jumped, in the direction that the standing tells.
+    Jumped,
+    /// The system clock came back to the time that was seen to pass.
+    Returned,
+    /// A time server, or a day that the system clock stayed behind, confirmed the jump.
+    Confirmed,
+}
+
+/// Accepted time of one node.
+#[derive(Clone, Debug)]
+pub(super) struct AcceptedTime {
+    /// Most that accepted time may gain on the time that passes at once.
+    allowance_ns: i64,
+    /// How much of the allowance is left.
+    left_ns: i64,
+    /// The latest time that may be accepted: what was accepted before, and the time that passed since.
+    limit_ns: i64,
+    /// Time of log entries: never goes back.
+    log_ns: i64,
+    /// The last reading.
+    system_ns: i64,
+    elapsed_ns: i64,
+    standing: Standing,
+    /// How far the system clock is ahead of the limit in this jump.
+    jump_ns: i64,
+    /// When the kernel began to report a synchronized clock in this jump.
+    synchronized_since_ns: Option<i64>,
+    /// Since when the system clock has been behind the limit.
+    behind_since_ns: Option<i64>,
+}
+
+impl AcceptedTime {
+    /// Starts with the largest time in the log as the only reference; without one, with the system clock.
+    pub(super) fn start(reference_ns: Option<i64>, reading: Reading, allowance_ns: i64) -> Self {
+        let reference_ns = reference_ns.unwrap_or(reading.system_ns);
+        Self {
+            allowance_ns,
+            left_ns: allowance_ns,
+            limit_ns: reference_ns,
+            log_ns: reference_ns,
+            system_ns: reference_ns,
+            elapsed_ns: reading.elapsed_ns,
+            standing: Standing::Agrees,
+            jump_ns: 0,
+            synchronized_since_ns: None,
+            behind_since_ns: None,
+        }
+    }
+
+    /// Accepted time, nanoseconds since 1970: what retention counts from. It goes back with the system clock, which expires nothing.
+    pub(super) fn now_ns(&self) -> i64 {
+        self.system_ns.min(self.limit_ns)
+    }
+
+    /// Time of the next log entry, nanoseconds since 1970.
+    pub(super) fn log_ns(&self) -> i64 {
+        self.log_ns
+    }
+
+    /// The end of what is no longer being written to, nanoseconds since 1970: accepted time. Where the system clock and the limit
+    /// disagree, the newest time that is being written decides between them.
+    pub(super) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
+        let (earlier_ns, later_ns) = (self.system_ns.min(self.limit_ns), self.system_ns.max(self.limit_ns));
+        newest_written_ns.map_or(earlier_ns, |newest_ns| newest_ns.clamp(earlier_ns, later_ns))
+    }
+
+    /// The system clock at the last reading.
+    pub(super) fn system_ns(&self) -> i64 {
+        self.system_ns
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// How far the system clock is ahead of what may be accepted, negative where it is behind; 0 where they agree.
+    pub(super) fn jump_ns(&self) -> i64 {
+        if self.standing == Standing::Agrees { 0 } else { self.system_ns.saturating_sub(self.limit_ns) }
+    }
+
+    /// Raises the log time to that of an entry of the log.
+    pub(super) fn raise_log(&mut self, entry_ns: i64) {
+        self.log_ns = self.log_ns.max(entry_ns);
+    }
+
+    /// Takes a reading in.
+    pub(super) fn read(&mut self, reading: Reading) -> Option<Change> {
+        let passed_ns = reading.elapsed_ns.saturating_sub(self.elapsed_ns).max(0);
+        self.elapsed_ns = self.elapsed_ns.saturating_add(passed_ns);
+        self.system_ns = reading.system_ns;
+        self.limit_ns = self.limit_ns.saturating_add(passed_ns);
+        self.left_ns = self.left_ns.saturating_add(passed_ns / RATE).min(self.allowance_ns);
+        let change = self.judge(reading.is_synchronized);
+        self.log_ns = self.log_after(passed_ns);
+        change
+    }
+
+    /// Accepts the system clock as it is. Log time follows with the next reading.
+    pub(super) fn accept(&mut self) {
+        self.limit_ns = self.system_ns;
+        self.standing = Standing::Agrees;
+        self.jump_ns = 0;
+        self.synchronized_since_ns = None;
+        self.behind_since_ns = None;
+    }
+
+    fn judge(&mut self, is_synchronized: bool) -> Option<Change> {
+        let ahead_ns = self.system_ns.saturating_sub(self.limit_ns);
+        let before = self.standing;
+        self.standing = match ahead_ns {
+            _ if ahead_ns > self.left_ns => Standing::Ahead,
+            _ if ahead_ns < -self.allowance_ns => Standing::Behind,
+            _ => Standing::Agrees,
+        };
+        self.behind_since_ns = (ahead_ns < 0).then(|| self.behind_since_ns.unwrap_or(self.elapsed_ns));
+        if self.standing == Standing::Agrees && ahead_ns > 0 {
+            self.left_ns -= ahead_ns;
+            self.limit_ns = self.system_ns;
+        }
+        let is_other = ahead_ns.saturating_sub(self.jump_ns).saturating_abs() >= SAME_NS;
+        let may_confirm = is_synchronized && self.standing != Standing::Agrees && !is_other;
+        self.synchronized_since_ns = may_confirm.then(|| self.synchronized_since_ns.unwrap_or(self.elapsed_ns));
+        self.jump_ns = ahead_ns;
+        let lasts = |since_ns: Option<i64>, at_least_ns| {
+            since_ns.is_some_and(|since_ns| self.elapsed_ns.saturating_sub(since_ns) >= at_least_ns)
+        };
+        if lasts(self.synchronized_since_ns, SYNCHRONIZED_NS) || lasts(self.behind_since_ns, BEHIND_NS) {
+            self.accept();
+            return (before != Standing::Agrees).then_some(Change::Confirmed);
+        }
+        match (before, self.standing) {
+            (Standing::Agrees, Standing::Agrees) => None,
+            (_, Standing::Agrees) => Some(Change::Returned),
+            (before, standing) if before != standing || is_other => Some(Change::Jumped),
+            _ => None,
+        }
+    }
+
+    /// Log time after some more time has passed. It follows accepted time where that is later. Where log time is later by no more
+    /// than the allowance, it goes slower until they meet. Where it is later by more, it goes on by the time that passes.
+    fn log_after(&self, passed_ns: i64) -> i64 {
+        let full_ns = self.log_ns.saturating_add(passed_ns);
+        let over_ns = full_ns.saturating_sub(self.now_ns());
+        match over_ns {
+            ..=0 => self.now_ns(),
+            _ if over_ns <= self.allowance_ns => full_ns - over_ns.min(passed_ns / RATE),
+            _ => full_ns,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "accepted_time_tests.rs"]
+mod tests;

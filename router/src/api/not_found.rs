@@ -1,0 +1,52 @@
+//! Paths that do not exist: the response says what does, also to clients of protocols that are not supported.
+
+use axum::http::Uri;
+
+use super::error::ApiError;
+
+/// Paths of other profiling protocols, and what uses them.
+const FOREIGN: [(&str, &str); 9] = [
+    ("/ingest", "Pyroscope's ingest API"),
+    ("/push.v1.PusherService/", "Pyroscope's push API"),
+    ("/querier.v1.QuerierService/", "Pyroscope's query API"),
+    ("/pyroscope/", "Pyroscope's query API"),
+    ("/buildid/", "debuginfod"),
+    ("/parca.", "Parca's API"),
+    ("/api/parca.", "Parca's API"),
+    ("/api/v1/write", "Prometheus remote write"),
+    ("/api/v1/read", "Prometheus remote read"),
+];
+
+const SUPPORTED: &str = "push pprof to /api/v1/push, or OTLP to port 4317 (gRPC) or 4318 (HTTP); see docs/api.md";
+
+/// Fallback of the HTTP port.
+pub(crate) async fn not_found(uri: Uri) -> ApiError {
+    let path = uri.path();
+    let foreign = FOREIGN.iter().find(|(prefix, _)| path.starts_with(prefix));
+    let text = match foreign {
+        Some((_, protocol)) => format!("{protocol} ({path}) is not supported yet: {SUPPORTED}"),
+        None if path.starts_with("/v1development/") || path.starts_with("/v1/") => {
+            format!("{path} is not on this port: send OTLP profiles to --otlp-http-listen, port 4318 by default")
+        }
+        None => format!("there is nothing at {path}: docs/api.md lists what there is, /api/v1/query for example"),
+    };
+    ApiError::not_found(text)
+}
+
+/// Fallback of the OTLP/HTTP port.
+pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
+    ApiError::not_found(format!(
+        "there is nothing at {}: this port takes OTLP profiles at /v1development/profiles and nothing else; queries and \
+         the web UI are on --http-listen, port 4040 by default; see docs/api.md",
+        uri.path()
+    ))
+}
+
+/// Fallback of a port that serves only the process's own state.
+pub(crate) async fn not_found_on_operations_port(uri: Uri) -> ApiError {
+    ApiError::not_found(format!(
+        "there is nothing at {}: this port has /healthz, /ready and /metrics and nothing else; queries and the web UI are on \
+         --http-listen of `varve up` or `varve router`, port 4040 by default",
+        uri.path()
+    ))
+}

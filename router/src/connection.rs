@@ -1,0 +1,327 @@
+//! HTTP/1 connections in front of hyper.
+//!
+//! hyper answers a request head that it cannot parse with a status and an empty body, and its URL parser refuses
+//! characters that other servers accept, a raw `"` for example. So each head is checked here first. A URL with such
+//! characters is percent-encoded. A head that is malformed is replaced by a request for [`BAD_HEAD_PATH`], whose
+//! response is an error like all others.
+//!
+//! Invariants: hyper sees each body byte for byte; a head is held in memory up to [`HEAD_BYTES_MAX`] and for
+//! [`HEAD_PATIENCE`].
+
+mod framing;
+mod head;
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::serve::IncomingStream;
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use self::framing::Framing;
+use self::head::{BadHead, Head};
+
+/// Longest head of a request. The longest URL has 65,534 bytes; headers fit beside it.
+const HEAD_BYTES_MAX: usize = 128 << 10;
+
+/// How long a head may take from its first byte to its last.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Bytes read at one time while the head is incomplete. More would be copied in vain where they belong to a body.
+const READ_BYTES: usize = 4096;
+
+/// Reads of a rejected connection that are discarded before other connections have their turn.
+const DISCARDED_READS: usize = 16;
+
+/// What hyper sees in place of a malformed request.
+const BAD_HEAD_PATH: &str = "/-/malformed-request";
+const BAD_HEAD_REQUEST: &[u8] = b"GET /-/malformed-request HTTP/1.1\r\nconnection: close\r\n\r\n";
+
+/// The start of an HTTP/2 connection.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A listener whose connections check request heads.
+#[derive(Debug)]
+pub struct Listener<L>(L);
+
+impl<L> Listener<L> {
+    /// Checks the connections of this listener.
+    #[must_use]
+    pub fn new(listener: L) -> Self {
+        Self(listener)
+    }
+}
+
+impl<L: axum::serve::Listener> axum::serve::Listener for Listener<L> {
+    type Io = Connection<L::Io>;
+    type Addr = L::Addr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        let (io, address) = self.0.accept().await;
+        (Connection::new(io, HEAD_PATIENCE), address)
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.0.local_addr()
+    }
+}
+
+/// Responds to malformed heads. These routes must be served to connections of a [`Listener`] and with a [`Fault`] as
+/// connect info.
+pub fn reporting_bad_heads(routes: Router) -> Router {
+    routes.layer(from_fn(report))
+}
+
+async fn report(request: Request, next: Next) -> Response {
+    let fault = request.extensions().get::<ConnectInfo<Fault>>();
+    match fault.and_then(|ConnectInfo(fault)| fault.0.lock().take_if(|_| request.uri().path() == BAD_HEAD_PATH)) {
+        Some(bad_head) => bad_head.into_response(),
+        None => next.run(request).await,
+    }
+}
+
+/// What was wrong with the last head of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Fault(Arc<Mutex<Option<BadHead>>>);
+
+impl<L: axum::serve::Listener> Connected<IncomingStream<'_, Listener<L>>> for Fault {
+    fn connect_info(stream: IncomingStream<'_, Listener<L>>) -> Self {
+        stream.io().fault.clone()
+    }
+}
+
+/// A connection that hyper reads from and writes to.
+#[derive(Debug)]
+pub struct Connection<Io> {
+    io: Io,
+    state: State,
+    /// Received and not yet examined.
+    received: BytesMut,
+    /// Examined, for hyper.
+    checked: BytesMut,
+    /// Length of `received` when it was last parsed as a head.
+    parsed: usize,
+    /// Length of `received` when it was last searched for the end of a head.
+    scanned: usize,
+    /// How long a head may take.
+    patience: Duration,
+    /// When the head must be complete; set by its first byte.
+    deadline: Option<Pin<Box<Sleep>>>,
+    /// Whether a head was complete before.
+    is_in_use: bool,
+    fault: Fault,
+}
+
+#[derive(Debug)]
+enum State {
+    Head,
+    Body(Framing),
+    /// HTTP/2, or a body whose framing hyper refuses: all bytes pass.
+    Opaque,
+    /// After a malformed head: all bytes are discarded.
+    Rejected,
+}
+
+impl<Io: AsyncRead + Unpin> Connection<Io> {
+    fn new(io: Io, patience: Duration) -> Self {
+        Self {
+            io,
+            state: State::Head,
+            received: BytesMut::new(),
+            checked: BytesMut::new(),
+            parsed: 0,
+            scanned: 0,
+            patience,
+            deadline: None,
+            is_in_use: false,
+            fault: Fault::default(),
+        }
+    }
+
+    /// Reads a piece of a head and examines it. `false` at the end of the stream.
+    fn poll_head(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.examine() {
+            return Poll::Ready(Ok(true));
+        }
+        let mut bytes = [0; READ_BYTES];
+        let mut piece = ReadBuf::new(&mut bytes);
+        match Pin::new(&mut self.io).poll_read(context, &mut piece) {
+            Poll::Ready(Ok(())) if piece.filled().is_empty() => {
+                // hyper closes a connection that ends in the middle of a head.
+                self.pass_all();
+                return Poll::Ready(Ok(!self.checked.is_empty()));
+            }
+            Poll::Ready(Ok(())) => {
+                self.received.extend_from_slice(piece.filled());
+                return Poll::Ready(Ok(true));
+            }
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => {}
+        }
+        if self.received.is_empty() {
+            return Poll::Pending;
+        }
+        let patience = self.patience;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        ready!(deadline.as_mut().poll(context));
+        self.reject(BadHead::TimedOut);
+        Poll::Ready(Ok(true))
+    }
+
+    /// Moves a head that is complete to `checked`. Returns whether the state has changed.
+    fn examine(&mut self) -> bool {
+        if !self.is_in_use && self.received.starts_with(HTTP2_PREFACE) {
+            self.pass_all();
+            return true;
+        }
+        let is_preface = !self.is_in_use && HTTP2_PREFACE.starts_with(&self.received);
+        if is_preface || !self.is_worth_parsing() {
+            return false;
+        }
+        self.parsed = self.received.len();
+        match head::parse(&self.received) {
+            Ok(Head::Complete { length, .. }) if length > HEAD_BYTES_MAX => {
+                self.reject(BadHead::too_large(&self.received));
+            }
+            Ok(Head::Complete { length, url, framing }) => {
+                let mut head = self.received.split_to(length);
+                if let Some((range, encoded)) = url {
+                    self.checked.extend_from_slice(&head.split_to(range.start));
+                    self.checked.extend_from_slice(encoded.as_bytes());
+                    drop(head.split_to(range.len()));
+                }
+                self.checked.extend_from_slice(&head);
+                (self.parsed, self.scanned, self.deadline, self.is_in_use) = (0, 0, None, true);
+                self.state = if framing.is_complete() { State::Head } else { State::Body(framing) };
+            }
+            Ok(Head::Partial) if self.received.len() <= HEAD_BYTES_MAX => return false,
+            Ok(Head::Partial) => self.reject(BadHead::too_large(&self.received)),
+            Err(bad_head) => self.reject(bad_head),
+        }
+        true
+    }
+
+    /// Whether `received` may hold a whole head, more than a head may have, or twice as much as when it was last parsed:
+    /// so the time for a head that arrives byte by byte grows with its length and not with its square.
+    fn is_worth_parsing(&mut self) -> bool {
+        let new = self.received.get(self.scanned.saturating_sub(3)..).unwrap_or_default();
+        let has_empty_line =
+            new.windows(2).any(|bytes| bytes == b"\n\n") || new.windows(3).any(|bytes| bytes == b"\n\r\n");
+        self.scanned = self.received.len();
+        let is_worth = has_empty_line || self.received.len() >= 2 * self.parsed || self.received.len() > HEAD_BYTES_MAX;
+        is_worth && !self.received.is_empty()
+    }
+
+    fn pass_all(&mut self) {
+        self.checked.unsplit(self.received.split());
+        (self.state, self.deadline) = (State::Opaque, None);
+    }
+
+    fn reject(&mut self, bad_head: BadHead) {
+        *self.fault.0.lock() = Some(bad_head);
+        self.checked.extend_from_slice(BAD_HEAD_REQUEST);
+        (self.received, self.state, self.deadline) = (BytesMut::new(), State::Rejected, None);
+    }
+
+    /// Reads what the client still sends: closing a connection with unread bytes would discard the response.
+    fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut bytes = [0; READ_BYTES];
+        for _ in 0..DISCARDED_READS {
+            let mut piece = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut self.io).poll_read(context, &mut piece))?;
+            if piece.filled().is_empty() {
+                // The end of the stream would make hyper drop the response.
+                return Poll::Pending;
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Takes the bytes of the body off `bytes` and returns how many these are.
+    fn advance(&mut self, bytes: &[u8]) -> usize {
+        let State::Body(framing) = &mut self.state else { return bytes.len() };
+        let Some(taken) = framing.advance(bytes) else {
+            self.state = State::Opaque;
+            return bytes.len();
+        };
+        if framing.is_complete() {
+            self.state = State::Head;
+        }
+        taken
+    }
+}
+
+impl<Io: AsyncRead + Unpin> AsyncRead for Connection<Io> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if !this.checked.is_empty() {
+                let length = this.checked.len().min(out.remaining());
+                out.put_slice(&this.checked.split_to(length));
+                return Poll::Ready(Ok(()));
+            }
+            match this.state {
+                State::Head => {
+                    if !ready!(this.poll_head(context))? {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                State::Rejected => return this.poll_discard(context),
+                State::Body(_) if !this.received.is_empty() => {
+                    let received = this.received.split();
+                    let taken = this.advance(&received);
+                    this.checked.extend_from_slice(&received[..taken]);
+                    this.received.extend_from_slice(&received[taken..]);
+                }
+                State::Body(_) | State::Opaque => {
+                    let before = out.filled().len();
+                    ready!(Pin::new(&mut this.io).poll_read(context, out))?;
+                    let taken = before + this.advance(&out.filled()[before..]);
+                    this.received.extend_from_slice(&out.filled()[taken..]);
+                    out.set_filled(taken);
+                    return Poll::Ready(Ok(()));
+                }
+            }
+        }
+    }
+}
+
+impl<Io: AsyncWrite + Unpin> AsyncWrite for Connection<Io> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests;

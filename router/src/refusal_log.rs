@@ -1,0 +1,45 @@
+//! Log lines about refused pushes, at a bounded rate: a client that retries a bad push for ever must not fill the log.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// At most one line in this time: enough to see what is wrong, and 86,400 lines a day at most.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// When the last line was written, and how many were suppressed since.
+#[derive(Debug, Default)]
+pub(crate) struct RefusalLog {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: Option<Instant>,
+    suppressed: u64,
+}
+
+impl RefusalLog {
+    /// The number of lines suppressed before this one, if a line may be written now; `None` suppresses it.
+    pub(crate) fn admit(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock();
+        if state.last.is_some_and(|last| now.saturating_duration_since(last) < INTERVAL) {
+            state.suppressed += 1;
+            return None;
+        }
+        state.last = Some(now);
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_line_a_second_is_written_and_the_others_are_counted() {
+        let (log, start) = (RefusalLog::default(), Instant::now());
+        let at = |milliseconds: u64| log.admit(start + Duration::from_millis(milliseconds));
+        assert_eq!([0, 1, 999, 1000, 1500, 9000, 9001].map(at), [Some(0), None, None, Some(2), None, Some(1), None]);
+    }
+}

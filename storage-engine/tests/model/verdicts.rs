@@ -1,0 +1,193 @@
+//! Replicas that apply the same entries come to the same outcomes and the same sums, whatever each of them flushes, seals, rolls up
+//! and reopens by itself.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use proto::entry::Deletion;
+use proto::selection::Operation;
+use proto::{Command, Entry, LabelSet, Matcher, TenantId, Tier, Window};
+use storage_engine::{Engine, Outcome, Position};
+
+use super::samples::{Drawn, SECOND, T0, batch_of, drawn};
+use super::world::{Dropped, config};
+
+/// Work that a replica does by itself.
+#[derive(Clone, Copy, Debug)]
+enum Upkeep {
+    Nothing,
+    Flush,
+    Settle,
+    /// Hears that it is this many seconds after [`T0`], and flushes.
+    PassTime(i64),
+    Reopen,
+}
+
+#[derive(Clone, Debug)]
+enum Deed {
+    /// Samples; the services with a bit set have no label `zone`.
+    Append(Vec<Drawn>, u8),
+    /// A tier, and seconds since [`T0`].
+    Expire(Tier, i64),
+    /// Name and value by number, and seconds since [`T0`].
+    Delete((u8, u8), i64, i64),
+}
+
+/// An entry, and what each of the two replicas does after it.
+type Step = (Deed, [Upkeep; 2]);
+
+fn upkeep() -> impl Strategy<Value = Upkeep> {
+    prop_oneof![
+        4 => Just(Upkeep::Nothing),
+        2 => Just(Upkeep::Flush),
+        2 => Just(Upkeep::Settle),
+        2 => (0..400_000_i64).prop_map(Upkeep::PassTime),
+        1 => Just(Upkeep::Reopen),
+    ]
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8).prop_map(|(samples, bare)| Deed::Append(samples, bare)),
+        2 => (0..4_u8, -200_000..40_000_i64)
+            .prop_map(|(tier, second)| Deed::Expire(Tier::from_number(tier).unwrap(), second)),
+        3 => ((0..4_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
+            .prop_map(|(label, second, length)| Deed::Delete(label, second, second + length)),
+    ]
+}
+
+fn entry(deed: &Deed, index: usize) -> Entry {
+    let command = match deed {
+        Deed::Append(samples, bare) => {
+            let mut batch = batch_of(samples, None);
+            for series in &mut batch.series {
+                let labels = series.labels.take().unwrap();
+                let service: u8 = labels.get("service_name")[1..].parse().unwrap();
+                let is_kept = |name: &str| name != "zone" || bare >> service & 1 == 0;
+                let labels = LabelSet::new(labels.iter().filter(|label| is_kept(&label.name)).cloned().collect());
+                series.fingerprint = labels.fingerprint(&TenantId::default_tenant());
+                series.labels = Some(labels);
+            }
+            Command::Append(Arc::new(batch))
+        }
+        Deed::Expire(tier, second) => {
+            Command::Expire { tier: *tier, retention_class: 0, before_ns: T0 + second * SECOND }
+        }
+        Deed::Delete((name, value), start, end) => {
+            let (name, value) = match name {
+                0 => ("service_name", format!("s{value}")),
+                1 => ("region", ["eu", "us"][usize::from(*value) % 2].to_owned()),
+                2 => ("zone", ["a", "b"][usize::from(*value) % 2].to_owned()),
+                _ => ("thread_name", format!("t{value}")),
+            };
+            let matchers = vec![Matcher { name: name.to_owned(), operation: Operation::Equal, value }];
+            let window = Window { start_ns: T0 + start * SECOND, end_ns: T0 + end * SECOND };
+            Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window })
+        }
+    };
+    Entry { proposed_at_ns: T0 + index as i64, command }
+}
+
+struct Replica {
+    // Before its directory: closing writes.
+    engine: Option<Engine>,
+    directory: tempfile::TempDir,
+    dropped: Dropped,
+    log: Vec<Entry>,
+}
+
+impl Replica {
+    fn new(dropped: Dropped) -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap();
+        let mut replica = Self { engine: None, directory, dropped, log: Vec::new() };
+        replica.open();
+        replica
+    }
+
+    fn open(&mut self) {
+        let mut config = config(self.directory.path());
+        config.dropped_labels = self.dropped.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+        self.engine = None;
+        self.engine = Some(Engine::open(config).unwrap());
+        let applied = self.engine().applied().map_or(0, |position| position.index as usize);
+        (applied..self.log.len()).for_each(|i| {
+            self.apply_at(i);
+        });
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().unwrap()
+    }
+
+    fn apply_at(&self, i: usize) -> Outcome {
+        let position = Position { index: i as u64 + 1, log_id: Bytes::from(format!("id {i}")) };
+        self.engine().apply(position, &self.log[i]).unwrap()
+    }
+
+    fn apply(&mut self, entry: &Entry) -> Outcome {
+        self.log.push(entry.clone());
+        self.apply_at(self.log.len() - 1)
+    }
+
+    fn keep(&mut self, upkeep: Upkeep) {
+        match upkeep {
+            Upkeep::Nothing => {}
+            Upkeep::Flush => drop(self.engine().flush().unwrap()),
+            Upkeep::Settle => drop(self.engine().settle().unwrap()),
+            Upkeep::PassTime(seconds) => {
+                self.engine().pass_time(T0 + seconds * SECOND);
+                self.engine().flush().unwrap();
+            }
+            Upkeep::Reopen => self.open(),
+        }
+    }
+
+    /// The signature of all its windows, with everything sealed and rolled up.
+    fn signature(&self) -> u128 {
+        self.engine().pass_time(T0 + 500_000 * SECOND);
+        self.engine().settle().unwrap();
+        let verified = self.engine().verify().unwrap();
+        assert_eq!(verified.described, Vec::<String>::new());
+        verified.signature
+    }
+}
+
+fn run(steps: &[Step], drops: bool) -> Result<(), TestCaseError> {
+    let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
+    let mut replicas = [Replica::new(dropped), Replica::new(dropped)];
+    for (index, (deed, upkeep)) in steps.iter().enumerate() {
+        let entry = entry(deed, index);
+        let [one, other] = &mut replicas;
+        let (of_one, of_other) = (one.apply(&entry), other.apply(&entry));
+        prop_assert_eq!(of_one, of_other, "entry {}: {:?}", index, deed);
+        one.keep(upkeep[0]);
+        other.keep(upkeep[1]);
+    }
+    prop_assert_eq!(replicas[0].signature(), replicas[1].signature());
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn replicas_that_flush_at_other_times_come_to_the_same(
+        steps in prop::collection::vec((deed(), [upkeep(), upkeep()]), 1..16),
+        drops in prop::bool::ANY,
+    ) {
+        run(&steps, drops)?;
+    }
+}
+
+/// Old samples without threads; later ones with threads, in the same partition of hours, which one replica has rolled up.
+#[test]
+fn a_deletion_is_decided_alike_however_far_a_replica_has_rolled_up() {
+    let old = Drawn { thread: 0, ..Drawn::simple(0, -100_000, 1, 5) };
+    let steps = [
+        (Deed::Append(vec![old], 0), [Upkeep::Nothing; 2]),
+        (Deed::Expire(Tier::Minute, -50_000), [Upkeep::Nothing; 2]),
+        (Deed::Append(vec![Drawn::simple(0, -20_000, 1, 5)], 0), [Upkeep::PassTime(10_000), Upkeep::Nothing]),
+        (Deed::Delete((3, 1), -110_000, -90_000), [Upkeep::Nothing; 2]),
+    ];
+    run(&steps, false).unwrap();
+}

@@ -1,0 +1,154 @@
+//! The functions that the call frame information of a file describes: one frame description entry (FDE) each.
+//!
+//! Compilers write them for unwinding, and assemblers for hand-written code that asks for it. Stripping keeps `.eh_frame`,
+//! so it says where functions begin that have no symbol any more.
+//!
+//! Invariant: an entry that cannot be read is skipped, and a section is read up to the first length that leads nowhere.
+
+use std::collections::HashMap;
+
+use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, RunTimeEndian, UnwindOffset, UnwindSection};
+use object::read::elf::{ElfFile, ElfFile32, ElfFile64, FileHeader};
+use object::{CompressionFormat, Endianness, Object as _, ObjectSection as _};
+
+use crate::limits;
+
+/// Adds the address ranges `start..end` of all functions that one ELF file describes, in the order of the file.
+pub(super) fn add(bytes: &[u8], functions: &mut Vec<(u64, u64)>) {
+    match object::FileKind::parse(bytes) {
+        Ok(object::FileKind::Elf32) => {
+            ElfFile32::<Endianness>::parse(bytes).iter().for_each(|file| add_elf(file, 4, functions));
+        }
+        Ok(object::FileKind::Elf64) => {
+            ElfFile64::<Endianness>::parse(bytes).iter().for_each(|file| add_elf(file, 8, functions));
+        }
+        _ => {}
+    }
+}
+
+fn add_elf<H: FileHeader>(file: &ElfFile<'_, H>, address_bytes: u8, functions: &mut Vec<(u64, u64)>) {
+    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+    let address = |name: &str| file.section_by_name(name).map_or(0, |section| section.address());
+    let bases = BaseAddresses::default().set_text(address(".text")).set_got(address(".got"));
+    for name in [".eh_frame", ".debug_frame"] {
+        let Some(section) = file.section_by_name(name) else { continue };
+        let Ok(content) = section.compressed_data() else { continue };
+        let is_plain = content.format == CompressionFormat::None;
+        if !is_plain && content.uncompressed_size > limits::CALL_FRAME_BYTES_MAX {
+            continue;
+        }
+        let Ok(content) = content.decompress() else { continue };
+        if name == ".eh_frame" {
+            let mut frames = EhFrame::new(&content, endian);
+            frames.set_address_size(address_bytes);
+            list(&frames, &bases.clone().set_eh_frame(section.address()), functions);
+        } else {
+            let mut frames = DebugFrame::new(&content, endian);
+            frames.set_address_size(address_bytes);
+            list(&frames, &bases, functions);
+        }
+    }
+}
+
+/// Adds the functions of one section.
+fn list<'a, S>(section: &S, bases: &BaseAddresses, functions: &mut Vec<(u64, u64)>)
+where
+    S: UnwindSection<EndianSlice<'a, RunTimeEndian>>,
+    S::Offset: UnwindOffset<usize>,
+{
+    // What entries share is read once: thousands of them share one.
+    let mut shared = HashMap::new();
+    let mut entries = section.entries(bases);
+    while let Ok(Some(entry)) = entries.next() {
+        let CieOrFde::Fde(partial) = entry else { continue };
+        let entry = partial.parse(|section, bases, offset| {
+            let at: usize = UnwindOffset::into(offset);
+            if let Some(known) = shared.get(&at) {
+                return Ok(Clone::clone(known));
+            }
+            let read = section.cie_from_offset(bases, offset)?;
+            shared.insert(at, read.clone());
+            Ok(read)
+        });
+        let Ok(entry) = entry else { continue };
+        let (start, end) = (entry.initial_address(), entry.end_address());
+        // Linkers leave address 0 in entries of functions that they dropped.
+        if 0 < start && start < end {
+            functions.push((start, end));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::coverage::{Coverage, flatten};
+    use super::*;
+
+    const SECTION_AT: u64 = 0x5000;
+
+    /// An `.eh_frame` of functions `start..start + length`, in the encoding of GCC and Clang on x86-64.
+    fn eh_frame(functions: &[(u64, u64)]) -> Vec<u8> {
+        let mut section = Vec::new();
+        // CIE: id 0, version 1, augmentation "zR", code and data alignment, return address, encoding pcrel sdata4.
+        let cie = [0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0, 0, 0];
+        section.extend((cie.len() as u32).to_le_bytes());
+        section.extend(cie);
+        for (start, length) in functions {
+            section.extend(16_u32.to_le_bytes());
+            let back_to_cie = section.len() as u32;
+            section.extend(back_to_cie.to_le_bytes());
+            let at = SECTION_AT + section.len() as u64;
+            section.extend((*start as i32 - at as i32).to_le_bytes());
+            section.extend((*length as u32).to_le_bytes());
+            section.extend([0, 0, 0, 0]);
+        }
+        section.extend([0; 4]);
+        section
+    }
+
+    fn listed(section: &[u8]) -> Vec<(u64, u64)> {
+        let mut frames = EhFrame::new(section, RunTimeEndian::Little);
+        frames.set_address_size(8);
+        let mut functions = Vec::new();
+        list(&frames, &BaseAddresses::default().set_eh_frame(SECTION_AT), &mut functions);
+        functions
+    }
+
+    proptest! {
+        // A table of any functions around any symbols gives each address without a symbol the start that looking through all
+        // entries gives.
+        #[test]
+        fn every_address_without_a_symbol_has_the_start_of_its_function(
+            functions in proptest::collection::vec((1_u64..120, 0_u64..40), 0..12),
+            symbols in proptest::collection::vec((0_u64..150, 1_u64..20), 0..6),
+        ) {
+            let listed = listed(&eh_frame(&functions));
+            let symbols: Vec<_> = symbols.iter().map(|(start, length)| (*start, start + length)).collect();
+            let taken = Coverage::new(symbols.clone());
+            let pieces = flatten(listed.iter().map(|(start, end)| (*start, *end, *start)).collect());
+            let filled: Vec<_> = pieces.iter().flat_map(|(start, end, of)| {
+                taken.gaps(*start, *end).into_iter().map(move |gap| (gap.0, gap.1, *of))
+            }).collect();
+            for address in 0..200 {
+                let found: Vec<u64> = filled.iter().filter(|gap| (gap.0..gap.1).contains(&address)).map(|gap| gap.2).collect();
+                let has_symbol = symbols.iter().any(|(start, end)| (*start..*end).contains(&address));
+                let around = functions.iter().filter(|(start, length)| (*start..start + length).contains(&address));
+                let expected = around.map(|(start, _)| *start).max().filter(|_| !has_symbol);
+                prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{:#x}", address);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_read_to_an_end(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0_usize..300) {
+            let _few = listed(&bytes);
+            let whole = eh_frame(&[(0x1000, 16), (0x2000, 16)]);
+            bytes.truncate(4);
+            let mut damaged = whole.clone();
+            let at = at % whole.len();
+            damaged.splice(at..(at + bytes.len()).min(whole.len()), bytes);
+            prop_assert!(listed(&damaged).len() <= whole.len());
+        }
+    }
+}

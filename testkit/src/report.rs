@@ -1,0 +1,41 @@
+//! Lines that a test prints whether it passes or fails.
+//!
+//! The test harness captures what the print macros write, so these functions write to stderr directly.
+//! `scripts/test` counts the lines of [`skipped`] and [`bpf_test_ran`].
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Reports that a test could not run on this machine, and why.
+pub fn skipped(test: &str, reason: impl Display) {
+    say(&format!("SKIPPED {test}: {reason}"));
+}
+
+/// Reports that a test sampled this host with BPF.
+pub fn bpf_test_ran(test: &str) {
+    say(&format!("varve-tests: bpf test ran: {test}"));
+}
+
+/// Prints a measured figure as one line of JSON.
+pub fn figure(json: &serde_json::Value) {
+    say(&json.to_string());
+}
+
+/// Prints a measured figure as text.
+pub fn note(text: &str) {
+    say(&format!("varve-tests: {text}"));
+}
+
+/// Prints a line to stderr.
+pub fn say(line: &str) {
+    // One write keeps the line whole beside those of other tests. If stderr is closed, nobody reads it.
+    drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
+}
+
+/// Lock for tests that measure time or CPU shares, or that load the machine: those of one file run one after another.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    // A test that failed while it held the lock is reported by itself; the others still run.
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}

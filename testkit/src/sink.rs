@@ -1,0 +1,109 @@
+//! An OTLP profiles server over gRPC that keeps every request it receives.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proto::otlp::collector::profiles::v1development::profiles_service_server::{
+    ProfilesService, ProfilesServiceServer,
+};
+use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
+use tokio::net::TcpListener;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::codec::CompressionEncoding;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+/// Any free port of the loopback interface.
+pub const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// A request that arrived, with its metadata.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The decoded request.
+    pub request: ExportProfilesServiceRequest,
+    /// The gRPC metadata: encoding, key, token.
+    pub metadata: MetadataMap,
+}
+
+impl Arrival {
+    /// First string of the request's dictionary, by which tests tell their requests apart.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.request.dictionary.as_ref().unwrap().string_table[0]
+    }
+}
+
+/// A server that answers with given responses, then with success. Clones share their arrivals.
+#[derive(Clone, Debug, Default)]
+pub struct Sink(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    responses: Mutex<VecDeque<Result<ExportProfilesServiceResponse, Status>>>,
+    arrivals: Mutex<Vec<Arrival>>,
+    never_accepts: Option<String>,
+}
+
+impl Sink {
+    /// Answers the first requests with these responses, in this order.
+    #[must_use]
+    pub fn responding(responses: Vec<Result<ExportProfilesServiceResponse, Status>>) -> Self {
+        Self(Arc::new(Shared { responses: Mutex::new(responses.into()), ..Shared::default() }))
+    }
+
+    /// Answers UNAVAILABLE to every request whose [`Arrival::text`] is `text`.
+    #[must_use]
+    pub fn never_accepting(text: &str) -> Self {
+        Self(Arc::new(Shared { never_accepts: Some(text.to_owned()), ..Shared::default() }))
+    }
+
+    /// Serves at `address` for as long as the runtime runs. Returns the address with its port.
+    pub async fn listen(&self, address: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = ProfilesServiceServer::new(self.clone())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let server = tonic::transport::Server::builder().add_service(service);
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+        address
+    }
+
+    /// Returns every request so far, in the order of arrival.
+    #[must_use]
+    pub fn arrivals(&self) -> Vec<Arrival> {
+        self.0.arrivals.lock().clone()
+    }
+
+    /// Returns the [`Arrival::text`] of every request so far.
+    #[must_use]
+    pub fn texts(&self) -> Vec<String> {
+        self.0.arrivals.lock().iter().map(|arrival| arrival.text().to_owned()).collect()
+    }
+
+    /// Removes and returns every request so far.
+    #[must_use]
+    pub fn take_requests(&self) -> Vec<ExportProfilesServiceRequest> {
+        std::mem::take(&mut *self.0.arrivals.lock()).into_iter().map(|arrival| arrival.request).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl ProfilesService for Sink {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
+        let metadata = request.metadata().clone();
+        let arrival = Arrival { request: request.into_inner(), metadata };
+        let is_accepted = self.0.never_accepts.as_deref().is_none_or(|text| text != arrival.text());
+        self.0.arrivals.lock().push(arrival);
+        if !is_accepted {
+            return Err(Status::unavailable("never accepted"));
+        }
+        let response = self.0.responses.lock().pop_front();
+        response.unwrap_or_else(|| Ok(ExportProfilesServiceResponse::default())).map(Response::new)
+    }
+}

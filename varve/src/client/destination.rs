@@ -1,0 +1,36 @@
+//! Where a command writes its result: stdout, or a file that is there when it is complete, or not at all.
+
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::print_bytes;
+use crate::record::output::Output;
+
+/// Stdout, or a file.
+pub(super) enum Destination {
+    Stdout,
+    File(Output),
+}
+
+impl Destination {
+    /// Makes sure that it can be written.
+    pub(super) fn open(path: Option<&Path>, is_binary: bool) -> anyhow::Result<Self> {
+        match path {
+            Some(path) => Ok(Self::File(Output::create(path)?)),
+            None if is_binary && io::stdout().is_terminal() => {
+                bail!("pprof is no text for a terminal: name a file with --output profile.pb.gz, or redirect stdout")
+            }
+            None => Ok(Self::Stdout),
+        }
+    }
+
+    /// Writes all of it.
+    pub(super) fn write(self, bytes: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::Stdout => print_bytes(bytes),
+            Self::File(file) => file.finish(bytes).map(drop),
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Recognizes an endpoint that answers, but not with HTTP/1: a port of gRPC.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::time::Duration;
+
+/// How long connecting and reading may take, each.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an HTTP/2 client sends first: the preface and an empty SETTINGS frame.
+const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Length of an HTTP/2 frame's head, and where its type is.
+const FRAME_HEAD_BYTES: usize = 9;
+const FRAME_TYPE: usize = 3;
+const SETTINGS: u8 = 4;
+
+/// Whether `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, as servers of gRPC do.
+pub(super) fn is_grpc(endpoint: &str) -> bool {
+    let authority = endpoint.trim_start_matches("http://").split('/').next().unwrap_or_default();
+    let http1 = first_bytes(authority, b"GET /healthz HTTP/1.0\r\n\r\n");
+    if http1.is_none_or(|bytes| bytes.starts_with(b"HTTP/")) {
+        return false;
+    }
+    first_bytes(authority, HTTP2_START).is_some_and(|bytes| bytes[FRAME_TYPE] == SETTINGS)
+}
+
+/// The first bytes that a server answers with; zeros where it closes before. `None` if it cannot be reached.
+fn first_bytes(authority: &str, sent: &[u8]) -> Option<[u8; FRAME_HEAD_BYTES]> {
+    let address = authority.to_socket_addrs().ok()?.next()?;
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(sent).ok()?;
+    let mut bytes = [0; FRAME_HEAD_BYTES];
+    let mut length = 0;
+    while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
+        match stream.read(rest) {
+            Ok(0) | Err(_) => break,
+            Ok(read) => length += read,
+        }
+    }
+    Some(bytes)
+}

@@ -1,0 +1,36 @@
+//! A time on the command line, as the HTTP API understands it.
+
+use std::fmt;
+
+use router::api::time::{TimeError, now_ns, parse_time, rfc_3339};
+
+const NS_PER_MS: i64 = 1_000_000;
+
+/// A time in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time(pub(crate) i64);
+
+impl Time {
+    /// The present, to the millisecond: it is shown to people.
+    pub(crate) fn now() -> Self {
+        Self(now_ns() / NS_PER_MS * NS_PER_MS)
+    }
+
+    /// Parses a time; `now` is the time of the call.
+    pub(crate) fn parse(text: &str) -> Result<Self, TimeError> {
+        parse_time(text, Self::now().0).map(Self)
+    }
+
+    /// This long before, but not before 1970.
+    pub(crate) fn before(self, duration: std::time::Duration) -> Self {
+        let duration_ns = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+        Self(self.0.saturating_sub(duration_ns).max(0))
+    }
+}
+
+/// RFC 3339, to the nanosecond.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&rfc_3339(self.0))
+    }
+}
