@@ -1,12 +1,8 @@
 //! Samples: the normal form of a push, and the batch of one shard that it becomes.
 
-use crate::definitions::{DefinitionsError, read_u128, u128_bytes};
-use crate::dictionary::Dictionary;
-use crate::encoder::Encoder;
-use crate::label::{Fingerprint, Label, LabelSet};
-use crate::stacks::Spans;
-use crate::tenant::{TenantId, TenantIdError};
-use crate::wire;
+use crate::dictionary::{Dictionary, Spans};
+use crate::label::{Fingerprint, LabelSet};
+use crate::tenant::TenantId;
 
 /// Samples in columns of equal length; ids are of the dictionary beside them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,33 +135,7 @@ pub struct LeftOut {
     labels: Vec<(usize, LabelSet)>,
 }
 
-/// A batch that contradicts itself: the sender is broken, or the bytes are not what it sent.
-#[derive(Debug, thiserror::Error)]
-pub enum BatchError {
-    /// See there.
-    #[error(transparent)]
-    Tenant(#[from] TenantIdError),
-    /// See there.
-    #[error(transparent)]
-    Definitions(#[from] DefinitionsError),
-    /// Columns, ids or lengths that do not add up.
-    #[error("batch: {0}")]
-    Inconsistent(&'static str),
-}
-
 impl Batch {
-    /// As it is sent and logged.
-    #[must_use]
-    pub fn to_wire(&self) -> wire::Batch {
-        wire::Batch {
-            tenant: self.tenant.as_str().to_owned(),
-            id: self.id.map(|id| u128_bytes(id.0)).unwrap_or_default(),
-            definitions: Some(self.dictionary.to_wire()),
-            series: self.series.iter().map(series_to_wire).collect(),
-            retention_class: self.retention_class.into(),
-        }
-    }
-
     /// Leaves out the definitions of stacks and series that the shard knows, by id and place. It is done where they are: what
     /// nothing refers to any more stays in the dictionary, and is neither logged nor applied.
     pub fn leave_out(
@@ -195,14 +165,6 @@ impl Batch {
         }
     }
 
-    /// Bytes of its wire form. Writes it out: not to be asked lightly.
-    #[must_use]
-    pub fn encoded_len(&self) -> usize {
-        let mut out = Vec::new();
-        Encoder::new(&mut out).batch(self);
-        out.len()
-    }
-
     /// Bytes that it takes in memory, about.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
@@ -215,100 +177,4 @@ impl Batch {
     pub fn encoded_len_max(&self) -> usize {
         self.memory_bytes() + self.dictionary.wire_bytes_more()
     }
-
-    /// The batch that was sent, its ids checked.
-    ///
-    /// # Errors
-    /// [`BatchError`]; nothing of the batch may be used then.
-    pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
-        let id = match from.id.len() {
-            0 => None,
-            16 => Some(BatchId(read_u128(&from.id))),
-            _ => return Err(BatchError::Inconsistent("an id has 16 bytes")),
-        };
-        let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
-        let series =
-            from.series.into_iter().map(|series| series_from_wire(series, &dictionary)).collect::<Result<_, _>>()?;
-        let retention_class = u8::try_from(from.retention_class);
-        let retention_class =
-            retention_class.map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))?;
-        Ok(Self { tenant: TenantId::new(&from.tenant)?, id, retention_class, dictionary, series })
-    }
-}
-
-impl LabelSet {
-    /// As it is sent.
-    #[must_use]
-    pub fn to_wire(&self) -> Vec<wire::Label> {
-        self.iter()
-            .map(|label| wire::Label {
-                name: label.name.clone(),
-                value: label.value.clone(),
-                original_name: label.original_name.clone().unwrap_or_default(),
-            })
-            .collect()
-    }
-
-    /// What was sent.
-    #[must_use]
-    pub fn from_wire(from: Vec<wire::Label>) -> Self {
-        let label = |label: wire::Label| Label {
-            name: label.name,
-            value: label.value,
-            original_name: Some(label.original_name).filter(|name| !name.is_empty()),
-        };
-        Self::new(from.into_iter().map(label).collect())
-    }
-}
-
-fn series_to_wire(series: &SeriesSamples) -> wire::SeriesSamples {
-    wire::SeriesSamples {
-        fingerprint: u128_bytes(series.fingerprint.0),
-        labels: series.labels.as_ref().map(LabelSet::to_wire).unwrap_or_default(),
-        time_deltas_ns: deltas(&series.samples.times_ns),
-        pairs: series.samples.pairs.clone(),
-        values: series.samples.values.clone(),
-        attribute_sets: series.samples.attribute_sets.clone(),
-    }
-}
-
-fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Result<SeriesSamples, BatchError> {
-    if from.fingerprint.len() != 16 {
-        return Err(BatchError::Inconsistent("a fingerprint has 16 bytes"));
-    }
-    let samples = Samples {
-        times_ns: from_deltas(&from.time_deltas_ns),
-        pairs: from.pairs,
-        values: from.values,
-        attribute_sets: from.attribute_sets,
-    };
-    let length = samples.len();
-    if [samples.pairs.len(), samples.values.len(), samples.attribute_sets.len()] != [length; 3] {
-        return Err(BatchError::Inconsistent("columns of samples differ in length"));
-    }
-    if samples.pairs.iter().any(|&pair| pair as usize >= dictionary.pairs.len()) {
-        return Err(BatchError::Inconsistent("a sample's stack is not defined"));
-    }
-    if samples.attribute_sets.iter().any(|&set| set as usize >= dictionary.attribute_sets.len()) {
-        return Err(BatchError::Inconsistent("a sample's attributes are not defined"));
-    }
-    let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(from.labels));
-    Ok(SeriesSamples { fingerprint: Fingerprint(read_u128(&from.fingerprint)), labels, samples })
-}
-
-/// Differences to the number before, the first to zero; wrapping, so that any i64 goes through.
-pub(crate) fn deltas(numbers: &[i64]) -> Vec<i64> {
-    let before = std::iter::once(0).chain(numbers.iter().copied());
-    numbers.iter().zip(before).map(|(number, before)| number.wrapping_sub(before)).collect()
-}
-
-/// What [`deltas`] was made of.
-pub(crate) fn from_deltas(deltas: &[i64]) -> Vec<i64> {
-    deltas
-        .iter()
-        .scan(0_i64, |number, &delta| {
-            *number = number.wrapping_add(delta);
-            Some(*number)
-        })
-        .collect()
 }

@@ -1,6 +1,6 @@
 //! The dictionary: what samples refer to, each thing once, by dense ids.
 //!
-//! One structure serves a push, a batch, a partition and an answer; [`crate::Importer`] copies from one into another what is
+//! One structure serves a push, a batch, a partition and an answer; [`Importer`] copies from one into another what is
 //! needed and nothing else. Entry 0 of strings, stacks, attribute sets and pairs is the empty one. Ids are dense, only
 //! ever appended, and refer to entries of the same dictionary that exist; whoever adds an entry keeps that so.
 
@@ -9,25 +9,30 @@ use indexmap::IndexMap;
 use indexmap::map::Entry;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::attribute::{Attribute, AttributeValue};
-use crate::attribute_sets::AttributeSets;
-pub use crate::hashed::{Functions, Locations};
-use crate::identity::{address_hash, function_hash, lines_hash};
-use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
-pub use crate::pairs::Pairs;
-pub use crate::stacks::Stacks;
-pub use crate::strings::Strings;
+mod attribute;
+mod attribute_sets;
+mod hashed;
+mod identity;
+mod ids;
+mod importer;
+mod location;
+mod pairs;
+mod stacks;
+mod strings;
+
+pub use attribute::{Attribute, AttributeValue};
+pub use attribute_sets::{AttributeSets, Attributes};
+pub use hashed::{Functions, Hashed, Locations};
+pub use identity::{address_hash, function_hash, lines_hash, stack_hash, stack_hash_with, text_hash};
+pub(crate) use ids::dense;
+pub use importer::{Copied, Importer};
+pub use location::{Address, Function, Line, Lines, Location, MappingIdentity, StackHash};
+pub use pairs::{Pairs, StackPair};
+pub(crate) use stacks::Spans;
+pub use stacks::Stacks;
+pub use strings::Strings;
 
 type Map<K, V> = IndexMap<K, V, FixedState>;
-
-/// The user part and the kernel part of one stack, by id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StackPair {
-    /// Id of the user stacktrace; 0: none.
-    pub user: u32,
-    /// Id of the kernel stacktrace; 0: none.
-    pub kernel: u32,
-}
 
 /// Memory for hashing that is kept; one location may have thousands of lines.
 const HASHED_BYTES_MAX: usize = 1 << 16;
@@ -267,34 +272,4 @@ impl Dictionary {
     pub fn stack(&self, id: u32) -> &[u32] {
         self.stacks.get(id).unwrap_or_default()
     }
-}
-
-/// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
-#[must_use]
-pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
-    stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
-}
-
-/// [`stack_hash`] for who asks often, and keeps the memory that it takes; `last`: one more.
-#[must_use]
-pub fn stack_hash_with(
-    location_hashes: impl ExactSizeIterator<Item = u128>,
-    last: Option<u128>,
-    bytes: &mut Vec<u8>,
-) -> StackHash {
-    let count = location_hashes.len() + usize::from(last.is_some());
-    if count == 0 {
-        return StackHash::default();
-    }
-    // Every part has the same length, so the encoding is canonical without lengths in between.
-    bytes.resize(count * size_of::<u128>(), 0);
-    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes.chain(last)) {
-        *part = hash.to_le_bytes();
-    }
-    StackHash(xxh3_128(bytes))
-}
-
-/// Ids are dense u32: a dictionary is bounded (`limits`) long before it holds 2^32 entries.
-pub(crate) fn dense(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::placement::Placement;
-use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
-    SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+    SelectionError, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;

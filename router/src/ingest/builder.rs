@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::Room;
-use proto::identity::text_hash;
+use proto::dictionary::{Attribute, AttributeValue, Room, text_hash};
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
 

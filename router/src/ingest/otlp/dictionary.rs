@@ -4,9 +4,8 @@
 //! So an entry that nothing refers to costs nothing, what shards hold already costs a hash, and a broken one refuses those profiles
 //! that need it and no others.
 
-use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
-use proto::dictionary::Room;
+use proto::dictionary::{Attribute, AttributeValue, Room};
 
 use super::FORMAT;
 use super::location::{FrameType, Mapping, RawLine};

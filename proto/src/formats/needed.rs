@@ -1,9 +1,7 @@
 //! Which entries of a dictionary its stacks and attribute sets need, and the ids of those alone: dense, in the order in which
 //! [`Importer`](crate::Importer) would copy them.
 
-use crate::attribute::AttributeValue;
-use crate::dictionary::{Dictionary, dense};
-use crate::location::{Function, Location, MappingIdentity};
+use crate::dictionary::{AttributeValue, Dictionary, Function, Location, MappingIdentity, dense};
 
 /// See the module.
 pub(crate) struct Needed {

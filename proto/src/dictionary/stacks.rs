@@ -1,8 +1,7 @@
 //! Stacktraces: location ids under the hash of what they stand for.
 
-use crate::dictionary::dense;
-use crate::ids::{Ids, kept};
-use crate::location::StackHash;
+use crate::dictionary::ids::{Ids, dense, kept};
+use crate::dictionary::location::StackHash;
 
 /// Stacktraces by dense ids, each once; of some nothing but the hash is here, since the holder of the batch knows the rest.
 /// The locations of all lie in one piece of memory.

@@ -3,7 +3,7 @@
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::location::Address;
+use crate::dictionary::location::{Address, StackHash};
 
 /// Of a text: the xxh3-128 of its UTF-8.
 #[must_use]
@@ -66,4 +66,29 @@ fn place(kind: u8, place: u128, frame_type: u128) -> [u8; 33] {
     start[1..17].copy_from_slice(&place.to_le_bytes());
     start[17..].copy_from_slice(&frame_type.to_le_bytes());
     start
+}
+
+/// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
+#[must_use]
+pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
+    stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
+}
+
+/// [`stack_hash`] for who asks often, and keeps the memory that it takes; `last`: one more.
+#[must_use]
+pub fn stack_hash_with(
+    location_hashes: impl ExactSizeIterator<Item = u128>,
+    last: Option<u128>,
+    bytes: &mut Vec<u8>,
+) -> StackHash {
+    let count = location_hashes.len() + usize::from(last.is_some());
+    if count == 0 {
+        return StackHash::default();
+    }
+    // Every part has the same length, so the encoding is canonical without lengths in between.
+    bytes.resize(count * size_of::<u128>(), 0);
+    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes.chain(last)) {
+        *part = hash.to_le_bytes();
+    }
+    StackHash(xxh3_128(bytes))
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::batch::{Batch, BatchError};
-use crate::encoder::Encoder;
-use crate::selection::{Matcher, Window};
+use crate::batch::Batch;
+use crate::formats::{BatchError, Encoder, wire};
+use crate::shard::selection::{Matcher, Window};
 use crate::tenant::TenantId;
 use crate::tier::Tier;
-use crate::wire;
 
 /// See the module.
 #[derive(Clone, Debug)]

@@ -2,9 +2,8 @@
 
 use std::ops::Index;
 
-use crate::dictionary::dense;
-use crate::ids::{Ids, kept};
-use crate::location::{Function, Location};
+use crate::dictionary::ids::{Ids, dense, kept};
+use crate::dictionary::location::{Function, Location};
 
 /// Functions of a dictionary.
 pub type Functions = Hashed<Function>;
@@ -109,7 +108,7 @@ impl<'a, T> IntoIterator for &'a Hashed<T> {
 
 #[cfg(test)]
 mod tests {
-    use crate::definitions::tests::filled;
+    use crate::formats::definitions::tests::filled;
     use crate::{Dictionary, Importer};
 
     fn import_all(from: &Dictionary, to: &mut Dictionary) {

@@ -5,9 +5,9 @@
 //! stacks cannot be told: the shard says so, and the router asks for what it lacks and comes again.
 
 use crate::dictionary::Dictionary;
-use crate::selection::SelectionError;
-use crate::wire;
-pub use crate::wire::stack_filter::Place as FramePlace;
+use crate::formats::wire;
+pub use crate::formats::wire::stack_filter::Place as FramePlace;
+use crate::shard::error::SelectionError;
 
 /// How many conditions there may be in one question.
 pub const STACK_FILTERS_MAX: usize = 31;

@@ -1,13 +1,12 @@
 //! What a router asks of a shard: sums of samples by group, bucket and stack.
 
-use crate::batch::{deltas, from_deltas};
-use crate::definitions::DefinitionsError;
+pub use crate::formats::wire::StackDetail;
+pub use crate::formats::wire::matcher::Operation;
+use crate::formats::{deltas, from_deltas, wire};
 use crate::limits;
-use crate::location_sets::LocationSets;
-use crate::tenant::{TenantId, TenantIdError};
-use crate::wire;
-pub use crate::wire::StackDetail;
-pub use crate::wire::matcher::Operation;
+use crate::shard::error::SelectionError;
+use crate::shard::location_sets::LocationSets;
+use crate::tenant::TenantId;
 
 /// A condition on a series label, or, where the series has no label of this name, on the sample attribute whose key is
 /// written so. Absent is "". Regular expressions match the whole value.
@@ -81,20 +80,6 @@ pub struct Selection {
     pub stacks: StackDetail,
     /// Which stacks, and which locations need not be defined.
     pub locations: LocationSets,
-}
-
-/// A selection or an answer that contradicts itself.
-#[derive(Debug, thiserror::Error)]
-pub enum SelectionError {
-    /// See there.
-    #[error(transparent)]
-    Tenant(#[from] TenantIdError),
-    /// See there.
-    #[error(transparent)]
-    Definitions(#[from] DefinitionsError),
-    /// What does not add up.
-    #[error("selection: {0}")]
-    Inconsistent(&'static str),
 }
 
 impl Matcher {

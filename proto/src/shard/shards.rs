@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use crate::answer::{Answer, LeftOutLabel, Missing};
 use crate::batch::Batch;
-use crate::entry::Deletion;
+use crate::formats::wire;
+pub use crate::formats::wire::AdministrationTask;
 use crate::label::LabelSet;
-use crate::location_sets::{KnownLocations, LocationPage};
-use crate::selection::{Matcher, Selection, SelectionError, Window};
+use crate::shard::answer::{Answer, LeftOutLabel, Missing};
+use crate::shard::entry::Deletion;
+use crate::shard::error::SelectionError;
+use crate::shard::location_sets::{KnownLocations, LocationPage};
+use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
-use crate::wire;
-pub use crate::wire::AdministrationTask;
 
 /// See the module. Errors are what the gRPC service answers.
 #[tonic::async_trait]

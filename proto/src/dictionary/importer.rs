@@ -1,8 +1,9 @@
 //! Copying from one [`Dictionary`] into another what is needed and nothing else.
 
-use crate::attribute::{Attribute, AttributeValue};
-use crate::dictionary::{Dictionary, StackPair};
-use crate::location::{Function, Line, Location, MappingIdentity};
+use crate::dictionary::Dictionary;
+use crate::dictionary::attribute::{Attribute, AttributeValue};
+use crate::dictionary::location::{Function, Line, Location, MappingIdentity};
+use crate::dictionary::pairs::StackPair;
 
 /// Copies entries of one dictionary into another, each once.
 #[derive(Debug)]

@@ -1,12 +1,10 @@
-//! A [`Batch`] straight into the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged: without the message in
+//! A [`Batch`] straight into the bytes of its [`wire::Batch`], as they are logged: without the message in
 //! between, and of the definitions only those that stacks and attribute sets need.
 
-use crate::attribute::{Attribute, AttributeValue};
 use crate::batch::{Batch, SeriesSamples};
-use crate::dictionary::Dictionary;
+use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, MappingIdentity};
+use crate::formats::needed::Needed;
 use crate::label::LabelSet;
-use crate::location::{Address, Function, Line, Location, MappingIdentity};
-use crate::needed::Needed;
 
 /// The protobuf wire format, field after field; fields that have their default are left out.
 pub(crate) struct Encoder<'a> {
@@ -232,8 +230,9 @@ mod tests {
 
     use super::*;
     use crate::build_id::BuildId;
-    use crate::definitions::tests::filled;
     use crate::dictionary::{StackPair, stack_hash};
+    use crate::formats::definitions::tests::filled;
+    use crate::formats::wire;
     use crate::{BatchId, Command, Entry, Fingerprint, Label, Samples, TenantId};
 
     fn batch(n: u32) -> Batch {
@@ -321,8 +320,8 @@ mod tests {
                 let command = Command::Append(Arc::new(batch.clone()));
                 let mut bytes = Vec::new();
                 command.encode(&mut bytes);
-                let command = Some(crate::wire::entry::Command::Append(message));
-                assert!(bytes == crate::wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
+                let command = Some(wire::entry::Command::Append(message));
+                assert!(bytes == wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
                 batch.put_back(left_out);
                 assert_eq!(batch.to_wire(), self::batch(n).to_wire());
             }
@@ -339,7 +338,7 @@ mod tests {
         batch.leave_out(|stack| stack != 7, |_series| false);
         let mut bytes = Vec::new();
         Encoder::new(&mut bytes).batch(&batch);
-        let read = Batch::from_wire(crate::wire::Batch::decode(bytes.as_slice()).unwrap()).unwrap();
+        let read = Batch::from_wire(wire::Batch::decode(bytes.as_slice()).unwrap()).unwrap();
         let hashes = |d: &Dictionary| d.stack(7).iter().map(|&id| d.location_hash(id)).collect::<Vec<_>>();
         assert_eq!(hashes(&read.dictionary), hashes(&whole.dictionary));
         assert_eq!(read.dictionary.locations.len(), whole.dictionary.stack(7).len());

@@ -1,7 +1,7 @@
 //! Interned text.
 
-use crate::identity::text_hash;
-use crate::ids::{Ids, kept};
+use crate::dictionary::identity::text_hash;
+use crate::dictionary::ids::{Ids, dense, kept};
 
 /// Interned text; id 0 is "". All of it lies in one piece of memory. Two texts are the same if their hashes are, of which those of
 /// functions and locations are made: so text is read once, however many refer to it and wherever it is copied to.
@@ -34,7 +34,7 @@ impl Strings {
         self.intern_hashed(text_hash(text.as_bytes()), text)
     }
 
-    /// The id of a text whose [`text_hash`](crate::identity::text_hash) is known, new or old.
+    /// The id of a text whose [`text_hash`](crate::dictionary::identity::text_hash) is known, new or old.
     pub fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
         let (new, hashes) = (self.len(), &self.hashes);
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
@@ -46,7 +46,7 @@ impl Strings {
         id
     }
 
-    /// The [`text_hash`](crate::identity::text_hash) of an id of this table.
+    /// The [`text_hash`](text_hash) of an id of this table.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> u128 {
@@ -72,7 +72,7 @@ impl Strings {
     #[must_use]
     #[inline]
     pub fn len(&self) -> u32 {
-        crate::dictionary::dense(self.ends.len())
+        dense(self.ends.len())
     }
 
     /// Never: "" is always there.

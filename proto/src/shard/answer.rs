@@ -1,11 +1,11 @@
 //! What a shard answers: sums by group, bucket and node of a tree of stacks, and what is left out of them.
 
-use crate::batch::{deltas, from_deltas};
 use crate::dictionary::Dictionary;
+use crate::formats::{deltas, from_deltas, wire};
 use crate::label::LabelSet;
-use crate::selection::{Fold, Selection, SelectionError, Window};
+use crate::shard::error::SelectionError;
+use crate::shard::selection::{Fold, Selection, Window};
 use crate::tier::Tier;
-use crate::wire;
 
 /// The answer of one shard.
 #[derive(Clone, Debug, Default)]

@@ -2,8 +2,16 @@
 
 use std::ops::Index;
 
-use crate::dictionary::{StackPair, dense};
-use crate::ids::Ids;
+use crate::dictionary::ids::{Ids, dense};
+
+/// The user part and the kernel part of one stack, by id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StackPair {
+    /// Id of the user stacktrace; 0: none.
+    pub user: u32,
+    /// Id of the kernel stacktrace; 0: none.
+    pub kernel: u32,
+}
 
 /// Pairs by dense ids, each once.
 ///

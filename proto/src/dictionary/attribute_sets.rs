@@ -8,9 +8,8 @@
 use prost::encoding::{decode_varint, encode_varint};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::attribute::{Attribute, AttributeValue};
-use crate::dictionary::dense;
-use crate::ids::{Ids, kept};
+use crate::dictionary::attribute::{Attribute, AttributeValue};
+use crate::dictionary::ids::{Ids, dense, kept};
 
 const TEXT: u8 = 0;
 const INTEGER: u8 = 1;

@@ -70,3 +70,8 @@ impl Ids {
         self.slots.allocation_size()
     }
 }
+
+/// Ids are dense u32: a dictionary is bounded (`limits`) long before it holds 2^32 entries.
+pub(crate) fn dense(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}

@@ -1,6 +1,6 @@
 //! Sample attributes: thread, CPU, pid, span, pprof labels.
 
-use crate::dictionary::Strings;
+use crate::dictionary::strings::Strings;
 
 /// One attribute; text is ids into the strings of the dictionary that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,15 +3,16 @@
 //! Entry 0 of each table that has a zero entry is not sent. Reading checks that every id points to an entry that exists, so
 //! that nothing behind it can dangle. Lines of one location precede it, mappings precede locations, and so on.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
-use crate::attribute::{Attribute, AttributeValue};
-use crate::attribute_sets::Attributes;
 use crate::build_id::BuildId;
-use crate::dictionary::{Dictionary, StackPair, dense};
+use crate::dictionary::{
+    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, MappingIdentity, StackHash,
+    StackPair, dense,
+};
+use crate::formats::numbers::read_u128;
+use crate::formats::wire;
 use crate::limits;
-use crate::location::{Address, Function, Line, Location, MappingIdentity, StackHash};
-use crate::wire;
 
 /// Definitions that contradict themselves: the sender is broken, or the bytes are not what it sent.
 #[derive(Debug, thiserror::Error)]
@@ -302,16 +303,6 @@ fn read_pairs(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Re
         in_place("pair", to.intern_pair(StackPair { user, kernel }), since + i)?;
     }
     Ok(())
-}
-
-/// A big-endian u128 from exactly 16 bytes; shorter input reads as if zeros stood before it.
-pub(crate) fn read_u128(bytes: &[u8]) -> u128 {
-    bytes.iter().fold(0, |number, &byte| number << 8 | u128::from(byte))
-}
-
-/// 16 bytes, big-endian.
-pub(crate) fn u128_bytes(number: u128) -> Bytes {
-    Bytes::copy_from_slice(&number.to_be_bytes())
 }
 
 #[cfg(test)]

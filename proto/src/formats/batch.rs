@@ -1,0 +1,125 @@
+//! The wire form of a [`Batch`]: [`wire::Batch`].
+
+use crate::batch::{Batch, BatchId, Samples, SeriesSamples};
+use crate::dictionary::Dictionary;
+use crate::formats::definitions::DefinitionsError;
+use crate::formats::encoder::Encoder;
+use crate::formats::numbers::{deltas, from_deltas, read_u128, u128_bytes};
+use crate::formats::wire;
+use crate::label::{Fingerprint, Label, LabelSet};
+use crate::tenant::{TenantId, TenantIdError};
+
+/// A batch that contradicts itself: the sender is broken, or the bytes are not what it sent.
+#[derive(Debug, thiserror::Error)]
+pub enum BatchError {
+    /// See there.
+    #[error(transparent)]
+    Tenant(#[from] TenantIdError),
+    /// See there.
+    #[error(transparent)]
+    Definitions(#[from] DefinitionsError),
+    /// Columns, ids or lengths that do not add up.
+    #[error("batch: {0}")]
+    Inconsistent(&'static str),
+}
+
+impl Batch {
+    /// As it is sent and logged.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Batch {
+        wire::Batch {
+            tenant: self.tenant.as_str().to_owned(),
+            id: self.id.map(|id| u128_bytes(id.0)).unwrap_or_default(),
+            definitions: Some(self.dictionary.to_wire()),
+            series: self.series.iter().map(series_to_wire).collect(),
+            retention_class: self.retention_class.into(),
+        }
+    }
+
+    /// Bytes of its wire form. Writes it out: not to be asked lightly.
+    #[must_use]
+    pub fn encoded_len(&self) -> usize {
+        let mut out = Vec::new();
+        Encoder::new(&mut out).batch(self);
+        out.len()
+    }
+
+    /// The batch that was sent, its ids checked.
+    ///
+    /// # Errors
+    /// [`BatchError`]; nothing of the batch may be used then.
+    pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
+        let id = match from.id.len() {
+            0 => None,
+            16 => Some(BatchId(read_u128(&from.id))),
+            _ => return Err(BatchError::Inconsistent("an id has 16 bytes")),
+        };
+        let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
+        let series =
+            from.series.into_iter().map(|series| series_from_wire(series, &dictionary)).collect::<Result<_, _>>()?;
+        let retention_class = u8::try_from(from.retention_class);
+        let retention_class =
+            retention_class.map_err(|_large| BatchError::Inconsistent("there are 256 retention classes"))?;
+        Ok(Self { tenant: TenantId::new(&from.tenant)?, id, retention_class, dictionary, series })
+    }
+}
+
+impl LabelSet {
+    /// As it is sent.
+    #[must_use]
+    pub fn to_wire(&self) -> Vec<wire::Label> {
+        self.iter()
+            .map(|label| wire::Label {
+                name: label.name.clone(),
+                value: label.value.clone(),
+                original_name: label.original_name.clone().unwrap_or_default(),
+            })
+            .collect()
+    }
+
+    /// What was sent.
+    #[must_use]
+    pub fn from_wire(from: Vec<wire::Label>) -> Self {
+        let label = |label: wire::Label| Label {
+            name: label.name,
+            value: label.value,
+            original_name: Some(label.original_name).filter(|name| !name.is_empty()),
+        };
+        Self::new(from.into_iter().map(label).collect())
+    }
+}
+
+fn series_to_wire(series: &SeriesSamples) -> wire::SeriesSamples {
+    wire::SeriesSamples {
+        fingerprint: u128_bytes(series.fingerprint.0),
+        labels: series.labels.as_ref().map(LabelSet::to_wire).unwrap_or_default(),
+        time_deltas_ns: deltas(&series.samples.times_ns),
+        pairs: series.samples.pairs.clone(),
+        values: series.samples.values.clone(),
+        attribute_sets: series.samples.attribute_sets.clone(),
+    }
+}
+
+fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Result<SeriesSamples, BatchError> {
+    if from.fingerprint.len() != 16 {
+        return Err(BatchError::Inconsistent("a fingerprint has 16 bytes"));
+    }
+    let samples = Samples {
+        times_ns: from_deltas(&from.time_deltas_ns),
+        pairs: from.pairs,
+        values: from.values,
+        attribute_sets: from.attribute_sets,
+    };
+    let length = samples.len();
+    if [samples.pairs.len(), samples.values.len(), samples.attribute_sets.len()] != [length; 3] {
+        return Err(BatchError::Inconsistent("columns of samples differ in length"));
+    }
+    if samples.pairs.iter().any(|&pair| pair as usize >= dictionary.pairs.len()) {
+        return Err(BatchError::Inconsistent("a sample's stack is not defined"));
+    }
+    if samples.attribute_sets.iter().any(|&set| set as usize >= dictionary.attribute_sets.len()) {
+        return Err(BatchError::Inconsistent("a sample's attributes are not defined"));
+    }
+    let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(from.labels));
+    Ok(SeriesSamples { fingerprint: Fingerprint(read_u128(&from.fingerprint)), labels, samples })
+}
