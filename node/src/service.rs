@@ -38,6 +38,8 @@ impl Refused {
 
 #[tonic::async_trait]
 impl Shards for Node {
+    type Error = Status;
+
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
         // A task of its own: a caller who goes away does not free what his append still takes.

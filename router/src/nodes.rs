@@ -20,7 +20,7 @@ use tonic::{Code, Request, Status};
 /// One node: in this process, called without a network, or elsewhere.
 #[derive(Clone)]
 enum Link {
-    Local(Arc<dyn Shards>),
+    Local(Arc<dyn Shards<Error = Status>>),
     Remote(Arc<Remote>),
 }
 
@@ -144,7 +144,7 @@ impl NodesError {
 impl Nodes {
     /// The node of this process.
     #[must_use]
-    pub fn local(node: Arc<dyn Shards>) -> Self {
+    pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use tonic::Status;
-
 use crate::batch::Batch;
 use crate::formats::wire;
 pub use crate::formats::wire::AdministrationTask;
@@ -16,17 +14,20 @@ use crate::shard::location_sets::{KnownLocations, LocationPage};
 use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
 
-/// See the module. Errors are what the gRPC service answers.
+/// The shards that a router sends requests to.
 #[tonic::async_trait]
 pub trait Shards: Send + Sync {
+    /// The error of a request: its code, and text for the caller.
+    type Error;
+
     /// Stores a batch; when this returns, it is durable and visible.
-    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status>;
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
 
     /// Sums of samples. Linearizable.
-    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status>;
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Self::Error>;
 
     /// Locations of a tenant's stacks that are not known yet; none for a tenant without any.
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status>;
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Self::Error>;
 
     /// The series that have samples in a window. Linearizable.
     async fn series(
@@ -35,13 +36,13 @@ pub trait Shards: Send + Sync {
         tenant: TenantId,
         matchers: Vec<Matcher>,
         window: Window,
-    ) -> Result<SeriesAnswer, Status>;
+    ) -> Result<SeriesAnswer, Self::Error>;
 
     /// Deletes samples, for good; when this returns, no query sees them. Takes as long as it takes.
-    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status>;
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
     /// What whoever runs the shard asks of it: a report, a JSON object. Takes as long as it takes.
-    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status>;
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
 }
 
 /// What became of a batch.
