@@ -14,20 +14,17 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
+use host_files::elf::{self, ElfImage};
+use host_files::open::{self, Root};
+use host_files::{debug_file, vdso};
 use parking_lot::Mutex;
 use proto::BuildId;
 
-use crate::elf::{self, ElfImage};
 use crate::limits;
 
-pub mod debug_file;
 mod mapped;
-pub mod maps;
-pub mod open;
-mod vdso;
 
 use mapped::{MappedFile, MappedFiles};
-use open::Root;
 
 /// A file with the build ID that was asked for.
 #[derive(Debug)]
@@ -40,9 +37,9 @@ pub(crate) struct Found {
     pub(crate) has_dwarf: bool,
 }
 
-/// The files of this host.
+/// The search for files of this host by build ID.
 #[derive(Debug)]
-pub(crate) struct HostFiles {
+pub(crate) struct HostSearch {
     /// Where distributions put debug files, in every root: `/usr/lib/debug`.
     debug_directory: String,
     /// What all processes map, as read at that time.
@@ -56,7 +53,7 @@ struct Program {
     root: Root,
 }
 
-impl HostFiles {
+impl HostSearch {
     pub(crate) fn new(debug_directory: String) -> Self {
         Self { debug_directory, mapped: Mutex::new(None) }
     }
@@ -67,13 +64,18 @@ impl HostFiles {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         if matches!(path, "[vdso]" | "linux-vdso.so.1") {
             let file = vdso::read()?;
-            return verify(&file, id).map(|image| Found { file, image, debug_file: None, has_dwarf: false });
+            return ElfImage::read_if_named(&file, id).map(|image| Found {
+                file,
+                image,
+                debug_file: None,
+                has_dwarf: false,
+            });
         }
         let program = path.starts_with('/').then(|| self.program(id, path)).flatten();
         let Some(program) = program else {
             // The debug package of a program that is not installed, or that runs where we cannot see it.
             let file = debug_file::by_id(&Root::host().ok()?, &self.debug_directory, id)?;
-            let image = verify(&file, id)?;
+            let image = ElfImage::read_if_named(&file, id)?;
             return Some(Found { file, image, debug_file: None, has_dwarf: true });
         };
         let has_own_dwarf = elf::has_dwarf(&program.file);
@@ -85,7 +87,7 @@ impl HostFiles {
     fn program(&self, id: &BuildId, path: &str) -> Option<Program> {
         let in_root = |root: Root| {
             let file = root.open(path).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root })
         };
         if let Some(program) = Root::host().ok().and_then(in_root) {
             return Some(program);
@@ -131,23 +133,12 @@ fn of_process(mapped: &MappedFile, id: &BuildId, path: &str) -> Option<Program> 
         let links = [format!("{process}/map_files/{:x}-{:x}", owner.start, owner.end), format!("{process}/exe")];
         let by_link = links.iter().find_map(|link| {
             let file = open::link(link).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root: root()? })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root: root()? })
         });
         by_link.or_else(|| {
             let root = root()?;
             let file = root.open(path).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root })
         })
     })
-}
-
-/// What `file` says about itself, if it is the one that `id` names.
-fn verify(file: &File, id: &BuildId) -> Option<ElfImage> {
-    let image = ElfImage::read(file).ok()?;
-    let is_it = match id {
-        BuildId::Gnu(bytes) => image.gnu_build_id.as_ref() == Some(bytes),
-        BuildId::Go(text) => image.go_build_id.as_ref() == Some(text),
-        BuildId::Htlhash(hash) => elf::htlhash(file).is_ok_and(|own| own == *hash),
-    };
-    is_it.then_some(image)
 }

@@ -8,7 +8,7 @@
 //! # Does not
 //! Talk to a network, know tenants, or use async: [`SymbolStore::symbolize`] blocks.
 //! # Read in this order
-//! [`elf`] (what a file says about itself) → [`convert`] (file to table) → `table` (bytes on disk, lookup) → `host`
+//! [`host_files::elf`] (what a file says about itself) → [`convert`] (file to table) → `table` (bytes on disk, lookup) → `host`
 //! (finding files by build ID) → `store` (who may do what when) → [`limits`].
 //! # Example
 //! ```no_run
@@ -36,7 +36,6 @@
 //! ```
 
 pub mod convert;
-pub mod elf;
 pub mod limits;
 
 mod frame;
@@ -46,7 +45,6 @@ mod store;
 mod table;
 
 pub use frame::{Address, Frame, Nameless, ObjectKey};
-pub use host::{debug_file, maps, open};
 pub use reason::{Reason, Unusable};
 pub use store::{AddError, Added, Config, SymbolStore, Upload};
 pub use table::Source;

@@ -12,7 +12,7 @@ use proto::BuildId;
 
 use crate::convert::{ConvertError, Converter};
 use crate::frame::{Address, Frame, Nameless, ObjectKey};
-use crate::host::{Found, HostFiles};
+use crate::host::{Found, HostSearch};
 use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
@@ -60,7 +60,7 @@ struct Shared {
     directory: Directory,
     converter: Converter,
     limits: Limits,
-    host: Option<HostFiles>,
+    host: Option<HostSearch>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
     /// Held from when it is decided that an uploaded table fits until it is there, to be counted by the next.
@@ -84,7 +84,7 @@ impl SymbolStore {
             directory: Directory::open(directory)?,
             converter,
             limits,
-            host: host_files.then(|| HostFiles::new(debug_directory)),
+            host: host_files.then(|| HostSearch::new(debug_directory)),
             jobs: Arc::default(),
             staging: Arc::default(),
             publishing: Mutex::default(),

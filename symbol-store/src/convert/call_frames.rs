@@ -8,10 +8,9 @@
 use std::collections::HashMap;
 
 use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, RunTimeEndian, UnwindOffset, UnwindSection};
+use host_files::limits::CALL_FRAME_BYTES_MAX;
 use object::read::elf::{ElfFile, ElfFile32, ElfFile64, FileHeader};
 use object::{CompressionFormat, Endianness, Object as _, ObjectSection as _};
-
-use crate::limits;
 
 /// Adds the address ranges `start..end` of all functions that one ELF file describes, in the order of the file.
 pub(super) fn add(bytes: &[u8], functions: &mut Vec<(u64, u64)>) {
@@ -34,7 +33,7 @@ fn add_elf<H: FileHeader>(file: &ElfFile<'_, H>, address_bytes: u8, functions: &
         let Some(section) = file.section_by_name(name) else { continue };
         let Ok(content) = section.compressed_data() else { continue };
         let is_plain = content.format == CompressionFormat::None;
-        if !is_plain && content.uncompressed_size > limits::CALL_FRAME_BYTES_MAX {
+        if !is_plain && content.uncompressed_size > CALL_FRAME_BYTES_MAX {
             continue;
         }
         let Ok(content) = content.decompress() else { continue };

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::process::ExitCode;
 
+use host_files::elf::ElfImage;
 use symbolic_common::ByteView;
 
 use super::{Exit, build, confine, rights};
-use crate::elf::ElfImage;
 use crate::table::Source;
 
 /// Converts as the parent asks and exits: the main function of the converter.

@@ -163,7 +163,7 @@ fn is_code(flags: SectionFlags) -> bool {
 /// What `.gnu_debugdata` holds; `None` if it is damaged or too large.
 fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     let mut unpacked = Vec::new();
-    let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, limits::XZ_MEMORY_KIB_MAX);
+    let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, host_files::limits::XZ_MEMORY_KIB_MAX);
     let bytes_max = limits::DEBUGDATA_UNPACKED_BYTES_MAX;
     let length = reader.take(bytes_max + 1).read_to_end(&mut unpacked).ok()?;
     (length as u64 <= bytes_max).then_some(unpacked)

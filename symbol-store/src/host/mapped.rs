@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-use super::maps::{self, MapsLine};
+use host_files::maps::{self, MapsLine};
+
 use crate::limits;
 
 /// About what all of it may take, in bytes; a host with hundreds of containers needs two megabytes.

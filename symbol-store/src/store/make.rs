@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 
+use host_files::elf::{self, ElfImage, Segment};
 use proto::BuildId;
 
 use super::Shared;
 use super::directory::Unfinished;
 use super::jobs::Slot;
 use crate::convert::{self, ConvertError};
-use crate::elf::{self, ElfImage, Segment};
 use crate::reason::Unusable;
 use crate::table::{Header, Source, Table, TableError, VERSION};
 

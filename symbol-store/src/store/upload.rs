@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
+use host_files::elf::{ElfError, ElfImage, Segment};
 use proto::BuildId;
 use thiserror::Error;
 
@@ -14,7 +15,6 @@ use super::make::{self, Input};
 use super::staging::Place;
 use super::{Shared, SymbolStore};
 use crate::convert::ConvertError;
-use crate::elf::{ElfError, ElfImage, Segment};
 use crate::limits;
 use crate::reason::Unusable;
 use crate::table::{Source, counted_bytes};

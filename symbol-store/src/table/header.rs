@@ -8,11 +8,11 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use host_files::elf::Segment;
 use proto::BuildId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION, VERSION_MIN};
-use crate::elf::Segment;
 use crate::limits;
 
 /// What is known of a symbol table beside its names.

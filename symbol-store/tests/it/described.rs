@@ -5,8 +5,9 @@ use std::path::Path;
 
 use proto::BuildId;
 use symbol_store::{AddError, Address, Frame, ObjectKey, Reason, Source, SymbolStore};
+use testkit::workshop::{have, skip};
 
-use crate::workshop::{PATIENCE, Workshop, gnu_build_id, have, names, skip, until};
+use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, names, until};
 
 /// Hand-written assembly that says how to unwind it, as cryptography libraries have it, and a function that says nothing.
 const ASSEMBLY: &str = "\
@@ -24,7 +25,7 @@ const ASSEMBLY: &str = "\
 const C: &str = "#include <stdlib.h>\nint calls(void) { return rand(); }\nint main(void) { return calls(); }\n";
 
 /// Builds `whole` and its stripped copy `bare`.
-fn build(workshop: &Workshop, flags: &str) {
+fn build(workshop: &StoreWorkshop, flags: &str) {
     workshop.write("assembly.s", ASSEMBLY);
     workshop.write("calls.c", C);
     workshop.run(&format!("gcc -O1 {flags} assembly.s calls.c -o whole"));
@@ -51,7 +52,7 @@ fn every_address_of_a_nameless_function_has_its_start() {
         ("-pie -fPIE", Reason::Stripped),
         ("-no-pie", Reason::Stripped),
     ] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         build(&workshop, flags);
         let (path, store) = (workshop.path("bare"), workshop.host_store());
         for (function, length) in [("block", 91), ("tail", 31)] {
@@ -77,7 +78,7 @@ fn the_plt_is_one_function_with_a_name() {
     if !have(&["gcc", "strip", "nm", "readelf"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     // Without `-fno-plt`, and bound when it is first called.
     build(&workshop, "-shared -fPIC -fcf-protection=none -Wl,-z,lazy");
     let sections = workshop.run("readelf -SW bare");
@@ -89,7 +90,7 @@ fn the_plt_is_one_function_with_a_name() {
 }
 
 /// The ranges that `readelf` prints of all entries of this file, and not of its debug file.
-fn entries(workshop: &Workshop, file: &str) -> Vec<(u64, u64)> {
+fn entries(workshop: &StoreWorkshop, file: &str) -> Vec<(u64, u64)> {
     let text = workshop.run(&format!("readelf -wNf {file}"));
     let range = |line: &str| {
         let (start, end) = line.split_once(" pc=")?.1.split_once("..")?;
@@ -107,7 +108,7 @@ fn starts_in_real_libraries_are_those_of_readelf() {
     let paths = libraries.map(|name| format!("/usr/lib/{}-linux-gnu/{name}", std::env::consts::ARCH));
     let mut compared = 0;
     for path in paths.iter().filter(|path| Path::new(path).is_file()) {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         let entries = entries(&workshop, path);
         let middles: Vec<u64> = entries.iter().map(|(start, end)| start + (end - start) / 2).collect();
         let told = told(&workshop.host_store(), Path::new(path), &middles);
@@ -127,7 +128,7 @@ fn an_upload_without_names_is_refused_and_changes_nothing() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     build(&workshop, "-no-pie");
     let store = workshop.store();
     let refused = store.add_file(&File::open(workshop.path("bare")).unwrap());
@@ -154,7 +155,7 @@ fn tables_of_version_1_keep_their_names_and_those_of_host_files_are_remade() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     build(&workshop, "-shared -fPIC");
     let (bare, whole) = (workshop.path("bare"), workshop.path("whole"));
     let BuildId::Gnu(id) = gnu_build_id(&bare) else { panic!("a GNU build ID") };

@@ -4,11 +4,12 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use symbol_store::{Address, ObjectKey, Reason, Source};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, go_build, have, image, names};
+use crate::workshop::{PATIENCE, StoreWorkshop, ask, gnu_build_id, image, names};
 
 /// A stripped `nested` and its `nested.debug`, as a distribution makes them.
-fn split(workshop: &Workshop) {
+fn split(workshop: &StoreWorkshop) {
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     workshop.run("cp nested whole");
@@ -18,7 +19,7 @@ fn split(workshop: &Workshop) {
 }
 
 /// Whether `hidden`, which only DWARF and `.symtab` have, is found with its line.
-fn has_lines(workshop: &Workshop) -> Result<bool, Reason> {
+fn has_lines(workshop: &StoreWorkshop) -> Result<bool, Reason> {
     let path = workshop.path("nested");
     let address = workshop.address_of("whole", "hidden");
     let frames = ask(&workshop.host_store(), &gnu_build_id(&path), &path, address)?;
@@ -30,7 +31,7 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let source = workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     let store = workshop.store();
@@ -76,17 +77,17 @@ fn a_debug_file_is_found_by_build_id_and_by_debug_link() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let by_id = |workshop: &Workshop| {
+    let by_id = |workshop: &StoreWorkshop| {
         let id = gnu_build_id(&workshop.path("nested")).to_string();
         let hex = id.strip_prefix("gnu:").unwrap();
         format!("debug/.build-id/{}/{}.debug", &hex[..2], &hex[2..])
     };
-    let places: [&dyn Fn(&Workshop) -> String; 4] =
+    let places: [&dyn Fn(&StoreWorkshop) -> String; 4] =
         [&by_id, &|_| "nested.debug".to_owned(), &|_| ".debug/nested.debug".to_owned(), &|workshop| {
             format!("debug{}/nested.debug", workshop.path("").to_str().unwrap().trim_end_matches('/'))
         }];
     for place in places {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         split(&workshop);
         let debug_file = fs::read(workshop.path("nested.debug")).unwrap();
         fs::remove_file(workshop.path("nested.debug")).unwrap();
@@ -101,7 +102,7 @@ fn a_debug_file_of_another_build_or_another_checksum_is_not_used() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
     let whole = fs::read(workshop.path("nested.debug")).unwrap();
     // Its build ID is right, but something was added since the link was made.
@@ -126,7 +127,7 @@ fn a_debug_file_alone_is_enough() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
     let id = gnu_build_id(&workshop.path("nested"));
     let address = workshop.address_of("whole", "outer");
@@ -153,7 +154,7 @@ fn exported_symbols_are_all_that_a_stripped_library_has() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -O2 -shared -fPIC nested.c -o whole");
     workshop.run("strip -o nested whole");
@@ -171,7 +172,7 @@ fn mini_debug_info_as_fedora_makes_it_names_hidden_functions() {
         return;
     }
     for check in ["crc64", "crc32", "sha256"] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         workshop.write("nested.c", NESTED);
         workshop.run("gcc -O2 -shared -fPIC nested.c -o whole");
         // The manual of GDB, "Debugging information in a special section".
@@ -204,7 +205,7 @@ fn functions_that_dwarf_lacks_have_the_name_of_the_symbol_table() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.write("without.c", "int without_lines(int x) { return x * x + 1; }\n");
     workshop.write(
@@ -229,7 +230,7 @@ fn a_symbol_within_a_function_of_dwarf_takes_nothing_from_it() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write(
         "holder.c",
         "int holder(int x) {\n\
@@ -253,7 +254,7 @@ fn a_function_of_dwarf_that_is_not_in_code_takes_no_addresses_of_others() {
     if !have(&["gcc", "nm", "readelf"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O0 nested.c -o nested");
     let (outer, start) = (workshop.address_of("nested", "outer"), workshop.address_of("nested", "_start"));
@@ -280,7 +281,7 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
     if !have(&["g++", "rustc", "nm", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let parameters = "int, ".repeat(400);
     workshop.write(
         "names.cpp",
@@ -344,17 +345,17 @@ fn a_go_program_has_names_and_lines_under_every_identity() {
     if !have(&["go", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write(
         "main.go",
         "package main\n\n//go:noinline\nfunc hot(n int) int {\n\treturn n * n\n}\n\nfunc main() {\n\tprintln(hot(3))\n}\n",
     );
-    go_build(&workshop, "main.go", "main");
+    workshop.go_build("main.go", "main");
     let path = workshop.path("main");
     let image = image(&path);
     let store = workshop.host_store();
     let address = workshop.address_of("main", "main.hot");
-    let htlhash = symbol_store::elf::htlhash(&File::open(&path).unwrap()).unwrap();
+    let htlhash = host_files::elf::htlhash(&File::open(&path).unwrap()).unwrap();
     let ids = [
         image.go_build_id.map(proto::BuildId::Go),
         image.gnu_build_id.map(proto::BuildId::Gnu),
@@ -373,7 +374,7 @@ fn a_debug_file_that_dwz_shared_has_names_and_lines() {
     if !have(&["gcc", "objcopy", "strip", "nm", "dwz"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
     // Two debug files with the same content, so that there is something to share.
     workshop.run("cp nested.debug other.debug");
@@ -397,7 +398,7 @@ fn the_library_that_is_no_file_has_names() {
     let mut bytes = vec![0; (end - start) as usize];
     File::open("/proc/self/mem").unwrap().read_exact_at(&mut bytes, start).unwrap();
 
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let path = workshop.write("vdso", bytes);
     let symbols = workshop.run("nm -D vdso");
     let line = symbols.lines().find(|line| line.contains("clock_gettime")).unwrap();

@@ -9,8 +9,9 @@ use std::time::Duration;
 use proto::BuildId;
 use symbol_store::limits::Limits;
 use symbol_store::{Config, Reason};
+use testkit::workshop::have;
 
-use crate::workshop::{Workshop, gnu_build_id, have, names, open};
+use crate::workshop::{StoreWorkshop, gnu_build_id, names, open};
 
 /// A program that says it runs and then waits for the end of its input.
 fn waiting(function: &str) -> String {
@@ -43,7 +44,7 @@ impl Drop for Running {
 }
 
 /// Builds `function` into the program `name`; returns its path, its build ID and the address of the function.
-fn build(workshop: &Workshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
+fn build(workshop: &StoreWorkshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
     workshop.write("waiting.c", waiting(function));
     workshop.run(&format!("gcc -g -O1 {flags} waiting.c -o {name}"));
     let path = workshop.path(name);
@@ -56,7 +57,7 @@ fn a_deleted_program_that_still_runs_has_names() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "deleted", "program", "");
     let running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
@@ -77,7 +78,7 @@ fn a_replaced_program_has_its_own_names_under_each_build_id() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, old_id, old_address) = build(&workshop, "old_name", "program", "");
     let _running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
@@ -94,12 +95,12 @@ fn a_build_id_that_is_not_that_of_the_file_gets_no_names() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "first", "program", "");
     let _running = Running::start(&mut Command::new(&path));
     let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
     let store = workshop.host_store();
-    let htlhash = symbol_store::elf::htlhash(&File::open(&path).unwrap()).unwrap();
+    let htlhash = host_files::elf::htlhash(&File::open(&path).unwrap()).unwrap();
     let mut other_hash = htlhash;
     other_hash[15] ^= 1;
     for wrong in [
@@ -121,7 +122,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     if !have(&["gcc", "nm", "objcopy", "strip", "unshare", "mount", "pivot_root", "sh"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "contained", "program", "-static");
     fs::create_dir_all(workshop.path("root/usr/bin/.debug")).unwrap();
     workshop.run("objcopy --only-keep-debug program program.debug");
@@ -137,7 +138,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     let mount =
         Command::new("unshare").args(["--mount", "mount", "--bind", "/tmp", "/tmp"]).stderr(Stdio::null()).status();
     if !mount.unwrap().success() {
-        crate::workshop::skip("mount namespaces are not allowed here");
+        testkit::workshop::skip("mount namespaces are not allowed here");
         return;
     }
     let mut command = Command::new("unshare");
@@ -154,7 +155,7 @@ fn what_is_no_file_is_not_opened_and_costs_no_time() {
     if !have(&["mkfifo"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.run("mkfifo pipe");
     let store = workshop.host_store();
     let id = BuildId::Gnu(vec![7; 20]);
@@ -170,7 +171,7 @@ fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "late", "built", "");
     let place = workshop.path("place");
     let limits = Limits { failure_remembered: Duration::from_millis(800), ..Limits::DEFAULT };
@@ -187,7 +188,7 @@ fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
     if !have(&["gcc", "nm", "objcopy", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "improved", "program", "");
     workshop.run("objcopy --only-keep-debug program kept");
     workshop.run("strip --strip-debug program");

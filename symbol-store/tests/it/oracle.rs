@@ -4,14 +4,15 @@ use std::fmt::Write as _;
 use std::fs::File;
 
 use symbol_store::{Address, ObjectKey, Source};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, have};
+use crate::workshop::{PATIENCE, StoreWorkshop};
 
 /// One frame as both sides can say it: the linker's name, the last part of the path, the line.
 type Line = (String, String, u32);
 
 /// What addr2line says about each address, innermost first.
-fn addr2line(workshop: &Workshop, program: &str, addresses: &[u64]) -> Vec<Vec<Line>> {
+fn addr2line(workshop: &StoreWorkshop, program: &str, addresses: &[u64]) -> Vec<Vec<Line>> {
     let mut input = String::new();
     for address in addresses {
         writeln!(input, "{address:#x}").unwrap();
@@ -39,7 +40,7 @@ fn last_part(file: &str, line: u32) -> String {
 }
 
 /// Every address of the functions that the symbol table has.
-fn code_addresses(workshop: &Workshop, program: &str) -> Vec<u64> {
+fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
     let mut addresses = Vec::new();
     for line in workshop.run(&format!("nm -S --defined-only {program}")).lines() {
         if let [start, size, kind, _name] = line.split(' ').collect::<Vec<_>>()[..]
@@ -55,7 +56,7 @@ fn code_addresses(workshop: &Workshop, program: &str) -> Vec<u64> {
 }
 
 /// Asks both about every address; returns how many there are, the deepest inlining, and where they differ.
-fn compare(workshop: &Workshop, program: &str) -> (usize, usize, Vec<String>) {
+fn compare(workshop: &StoreWorkshop, program: &str) -> (usize, usize, Vec<String>) {
     let store = workshop.store();
     let added = store.add_file(&File::open(workshop.path(program)).unwrap()).unwrap();
     assert_eq!(added.source, Source::Dwarf);
@@ -95,7 +96,7 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
         "-O2 -ffunction-sections -Wl,--gc-sections",
         "-Os -static",
     ] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         // What `--gc-sections` drops leaves DWARF at address 0.
         workshop.write("dropped.c", "int dropped(int x) { for (int i = 0; i < x; i++) x ^= i * 7; return x; }\n");
         workshop.write("nested.c", NESTED);
@@ -146,7 +147,7 @@ fn every_address_of_a_cpp_program_has_the_frames_of_addr2line() {
         return;
     }
     for flags in ["-O0", "-O2"] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         workshop.write("templates.cpp", TEMPLATES);
         // binutils 2.40 takes the wrong file of DWARF 5's table for some functions.
         workshop.run(&format!("g++ -g -gdwarf-4 {flags} templates.cpp -o templates"));
@@ -176,7 +177,7 @@ fn every_address_of_a_rust_program_has_the_frames_of_addr2line() {
     if !have(&["rustc", "addr2line", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("sorting.rs", SORTING);
     workshop.run("rustc -g -O -C link-arg=-Wl,--build-id sorting.rs -o sorting");
     let (count, depth, differences) = compare(&workshop, "sorting");

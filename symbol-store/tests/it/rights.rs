@@ -8,12 +8,13 @@ use std::thread;
 
 use symbol_store::convert::Converter;
 use symbol_store::{AddError, Config, Unusable};
+use testkit::workshop::{NESTED, have, skip};
 
-use crate::workshop::{NESTED, Workshop, have, open, skip, until};
+use crate::workshop::{StoreWorkshop, open, until};
 
 /// A program to convert, and a copy of the converter that any user may execute.
-fn workshop() -> Workshop {
-    let workshop = Workshop::new();
+fn workshop() -> StoreWorkshop {
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     fs::set_permissions(workshop.path(""), fs::Permissions::from_mode(0o755)).unwrap();
@@ -22,7 +23,7 @@ fn workshop() -> Workshop {
 }
 
 /// `/proc/<pid>/status` of a converter that `way` executes with its rights, while it waits to write to a full pipe.
-fn status_of_child(workshop: &Workshop, way: &str) -> String {
+fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     let (process, converter) = (workshop.path("process"), workshop.path("converter"));
     let (process, converter) = (process.display(), converter.display());
     let script = format!("head -c 65536 /dev/zero; echo $$ > {process}; exec {way} {converter} \"$@\"");

@@ -10,11 +10,12 @@ use proto::BuildId;
 use symbol_store::convert::Converter;
 use symbol_store::limits::{Limits, TABLE_COUNTED_BYTES_MIN, UPLOAD_ROOM_STEP_BYTES, UPLOADS_MAX};
 use symbol_store::{AddError, Address, Config, ObjectKey, Reason, Source, SymbolStore};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, have, names, open};
+use crate::workshop::{PATIENCE, StoreWorkshop, ask, gnu_build_id, names, open};
 
 /// Builds the program `name`, each with a build ID of its own.
-fn build(workshop: &Workshop, name: &str) -> BuildId {
+fn build(workshop: &StoreWorkshop, name: &str) -> BuildId {
     workshop.write("nested.c", format!("{NESTED}const char name[] = \"{name}\";\n"));
     workshop.run(&format!("gcc -g -O2 nested.c -o {name}"));
     gnu_build_id(&workshop.path(name))
@@ -29,7 +30,7 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
     let store = workshop.host_store();
@@ -56,7 +57,7 @@ fn the_better_table_is_used_whichever_came_first() {
     if !have(&["gcc", "nm", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "whole");
     workshop.run("strip --strip-debug -o symbols whole");
     let (path, address) = (workshop.path("symbols"), workshop.address_of("whole", "outer"));
@@ -80,7 +81,7 @@ fn a_table_with_any_byte_changed_is_made_again_and_never_believed() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
     let expected = ask(&workshop.host_store(), &id, &path, address).unwrap();
@@ -110,7 +111,7 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
@@ -144,7 +145,7 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
 
 #[test]
 fn an_upload_past_the_limit_is_refused_while_it_is_received() {
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let limits = Limits { input_bytes_max: 1000, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(false) });
     let mut upload = store.upload().unwrap();
@@ -156,7 +157,7 @@ fn an_upload_past_the_limit_is_refused_while_it_is_received() {
 
 #[test]
 fn an_upload_too_many_is_refused_until_another_is_gone() {
-    let store = Workshop::new();
+    let store = StoreWorkshop::new();
     let store = store.store();
     let mut uploads: Vec<_> = (0..UPLOADS_MAX).map(|_| store.upload().unwrap()).collect();
     assert!(matches!(store.upload(), Err(AddError::Busy)));
@@ -170,7 +171,7 @@ fn what_is_being_received_counts_against_the_disk_budget() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let disk_bytes_max = UPLOAD_ROOM_STEP_BYTES * 2 + TABLE_COUNTED_BYTES_MIN * 3 / 2;
     let limits = Limits { disk_bytes_max, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
@@ -201,7 +202,7 @@ fn what_is_being_received_counts_against_the_disk_budget() {
 }
 
 /// A converter that notes when it begins and ends, and takes its time.
-fn slow_converter(workshop: &Workshop, seconds: &str) -> Converter {
+fn slow_converter(workshop: &StoreWorkshop, seconds: &str) -> Converter {
     let Converter { program, .. } = workshop.config(false).converter;
     let log = workshop.path("log");
     let script = workshop.write(
@@ -221,7 +222,7 @@ fn many_questions_about_one_file_make_one_conversion_and_two_run_at_a_time() {
     if !have(&["gcc", "nm", "sh", "sleep"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
@@ -249,7 +250,7 @@ fn who_does_not_wait_is_told_to_ask_again() {
     if !have(&["gcc", "nm", "sh", "sleep"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let path = workshop.path("program");
     let address = [Address::Virtual(workshop.address_of("program", "outer"))];

@@ -38,7 +38,7 @@ impl Root {
         Self::at(&format!("/proc/{pid}/root"))
     }
 
-    pub(super) fn at(path: &str) -> io::Result<Self> {
+    pub(crate) fn at(path: &str) -> io::Result<Self> {
         let directory = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(path)?;
         Ok(Self { directory })
     }

@@ -11,16 +11,17 @@ use crate::limits;
 
 /// The debug file that a stripped file names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DebugLink {
+pub struct DebugLink {
     /// A plain file name: neither empty, nor `.` or `..`, and without a slash.
-    pub(crate) name: String,
+    pub name: String,
     /// CRC-32 (IEEE) of the debug file.
-    pub(crate) crc: u32,
+    pub crc: u32,
 }
 
 impl DebugLink {
     /// Reads the link in `file`; `None` without one, or if it names anything but a plain file name.
-    pub(crate) fn read(file: &File) -> Option<Self> {
+    #[must_use]
+    pub fn read(file: &File) -> Option<Self> {
         let header = Header::read(file).ok()?;
         let section = header.find_section(file, b".gnu_debuglink")?;
         let bytes = read_range(file, section.offset, section.size.min(limits::DEBUG_LINK_BYTES_MAX))?;
@@ -34,7 +35,11 @@ impl DebugLink {
     }
 
     /// Whether the bytes of `file` have this link's checksum. Reads the whole file; its position is not used.
-    pub(crate) fn matches(&self, file: &File) -> io::Result<bool> {
+    ///
+    /// # Errors
+    ///
+    /// The error of read(2).
+    pub fn matches(&self, file: &File) -> io::Result<bool> {
         let mut hasher = crc32fast::Hasher::new();
         let mut buffer = vec![0; 256 << 10];
         let mut offset = 0;

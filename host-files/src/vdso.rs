@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
-use super::open;
+use crate::open;
 
 /// Largest vDSO, in bytes: it has two to five pages.
 const VDSO_BYTES_MAX: u64 = 1 << 20;
 
 /// Our own, which is everybody's.
-pub(super) fn read() -> Option<File> {
+#[must_use]
+pub fn read() -> Option<File> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let (start, end) = range.split_once('-')?;

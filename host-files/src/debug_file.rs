@@ -7,10 +7,9 @@ use std::fs::File;
 
 use proto::BuildId;
 
-use super::open::Root;
-use super::verify;
 use crate::elf::{self, DebugLink, ElfImage};
 use crate::limits;
+use crate::open::Root;
 
 /// Where distributions put debug files.
 const DIRECTORY: &str = "/usr/lib/debug";
@@ -40,16 +39,18 @@ fn is_small_match(link: &DebugLink, file: &File) -> bool {
 }
 
 /// The file of a GNU build ID in a directory of debug files.
-pub(super) fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
+#[must_use]
+pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     let BuildId::Gnu(bytes) = id else { return None };
     let (first, rest) = bytes.split_first()?;
     let path = format!("{directory}/.build-id/{first:02x}/{}.debug", proto::build_id::to_hex(rest));
     let file = root.open(&path).ok()?;
-    verify(&file, id).map(|_image| file)
+    ElfImage::read_if_named(&file, id).map(|_image| file)
 }
 
 /// The first that is accepted of the files that may be meant by the debug link of `program`, which runs from `path`.
-pub(super) fn by_link<T>(
+#[must_use]
+pub fn by_link<T>(
     root: &Root,
     directory: &str,
     program: &File,

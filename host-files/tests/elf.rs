@@ -1,20 +1,26 @@
 //! What a file says about itself, against readelf, sha256sum and files made by hand.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 
+use host_files::elf::{self, ElfError, ElfImage};
 use proto::BuildId;
 use proto::build_id::to_hex;
-use symbol_store::elf::{self, ElfError, ElfImage};
+use testkit::workshop::{NESTED, Workshop, have};
 
-use crate::workshop::{NESTED, Workshop, have, image};
+fn image(path: &Path) -> ElfImage {
+    ElfImage::read(&File::open(path).unwrap()).unwrap()
+}
 
 #[test]
 fn htlhash_is_that_of_sha256sum_over_head_tail_and_length() {
     if !have(&["sh", "sha256sum", "head", "tail"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = Workshop::default();
     let mut content = Vec::new();
     for length in [0, 1, 4095, 4096, 4097, 8191, 8192, 100_000_usize] {
         content.resize(length, 0);
@@ -37,7 +43,7 @@ fn build_id_and_segments_are_those_of_readelf() {
     for flags in
         ["", "-no-pie", "-static", "-shared -fPIC", "-Wl,--build-id=0x0123456789abcdef", "-Wl,-z,noseparate-code"]
     {
-        let workshop = Workshop::new();
+        let workshop = Workshop::default();
         workshop.write("nested.c", NESTED);
         workshop.run(&format!("gcc {flags} nested.c -o nested"));
         let image = image(&workshop.path("nested"));
@@ -79,7 +85,7 @@ fn a_build_id_is_found_by_the_section_headers_where_no_segment_has_it() {
     if !have(&["gcc"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = Workshop::default();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc nested.c -o nested");
     let expected = image(&workshop.path("nested")).gnu_build_id;
@@ -100,9 +106,9 @@ fn a_go_program_has_the_build_id_that_go_says() {
     if !have(&["go"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = Workshop::default();
     workshop.write("main.go", "package main\n\nfunc main() { println(\"hello\") }\n");
-    crate::workshop::go_build(&workshop, "main.go", "main");
+    workshop.go_build("main.go", "main");
     let expected = workshop.run("go tool buildid main");
     assert_eq!(image(&workshop.path("main")).go_build_id.as_deref(), Some(expected.trim()));
 }
@@ -124,7 +130,7 @@ fn big_endian() -> Vec<u8> {
 
 #[test]
 fn a_big_endian_32_bit_file_is_read_and_every_prefix_of_it_is_an_error_or_says_less() {
-    let workshop = Workshop::new();
+    let workshop = Workshop::default();
     let whole = image(&workshop.write("whole", big_endian()));
     assert_eq!(whole.gnu_build_id.as_deref(), Some(&b"\xca\xfe\xba\xbe"[..]));
     assert_eq!(whole.virtual_address(0x80), Some(0x1000_0080));
@@ -142,7 +148,7 @@ fn a_big_endian_32_bit_file_is_read_and_every_prefix_of_it_is_an_error_or_says_l
 
 #[test]
 fn other_files_are_refused_by_name() {
-    let workshop = Workshop::new();
+    let workshop = Workshop::default();
     let read = |content: &[u8]| ElfImage::read(&File::open(workshop.write("file", content)).unwrap()).unwrap_err();
     assert!(matches!(read(b""), ElfError::NotElf));
     assert!(matches!(read(b"#!/bin/sh\nexit 0\n"), ElfError::NotElf));
@@ -151,4 +157,33 @@ fn other_files_are_refused_by_name() {
     many[44..46].copy_from_slice(&u16::MAX.to_be_bytes());
     assert!(matches!(read(&many), ElfError::ProgramHeaders { count: u16::MAX, .. }));
     assert!(matches!(ElfImage::read(&File::open("/").unwrap()).unwrap_err(), ElfError::Io(_)));
+}
+
+#[test]
+fn reading_headers_survives_every_single_byte_of_them_being_wrong() {
+    if !have(&["gcc"]) {
+        return;
+    }
+    let workshop = Workshop::default();
+    workshop.write("nested.c", NESTED);
+    workshop.run("gcc -g -O2 nested.c -o nested");
+    let good = std::fs::read(workshop.path("nested")).unwrap();
+    let mut read = 0;
+    for at in 0..0x400 {
+        for value in [0, 1, 0x7f, 0xff] {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            let file = File::open(workshop.write("changed", bytes)).unwrap();
+            match ElfImage::read(&file) {
+                Ok(image) => {
+                    read += 1;
+                    let _any = (image.build_id(), image.virtual_address(0), image.virtual_address(u64::MAX));
+                }
+                Err(ElfError::Io(error)) => panic!("byte {at}: {error}"),
+                Err(_) => assert!(at < 64, "byte {at}"),
+            }
+            elf::htlhash(&file).unwrap();
+        }
+    }
+    assert!(read > 3000, "{read}");
 }

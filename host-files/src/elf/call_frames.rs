@@ -17,8 +17,8 @@ use lzma_rust2::XzReader;
 
 use super::ElfError;
 use super::header::{Header, SHT_NOBITS, read_range};
-use crate::host::open;
 use crate::limits;
+use crate::open;
 
 const COMPRESSED_ZLIB: u32 = 1;
 const COMPRESSED_ZSTD: u32 = 2;

@@ -23,7 +23,7 @@ mod header;
 mod note;
 
 pub use call_frames::{CallFrameSections, debug_data, debug_frame};
-pub(crate) use debug_link::DebugLink;
+pub use debug_link::DebugLink;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
 
@@ -121,6 +121,18 @@ impl ElfImage {
         Ok(image)
     }
 
+    /// Reads the headers and notes of `file` if `id` is its GNU or Go build ID, or its [`htlhash`].
+    #[must_use]
+    pub fn read_if_named(file: &File, id: &BuildId) -> Option<Self> {
+        let image = Self::read(file).ok()?;
+        let is_named = match id {
+            BuildId::Gnu(bytes) => image.gnu_build_id.as_ref() == Some(bytes),
+            BuildId::Go(text) => image.go_build_id.as_ref() == Some(text),
+            BuildId::Htlhash(hash) => htlhash(file).is_ok_and(|own| own == *hash),
+        };
+        is_named.then_some(image)
+    }
+
     /// The build ID that names this file: the GNU one, else the Go one. Without either, see [`htlhash`].
     #[must_use]
     pub fn build_id(&self) -> Option<BuildId> {
@@ -134,7 +146,8 @@ impl ElfImage {
     }
 
     /// The lowest address of the loaded segments, to which a symbol table's addresses are relative.
-    pub(crate) fn base(&self) -> u64 {
+    #[must_use]
+    pub fn base(&self) -> u64 {
         self.segments.iter().map(|segment| segment.address).min().unwrap_or_default()
     }
 
@@ -171,7 +184,8 @@ pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether `file` has sections of DWARF, compressed or not.
-pub(crate) fn has_dwarf(file: &File) -> bool {
+#[must_use]
+pub fn has_dwarf(file: &File) -> bool {
     let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];
     Header::read(file).is_ok_and(|header| names.iter().any(|name| header.find_section(file, name).is_some()))
 }
