@@ -265,7 +265,7 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
         // What was stripped has been dropped meanwhile: with all definitions it cannot dangle, if it came with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
-            whole.put_back(left_out);
+            whole.restore(left_out);
             whole.is_whole().then(|| Proposal::append(Arc::new(whole)))
         };
         if let Some(whole) = spawn_blocking(whole).await.map_err(panicked)? {

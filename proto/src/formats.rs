@@ -13,6 +13,6 @@ pub mod rpc_status;
 pub mod wire;
 
 pub use batch::BatchError;
-pub use definitions::{DefinitionsError, Lengths};
+pub use definitions::DefinitionsError;
 pub(crate) use encoder::Encoder;
 pub(crate) use numbers::{deltas, from_deltas};

@@ -19,7 +19,7 @@ mod tenant;
 pub mod tier;
 pub mod tokens;
 
-pub use batch::{Batch, BatchId, LeftOut, Profile, Push, Samples, SeriesSamples};
+pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples, Stripped};
 pub use build_id::BuildId;
 pub use dictionary::{
     Address, Copied, Dictionary, Function, Importer, Line, Location, MappingIdentity, StackHash, StackPair,

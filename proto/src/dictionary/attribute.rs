@@ -1,35 +1,35 @@
-//! Sample attributes: thread, CPU, pid, span, pprof labels.
+//! Attributes of samples: thread, CPU, process ID, span, pprof labels.
 
 use crate::dictionary::strings::Strings;
 
-/// One attribute; text is ids into the strings of the dictionary that holds it.
+/// An attribute. Its IDs are entries of the dictionary that holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attribute {
-    /// Id of the key as it was pushed, dots and all.
+    /// ID of the key as it was pushed, with dots.
     pub key: u32,
-    /// Id of the unit, or of "".
+    /// ID of the unit, or of "".
     pub unit: u32,
-    /// The value, its type kept.
+    /// Value, with its type.
     pub value: AttributeValue,
 }
 
 /// The value of an attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AttributeValue {
-    /// Id of a text.
+    /// ID of a text.
     Text(u32),
     /// An integer.
     Integer(i64),
     /// True or false.
     Boolean(bool),
-    /// The bits of an IEEE 754 double, so that equal means identical.
+    /// Bits of an IEEE 754 double. Values are equal if their bits are.
     Double(u64),
-    /// Id of an array, map or bytes, written as OTLP JSON.
+    /// ID of an array, map or bytes, written as OTLP JSON.
     Json(u32),
 }
 
 impl AttributeValue {
-    /// As queries see it.
+    /// Text of the value, as queries see it.
     #[must_use]
     pub fn render(&self, strings: &Strings) -> String {
         match *self {

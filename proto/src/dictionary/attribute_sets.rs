@@ -1,8 +1,9 @@
-//! Sets of attributes by dense ids, each once, packed into one list of bytes: a host that starts many processes has millions, one for
-//! each thread.
+//! Attribute sets by dense IDs, each once, packed into one list of bytes.
+//!
+//! A host that starts many processes has millions of sets, one for each thread.
 //!
 //! ```text
-//! of each attribute: | key varint | unit varint | kind u8 | value: id or zigzag varint, u8 or 8 bytes, by its kind |
+//! each attribute: | key varint | unit varint | kind u8 | value: ID or zigzag varint, u8 or 8 bytes, by its kind |
 //! ```
 
 use prost::encoding::{decode_varint, encode_varint};
@@ -17,22 +18,22 @@ const BOOLEAN: u8 = 2;
 const DOUBLE: u8 = 3;
 const JSON: u8 = 4;
 
-/// Room for what is looked for that is kept: one set may be very large.
+/// Largest buffer for searches that is kept, in bytes. One set may be very large.
 const PACKED_BYTES_MAX: usize = 1 << 16;
 
-/// Tags and lengths of an attribute's message, its key, its unit and its value, less the kind.
+/// Bytes of the tags and lengths of an attribute's message, key, unit and value, less the byte of the kind.
 const WIRE_BYTES_MORE: usize = 4;
 
-/// See the module.
+/// Attribute sets by dense IDs.
 #[derive(Clone, Debug, Default)]
 pub struct AttributeSets {
     bytes: Vec<u8>,
-    /// Where each ends in `bytes`; it begins where the one before it ends.
+    /// End of each set in `bytes`. A set begins at the end of the previous one.
     ends: Vec<usize>,
-    /// Of all sets.
+    /// Number of attributes of all sets.
     attributes: usize,
     ids: Ids,
-    /// The set that is being looked for.
+    /// Buffer for searches.
     packed: Vec<u8>,
 }
 
@@ -43,30 +44,30 @@ pub struct Attributes<'a> {
 }
 
 impl AttributeSets {
-    /// How many there are.
+    /// Number of sets.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no sets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The attributes of a set by its id, which must be of this table.
+    /// Attributes of a set. Panics if the table has no such ID.
     #[must_use]
     pub fn get(&self, id: u32) -> Attributes<'_> {
         Attributes { packed: self.packed(id as usize) }
     }
 
-    /// The attributes of all sets, by id.
+    /// Attributes of all sets, by ID.
     pub fn iter(&self) -> impl Iterator<Item = Attributes<'_>> {
         (0..self.len()).map(|id| Attributes { packed: self.packed(id) })
     }
 
-    /// The id of a set, new or old.
+    /// Returns the ID of a set. Adds the set if it is new.
     pub(crate) fn intern(&mut self, attributes: &[Attribute]) -> u32 {
         let mut packed = std::mem::take(&mut self.packed);
         packed.clear();
@@ -85,7 +86,7 @@ impl AttributeSets {
         id
     }
 
-    /// The id of a set, if it is here.
+    /// Returns the ID of a set, if the table has it.
     pub(crate) fn find(&self, attributes: &[Attribute]) -> Option<u32> {
         let mut packed = Vec::new();
         attributes.iter().for_each(|attribute| pack(attribute, &mut packed));
@@ -96,12 +97,12 @@ impl AttributeSets {
         packed_at(&self.bytes, &self.ends, id)
     }
 
-    /// What each attribute takes more in its wire form than here.
+    /// Bytes that all sets take in the wire form beyond their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
         self.attributes * WIRE_BYTES_MORE
     }
 
-    /// Bytes that it takes in memory.
+    /// Size in memory, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<usize>() + self.ids.memory_bytes()
@@ -176,7 +177,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sets_come_back_and_each_has_one_id(sets in prop::collection::vec(prop::collection::vec(attribute(), 0..4), 0..40)) {
+        fn every_attribute_set_is_read_back_and_has_one_id(
+            sets in prop::collection::vec(prop::collection::vec(attribute(), 0..4), 0..40)
+        ) {
             let mut packed = AttributeSets::default();
             let mut seen: Vec<Vec<Attribute>> = Vec::new();
             for set in &sets {
@@ -196,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_takes_few_bytes() {
+    fn the_attribute_set_of_a_thread_takes_less_than_48_bytes() {
         let mut packed = AttributeSets::default();
         for thread in 0..100_000 {
             let of = |key, value| Attribute { key, unit: 0, value };

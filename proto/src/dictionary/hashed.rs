@@ -1,4 +1,4 @@
-//! What is found by the hash of what it stands for: functions and locations.
+//! Tables of functions and locations, which are found by the hash of their identity.
 
 use std::ops::Index;
 
@@ -11,8 +11,9 @@ pub type Functions = Hashed<Function>;
 /// Locations of a dictionary.
 pub type Locations = Hashed<Location>;
 
-/// Entries by dense ids, each once. Two are the same if their hashes are: what is copied from one dictionary into another is found
-/// there by its hash, without a look at its names.
+/// Entries by dense IDs, each once. Entries are the same if their hashes are equal.
+///
+/// An entry that is copied from one dictionary to another is therefore found without a comparison of its names.
 #[derive(Clone, Debug)]
 pub struct Hashed<T> {
     entries: Vec<T>,
@@ -27,44 +28,44 @@ impl<T> Default for Hashed<T> {
 }
 
 impl<T> Hashed<T> {
-    /// How many there are.
+    /// Number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// All, by id.
+    /// All entries, by ID.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.entries.iter()
     }
 
-    /// The entry of an id, if it is of this table.
+    /// Entry of an ID, if the table has it.
     #[must_use]
     pub fn get_index(&self, id: usize) -> Option<&T> {
         self.entries.get(id)
     }
 
-    /// The hash of an id of this table.
+    /// Hash of the entry of an ID. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> u128 {
         self.hashes[id as usize]
     }
 
-    /// The id of a hash that is here.
+    /// Returns the ID of the entry with this hash, if the table has it.
     #[must_use]
     #[inline]
     pub fn find(&self, hash: u128) -> Option<u32> {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 
-    /// The id of an entry by its hash, new or old.
+    /// Returns the ID of the entry with this hash. Adds the entry if it is new.
     #[inline]
     pub(crate) fn intern(&mut self, hash: u128, entry: T) -> u32 {
         let (new, hashes) = (dense(self.hashes.len()), &self.hashes);
@@ -82,7 +83,7 @@ impl<T> Hashed<T> {
         self.ids.reserve(additional);
     }
 
-    /// Bytes that it takes in memory, but for what entries hold elsewhere.
+    /// Size in memory, in bytes, without the memory that entries own.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<T>() + self.hashes.capacity() * size_of::<u128>() + self.ids.memory_bytes()
     }
@@ -120,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_location_that_is_known_by_other_ids_brings_nothing() {
+    fn importing_a_known_location_adds_no_entry() {
         let mut to = Dictionary::default();
         to.strings.intern("shifts all ids");
         import_all(&filled(5), &mut to);
-        let before = to.lengths();
+        let before = to.to_wire();
         import_all(&filled(3), &mut to);
-        assert_eq!(to.lengths(), before);
-        // The hash that was copied is the one that its names have here.
+        assert_eq!(to.to_wire(), before);
+        // The copied hash equals the hash that is computed from the entries of this dictionary.
         for id in 0..to.locations.len() as u32 {
             let again = to.locations[id as usize].clone();
             assert_eq!(to.intern_location(again), id);

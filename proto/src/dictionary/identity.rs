@@ -1,18 +1,20 @@
-//! What texts, functions and locations are known by: hashes of what they say, and not of any ids. So they are the same in every
-//! dictionary, and known before anything is put into one.
+//! Hashes that identify texts, functions, locations and stacks.
+//!
+//! They depend on the content and not on any ID. So they are equal in every dictionary, and can be computed before an
+//! entry is added. They are part of the stored format (FORMAT.md).
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::dictionary::location::{Address, StackHash};
 
-/// Of a text: the xxh3-128 of its UTF-8.
+/// Hash of a text: the xxh3-128 of its UTF-8.
 #[must_use]
 #[inline]
 pub fn text_hash(text: &[u8]) -> u128 {
     xxh3_128(text)
 }
 
-/// Of a function: the hashes of name, system name and file, and its first line.
+/// Hash of a function, of the hashes of its name, system name and file, and of its first line.
 #[must_use]
 #[inline]
 pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
@@ -24,7 +26,7 @@ pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// Of a location without lines: the hashes of its mapping's identity and of its frame type, and the address.
+/// Hash of a location without lines, of the hashes of its mapping and frame type, and of its address.
 #[must_use]
 #[inline]
 pub fn address_hash(mapping: u128, frame_type: u128, address: Address) -> u128 {
@@ -33,13 +35,14 @@ pub fn address_hash(mapping: u128, frame_type: u128, address: Address) -> u128 {
         Address::FileOffset(offset) => (1, offset),
     };
     let mut bytes = [0; 41];
-    bytes[..33].copy_from_slice(&place(kind, mapping, frame_type));
+    bytes[..33].copy_from_slice(&prefix(kind, mapping, frame_type));
     bytes[33..].copy_from_slice(&address.to_le_bytes());
     xxh3_128(&bytes)
 }
 
-/// Of a location with lines: the hashes of its mapping's file and of its frame type; of each line the function's hash, line and
-/// column. `bytes`: memory for it, for who asks often.
+/// Hash of a location with lines, of the hashes of its mapping file and frame type, and of its lines.
+///
+/// Each line is the hash of its function, the line number and the column. `bytes` is a buffer, which callers can reuse.
 #[must_use]
 pub fn lines_hash(
     mapping_file: u128,
@@ -48,7 +51,7 @@ pub fn lines_hash(
     bytes: &mut Vec<u8>,
 ) -> u128 {
     bytes.clear();
-    bytes.extend_from_slice(&place(2, mapping_file, frame_type));
+    bytes.extend_from_slice(&prefix(2, mapping_file, frame_type));
     for (function, line, column) in lines {
         let mut part = [0; 32];
         part[..16].copy_from_slice(&function.to_le_bytes());
@@ -59,22 +62,22 @@ pub fn lines_hash(
     xxh3_128(bytes)
 }
 
-/// How the identity of a location begins. All parts but the lines have one length.
+/// First bytes of the identity of a location. All parts but the lines have a fixed length.
 #[inline]
-fn place(kind: u8, place: u128, frame_type: u128) -> [u8; 33] {
-    let mut start = [kind; 33];
-    start[1..17].copy_from_slice(&place.to_le_bytes());
-    start[17..].copy_from_slice(&frame_type.to_le_bytes());
-    start
+fn prefix(kind: u8, mapping: u128, frame_type: u128) -> [u8; 33] {
+    let mut prefix = [kind; 33];
+    prefix[1..17].copy_from_slice(&mapping.to_le_bytes());
+    prefix[17..].copy_from_slice(&frame_type.to_le_bytes());
+    prefix
 }
 
-/// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
+/// Hash of a stack, of the hashes of its locations, leaf first. The hash of the empty stack is 0.
 #[must_use]
 pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
     stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
 }
 
-/// [`stack_hash`] for who asks often, and keeps the memory that it takes; `last`: one more.
+/// [`stack_hash`] with one more location, `last`, if any, and a buffer that callers can reuse.
 #[must_use]
 pub fn stack_hash_with(
     location_hashes: impl ExactSizeIterator<Item = u128>,
@@ -85,7 +88,7 @@ pub fn stack_hash_with(
     if count == 0 {
         return StackHash::default();
     }
-    // Every part has the same length, so the encoding is canonical without lengths in between.
+    // All parts have the same length, so the encoding is unique without length fields.
     bytes.resize(count * size_of::<u128>(), 0);
     for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes.chain(last)) {
         *part = hash.to_le_bytes();

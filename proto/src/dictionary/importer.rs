@@ -1,20 +1,20 @@
-//! Copying from one [`Dictionary`] into another what is needed and nothing else.
+//! Copying of needed entries from one [`Dictionary`] to another.
 
 use crate::dictionary::Dictionary;
 use crate::dictionary::attribute::{Attribute, AttributeValue};
 use crate::dictionary::location::{Function, Line, Location, MappingIdentity};
 use crate::dictionary::pairs::StackPair;
 
-/// Copies entries of one dictionary into another, each once.
+/// Copies entries of one dictionary to another, each once, together with the entries that they refer to.
 #[derive(Debug)]
 pub struct Importer<'a> {
     from: &'a Dictionary,
     copied: Copied,
-    /// Of the stack that is being copied.
+    /// Buffer for the locations of the stack that is being copied.
     locations: Vec<u32>,
 }
 
-/// What an [`Importer`] has copied so far: by id of the one dictionary, the id in the other.
+/// Progress of an [`Importer`]: the ID of each copied entry in the target, by its ID in the source.
 #[derive(Debug, Default)]
 pub struct Copied {
     strings: Vec<u32>,
@@ -26,17 +26,17 @@ pub struct Copied {
     pairs: Vec<u32>,
 }
 
-/// No entry has this id: dictionaries are bounded long before.
+/// Marks an entry that was not copied. The limits of a dictionary are far below this ID.
 const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Importer<'a> {
-    /// An importer that has copied nothing yet. Always give its methods the same target.
+    /// Creates an importer that has copied nothing. All calls of its methods must have the same target.
     #[must_use]
     pub fn new(from: &'a Dictionary) -> Self {
         Self::resume(from, Copied::default())
     }
 
-    /// Goes on where an importer of the same dictionaries stopped; both may have grown since.
+    /// Continues the work of an earlier importer of the same dictionaries, both of which may have grown since.
     #[must_use]
     pub fn resume(from: &'a Dictionary, mut copied: Copied) -> Self {
         copied.strings.resize(from.strings.len() as usize, UNKNOWN);
@@ -49,13 +49,13 @@ impl<'a> Importer<'a> {
         Self { from, copied, locations: Vec::new() }
     }
 
-    /// What it has copied, for [`Importer::resume`].
+    /// Returns the progress, for [`Importer::resume`].
     #[must_use]
     pub fn stop(self) -> Copied {
         self.copied
     }
 
-    /// The id in `to` of a text.
+    /// Copies a text; returns its ID in `to`.
     pub fn string(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         let known = &mut self.copied.strings[id as usize];
         if *known == UNKNOWN {
@@ -91,7 +91,7 @@ impl<'a> Importer<'a> {
         self.copied.mappings[id as usize]
     }
 
-    /// The id in `to` of a location.
+    /// Copies a location; returns its ID in `to`.
     pub fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.locations[id as usize] == UNKNOWN {
             let from = self.from;
@@ -120,7 +120,9 @@ impl<'a> Importer<'a> {
         self.copied.locations[id as usize]
     }
 
-    /// The id in `to` of a stack, its locations copied unless only its hash is here or `to` knows it.
+    /// Copies a stack; returns its ID in `to`.
+    ///
+    /// Does not copy locations if the source has only the hash of the stack, or if `to` already has the stack.
     pub fn stack(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.stacks[id as usize] == UNKNOWN {
             let from = self.from;
@@ -142,7 +144,7 @@ impl<'a> Importer<'a> {
         self.copied.stacks[id as usize]
     }
 
-    /// The id in `to` of an attribute set.
+    /// Copies an attribute set; returns its ID in `to`.
     pub fn attributes(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.attribute_sets[id as usize] == UNKNOWN {
             let from = self.from;
@@ -164,7 +166,7 @@ impl<'a> Importer<'a> {
         self.copied.attribute_sets[id as usize]
     }
 
-    /// The id in `to` of a pair.
+    /// Copies a pair; returns its ID in `to`.
     pub fn pair(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.pairs[id as usize] == UNKNOWN {
             let StackPair { user, kernel } = self.from.pairs[id as usize];

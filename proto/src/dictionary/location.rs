@@ -1,8 +1,9 @@
-//! Where code was: functions, mappings, locations, and their identity.
+//! Functions, mappings and locations of code.
 //!
-//! Text and nested things are ids into the tables of the [`Dictionary`](crate::Dictionary) that holds them. A location's identity is, with
-//! lines: mapping file, frame type and all lines, no address; without lines: build ID and address, or, where there is no
-//! build ID, file and address. So ASLR, pods and hosts share locations.
+//! Their fields hold IDs of entries of the same [`Dictionary`](crate::Dictionary). The identity of a location with
+//! lines is its mapping file, frame type and lines, without an address. The identity of a location without lines is
+//! its frame type, its address, and the build ID or else the file of its mapping. So processes, pods and hosts share
+//! locations.
 
 use smallvec::SmallVec;
 
@@ -11,71 +12,71 @@ use crate::build_id::BuildId;
 /// A function as the source or the runtime names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Function {
-    /// Id of the name people read.
+    /// ID of the name for people.
     pub name: u32,
-    /// Id of the mangled name, or of "".
+    /// ID of the mangled name, or of "".
     pub system_name: u32,
-    /// Id of the source file's name, or of "".
+    /// ID of the name of the source file, or of "".
     pub file: u32,
-    /// First line of the function; 0 if unknown.
+    /// Number of its first line, or 0 if unknown.
     pub start_line: i64,
 }
 
-/// What tells one mapped file from another.
+/// Identity of a mapped file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum MappingIdentity {
-    /// The file's build ID, wherever it lies.
+    /// Build ID of the file, whatever its path.
     BuildId(BuildId),
-    /// Id of the file's name: all there is.
+    /// ID of the name of the file, if it has no build ID.
     File(u32),
 }
 
 /// An address in a mapped file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// As in the file's ELF headers: what OTLP sends.
+    /// Virtual address, as in the file's ELF headers. OTLP has these.
     Virtual(u64),
-    /// An offset in the file: all that pprof can tell.
+    /// Offset in the file, in bytes. pprof has these.
     FileOffset(u64),
 }
 
-/// One line of a location: a function, and where in it.
+/// A line of a location: a function, and a position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
-    /// Id of the function.
+    /// ID of the function.
     pub function: u32,
-    /// 0 if unknown.
+    /// Line number, or 0 if unknown.
     pub line: i64,
-    /// 0 if unknown.
+    /// Column, or 0 if unknown.
     pub column: i64,
 }
 
-/// The lines of one location; nearly always one, which takes no memory of its own.
+/// Lines of a location. A single line, which is the usual case, needs no allocation.
 pub type Lines = SmallVec<[Line; 1]>;
 
-/// Where a stack passed.
+/// A position in code that stacks contain.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// Not symbolized: named when it is read, by the symbol store.
+    /// Not symbolized. The symbol store names it when a query reads it.
     Address {
-        /// Id of the mapping.
+        /// ID of the mapping.
         mapping: u32,
-        /// Where in it.
+        /// Address in the mapping.
         address: Address,
-        /// Id of the frame type's name, `native` where the push says nothing.
+        /// ID of the name of the frame type. The default is `native`.
         frame_type: u32,
     },
-    /// Symbolized by the sender: interpreters, kernel, symbolized pprof.
+    /// Symbolized by the sender: frames of interpreters and the kernel, and symbolized pprof.
     Lines {
-        /// Id of the mapping file's name, or of "".
+        /// ID of the name of the mapping file, or of "".
         mapping_file: u32,
-        /// Id of the frame type's name, or of "".
+        /// ID of the name of the frame type, or of "".
         frame_type: u32,
-        /// Innermost first: every line but the last is inlined into the next.
+        /// Lines, innermost first. Every line but the last is inlined into the next.
         lines: Lines,
     },
 }
 
-/// xxh3-128 of a stacktrace's canonical encoding; 0 is the empty stacktrace.
+/// Identity of a stack: the xxh3-128 of the hashes of its locations, or 0 for the empty stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackHash(pub u128);

@@ -1,26 +1,26 @@
-//! Pairs of a user and a kernel stack.
+//! Pairs of a user stack and a kernel stack.
 
 use std::ops::Index;
 
 use crate::dictionary::ids::{Ids, dense};
 
-/// The user part and the kernel part of one stack, by id.
+/// The stack of a sample: IDs of its user part and its kernel part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackPair {
-    /// Id of the user stacktrace; 0: none.
+    /// ID of the user stack, or 0 for none.
     pub user: u32,
-    /// Id of the kernel stacktrace; 0: none.
+    /// ID of the kernel stack, or 0 for none.
     pub kernel: u32,
 }
 
-/// Pairs by dense ids, each once.
+/// Pairs by dense IDs, each once.
 ///
-/// Most have no kernel part. Those are found by their user stack's id alone, in a column as long as the stacks are many, so
-/// that looking one up is one look into little memory.
+/// Most pairs have no kernel part. These are found by the ID of their user stack in a column, with one access to little
+/// memory.
 #[derive(Clone, Debug, Default)]
 pub struct Pairs {
     pairs: Vec<StackPair>,
-    /// By id of a user stack, that of its pair without a kernel part; [`NONE`]: it has none.
+    /// ID of the pair without a kernel part, by the ID of its user stack. [`NONE`] if there is no such pair.
     without_kernel: Vec<u32>,
     with_kernel: Ids,
 }
@@ -28,30 +28,30 @@ pub struct Pairs {
 const NONE: u32 = u32::MAX;
 
 fn hash(pair: StackPair) -> u32 {
-    // As `ids` spreads: both ids in all bits of the upper half.
+    // Like `ids`, spreads both IDs over all bits of the upper half.
     let both = u64::from(pair.user) << 32 | u64::from(pair.kernel);
     ((both ^ both >> 29).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as u32
 }
 
 impl Pairs {
-    /// How many there are.
+    /// Number of pairs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// All, by id.
+    /// All pairs, by ID.
     pub fn iter(&self) -> std::slice::Iter<'_, StackPair> {
         self.pairs.iter()
     }
 
-    /// The id of a pair, new or old.
+    /// Returns the ID of a pair. Adds the pair if it is new.
     #[inline]
     pub(crate) fn intern(&mut self, pair: StackPair) -> u32 {
         if pair.kernel != 0 {
@@ -85,7 +85,7 @@ impl Pairs {
         self.without_kernel.reserve(additional);
     }
 
-    /// Bytes that it takes in memory.
+    /// Size in memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pairs.capacity() * size_of::<StackPair>()
             + self.without_kernel.capacity() * size_of::<u32>()
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pair_is_there_once_with_and_without_a_kernel_part() {
+    fn each_pair_has_one_id_with_and_without_a_kernel_part() {
         let mut pairs = Pairs::default();
         let all: Vec<_> =
             (0..100).flat_map(|user| (0..20).map(move |kernel| StackPair { user, kernel })).rev().collect();

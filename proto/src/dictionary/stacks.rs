@@ -1,10 +1,11 @@
-//! Stacktraces: location ids under the hash of what they stand for.
+//! Stacks: lists of location IDs, found by the hash of the stack.
 
 use crate::dictionary::ids::{Ids, dense, kept};
 use crate::dictionary::location::StackHash;
 
-/// Stacktraces by dense ids, each once; of some nothing but the hash is here, since the holder of the batch knows the rest.
-/// The locations of all lie in one piece of memory.
+/// Stacks by dense IDs, each once. The locations of all stacks are in one list.
+///
+/// A reference is a stack without locations. The receiver of the batch knows them by the hash.
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     hashes: Vec<StackHash>,
@@ -13,18 +14,18 @@ pub struct Stacks {
     ids: Ids,
 }
 
-/// A stack's place in the locations of all.
+/// Range of a stack in the list of locations.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
     length: u32,
 }
 
-/// Where the locations of all stacks were.
+/// Ranges of all stacks, as they were before some became references.
 #[derive(Debug)]
 pub(crate) struct Spans(Vec<Span>);
 
-/// Only the hash is here. Dictionaries are bounded (`limits`) long before they hold 2^32 locations.
+/// Range of a reference. The limits of a dictionary are far below 2^32 locations.
 const REFERENCE: Span = Span { start: u32::MAX, length: 0 };
 
 impl Span {
@@ -34,37 +35,37 @@ impl Span {
 }
 
 impl Stacks {
-    /// How many there are, references included.
+    /// Number of stacks, references included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.hashes.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no stacks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
     }
 
-    /// All hashes, by id.
+    /// Hashes of all stacks, by ID.
     pub fn keys(&self) -> std::slice::Iter<'_, StackHash> {
         self.hashes.iter()
     }
 
-    /// The id of a hash that is here.
+    /// Returns the ID of the stack with this hash, if the table has it.
     #[must_use]
     #[inline]
     pub fn find(&self, hash: &StackHash) -> Option<u32> {
         self.ids.find(kept(hash.0), |id| self.hashes[id as usize] == *hash)
     }
 
-    /// Whether a hash is here.
+    /// Whether the table has a stack with this hash.
     #[must_use]
     pub fn contains_key(&self, hash: &StackHash) -> bool {
         self.find(hash).is_some()
     }
 
-    /// The locations of an id of this table, leaf first; none if only its hash is here.
+    /// Locations of a stack, leaf first. `None` for a reference. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn get(&self, id: u32) -> Option<&[u32]> {
@@ -76,19 +77,19 @@ impl Stacks {
         (!span.is_reference()).then(|| &self.locations[start..start + span.length as usize])
     }
 
-    /// The hash of an id of this table.
+    /// Hash of a stack. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> StackHash {
         self.hashes[id as usize]
     }
 
-    /// Hash and locations of each, by id.
+    /// Hash and locations of each stack, by ID.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&StackHash, Option<&[u32]>)> {
         self.hashes.iter().zip(&self.spans).map(|(hash, span)| (hash, self.at(*span)))
     }
 
-    /// The id of a hash, new or old. One whose locations are not here gets them.
+    /// Returns the ID of the stack with this hash. Adds the stack if it is new, and its locations to a reference.
     pub(crate) fn intern(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         let id = self.find(&hash).unwrap_or_else(|| {
             let id = dense(self.hashes.len());
@@ -105,16 +106,16 @@ impl Stacks {
         id
     }
 
-    /// Makes references of some, of which nothing but the hash is here then; returns what [`Stacks::put_back`] needs.
-    pub(crate) fn leave_out(&mut self, is_left_out: impl Fn(usize) -> bool) -> Spans {
+    /// Turns some stacks into references. Returns the ranges that [`Stacks::restore`] needs.
+    pub(crate) fn strip(&mut self, is_stripped: impl Fn(usize) -> bool) -> Spans {
         let before = Spans(self.spans.clone());
-        let left_out = self.spans.iter_mut().enumerate().filter(|(id, _)| is_left_out(*id));
-        left_out.for_each(|(_, span)| *span = REFERENCE);
+        let stripped = self.spans.iter_mut().enumerate().filter(|(id, _)| is_stripped(*id));
+        stripped.for_each(|(_, span)| *span = REFERENCE);
         before
     }
 
-    /// Undoes [`Stacks::leave_out`].
-    pub(crate) fn put_back(&mut self, before: Spans) {
+    /// Undoes [`Stacks::strip`].
+    pub(crate) fn restore(&mut self, before: Spans) {
         self.spans = before.0;
     }
 
@@ -125,7 +126,7 @@ impl Stacks {
         self.ids.reserve(additional);
     }
 
-    /// Bytes that it takes in memory.
+    /// Size in memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.hashes.capacity() * size_of::<StackHash>()
             + self.spans.capacity() * size_of::<Span>()
@@ -139,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_gets_its_locations_once() {
+    fn a_reference_receives_its_locations_once() {
         let mut stacks = Stacks::default();
-        // The same in the bits that the index keeps.
+        // Both have the same low bits.
         let [a, b] = [1_u128 << 64, 2 << 64].map(StackHash);
         assert_eq!((stacks.intern(a, None), stacks.intern(b, Some(&[7]))), (0, 1));
         assert_eq!((stacks.get(0), stacks.get(1)), (None, Some([7].as_slice())));
@@ -154,16 +155,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_a_reference_until_it_is_put_back() {
+    fn a_stripped_stack_is_a_reference_until_it_is_restored() {
         let mut stacks = Stacks::default();
         let hashes = [1, 2, 3].map(StackHash);
         hashes.iter().for_each(|&hash| {
             stacks.intern(hash, Some(&[hash.0 as u32]));
         });
-        let before = stacks.leave_out(|id| id != 1);
+        let before = stacks.strip(|id| id != 1);
         assert_eq!([0, 1, 2].map(|id| stacks.get(id)), [None, Some([2].as_slice()), None]);
         assert!(stacks.keys().eq(&hashes));
-        stacks.put_back(before);
+        stacks.restore(before);
         assert_eq!([0, 1, 2].map(|id| stacks.get(id)), [1, 2, 3].each_ref().map(|id| Some(std::slice::from_ref(id))));
     }
 }

@@ -3,12 +3,14 @@
 use crate::dictionary::identity::text_hash;
 use crate::dictionary::ids::{Ids, dense, kept};
 
-/// Interned text; id 0 is "". All of it lies in one piece of memory. Two texts are the same if their hashes are, of which those of
-/// functions and locations are made: so text is read once, however many refer to it and wherever it is copied to.
+/// Texts by dense IDs, each once, in one allocation. ID 0 is "".
+///
+/// Texts are the same if their hashes are equal. The hashes of functions and locations are made of these hashes, so a
+/// text is hashed once, however many entries refer to it and wherever it is copied.
 #[derive(Clone, Debug)]
 pub struct Strings {
     text: String,
-    /// Where each text ends and the next begins.
+    /// End of each text, in bytes. The next text begins there.
     ends: Vec<usize>,
     hashes: Vec<u128>,
     ids: Ids,
@@ -23,18 +25,18 @@ impl Default for Strings {
 }
 
 impl Strings {
-    /// The id of a text that is here, by its [`text_hash`].
+    /// Returns the ID of the text with this [`text_hash`], if the table has it.
     #[must_use]
     pub fn find_hash(&self, hash: u128) -> Option<u32> {
         self.ids.find(kept(hash), |id| self.hashes[id as usize] == hash)
     }
 
-    /// The id of a text, new or old.
+    /// Returns the ID of a text. Adds the text if it is new.
     pub fn intern(&mut self, text: &str) -> u32 {
         self.intern_hashed(text_hash(text.as_bytes()), text)
     }
 
-    /// The id of a text whose [`text_hash`](crate::dictionary::identity::text_hash) is known, new or old.
+    /// Returns the ID of a text whose [`text_hash`] is known. Adds the text if it is new.
     pub fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
         let (new, hashes) = (self.len(), &self.hashes);
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
@@ -46,14 +48,14 @@ impl Strings {
         id
     }
 
-    /// The [`text_hash`](text_hash) of an id of this table.
+    /// The [`text_hash`] of a text. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn hash(&self, id: u32) -> u128 {
         self.hashes[id as usize]
     }
 
-    /// The text of an id of this table.
+    /// Text of an ID. Panics if the table has no such ID.
     #[must_use]
     #[inline]
     pub fn get(&self, id: u32) -> &str {
@@ -62,20 +64,20 @@ impl Strings {
         &self.text[start..self.ends[id]]
     }
 
-    /// The id of a text that is here.
+    /// Returns the ID of a text, if the table has it.
     #[must_use]
     pub fn find(&self, text: &str) -> Option<u32> {
         self.find_hash(text_hash(text.as_bytes()))
     }
 
-    /// How many there are, "" included.
+    /// Number of texts, "" included.
     #[must_use]
     #[inline]
     pub fn len(&self) -> u32 {
         dense(self.ends.len())
     }
 
-    /// Never: "" is always there.
+    /// Always false, because the table has "".
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false
@@ -88,7 +90,7 @@ impl Strings {
         self.ids.reserve(additional);
     }
 
-    /// Bytes that it takes in memory.
+    /// Size in memory, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.text.capacity()
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_text_is_there_once_and_keeps_its_id_while_others_come() {
+    fn each_text_has_one_id_while_other_texts_are_added() {
         let mut strings = Strings::default();
         let text = |i: u32| "ä".repeat(i as usize % 7) + &i.to_string();
         for i in 0..5000 {

@@ -9,22 +9,22 @@ use crate::formats::wire;
 use crate::label::{Fingerprint, Label, LabelSet};
 use crate::tenant::{TenantId, TenantIdError};
 
-/// A batch that contradicts itself: the sender is broken, or the bytes are not what it sent.
+/// The error of an inconsistent batch: the sender has a bug, or the bytes were damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
-    /// See there.
+    /// The tenant name is invalid.
     #[error(transparent)]
     Tenant(#[from] TenantIdError),
-    /// See there.
+    /// The definitions are inconsistent.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
-    /// Columns, ids or lengths that do not add up.
+    /// Columns, IDs or lengths contradict each other.
     #[error("batch: {0}")]
     Inconsistent(&'static str),
 }
 
 impl Batch {
-    /// As it is sent and logged.
+    /// Encodes the batch for a shard and for its log.
     #[must_use]
     pub fn to_wire(&self) -> wire::Batch {
         wire::Batch {
@@ -36,7 +36,7 @@ impl Batch {
         }
     }
 
-    /// Bytes of its wire form. Writes it out: not to be asked lightly.
+    /// Size of the wire form as it is logged, in bytes. Encodes the whole batch.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
         let mut out = Vec::new();
@@ -44,15 +44,15 @@ impl Batch {
         out.len()
     }
 
-    /// The batch that was sent, its ids checked.
+    /// Decodes a batch and checks its IDs.
     ///
     /// # Errors
-    /// [`BatchError`]; nothing of the batch may be used then.
+    /// [`BatchError`] if the message contradicts itself. Nothing of it may be used then.
     pub fn from_wire(from: wire::Batch) -> Result<Self, BatchError> {
         let id = match from.id.len() {
             0 => None,
             16 => Some(BatchId(read_u128(&from.id))),
-            _ => return Err(BatchError::Inconsistent("an id has 16 bytes")),
+            _ => return Err(BatchError::Inconsistent("an ID has 16 bytes")),
         };
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let series =
@@ -65,7 +65,7 @@ impl Batch {
 }
 
 impl LabelSet {
-    /// As it is sent.
+    /// Encodes the labels.
     #[must_use]
     pub fn to_wire(&self) -> Vec<wire::Label> {
         self.iter()
@@ -77,7 +77,7 @@ impl LabelSet {
             .collect()
     }
 
-    /// What was sent.
+    /// Decodes labels.
     #[must_use]
     pub fn from_wire(from: Vec<wire::Label>) -> Self {
         let label = |label: wire::Label| Label {
@@ -112,13 +112,13 @@ fn series_from_wire(from: wire::SeriesSamples, dictionary: &Dictionary) -> Resul
     };
     let length = samples.len();
     if [samples.pairs.len(), samples.values.len(), samples.attribute_sets.len()] != [length; 3] {
-        return Err(BatchError::Inconsistent("columns of samples differ in length"));
+        return Err(BatchError::Inconsistent("the columns of the samples differ in length"));
     }
     if samples.pairs.iter().any(|&pair| pair as usize >= dictionary.pairs.len()) {
-        return Err(BatchError::Inconsistent("a sample's stack is not defined"));
+        return Err(BatchError::Inconsistent("the stack of a sample has no definition"));
     }
     if samples.attribute_sets.iter().any(|&set| set as usize >= dictionary.attribute_sets.len()) {
-        return Err(BatchError::Inconsistent("a sample's attributes are not defined"));
+        return Err(BatchError::Inconsistent("the attribute set of a sample has no definition"));
     }
     let labels = (!from.labels.is_empty()).then(|| LabelSet::from_wire(from.labels));
     Ok(SeriesSamples { fingerprint: Fingerprint(read_u128(&from.fingerprint)), labels, samples })

@@ -1,10 +1,10 @@
-//! gRPC with messages as bytes: for who has encoded already, or decodes himself.
+//! gRPC codec of messages that are already encoded, or that the caller decodes.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::Status;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 
-/// Passes messages on as they are, in both directions.
+/// A codec that passes the bytes of messages through in both directions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BytesCodec;
 

@@ -1,135 +1,91 @@
 //! The wire form of a [`Dictionary`]: [`wire::Definitions`].
 //!
-//! Entry 0 of each table that has a zero entry is not sent. Reading checks that every id points to an entry that exists, so
-//! that nothing behind it can dangle. Lines of one location precede it, mappings precede locations, and so on.
+//! Entry 0 of a table with an empty entry is not sent. Decoding checks that every ID has an entry. Tables are decoded
+//! in the order in which they refer to each other: mappings before locations, locations before stacks, and so on.
 
 use bytes::{BufMut, BytesMut};
 
 use crate::build_id::BuildId;
 use crate::dictionary::{
     Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, MappingIdentity, StackHash,
-    StackPair, dense,
+    StackPair,
 };
 use crate::formats::numbers::read_u128;
 use crate::formats::wire;
 use crate::limits;
 
-/// Definitions that contradict themselves: the sender is broken, or the bytes are not what it sent.
+/// The error of inconsistent definitions: the sender has a bug, or the bytes were damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum DefinitionsError {
-    /// An id points behind the end of its table.
-    #[error("{table} {id} is referred to, and there are {length}")]
+    /// An ID has no entry.
+    #[error("{table} {id} is out of range: the table has {length}")]
     OutOfRange {
-        /// Which table.
+        /// Name of the table.
         table: &'static str,
-        /// The id.
+        /// The ID.
         id: u32,
-        /// The table's length.
+        /// Length of the table.
         length: usize,
     },
-    /// Columns or lengths that do not add up.
+    /// Columns or lengths contradict each other.
     #[error("{0}")]
     Inconsistent(&'static str),
-    /// Not what [`BuildId`] writes.
-    #[error("{0:?} is no build ID")]
+    /// A text is not one that [`BuildId`] writes.
+    #[error("{0:?} is not a build ID")]
     BuildId(String),
-    /// The same entry twice, so that the ids behind it would shift.
-    #[error("{table} {id} is there twice")]
+    /// An entry is repeated, so that later IDs would shift.
+    #[error("{table} {id} repeats an earlier one")]
     Duplicate {
-        /// Which table.
+        /// Name of the table.
         table: &'static str,
-        /// Its second place.
+        /// ID of the repetition.
         id: usize,
     },
 }
 
 impl Dictionary {
-    /// Everything in this dictionary, ids unchanged.
+    /// Encodes the dictionary. IDs stay the same.
     #[must_use]
     pub fn to_wire(&self) -> wire::Definitions {
-        self.to_wire_since(&Self::default().lengths())
-    }
-
-    /// How much is in each table.
-    #[must_use]
-    pub fn lengths(&self) -> Lengths {
-        Lengths {
-            strings: self.strings.len() as usize,
-            functions: self.functions.len(),
-            mappings: self.mappings.len(),
-            locations: self.locations.len(),
-            stacks: self.stacks.len(),
-            attribute_sets: self.attribute_sets.len(),
-            pairs: self.pairs.len(),
-        }
-    }
-
-    /// What came after `since`, ids unchanged: [`Dictionary::extend_from_wire`] on the dictionary of then gives that of now.
-    #[must_use]
-    pub fn to_wire_since(&self, since: &Lengths) -> wire::Definitions {
-        let mappings = self.mappings.iter().skip(since.mappings);
-        let attribute_sets = self.attribute_sets.iter().skip(since.attribute_sets);
         let mut out = wire::Definitions {
-            strings: (since.strings..self.strings.len() as usize)
-                .map(|id| self.strings.get(dense(id)).to_owned())
-                .collect(),
-            functions: self.functions.iter().skip(since.functions).map(function_to_wire).collect(),
-            mappings: mappings.map(|(identity, file)| mapping_to_wire(identity, *file)).collect(),
-            locations: self.locations.iter().skip(since.locations).map(location_to_wire).collect(),
-            attribute_sets: attribute_sets.map(attributes_to_wire).collect(),
+            strings: (1..self.strings.len()).map(|id| self.strings.get(id).to_owned()).collect(),
+            functions: self.functions.iter().map(function_to_wire).collect(),
+            mappings: self.mappings.iter().map(|(identity, file)| mapping_to_wire(identity, *file)).collect(),
+            locations: self.locations.iter().map(location_to_wire).collect(),
+            attribute_sets: self.attribute_sets.iter().skip(1).map(attributes_to_wire).collect(),
             ..wire::Definitions::default()
         };
-        let mut hashes = BytesMut::with_capacity((self.stacks.len() - since.stacks) * 16);
-        for (hash, stack) in self.stacks.iter().skip(since.stacks) {
+        let mut hashes = BytesMut::with_capacity((self.stacks.len() - 1) * 16);
+        for (hash, stack) in self.stacks.iter().skip(1) {
             hashes.put_u128(hash.0);
             let locations = stack.unwrap_or_default();
             out.stack_lengths.push(u32::try_from(locations.len()).unwrap_or(u32::MAX));
             out.stack_locations.extend_from_slice(locations);
         }
         out.stack_hashes = hashes.freeze();
-        for pair in self.pairs.iter().skip(since.pairs) {
+        for pair in self.pairs.iter().skip(1) {
             out.pair_users.push(pair.user);
             out.pair_kernels.push(pair.kernel);
         }
         out
     }
 
-    /// The dictionary that was sent, ids unchanged.
+    /// Decodes a dictionary. IDs stay the same.
     ///
     /// # Errors
-    /// [`DefinitionsError`] where an id dangles or columns do not add up; nothing of it may be used then.
+    /// [`DefinitionsError`] if an ID has no entry, or columns differ in length. Nothing of the message may be used
+    /// then.
     pub fn from_wire(from: &wire::Definitions) -> Result<Self, DefinitionsError> {
         let mut to = Self::default();
-        to.extend_from_wire(from)?;
+        read_strings(&mut to, from)?;
+        read_functions(&mut to, from)?;
+        read_mappings(&mut to, from)?;
+        read_locations(&mut to, from)?;
+        read_stacks(&mut to, from)?;
+        read_attribute_sets(&mut to, from)?;
+        read_pairs(&mut to, from)?;
         Ok(to)
     }
-
-    /// Adds what [`Dictionary::to_wire_since`] wrote for a dictionary of this one's lengths.
-    ///
-    /// # Errors
-    /// [`DefinitionsError`] where an id dangles or columns do not add up; the dictionary may not be used any more then.
-    pub fn extend_from_wire(&mut self, from: &wire::Definitions) -> Result<(), DefinitionsError> {
-        let since = self.lengths();
-        read_strings(self, from, since.strings)?;
-        read_functions(self, from, since.functions)?;
-        read_mappings(self, from, since.mappings)?;
-        read_locations(self, from, since.locations)?;
-        read_stacks(self, from, since.stacks)?;
-        read_attribute_sets(self, from, since.attribute_sets)?;
-        read_pairs(self, from, since.pairs)
-    }
-}
-
-/// How much is in each table of a dictionary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lengths {
-    strings: usize,
-    functions: usize,
-    mappings: usize,
-    locations: usize,
-    stacks: usize,
-    attribute_sets: usize,
-    pairs: usize,
 }
 
 fn function_to_wire(function: &Function) -> wire::Function {
@@ -182,31 +138,31 @@ fn within(table: &'static str, id: u32, length: usize) -> Result<u32, Definition
     if (id as usize) < length { Ok(id) } else { Err(DefinitionsError::OutOfRange { table, id, length }) }
 }
 
-/// An entry that was interned must have got the id that its place says.
-fn in_place(table: &'static str, got: u32, id: usize) -> Result<(), DefinitionsError> {
+/// Checks that an entry received the ID that its position in the message implies.
+fn check_id(table: &'static str, got: u32, id: usize) -> Result<(), DefinitionsError> {
     if got as usize == id { Ok(()) } else { Err(DefinitionsError::Duplicate { table, id }) }
 }
 
-fn read_strings(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
-    for (i, text) in from.strings.iter().enumerate() {
-        in_place("string", to.strings.intern(text), since + i)?;
+fn read_strings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    for (id, text) in (1..).zip(&from.strings) {
+        check_id("string", to.strings.intern(text), id)?;
     }
     Ok(())
 }
 
-fn read_functions(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
+fn read_functions(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     let strings = to.strings.len() as usize;
-    for (i, &wire::Function { name, system_name, file, start_line }) in from.functions.iter().enumerate() {
+    for (id, &wire::Function { name, system_name, file, start_line }) in from.functions.iter().enumerate() {
         for id in [name, system_name, file] {
             within("string", id, strings)?;
         }
-        in_place("function", to.intern_function(Function { name, system_name, file, start_line }), since + i)?;
+        check_id("function", to.intern_function(Function { name, system_name, file, start_line }), id)?;
     }
     Ok(())
 }
 
-fn read_mappings(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
-    for (i, mapping) in from.mappings.iter().enumerate() {
+fn read_mappings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    for (id, mapping) in from.mappings.iter().enumerate() {
         let file = within("string", mapping.file, to.strings.len() as usize)?;
         let identity = if mapping.build_id.is_empty() {
             MappingIdentity::File(file)
@@ -214,14 +170,14 @@ fn read_mappings(to: &mut Dictionary, from: &wire::Definitions, since: usize) ->
             let unreadable = || DefinitionsError::BuildId(mapping.build_id.chars().take(100).collect());
             MappingIdentity::BuildId(BuildId::parse(&mapping.build_id).ok_or_else(unreadable)?)
         };
-        in_place("mapping", to.intern_mapping(identity, file), since + i)?;
+        check_id("mapping", to.intern_mapping(identity, file), id)?;
     }
     Ok(())
 }
 
-fn read_locations(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
+fn read_locations(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     let strings = to.strings.len() as usize;
-    for (i, location) in from.locations.iter().enumerate() {
+    for (id, location) in from.locations.iter().enumerate() {
         let frame_type = within("string", location.frame_type, strings)?;
         let read = if location.lines.is_empty() {
             let mapping = within("mapping", location.mapping, to.mappings.len())?;
@@ -238,22 +194,23 @@ fn read_locations(to: &mut Dictionary, from: &wire::Definitions, since: usize) -
             let lines = location.lines.iter().map(line).collect::<Result<_, DefinitionsError>>()?;
             Location::Lines { mapping_file: within("string", location.mapping, strings)?, frame_type, lines }
         };
-        in_place("location", to.intern_location(read), since + i)?;
+        check_id("location", to.intern_location(read), id)?;
     }
     Ok(())
 }
 
-fn read_stacks(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
+fn read_stacks(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     let hashes = from.stack_hashes.chunks_exact(16);
     if !hashes.remainder().is_empty() || hashes.len() != from.stack_lengths.len() {
-        return Err(DefinitionsError::Inconsistent("there is not one length for each stack hash"));
+        return Err(DefinitionsError::Inconsistent("the numbers of stack hashes and stack lengths differ"));
     }
     let mut rest = from.stack_locations.as_slice();
-    for (i, (hash, &length)) in hashes.zip(&from.stack_lengths).enumerate() {
+    for (id, (hash, &length)) in (1..).zip(hashes.zip(&from.stack_lengths)) {
         let hash = StackHash(read_u128(hash));
-        let too_short = DefinitionsError::Inconsistent("fewer stack locations than the lengths add up to");
-        let (locations, behind) = rest.split_at_checked(length as usize).ok_or(too_short)?;
-        rest = behind;
+        let too_short =
+            DefinitionsError::Inconsistent("there are fewer stack locations than the stack lengths add up to");
+        let (locations, remaining) = rest.split_at_checked(length as usize).ok_or(too_short)?;
+        rest = remaining;
         if length as usize > limits::STACK_DEPTH_MAX * 2 {
             return Err(DefinitionsError::Inconsistent("a stack is deeper than any push may be"));
         }
@@ -261,19 +218,19 @@ fn read_stacks(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> R
             within("location", location, to.locations.len())?;
         }
         let stack = (length > 0).then_some(locations);
-        in_place("stack", to.intern_stack(hash, stack), since + i)?;
+        check_id("stack", to.intern_stack(hash, stack), id)?;
     }
     if rest.is_empty() {
         Ok(())
     } else {
-        Err(DefinitionsError::Inconsistent("more stack locations than the lengths add up to"))
+        Err(DefinitionsError::Inconsistent("there are more stack locations than the stack lengths add up to"))
     }
 }
 
-fn read_attribute_sets(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
+fn read_attribute_sets(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     use wire::attribute::Value;
     let strings = to.strings.len() as usize;
-    for (i, set) in from.attribute_sets.iter().enumerate() {
+    for (id, set) in (1..).zip(&from.attribute_sets) {
         let attribute = |attribute: &wire::Attribute| {
             let value = match attribute.value {
                 Some(Value::Text(id)) => AttributeValue::Text(within("string", id, strings)?),
@@ -287,20 +244,20 @@ fn read_attribute_sets(to: &mut Dictionary, from: &wire::Definitions, since: usi
             Ok(Attribute { key, unit: within("string", attribute.unit, strings)?, value })
         };
         let attributes = set.attributes.iter().map(attribute).collect::<Result<_, _>>()?;
-        in_place("attribute set", to.intern_attributes(attributes), since + i)?;
+        check_id("attribute set", to.intern_attributes(attributes), id)?;
     }
     Ok(())
 }
 
-fn read_pairs(to: &mut Dictionary, from: &wire::Definitions, since: usize) -> Result<(), DefinitionsError> {
+fn read_pairs(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     if from.pair_users.len() != from.pair_kernels.len() {
-        return Err(DefinitionsError::Inconsistent("there is not one kernel stack for each user stack"));
+        return Err(DefinitionsError::Inconsistent("the numbers of user and kernel stacks of pairs differ"));
     }
-    for (i, (&user, &kernel)) in from.pair_users.iter().zip(&from.pair_kernels).enumerate() {
+    for (id, (&user, &kernel)) in (1..).zip(from.pair_users.iter().zip(&from.pair_kernels)) {
         for id in [user, kernel] {
             within("stack", id, to.stacks.len())?;
         }
-        in_place("pair", to.intern_pair(StackPair { user, kernel }), since + i)?;
+        check_id("pair", to.intern_pair(StackPair { user, kernel }), id)?;
     }
     Ok(())
 }
@@ -310,7 +267,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::dictionary::stack_hash;
 
-    /// A dictionary with something of every kind, `n` of each.
+    /// A dictionary with `n` entries of every kind.
     pub(crate) fn filled(n: u32) -> Dictionary {
         let mut d = Dictionary::default();
         for i in 0..n {
@@ -343,22 +300,14 @@ pub(crate) mod tests {
         d
     }
 
-    fn same(a: &Dictionary, b: &Dictionary) -> bool {
-        a.to_wire() == b.to_wire()
+    #[test]
+    fn a_dictionary_is_decoded_from_its_own_message() {
+        let filled = filled(9);
+        assert_eq!(Dictionary::from_wire(&filled.to_wire()).unwrap().to_wire(), filled.to_wire());
     }
 
     #[test]
-    fn a_dictionary_reads_what_it_writes_at_once_or_in_parts() {
-        let whole = filled(9);
-        assert!(same(&Dictionary::from_wire(&whole.to_wire()).unwrap(), &whole));
-        let mut parts = filled(4);
-        let since = parts.lengths();
-        parts.extend_from_wire(&whole.to_wire_since(&since)).unwrap();
-        assert!(same(&parts, &whole));
-    }
-
-    #[test]
-    fn importing_everything_keeps_every_hash() {
+    fn importing_a_whole_dictionary_keeps_every_hash() {
         let from = filled(5);
         let mut to = filled(2);
         let mut importer = crate::Importer::new(&from);
@@ -374,7 +323,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_id_behind_the_end_of_its_table_is_refused() {
+    fn an_id_without_an_entry_is_refused() {
         let good = filled(2).to_wire();
         let damages: [fn(&mut wire::Definitions); 11] = [
             |d| d.functions[0].name = 1000,

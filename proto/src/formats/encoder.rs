@@ -1,17 +1,18 @@
-//! A [`Batch`] straight into the bytes of its [`wire::Batch`], as they are logged: without the message in
-//! between, and of the definitions only those that stacks and attribute sets need.
+//! Encoder of a [`Batch`] to the bytes of its [`wire::Batch`](crate::wire::Batch), as they are logged.
+//!
+//! It builds no message, and writes only the definitions that stacks and attribute sets need.
 
 use crate::batch::{Batch, SeriesSamples};
 use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, MappingIdentity};
 use crate::formats::needed::Needed;
 use crate::label::LabelSet;
 
-/// The protobuf wire format, field after field; fields that have their default are left out.
+/// Writer of the protobuf wire format, field by field. Fields with their default value are skipped.
 pub(crate) struct Encoder<'a> {
     out: &'a mut Vec<u8>,
 }
 
-/// Wire types.
+// Wire types of protobuf.
 const VARINT: u32 = 0;
 const FIXED64: u32 = 1;
 const LENGTH: u32 = 2;
@@ -59,18 +60,18 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Of a repeated field: also where it is empty.
+    /// Writes an element of a repeated field, even if it is empty.
     fn element(&mut self, number: u32, value: &[u8]) {
         self.key(number, LENGTH);
         self.varint(value.len() as u64);
         self.out.extend_from_slice(value);
     }
 
-    /// Anything that has its length before it: messages and columns.
+    /// Writes a field with its length before it: a message or a column.
     pub(crate) fn message(&mut self, number: u32, write: impl FnOnce(&mut Self)) {
         self.key(number, LENGTH);
         let start = self.out.len();
-        // Room for the length of most.
+        // One byte is enough for most lengths.
         self.out.push(0);
         write(self);
         let end = self.out.len();
@@ -125,7 +126,7 @@ impl<'a> Encoder<'a> {
         self.column(6, samples.attribute_sets.iter().map(|&set| u64::from(set)));
     }
 
-    /// Every table's entry 0 that is the empty one is not sent.
+    /// Skips entry 0 of every table with an empty entry.
     fn dictionary(&mut self, from: &Dictionary) {
         let needed = Needed::of(from);
         for id in needed.strings.ids().skip(1) {
@@ -205,7 +206,7 @@ impl<'a> Encoder<'a> {
     fn attribute(&mut self, attribute: &Attribute, needed: &Needed) {
         self.uint32(1, needed.strings.of(attribute.key));
         self.uint32(2, needed.strings.of(attribute.unit));
-        // One of them is always there, whatever it is.
+        // A member of a oneof is written even if it has its default value.
         let (number, value) = match attribute.value {
             AttributeValue::Text(id) => (3, u64::from(needed.strings.of(id))),
             AttributeValue::Integer(integer) => (4, zigzag(integer)),
@@ -250,7 +251,7 @@ mod tests {
         Batch { tenant: TenantId::default_tenant(), id, retention_class: (n % 256) as u8, dictionary, series }
     }
 
-    /// The same with nothing that no stack and no attribute set needs, copied one by one.
+    /// A copy without the entries that no stack and no attribute set needs.
     fn compact(from: &Dictionary) -> Dictionary {
         let mut to = Dictionary::default();
         let mut importer = crate::Importer::new(from);
@@ -267,9 +268,9 @@ mod tests {
         to
     }
 
-    // Found by review: of sets of many attributes it was more, so batches that are too large for an entry were not cut.
+    // Regression: for sets of many attributes the bound was too low, so batches too large for an entry were not split.
     #[test]
-    fn no_batch_is_longer_on_the_wire_than_was_told_without_encoding_it() {
+    fn the_size_on_the_wire_never_exceeds_its_upper_bound() {
         for attributes in [1, 2, 32, 100] {
             let mut dictionary = Dictionary::default();
             let keys: Vec<u32> = (0..attributes).map(|i| dictionary.strings.intern(&format!("k{i}"))).collect();
@@ -282,7 +283,7 @@ mod tests {
             let batch = Batch { dictionary, ..batch(0) };
             assert!(batch.encoded_len_max() > batch.encoded_len(), "{attributes}");
         }
-        // Locations that are all in other mappings with the longest build IDs, and ones with many lines of the largest numbers.
+        // Each location has its own mapping with the longest build ID, or many lines of the largest numbers.
         let mut dictionary = Dictionary::default();
         let name = dictionary.strings.intern("f");
         for i in 0..2000 {
@@ -305,16 +306,17 @@ mod tests {
             dictionary.intern_pair(StackPair { user: stack, kernel: 0 });
         }
         let batch = Batch { dictionary, ..batch(0) };
-        let (encoded, told) = (batch.encoded_len(), batch.encoded_len_max());
-        assert!(2000 * (512 + 59 * 25) < encoded && encoded < told, "{encoded} {told}");
+        let encoded = batch.encoded_len();
+        let bound = batch.encoded_len_max();
+        assert!(2000 * (512 + 59 * 25) < encoded && encoded < bound, "{encoded} {bound}");
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_message_without_what_nothing_needs_whatever_their_number() {
+    fn the_bytes_equal_those_of_the_message_without_unneeded_definitions() {
         for n in [0, 1, 4, 40, 400, 4000] {
             for known in [0, 1, 2, n] {
                 let mut batch = batch(n);
-                let left_out = batch.leave_out(|stack| stack % 3 < known as usize, |series| series as u32 == known);
+                let stripped = batch.strip(|stack| stack % 3 < known as usize, |series| series as u32 == known);
                 let message = Batch { dictionary: compact(&batch.dictionary), ..batch.clone() }.to_wire();
                 assert_eq!(batch.encoded_len(), message.encoded_len());
                 let command = Command::Append(Arc::new(batch.clone()));
@@ -322,7 +324,7 @@ mod tests {
                 command.encode(&mut bytes);
                 let command = Some(wire::entry::Command::Append(message));
                 assert!(bytes == wire::Entry { proposed_at_ns: 0, command }.encode_to_vec(), "{n} {known}");
-                batch.put_back(left_out);
+                batch.restore(stripped);
                 assert_eq!(batch.to_wire(), self::batch(n).to_wire());
             }
         }
@@ -333,9 +335,9 @@ mod tests {
     }
 
     #[test]
-    fn of_definitions_that_nothing_needs_none_is_written_and_what_is_read_back_is_the_rest() {
+    fn unneeded_definitions_are_not_written_and_the_others_are_read_back() {
         let (mut batch, whole) = (batch(40), batch(40));
-        batch.leave_out(|stack| stack != 7, |_series| false);
+        batch.strip(|stack| stack != 7, |_series| false);
         let mut bytes = Vec::new();
         Encoder::new(&mut bytes).batch(&batch);
         let read = Batch::from_wire(wire::Batch::decode(bytes.as_slice()).unwrap()).unwrap();

@@ -1,26 +1,27 @@
-//! Which entries of a dictionary its stacks and attribute sets need, and the ids of those alone: dense, in the order in which
-//! [`Importer`](crate::Importer) would copy them.
+//! Entries of a dictionary that its stacks and attribute sets need.
+//!
+//! They get new dense IDs, in the order in which [`Importer`](crate::Importer) would copy them.
 
 use crate::dictionary::{AttributeValue, Dictionary, Function, Location, MappingIdentity, dense};
 
-/// See the module.
+/// New IDs of the needed entries of a dictionary, by table.
 pub(crate) struct Needed {
-    /// With the empty one.
+    /// Strings, with the empty one.
     pub(crate) strings: Renumbered,
     pub(crate) functions: Renumbered,
     pub(crate) mappings: Renumbered,
     pub(crate) locations: Renumbered,
 }
 
-/// The entries of one table that are needed.
+/// New IDs of the needed entries of one table.
 pub(crate) struct Renumbered {
-    /// By id, the new one.
+    /// New ID by old ID.
     new: Vec<u32>,
-    /// By new id, the old one.
+    /// Old ID by new ID.
     old: Vec<u32>,
 }
 
-/// Nothing has this id.
+/// Marks an entry without a new ID.
 const UNKNOWN: u32 = u32::MAX;
 
 impl Renumbered {
@@ -28,12 +29,12 @@ impl Renumbered {
         Self { new: vec![UNKNOWN; length], old: Vec::new() }
     }
 
-    /// The needed ones, in the order of their new ids.
+    /// Old IDs of the needed entries, in the order of their new IDs.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.old.iter().copied()
     }
 
-    /// The new id of one that is needed.
+    /// New ID of a needed entry.
     #[inline]
     pub(crate) fn of(&self, id: u32) -> u32 {
         self.new[id as usize]

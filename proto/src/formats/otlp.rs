@@ -1,6 +1,8 @@
-//! The OTLP profiles contract, generated from the vendored and unmodified `.proto` files of opentelemetry-proto v1.11.0
-//! (`proto/otlp`). Only senders and tests use these types: what comes in from outside is read by the router's own
-//! bounded decoder, which also knows the older layouts.
+//! The messages of OTLP profiles, generated from the vendored and unmodified `.proto` files of opentelemetry-proto
+//! v1.11.0 (`proto/otlp`).
+//!
+//! Only senders and tests use these types. The router reads input with its own bounded decoder, which also knows the
+//! older layouts.
 
 #![allow(
     missing_docs,
@@ -13,7 +15,7 @@
     reason = "generated code"
 )]
 
-/// The contract's descriptors, a `google.protobuf.FileDescriptorSet`: for what reads it by name, such as JSON.
+/// A `google.protobuf.FileDescriptorSet` of these messages, for decoders that read fields by name, such as JSON.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/otlp.fds"));
 
 pub mod collector {

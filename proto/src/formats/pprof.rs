@@ -1,54 +1,55 @@
-//! The messages of pprof's `profile.proto` that are written: field numbers are the format's. What is read of others' profiles is
-//! read by the router's own bounded decoder.
+//! The messages of pprof's `profile.proto`, as far as varve writes them.
+//!
+//! The router reads pprof input with its own bounded decoder.
 
 /// A profile.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Profile {
-    /// What the values of samples are.
+    /// Types of the values of the samples.
     #[prost(message, repeated, tag = "1")]
     pub sample_type: Vec<ValueType>,
-    /// Stacks with their values.
+    /// Samples: stacks with their values.
     #[prost(message, repeated, tag = "2")]
     pub sample: Vec<Sample>,
-    /// Mapped files.
+    /// Mapped files that locations refer to.
     #[prost(message, repeated, tag = "3")]
     pub mapping: Vec<Mapping>,
-    /// What stacks are made of.
+    /// Locations that stacks refer to.
     #[prost(message, repeated, tag = "4")]
     pub location: Vec<Location>,
-    /// What lines are in.
+    /// Functions that lines refer to.
     #[prost(message, repeated, tag = "5")]
     pub function: Vec<Function>,
-    /// Entry 0 is "".
+    /// Texts. Entry 0 is "".
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
-    /// When it begins, since the epoch.
+    /// Start of the profile, in nanoseconds since 1970.
     #[prost(int64, tag = "9")]
     pub time_nanos: i64,
-    /// How long it is.
+    /// Duration of the profile, in nanoseconds.
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
-    /// What passes between two samples.
+    /// Type of the sampling period.
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
-    /// How much of it.
+    /// Sampling period, in the unit of its type.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Indices in the string table, of sentences about the profile.
+    /// Comments, as indices in the string table.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
-    /// Index in the string table, of the kind of the sample type that is shown first; 0: the last.
+    /// Kind of the sample type that is shown first, as an index in the string table. 0 stands for the last type.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
 }
 
-/// A word and its unit, by index of the string table.
+/// A kind and a unit, as indices in the string table.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ValueType {
-    /// The word.
+    /// Kind.
     #[prost(int64, tag = "1")]
     pub kind: i64,
-    /// Its unit.
+    /// Unit.
     #[prost(int64, tag = "2")]
     pub unit: i64,
 }
@@ -56,27 +57,27 @@ pub struct ValueType {
 /// A stack and its values, one for each sample type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Sample {
-    /// Leaf first.
+    /// IDs of the locations, leaf first.
     #[prost(uint64, repeated, tag = "1")]
     pub location_id: Vec<u64>,
-    /// One for each sample type.
+    /// Values, one for each sample type.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
-    /// What it has besides.
+    /// Labels of the sample.
     #[prost(message, repeated, tag = "3")]
     pub label: Vec<Label>,
 }
 
-/// A key and either a text or a number.
+/// A label: a key, and a text or a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct Label {
-    /// The key.
+    /// Key, as an index in the string table.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// The text; 0 where it is a number.
+    /// Text, as an index in the string table; 0 for a number.
     #[prost(int64, tag = "2")]
     pub text: i64,
-    /// The number.
+    /// Number.
     #[prost(int64, tag = "3")]
     pub number: i64,
 }
@@ -84,16 +85,17 @@ pub struct Label {
 /// A mapped file.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Mapping {
-    /// Not 0.
+    /// ID, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The address behind its last; it begins at 0, in the file too. 0: addresses are virtual ones of the file.
+    /// End of its addresses. Addresses and file offsets begin at 0. A 0 means that addresses are virtual ones of the
+    /// file.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
-    /// The file's path.
+    /// Path of the file, as an index in the string table.
     #[prost(int64, tag = "5")]
     pub filename: i64,
-    /// Its build ID.
+    /// Build ID, as an index in the string table.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
     /// Whether all its locations have functions.
@@ -110,33 +112,33 @@ pub struct Mapping {
     pub has_inline_frames: bool,
 }
 
-/// Where a stack passed.
+/// A position in code that stacks contain.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Location {
-    /// Not 0.
+    /// ID, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// 0: no mapping.
+    /// ID of the mapping, or 0 for none.
     #[prost(uint64, tag = "2")]
     pub mapping_id: u64,
-    /// Its address.
+    /// Address.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Innermost first.
+    /// Lines, innermost first.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
 }
 
-/// A function, and where in it.
+/// A function, and a position in it.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Line {
-    /// Not 0.
+    /// ID of the function, not 0.
     #[prost(uint64, tag = "1")]
     pub function_id: u64,
-    /// 0: unknown.
+    /// Line number, or 0 if unknown.
     #[prost(int64, tag = "2")]
     pub line: i64,
-    /// 0: unknown.
+    /// Column, or 0 if unknown.
     #[prost(int64, tag = "3")]
     pub column: i64,
 }
@@ -144,19 +146,19 @@ pub struct Line {
 /// A function.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Function {
-    /// Not 0.
+    /// ID, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// As people read it.
+    /// Name for people, as an index in the string table.
     #[prost(int64, tag = "2")]
     pub name: i64,
-    /// As the linker knows it.
+    /// Name for the linker, as an index in the string table.
     #[prost(int64, tag = "3")]
     pub system_name: i64,
-    /// The source file.
+    /// Path of the source file, as an index in the string table.
     #[prost(int64, tag = "4")]
     pub filename: i64,
-    /// The line on which it begins; 0: unknown.
+    /// Number of its first line, or 0 if unknown.
     #[prost(int64, tag = "5")]
     pub start_line: i64,
 }

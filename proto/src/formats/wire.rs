@@ -1,4 +1,4 @@
-//! The contract between routers and nodes, generated from `proto/varve/v1/node.proto`.
+//! The messages between routers and nodes, generated from `proto/varve/v1/node.proto`.
 
 #![allow(
     missing_docs,

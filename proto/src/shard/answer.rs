@@ -1,4 +1,4 @@
-//! What a shard answers: sums by group, bucket and node of a tree of stacks, and what is left out of them.
+//! The response with sums by group, bucket and stack, and with the times that it does not cover.
 
 use crate::dictionary::Dictionary;
 use crate::formats::{deltas, from_deltas, wire};
@@ -7,39 +7,39 @@ use crate::shard::error::SelectionError;
 use crate::shard::selection::{Fold, Selection, Window};
 use crate::tier::Tier;
 
-/// The answer of one shard.
+/// The response of a shard to a [`Selection`].
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
-    /// The locations of the tree that the router did not know, and all they refer to.
+    /// Locations of the tree that the router does not know, and the entries that they refer to.
     pub dictionary: Dictionary,
-    /// The labels and attributes of each group, sorted by name.
+    /// Labels and attributes of each group, sorted by name.
     pub groups: Vec<LabelSet>,
-    /// Node 0 is the root; each node's parent stands before it.
+    /// Tree of stacks. Node 0 is the root, and parents precede their children.
     pub nodes: Vec<Node>,
-    /// Each (group, bucket, node) at most once.
+    /// Sums. Each (group, bucket, node) occurs at most once.
     pub cells: Vec<Cell>,
-    /// `Points` and `Last`: the time of each bucket, ascending.
+    /// Times of the buckets of `Points` and `Last`, ascending, in nanoseconds since 1970.
     pub bucket_times_ns: Vec<i64>,
-    /// Samples that were summed.
+    /// Number of summed samples.
     pub samples: u64,
-    /// Series that had any.
+    /// Number of series with summed samples.
     pub series: u64,
-    /// Sums of stacks, and samples, that were added up for it.
+    /// Number of stored sums and samples that were added up.
     pub rows: u64,
-    /// What was read for it.
+    /// Numbers of windows that were read.
     pub windows_read: WindowsRead,
-    /// Times that are no part of the sums, ascending, though there are samples: no tier holds them so finely any more.
+    /// Times with samples that the sums do not include, ascending: no tier stores them at this resolution any more.
     pub missing: Vec<Missing>,
-    /// Where there are samples and no cell, ascending.
+    /// Groups and buckets that have samples but no cell, ascending.
     pub unpassed: Vec<Unpassed>,
-    /// There are stacks of which the sets do not tell whether they pass, so there are no cells.
+    /// Whether unknown locations decide the conditions on some stacks. If so, there are no cells.
     pub lacks_locations: bool,
 }
 
-/// How many windows of each tier were planned for an answer; of raw samples, intervals between edges.
+/// Numbers of windows of each tier that were read for a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowsRead {
-    /// Intervals of raw samples.
+    /// Intervals of raw samples between edges.
     pub raw: u64,
     /// Minutes.
     pub minutes: u64,
@@ -50,7 +50,7 @@ pub struct WindowsRead {
 }
 
 impl WindowsRead {
-    /// Adds what another counted.
+    /// Adds the numbers of another.
     pub fn extend(&mut self, other: Self) {
         let Self { raw, minutes, hours, days } = other;
         *self = Self {
@@ -61,7 +61,7 @@ impl WindowsRead {
         };
     }
 
-    /// Counts windows of a tier.
+    /// Adds windows of a tier.
     pub fn add(&mut self, tier: Tier, windows: u64) {
         match tier {
             Tier::Raw => self.raw += windows,
@@ -72,58 +72,58 @@ impl WindowsRead {
     }
 }
 
-/// A time that is left out of an answer.
+/// A time range that a response does not include.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Which.
+    /// Time range.
     pub window: Window,
-    /// The finest tier that holds it still: its edges are not on that tier's windows. Raw samples: none can answer.
+    /// Finest tier that still stores it, and whose windows do not have its edges. [`Tier::Raw`] if no tier can be used.
     pub finest: Tier,
 }
 
-/// A label of series that a tier has not.
+/// A label of series that a tier does not store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOutLabel {
-    /// Whose windows.
+    /// Tier.
     pub tier: Tier,
-    /// Its name.
+    /// Name of the label.
     pub name: String,
 }
 
-/// A node of the tree of stacks; a child of the root is an outermost frame.
+/// A node of the tree of stacks. Children of the root are outermost frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Index of the caller's node; the root's is 0.
+    /// Index of the caller's node; 0 for the root.
     pub parent: u32,
-    /// Below the count of known locations, the number of one of those; else that count more than an id of the answer's dictionary.
-    /// The root's means nothing.
+    /// Number of a known location, if it is below their count. Otherwise an ID of the response's dictionary plus that
+    /// count. Meaningless for the root.
     pub location: u32,
 }
 
-/// The sum of what one group has in one bucket in stacks that end at one node.
+/// Sum of the samples of one group and bucket whose stacks end at one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Index into the groups.
+    /// Index of the group.
     pub group: u32,
-    /// Index into the buckets.
+    /// Index of the bucket.
     pub bucket: u32,
-    /// Index into the nodes; 0 with `StackDetail::None`, and for empty stacks.
+    /// Index of the node; 0 for `StackDetail::None` and for empty stacks.
     pub node: u32,
-    /// In the profile type's unit.
+    /// Sum, in the profile type's unit.
     pub sum: i128,
 }
 
-/// A group that has samples in a bucket, but none whose stack passes.
+/// A group with samples in a bucket, none of whose stacks meets the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpassed {
-    /// Index into the groups.
+    /// Index of the group.
     pub group: u32,
-    /// Index into the buckets.
+    /// Index of the bucket.
     pub bucket: u32,
 }
 
 impl Answer {
-    /// As it is sent.
+    /// Encodes the response.
     #[must_use]
     pub fn to_wire(&self) -> wire::SelectResponse {
         wire::SelectResponse {
@@ -143,14 +143,14 @@ impl Answer {
         }
     }
 
-    /// What was sent, its indices checked; how many buckets a `Sum` has and how many locations are known, is known to who asked.
+    /// Decodes the response to `request`, and checks its indices.
     ///
     /// # Errors
-    /// [`SelectionError`] where it does not add up.
-    pub fn from_wire(from: wire::SelectResponse, asked: &Selection) -> Result<Self, SelectionError> {
+    /// [`SelectionError`] if the message contradicts itself or the request.
+    pub fn from_wire(from: wire::SelectResponse, request: &Selection) -> Result<Self, SelectionError> {
         let dictionary = Dictionary::from_wire(&from.definitions.unwrap_or_default())?;
         let bucket_times_ns = from_deltas(&from.bucket_time_deltas_ns);
-        let buckets = match &asked.fold {
+        let buckets = match &request.fold {
             Fold::Sum(windows) => windows.len(),
             Fold::Points(_) | Fold::Last(_) => bucket_times_ns.len(),
         };
@@ -160,15 +160,15 @@ impl Answer {
             .zip(&from.node_locations)
             .map(|(&parent, &location)| Node { parent, location })
             .collect();
-        let locations = asked.locations.known.count as usize + dictionary.locations.len();
+        let locations = request.locations.known.count as usize + dictionary.locations.len();
         let badly_placed =
             |(i, node): (usize, &Node)| i > 0 && (node.parent as usize >= i || node.location as usize >= locations);
         if nodes.len() != from.node_parents.len().max(1) || nodes.iter().enumerate().any(badly_placed) {
-            return Err(SelectionError::Inconsistent("a node of the answer has no parent or no location"));
+            return Err(SelectionError::Inconsistent("a node of the response has no parent or no location"));
         }
         let count = from.cell_groups.len();
         if [from.cell_buckets.len(), from.cell_nodes.len(), from.cell_sums.len() / 16] != [count; 3] {
-            return Err(SelectionError::Inconsistent("columns of cells differ in length"));
+            return Err(SelectionError::Inconsistent("the columns of the cells differ in length"));
         }
         let sums = from
             .cell_sums
@@ -183,30 +183,28 @@ impl Answer {
                 || cell.node as usize >= nodes.len()
         };
         if cells.iter().any(dangles) {
-            return Err(SelectionError::Inconsistent("a cell of the answer dangles"));
+            return Err(SelectionError::Inconsistent("a cell of the response has no group, bucket or node"));
         }
         let unpassed = from.unpassed_groups.iter().zip(&from.unpassed_buckets);
         let unpassed: Vec<Unpassed> = unpassed.map(|(&group, &bucket)| Unpassed { group, bucket }).collect();
         if unpassed.iter().any(|one| one.group as usize >= from.groups.len() || one.bucket as usize >= buckets) {
-            return Err(SelectionError::Inconsistent("a bucket without a stack that passes dangles"));
+            return Err(SelectionError::Inconsistent("an entry without cells has no group or bucket"));
         }
         let lacks_locations = from.lacks_locations;
         let statistics = from.statistics.unwrap_or_default();
         let groups = from.groups.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect();
-        let (samples, series) = (statistics.samples, statistics.series);
         let wire::SelectStatistics { raw_read, minutes_read, hours_read, days_read, .. } = statistics;
         let windows_read = WindowsRead { raw: raw_read, minutes: minutes_read, hours: hours_read, days: days_read };
         let missing = statistics.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?;
-        let rows = statistics.rows;
         Ok(Self {
             dictionary,
             groups,
             nodes,
             cells,
             bucket_times_ns,
-            samples,
-            series,
-            rows,
+            samples: statistics.samples,
+            series: statistics.series,
+            rows: statistics.rows,
             windows_read,
             missing,
             unpassed,
@@ -230,17 +228,17 @@ impl Answer {
 }
 
 impl Missing {
-    /// As it is sent.
+    /// Encodes the time range.
     #[must_use]
     pub fn to_wire(&self) -> wire::MissingTime {
         let Self { window: Window { start_ns, end_ns }, finest } = *self;
         wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into() }
     }
 
-    /// What was sent.
+    /// Decodes a time range.
     ///
     /// # Errors
-    /// A tier that this version does not know.
+    /// [`SelectionError`] for a tier that this version does not know.
     pub fn from_wire(from: wire::MissingTime) -> Result<Self, SelectionError> {
         let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
         Ok(Self { window, finest: tier_from_wire(from.finest_tier)? })
@@ -248,16 +246,16 @@ impl Missing {
 }
 
 impl LeftOutLabel {
-    /// As it is sent.
+    /// Encodes the label.
     #[must_use]
     pub fn to_wire(&self) -> wire::LeftOutLabel {
         wire::LeftOutLabel { tier: self.tier.number().into(), name: self.name.clone() }
     }
 
-    /// What was sent.
+    /// Decodes a label.
     ///
     /// # Errors
-    /// A tier that this version does not know.
+    /// [`SelectionError`] for a tier that this version does not know.
     pub fn from_wire(from: wire::LeftOutLabel) -> Result<Self, SelectionError> {
         Ok(Self { tier: tier_from_wire(from.tier)?, name: from.name })
     }

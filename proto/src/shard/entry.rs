@@ -1,4 +1,4 @@
-//! One entry of a shard's Raft log: what `apply` gets, on every replica, in log order.
+//! Entries of a shard's Raft log. Every replica applies them in log order.
 
 use std::sync::Arc;
 
@@ -8,46 +8,46 @@ use crate::shard::selection::{Matcher, Window};
 use crate::tenant::TenantId;
 use crate::tier::Tier;
 
-/// See the module.
+/// An entry of a shard's Raft log.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The leader's clock when it proposed, nanoseconds since 1970; the only clock that `apply` knows.
+    /// Clock of the leader at the proposal, in nanoseconds since 1970. Applying an entry reads no other clock.
     pub proposed_at_ns: i64,
-    /// What to do.
+    /// Command to apply.
     pub command: Command,
 }
 
-/// What an entry does.
+/// The command of an entry.
 #[derive(Clone, Debug)]
 pub enum Command {
     /// Stores samples.
     Append(Arc<Batch>),
     /// Drops partitions.
     Expire {
-        /// Of this tier; with minutes go the raw samples of the same time.
+        /// Tier. With minutes, the raw samples of the same time are dropped.
         tier: Tier,
-        /// And of this class...
+        /// Retention class.
         retention_class: u8,
-        /// ...that end at or before this time, nanoseconds since 1970.
+        /// Time, in nanoseconds since 1970. Partitions that end at or before it are dropped.
         before_ns: i64,
     },
     /// Deletes samples.
     Delete(Deletion),
 }
 
-/// Samples to delete. Series are selected by their labels; a label that a series has not is "".
+/// A deletion of samples. It selects series by their labels; the value of an absent label is "".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deletion {
-    /// Whose.
+    /// Owner of the samples.
     pub tenant: TenantId,
-    /// All must hold; at least one.
+    /// Conditions, all of which must hold; at least one.
     pub matchers: Vec<Matcher>,
-    /// When.
+    /// Time range.
     pub window: Window,
 }
 
 impl Command {
-    /// As it is logged.
+    /// Encodes the command.
     #[must_use]
     pub fn to_wire(&self) -> wire::entry::Command {
         match self {
@@ -60,9 +60,7 @@ impl Command {
             Self::Delete(deletion) => wire::entry::Command::Delete(deletion.to_wire()),
         }
     }
-}
 
-impl Command {
     /// Appends the bytes of [`Command::to_wire`], a field of a [`wire::Entry`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
@@ -73,17 +71,17 @@ impl Command {
 }
 
 impl Entry {
-    /// As it is logged.
+    /// Encodes the entry.
     #[must_use]
     pub fn to_wire(&self) -> wire::Entry {
         let proposed_at_ns = u64::try_from(self.proposed_at_ns).unwrap_or_default();
         wire::Entry { proposed_at_ns, command: Some(self.command.to_wire()) }
     }
 
-    /// What was logged.
+    /// Decodes an entry.
     ///
     /// # Errors
-    /// [`BatchError`]: the log is not what was proposed; the replica must stop.
+    /// [`BatchError`] if the log does not hold what was proposed. The replica must stop.
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
             Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
@@ -105,7 +103,7 @@ fn expire_from_wire(from: &wire::Expire) -> Result<Command, BatchError> {
 }
 
 impl Deletion {
-    /// As it is logged, and sent to a node.
+    /// Encodes the deletion for a node and for its log.
     #[must_use]
     pub fn to_wire(&self) -> wire::Delete {
         wire::Delete {
@@ -116,10 +114,10 @@ impl Deletion {
         }
     }
 
-    /// What [`Deletion::to_wire`] wrote.
+    /// Decodes a deletion.
     ///
     /// # Errors
-    /// [`BatchError`]: no tenant has this name, or there is no such matcher.
+    /// [`BatchError`] for an invalid tenant name or matcher.
     pub fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
         let matcher = |matcher| Matcher::from_wire(matcher);
         let matchers = from.matchers.into_iter().map(matcher).collect::<Result<Vec<_>, _>>();

@@ -1,18 +1,18 @@
-//! The error of reading a request to a shard, or its response.
+//! The error of decoding a request to a shard, or its response.
 
 use crate::formats::DefinitionsError;
 use crate::tenant::TenantIdError;
 
-/// A selection or an answer that contradicts itself.
+/// The error of a request or a response that contradicts itself.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectionError {
-    /// See there.
+    /// The tenant name is invalid.
     #[error(transparent)]
     Tenant(#[from] TenantIdError),
-    /// See there.
+    /// The definitions are inconsistent.
     #[error(transparent)]
     Definitions(#[from] DefinitionsError),
-    /// What does not add up.
+    /// Fields contradict each other, or exceed a limit.
     #[error("selection: {0}")]
     Inconsistent(&'static str),
 }

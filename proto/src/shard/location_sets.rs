@@ -1,41 +1,43 @@
-//! Conditions on stacks, as sets of locations: a router names locations, and the shard that has the stacks looks for sets.
+//! Conditions on stacks, as sets of locations. The router finds the locations by name, and the shard filters its
+//! stacks.
 //!
-//! A shard numbers the locations of each tenant as they come, densely; numbers keep their meaning within a `generation`, and a
-//! router knows all below some number. So a set is a bit for each location that is known, and whatever has other locations in its
-//! stacks cannot be told: the shard says so, and the router asks for what it lacks and comes again.
+//! A shard assigns dense numbers to the locations of each tenant. Numbers keep their meaning within a `generation`,
+//! and a router knows all locations below some number. A set has one bit for each known location. If a stack has an
+//! unknown location that decides the condition, the shard says so. The router then fetches the missing locations and
+//! retries.
 
 use crate::dictionary::Dictionary;
 use crate::formats::wire;
 pub use crate::formats::wire::stack_filter::Place as FramePlace;
 use crate::shard::error::SelectionError;
 
-/// How many conditions there may be in one question.
+/// Most conditions in one request.
 pub const STACK_FILTERS_MAX: usize = 31;
 
-/// The locations of one tenant of a shard that a router knows: all with smaller numbers.
+/// The locations of one tenant of a shard that a router knows: those with numbers below `count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownLocations {
-    /// Which numbers; of other ones nothing is known.
+    /// Generation of the numbers. The router knows none of another generation.
     pub generation: u64,
-    /// The first number that is not known.
+    /// First unknown number.
     pub count: u32,
 }
 
-/// A condition that a stack meets if a location at the place is in the set; or, negated, if none is.
+/// A condition on a stack: that a location at the given position is in the set, or, if negated, that none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFilter {
-    /// Which of a stack's locations: its leaf's, or any one's.
+    /// Position in the stack: the leaf, or any position.
     pub place: FramePlace,
-    /// See there.
+    /// Whether the condition is negated.
     pub is_negated: bool,
-    /// Whether the empty stack counts as one whose locations are in the set.
+    /// Whether the empty stack counts as a stack with a location in the set.
     pub has_empty: bool,
-    /// Bit `n % 8` of byte `n / 8` says whether location `n` is in the set; what is behind the end is not.
+    /// Bit `n % 8` of byte `n / 8` tells whether location `n` is in the set. Locations beyond the end are not in it.
     pub locations: Vec<u8>,
 }
 
 impl StackFilter {
-    /// A filter whose set has no location yet.
+    /// Creates a condition with an empty set.
     #[must_use]
     pub fn new(place: FramePlace, is_negated: bool, has_empty: bool) -> Self {
         Self { place, is_negated, has_empty, locations: Vec::new() }
@@ -50,7 +52,7 @@ impl StackFilter {
         self.locations[byte] |= 1 << (location % 8);
     }
 
-    /// The locations of the set, ascending.
+    /// Locations of the set, ascending.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..).zip(&self.locations).flat_map(|(byte, bits): (u32, _)| {
             (0..8).filter(move |bit| bits & 1 << bit != 0).map(move |bit| byte * 8 + bit)
@@ -58,17 +60,17 @@ impl StackFilter {
     }
 }
 
-/// What a question says of locations.
+/// The part of a request that refers to locations by number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocationSets {
-    /// What the router knows, and sets tell of.
+    /// Locations that the router knows, and that sets may contain.
     pub known: KnownLocations,
-    /// All must be met.
+    /// Conditions, all of which must hold.
     pub filters: Vec<StackFilter>,
 }
 
 impl LocationSets {
-    /// As it is sent.
+    /// Encodes the conditions.
     #[must_use]
     pub fn to_wire(&self) -> wire::LocationSets {
         let KnownLocations { generation, count } = self.known;
@@ -81,20 +83,21 @@ impl LocationSets {
         wire::LocationSets { generation, count, filters: self.filters.iter().map(filter).collect() }
     }
 
-    /// What was sent.
+    /// Decodes the conditions.
     ///
     /// # Errors
-    /// Too many filters, sets of locations that are not known, or a place that this version does not know.
+    /// [`SelectionError`] for too many conditions, sets with unknown locations, or a position that this version does
+    /// not know.
     pub fn from_wire(from: wire::LocationSets) -> Result<Self, SelectionError> {
         let wire::LocationSets { generation, count, filters } = from;
         if filters.len() > STACK_FILTERS_MAX {
-            return Err(SelectionError::Inconsistent("there are too many conditions on stacks: ask for fewer"));
+            return Err(SelectionError::Inconsistent("there are too many conditions on stacks: use fewer"));
         }
-        // Numbers of an answer's own locations follow.
+        // The numbers of a response's own locations follow.
         if count > u32::MAX / 2 {
-            return Err(SelectionError::Inconsistent("no shard has so many locations"));
+            return Err(SelectionError::Inconsistent("the count of known locations is too large"));
         }
-        let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown place of a frame");
+        let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown position of a frame");
         let filter = |from: wire::StackFilter| {
             let filter = StackFilter {
                 place: FramePlace::try_from(from.place).map_err(unknown)?,
@@ -112,21 +115,21 @@ impl LocationSets {
     }
 }
 
-/// Some of the locations of one tenant of a shard, as many as go into one answer.
+/// Consecutive locations of one tenant of a shard, as many as one response may hold.
 #[derive(Clone, Debug, Default)]
 pub struct LocationPage {
-    /// Which numbers.
+    /// Generation of the numbers.
     pub generation: u64,
-    /// The number of the dictionary's first location; the others follow one by one.
+    /// Number of the first location. The others follow one by one.
     pub first: u32,
-    /// How many there are in all, those included that are on no page yet.
+    /// Number of all locations of the tenant, on this page and on others.
     pub count: u32,
-    /// The locations, and all they refer to.
+    /// The locations, and the entries that they refer to.
     pub dictionary: Dictionary,
 }
 
 impl LocationPage {
-    /// As it is sent.
+    /// Encodes the page.
     #[must_use]
     pub fn to_wire(&self) -> wire::LocationsResponse {
         let Self { generation, first, count, dictionary } = self;
@@ -134,10 +137,10 @@ impl LocationPage {
         wire::LocationsResponse { generation: *generation, first: *first, count: *count, definitions }
     }
 
-    /// What was sent.
+    /// Decodes a page.
     ///
     /// # Errors
-    /// [`SelectionError`] where it does not add up.
+    /// [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::LocationsResponse) -> Result<Self, SelectionError> {
         let wire::LocationsResponse { generation, first, count, definitions } = from;
         let dictionary = Dictionary::from_wire(&definitions.unwrap_or_default())?;
@@ -150,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_come_back_and_have_nothing_that_is_not_known() {
+    fn location_sets_are_read_back_and_unknown_locations_are_refused() {
         let mut filter = StackFilter::new(FramePlace::Any, true, false);
         [0, 9, 8, 30].into_iter().for_each(|location| filter.insert(location));
         assert_eq!(filter.iter().collect::<Vec<_>>(), [0, 8, 9, 30]);
@@ -159,7 +162,7 @@ mod tests {
         assert_eq!(LocationSets::from_wire(sets.to_wire()).unwrap(), sets);
         let mut wrong = sets.to_wire();
         wrong.count = 30;
-        assert!(LocationSets::from_wire(wrong).is_err(), "a location that is not known");
+        assert!(LocationSets::from_wire(wrong).is_err(), "an unknown location");
         let mut wrong = sets.to_wire();
         wrong.filters = vec![wrong.filters[0].clone(); STACK_FILTERS_MAX + 1];
         assert!(LocationSets::from_wire(wrong).is_err(), "too many");

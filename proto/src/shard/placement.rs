@@ -1,4 +1,4 @@
-//! Which shard holds which samples: (tenant, service) -> slot -> shard.
+//! Placement of samples on shards: (tenant, service) -> slot -> shard.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -7,15 +7,15 @@ use crate::tenant::TenantId;
 /// Number of hash slots.
 pub const SLOTS: u16 = 4096;
 
-/// The shard that holds all data while there is one data shard; shard 0 is the meta group's.
+/// The only data shard so far. Shard 0 is reserved for the meta group.
 pub const FIRST_DATA_SHARD: u32 = 1;
 
-/// 1 of [`SLOTS`] hash slots.
+/// One of [`SLOTS`] hash slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(u16);
 
 impl Slot {
-    /// The slot of a tenant's service: all of a service's series share dictionaries, which are most of the bytes.
+    /// Slot of a tenant's service. All series of a service share dictionaries, which are most of the stored bytes.
     #[must_use]
     pub fn of(tenant: &TenantId, service_name: &str) -> Self {
         let mut key = Vec::with_capacity(tenant.as_str().len() + service_name.len() + 1);
@@ -28,7 +28,7 @@ impl Slot {
     }
 }
 
-/// Slots to shards, valid from an epoch on.
+/// The shard of each slot, valid from an epoch on.
 #[derive(Clone, Debug)]
 pub struct Placement {
     epoch: u64,
@@ -36,25 +36,25 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Everything in one shard: a single node's.
+    /// Placement of all slots on one shard, as on a single node.
     #[must_use]
     pub fn single_shard() -> Self {
         Self { epoch: 1, shard_of_slot: vec![FIRST_DATA_SHARD; usize::from(SLOTS)] }
     }
 
-    /// Grows with every change.
+    /// Epoch, which grows with every change.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Where a slot's samples go.
+    /// Shard of a slot.
     #[must_use]
     pub fn shard(&self, slot: Slot) -> u32 {
         self.shard_of_slot[usize::from(slot.0)]
     }
 
-    /// All shards, each once, ascending.
+    /// All shards, ascending, each once.
     #[must_use]
     pub fn shards(&self) -> Vec<u32> {
         let mut shards = self.shard_of_slot.clone();

@@ -1,4 +1,4 @@
-//! What a router asks of a shard: sums of samples by group, bucket and stack.
+//! The request for sums of samples by group, bucket and stack.
 
 pub use crate::formats::wire::StackDetail;
 pub use crate::formats::wire::matcher::Operation;
@@ -8,41 +8,42 @@ use crate::shard::error::SelectionError;
 use crate::shard::location_sets::LocationSets;
 use crate::tenant::TenantId;
 
-/// A condition on a series label, or, where the series has no label of this name, on the sample attribute whose key is
-/// written so. Absent is "". Regular expressions match the whole value.
+/// A condition on a label, or, if the series has no label of this name, on the sample attribute with this key.
+///
+/// The value of an absent label or attribute is "". Regular expressions match the whole value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Matcher {
-    /// As queries write it.
+    /// Name of the label or attribute, as queries write it.
     pub name: String,
-    /// `=`, `!=`, `=~` or `!~`.
+    /// Operation: `=`, `!=`, `=~` or `!~`.
     pub operation: Operation,
-    /// A value or a regular expression.
+    /// Value or regular expression.
     pub value: String,
 }
 
-/// How samples are folded over time.
+/// Aggregation of samples over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fold {
-    /// Bucket i holds the sum of what lies in the i-th window; at least one, each at or behind the end of the one before. What
-    /// lies between two windows is not asked for.
+    /// Bucket i holds the sum of the samples in the i-th window. There is at least one window, and windows are
+    /// ascending and disjoint. Samples between two windows are ignored.
     Sum(Vec<Window>),
-    /// Every time in `(start, end]` at which a series has samples is a bucket of its own.
+    /// Each time in the window at which a series has samples is a bucket.
     Points(Window),
-    /// As `Points`, but only each series' last time in the window.
+    /// Like `Points`, but with only the last time of each series.
     Last(Window),
 }
 
-/// `(start, end]`, nanoseconds since 1970.
+/// A time range `(start, end]`, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Not in it.
+    /// Start, which the window does not contain.
     pub start_ns: i64,
-    /// In it.
+    /// End, which the window contains.
     pub end_ns: i64,
 }
 
 impl Window {
-    /// The windows between neighbours of some ascending times.
+    /// Windows between neighbours of ascending times.
     #[must_use]
     pub fn between(edges_ns: &[i64]) -> Vec<Self> {
         edges_ns.windows(2).map(|edges| Self { start_ns: edges[0], end_ns: edges[1] }).collect()
@@ -50,7 +51,7 @@ impl Window {
 }
 
 impl Fold {
-    /// From the start of the first window to the end of the last.
+    /// Range from the start of the first window to the end of the last.
     #[must_use]
     pub fn window(&self) -> Window {
         match self {
@@ -63,47 +64,47 @@ impl Fold {
     }
 }
 
-/// One question to one shard.
+/// A request to a shard for sums of samples.
 #[derive(Clone, Debug)]
 pub struct Selection {
-    /// Whose samples.
+    /// Owner of the samples.
     pub tenant: TenantId,
-    /// All must hold.
+    /// Conditions, all of which must hold.
     pub matchers: Vec<Matcher>,
-    /// When, and in what pieces.
+    /// Times, and the aggregation over them.
     pub fold: Fold,
-    /// Labels and sample attributes whose distinct values are the groups.
+    /// Labels and attributes of samples whose distinct values form the groups.
     pub group_by: Vec<String>,
-    /// Whether the series' whole label set is part of the group.
+    /// Whether the whole label set of a series is part of the group.
     pub group_by_series: bool,
-    /// What of the stacks the answer tells.
+    /// Part of the stacks that the response contains.
     pub stacks: StackDetail,
-    /// Which stacks, and which locations need not be defined.
+    /// Conditions on stacks, and the locations that the response need not define.
     pub locations: LocationSets,
 }
 
 impl Matcher {
-    /// As it is sent.
+    /// Encodes the condition.
     #[must_use]
     pub fn to_wire(&self) -> wire::Matcher {
         wire::Matcher { name: self.name.clone(), operation: self.operation.into(), value: self.value.clone() }
     }
 
-    /// All that were sent with one question.
+    /// Decodes all conditions of a request.
     ///
     /// # Errors
-    /// Too many, and as [`Matcher::from_wire`].
+    /// [`SelectionError`] for too many conditions, or one that [`Matcher::from_wire`] refuses.
     pub fn all_from_wire(from: Vec<wire::Matcher>) -> Result<Vec<Self>, SelectionError> {
         if from.len() > limits::QUERY_LABELS_MAX {
-            return Err(SelectionError::Inconsistent("there are too many matchers: ask for fewer"));
+            return Err(SelectionError::Inconsistent("there are too many matchers: use fewer"));
         }
         from.into_iter().map(Self::from_wire).collect()
     }
 
-    /// What was sent.
+    /// Decodes a condition.
     ///
     /// # Errors
-    /// An operation that this version does not know.
+    /// [`SelectionError`] for an operation that this version does not know.
     pub fn from_wire(from: wire::Matcher) -> Result<Self, SelectionError> {
         let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown matcher operation");
         let operation = Operation::try_from(from.operation).map_err(unknown)?;
@@ -112,7 +113,7 @@ impl Matcher {
 }
 
 impl Selection {
-    /// As it is sent to this shard.
+    /// Encodes the request to a shard.
     #[must_use]
     pub fn to_wire(&self, shard: u32) -> wire::SelectRequest {
         use wire::fold::Kind;
@@ -134,32 +135,34 @@ impl Selection {
         }
     }
 
-    /// What was sent.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// [`SelectionError`] where it does not add up.
+    /// [`SelectionError`] if the message contradicts itself or exceeds a limit.
     pub fn from_wire(from: wire::SelectRequest) -> Result<Self, SelectionError> {
         use wire::fold::Kind;
         let unknown =
             |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown kind of fold or stack detail");
         let fold = from.fold.unwrap_or_default();
         if fold.edge_deltas_ns.len() > limits::QUERY_EDGES_MAX {
-            return Err(SelectionError::Inconsistent("there are too many edges: ask for fewer steps"));
+            return Err(SelectionError::Inconsistent("there are too many edges: use fewer steps"));
         }
         if from.group_by.len() > limits::QUERY_LABELS_MAX {
-            return Err(SelectionError::Inconsistent("there are too many labels to group by: ask for fewer"));
+            return Err(SelectionError::Inconsistent("there are too many labels to group by: use fewer"));
         }
         let edges = from_deltas(&fold.edge_deltas_ns);
         let (windows, half) = edges.as_chunks();
         if windows.is_empty() || !half.is_empty() || !edges.is_sorted() {
-            return Err(SelectionError::Inconsistent("windows are at least one and ascend, each with two edges"));
+            return Err(SelectionError::Inconsistent(
+                "there must be at least one window, and windows must ascend and have two edges each",
+            ));
         }
         let windows: Vec<Window> = windows.iter().map(|&[start_ns, end_ns]| Window { start_ns, end_ns }).collect();
         let fold = match (Kind::try_from(fold.kind).map_err(unknown)?, windows.as_slice()) {
             (Kind::Sum, _) => Fold::Sum(windows),
             (Kind::Points, &[window]) => Fold::Points(window),
             (Kind::Last, &[window]) => Fold::Last(window),
-            _ => return Err(SelectionError::Inconsistent("points have one window")),
+            _ => return Err(SelectionError::Inconsistent("points must have one window")),
         };
         Ok(Self {
             tenant: TenantId::new(&from.tenant)?,
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn folds_come_back_with_the_gaps_between_their_windows() {
+    fn folds_are_read_back_with_the_gaps_between_their_windows() {
         let [first, next, far] =
             [(-5, 10), (10, 20), (i64::MAX - 7, i64::MAX)].map(|(start_ns, end_ns)| Window { start_ns, end_ns });
         for fold in [Fold::Sum(vec![first]), Fold::Sum(vec![first, next, far]), Fold::Points(next), Fold::Last(far)] {
@@ -200,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_router_asks_for_is_refused() {
+    fn selections_that_no_router_sends_are_refused() {
         let sent = || selection(Fold::Sum(Window::between(&[1, 2, 3]))).to_wire(1);
         let refuses = |change: fn(&mut wire::SelectRequest)| {
             let mut request = sent();

@@ -1,5 +1,6 @@
-//! What a router asks of the node that has a shard: over the network by `varve.v1.Node`, in one process by this trait, which
-//! says the same without a wire form in between.
+//! Requests to the node that has a shard, as a trait.
+//!
+//! Over the network the same requests are the gRPC service `varve.v1.Node`. In one process the trait needs no encoding.
 
 use std::time::Duration;
 
@@ -14,22 +15,23 @@ use crate::shard::location_sets::{KnownLocations, LocationPage};
 use crate::shard::selection::{Matcher, Selection, Window};
 use crate::tenant::TenantId;
 
-/// The shards that a router sends requests to.
+/// Shards that accept requests.
 #[tonic::async_trait]
 pub trait Shards: Send + Sync {
     /// The error of a request: its code, and text for the caller.
     type Error;
 
-    /// Stores a batch; when this returns, it is durable and visible.
+    /// Stores a batch. It is durable and visible when this returns.
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
 
-    /// Sums of samples. Linearizable.
+    /// Returns sums of samples. Linearizable.
     async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Self::Error>;
 
-    /// Locations of a tenant's stacks that are not known yet; none for a tenant without any.
-    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Self::Error>;
+    /// Returns locations of a tenant's stacks that the router does not know. The page is empty if there are none.
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations)
+    -> Result<LocationPage, Self::Error>;
 
-    /// The series that have samples in a window. Linearizable.
+    /// Returns the series with samples in a window. Linearizable.
     async fn series(
         &self,
         shard: u32,
@@ -38,48 +40,48 @@ pub trait Shards: Send + Sync {
         window: Window,
     ) -> Result<SeriesAnswer, Self::Error>;
 
-    /// Deletes samples, for good; when this returns, no query sees them. Takes as long as it takes.
+    /// Deletes samples permanently. No query sees them when this returns. The duration has no bound.
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
-    /// What whoever runs the shard asks of it: a report, a JSON object. Takes as long as it takes.
+    /// Does a task for the operator. Returns a report, which is a JSON object. The duration has no bound.
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
 }
 
-/// What became of a batch.
+/// The result of storing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// Its id was known: nothing was counted again.
+    /// Whether the ID of the batch was known, so that nothing was counted again.
     pub duplicate: bool,
-    /// Left out, because they are older than the retention.
+    /// Number of samples that were dropped because they are older than the retention.
     pub samples_too_old: u64,
-    /// How long samples are kept.
+    /// Retention of raw samples.
     pub retention: Duration,
 }
 
-/// How much of a shard was deleted.
+/// Numbers of deleted samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deleted {
-    /// Raw ones.
+    /// Number of raw samples.
     pub samples: u64,
-    /// Minutes, hours and days of series, where what is finer was dropped before.
+    /// Number of sums per series and minute, hour or day, where the finer tiers had expired.
     pub windows: u64,
 }
 
-/// Series that have samples in a window.
+/// Series with samples in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeriesAnswer {
-    /// Sorted, each once.
+    /// Label sets, sorted, each once.
     pub series: Vec<LabelSet>,
-    /// Keys of sample attributes in the window's partitions, written as labels; sorted, each once.
+    /// Keys of sample attributes in the partitions of the window, written as labels; sorted, each once.
     pub attribute_names: Vec<String>,
-    /// Times in which there are more, ascending: no tier holds them so finely any more.
+    /// Times with further series, ascending: no tier stores them at this resolution any more.
     pub missing: Vec<Missing>,
-    /// Labels that some of the series had; sorted, each once.
+    /// Labels that some of the series had, and that their tier does not store; sorted, each once.
     pub left_out: Vec<LeftOutLabel>,
 }
 
 impl SeriesAnswer {
-    /// As it is sent.
+    /// Encodes the response.
     #[must_use]
     pub fn to_wire(&self) -> wire::SeriesResponse {
         wire::SeriesResponse {
@@ -90,10 +92,10 @@ impl SeriesAnswer {
         }
     }
 
-    /// What was sent.
+    /// Decodes a response.
     ///
     /// # Errors
-    /// [`SelectionError`] where it does not add up.
+    /// [`SelectionError`] if the message contradicts itself.
     pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
         Ok(Self {
             series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
@@ -103,7 +105,7 @@ impl SeriesAnswer {
         })
     }
 
-    /// Adds what another shard has.
+    /// Adds the series of another shard.
     pub fn extend(&mut self, other: Self) {
         let Self { series, attribute_names, missing, left_out } = other;
         self.series.extend(series);
