@@ -1,7 +1,7 @@
-//! The separate file to which a program's debug information was moved.
+//! Search for the separate debug file of a program.
 //!
-//! Invariant: it is looked for in the program's own root alone, and taken only if its build ID or its checksum is the one that the
-//! program names.
+//! Invariant: the search does not leave the root of the program. A debug file is accepted only if it has the build ID
+//! or the checksum that the program names.
 
 use std::fs::File;
 
@@ -11,12 +11,12 @@ use crate::elf::{self, DebugLink, ElfImage};
 use crate::limits;
 use crate::open::Root;
 
-/// Where distributions put debug files.
+/// Directory in which distributions put debug files.
 const DIRECTORY: &str = "/usr/lib/debug";
 
-/// The call frame information in the debug file of `program`, which runs from `path` in `root`.
+/// Reads the call frame information in the debug file of `program`, which runs from `path` in `root`.
 ///
-/// Reads all of the debug file only where the program has no build ID, and then none that is larger than a bound.
+/// Reads a whole debug file, up to a bound, only if the program has no build ID.
 #[must_use]
 pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
     let build_id = ElfImage::read(program).ok()?.gnu_build_id;
@@ -25,7 +25,8 @@ pub fn debug_frame(root: &Root, program: &File, path: &str) -> Option<Vec<u8>> {
         return Some(debug_frame);
     }
     by_link(root, DIRECTORY, program, path, |link, file| {
-        // A program's own name may come first: it has the right build ID, and nothing else. And a checksum takes all of a file.
+        // The first candidate may be the program itself, which has the right build ID but no information. A checksum
+        // reads the whole file, so it is the last check.
         let debug_frame = elf::debug_frame(file)?;
         let image = ElfImage::read(file).ok()?;
         let is_it = image.gnu_build_id == build_id && (build_id.is_some() || is_small_match(link, file));
@@ -38,7 +39,7 @@ fn is_small_match(link: &DebugLink, file: &File) -> bool {
     is_small && link.matches(file).unwrap_or_default()
 }
 
-/// The file of a GNU build ID in a directory of debug files.
+/// Opens the file with a GNU build ID in a directory of debug files.
 #[must_use]
 pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     let BuildId::Gnu(bytes) = id else { return None };
@@ -48,7 +49,8 @@ pub fn by_id(root: &Root, directory: &str, id: &BuildId) -> Option<File> {
     ElfImage::read_if_named(&file, id).map(|_image| file)
 }
 
-/// The first that is accepted of the files that may be meant by the debug link of `program`, which runs from `path`.
+/// Tries the files to which the debug link of `program`, which runs from `path`, may refer. Returns the first result of
+/// `accept`.
 #[must_use]
 pub fn by_link<T>(
     root: &Root,
@@ -60,8 +62,8 @@ pub fn by_link<T>(
     let link = DebugLink::read(program)?;
     let (beside, _) = path.rsplit_once('/')?;
     let name = &link.name;
-    let places = [format!("{beside}/{name}"), format!("{beside}/.debug/{name}"), format!("{directory}{beside}/{name}")];
-    places.iter().find_map(|place| accept(&link, &root.open(place).ok()?))
+    let paths = [format!("{beside}/{name}"), format!("{beside}/.debug/{name}"), format!("{directory}{beside}/{name}")];
+    paths.iter().find_map(|path| accept(&link, &root.open(path).ok()?))
 }
 
 #[cfg(test)]
@@ -72,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// The root of a container with `/bin/program`, which names its debug file; `debug` is beside the root.
+    /// Makes the root of a container with `/bin/program`, which names its debug file. `debug` lies outside of the root.
     fn root(build_id: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let script = "mkdir -p root/bin/.debug root/usr/lib/debug/bin; echo 'int main(void) { return 0; }' > program.c
@@ -90,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_in_every_place_of_the_programs_root_and_in_no_other() {
+    fn the_debug_file_is_found_in_all_places_of_the_root_and_nowhere_else() {
         let named = "0xabcdef1234";
         let places = ["bin/debug", "bin/.debug/debug", "usr/lib/debug/bin/debug"];
         let by_id = "usr/lib/debug/.build-id/ab/cdef1234.debug";
@@ -100,7 +102,7 @@ mod tests {
             assert_eq!(find(folder.path()), None);
             let path = folder.path().join("root").join(place);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            // A way out of the root leads nowhere.
+            // A link out of the root is not followed.
             symlink(folder.path().join("debug"), &path).unwrap();
             assert_eq!(find(folder.path()), None, "{place}");
             std::fs::remove_file(&path).unwrap();
@@ -110,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn that_of_another_program_is_not_taken() {
+    fn the_debug_file_of_another_program_is_not_used() {
         for build_id in ["none", "0xabcdef1234"] {
             let folder = root(build_id);
             let other = root("0xabcdef1235");
             std::fs::copy(other.path().join("debug"), folder.path().join("root/bin/debug")).unwrap();
             assert_eq!(find(folder.path()), None, "{build_id}");
         }
-        // Without a build ID, a byte more is another file.
+        // Without a build ID, one more byte makes another file.
         let folder = root("none");
         let mut bytes = std::fs::read(folder.path().join("debug")).unwrap();
         bytes.push(0);

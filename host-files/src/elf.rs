@@ -1,10 +1,10 @@
-//! What an ELF file says about itself: its build IDs and its loaded segments.
+//! Headers and notes of ELF files: build IDs, loaded segments, debug links and call frame information.
 //!
-//! Reads the ELF header, the program headers, the notes and, where those hold no GNU build ID, the section headers: a
-//! few kilobytes by `pread`, never the whole file, so that it costs the same for a 20 kB and a 2 GB binary.
+//! Reads a few kilobytes by `pread` and never the whole file, so the cost is the same for a binary of 20 kB and one of
+//! 2 GB.
 //!
 //! Invariant: no number in the file is trusted. Every offset, length and count is checked against the limits in
-//! [`crate::limits`] before anything is allocated or read; what does not fit is an error or is left out.
+//! [`crate::limits`] before anything is allocated or read. A part that exceeds them is an error, or is skipped.
 
 use std::fs::File;
 use std::io;
@@ -27,10 +27,10 @@ pub use debug_link::DebugLink;
 pub use go::{FileRange, GoLayout};
 use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
 
-/// Why a file could not be read as ELF.
+/// The reason why a file could not be read as ELF.
 #[derive(Debug, Error)]
 pub enum ElfError {
-    /// The file does not begin as an ELF file does; it is another kind of file.
+    /// The file does not begin like an ELF file.
     #[error("not an ELF file")]
     NotElf,
     /// An ELF file of a class, byte order or version that does not exist.
@@ -43,14 +43,14 @@ pub enum ElfError {
         /// `EI_VERSION`: 1.
         version: u8,
     },
-    /// The program headers are more than any linker writes, or of an impossible size.
+    /// There are more program headers than any linker writes, or they have an impossible size.
     #[error("{count} program headers of {size} bytes, limit is {count_max}")]
     ProgramHeaders {
-        /// Their number.
+        /// Number of program headers.
         count: u16,
-        /// The size of one.
+        /// Size of one, in bytes.
         size: u16,
-        /// The most that are read.
+        /// Largest supported number.
         count_max: usize,
     },
     /// The file ends before its headers do.
@@ -64,26 +64,26 @@ pub enum ElfError {
 /// A part of the file that is loaded into memory (`PT_LOAD`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Its length in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
+    /// Length in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
     pub file_size: u64,
-    /// Its virtual address.
+    /// Virtual address.
     pub address: u64,
-    /// Its length in memory, in bytes.
+    /// Length in memory, in bytes.
     pub memory_size: u64,
-    /// Whether it holds code.
+    /// Whether it contains code.
     pub executable: bool,
 }
 
 /// The identity and layout of an ELF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElfImage {
-    /// The descriptor of the note `NT_GNU_BUILD_ID`, not empty.
+    /// Descriptor of the note `NT_GNU_BUILD_ID`, not empty.
     pub gnu_build_id: Option<Vec<u8>>,
-    /// The Go build ID, not empty.
+    /// Go build ID, not empty.
     pub go_build_id: Option<String>,
-    /// The loaded segments, in the order of the program headers.
+    /// Loaded segments, in the order of the program headers.
     pub segments: Vec<Segment>,
 }
 
@@ -92,7 +92,7 @@ impl ElfImage {
     ///
     /// # Errors
     ///
-    /// Any [`ElfError`]; all but [`ElfError::Io`] are final for this file.
+    /// Any [`ElfError`]. All but [`ElfError::Io`] are final for this file.
     pub fn read(file: &File) -> Result<Self, ElfError> {
         let header = Header::read(file)?;
         let mut image = Self { gnu_build_id: None, go_build_id: None, segments: Vec::new() };
@@ -112,8 +112,8 @@ impl ElfImage {
             }
         }
         if image.gnu_build_id.is_none() {
-            // Old linkers write no note segment, and eu-strip copies the program headers of the stripped file into the
-            // debug file, where they do not fit: there the section headers are right.
+            // Old linkers write no note segment. eu-strip copies the program headers of the stripped file to the debug
+            // file, where they are wrong; the section headers are right.
             for section in header.sections(file).iter().filter(|section| section.kind == SHT_NOTE) {
                 image.take_notes(&header, file, section.offset, section.size, section.align);
             }
@@ -121,7 +121,7 @@ impl ElfImage {
         Ok(image)
     }
 
-    /// Reads the headers and notes of `file` if `id` is its GNU or Go build ID, or its [`htlhash`].
+    /// Reads the headers and notes of `file`. `None` if `id` is neither its GNU or Go build ID nor its [`htlhash`].
     #[must_use]
     pub fn read_if_named(file: &File, id: &BuildId) -> Option<Self> {
         let image = Self::read(file).ok()?;
@@ -133,25 +133,25 @@ impl ElfImage {
         is_named.then_some(image)
     }
 
-    /// The build ID that names this file: the GNU one, else the Go one. Without either, see [`htlhash`].
+    /// Build ID of the file: the GNU one, or else the Go one. Files without either are identified by [`htlhash`].
     #[must_use]
     pub fn build_id(&self) -> Option<BuildId> {
         self.gnu_build_id.clone().map(BuildId::Gnu).or_else(|| self.go_build_id.clone().map(BuildId::Go))
     }
 
-    /// The virtual address at which the byte at `file_offset` is loaded; `None` if it is not loaded.
+    /// Virtual address at which the byte at `file_offset` is loaded. `None` if it is not loaded.
     #[must_use]
     pub fn virtual_address(&self, file_offset: u64) -> Option<u64> {
         virtual_address(&self.segments, file_offset)
     }
 
-    /// The lowest address of the loaded segments, to which a symbol table's addresses are relative.
+    /// Lowest address of the loaded segments.
     #[must_use]
     pub fn base(&self) -> u64 {
         self.segments.iter().map(|segment| segment.address).min().unwrap_or_default()
     }
 
-    /// Adds the build IDs among the notes at `offset`; notes that cannot be read say nothing.
+    /// Adds the build IDs among the notes at `offset`. Unreadable notes are ignored.
     fn take_notes(&mut self, header: &Header, file: &File, offset: u64, size: u64, align: u64) {
         let Some(bytes) = read_range(file, offset, size.min(limits::NOTE_BYTES_MAX)) else { return };
         let align = if align == 8 { 8 } else { 4 };
@@ -165,7 +165,7 @@ impl ElfImage {
     }
 }
 
-/// The virtual address at which `segments` load the byte at `file_offset`; a segment with code is preferred.
+/// Virtual address at which `segments` load the byte at `file_offset`. Segments with code are preferred.
 #[must_use]
 pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
     let address = |segment: &Segment| {
@@ -176,26 +176,26 @@ pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
     code.or_else(|| segments.iter().find_map(address))
 }
 
-/// The GNU build ID among notes in this machine's byte order, such as the kernel's own in `/sys/kernel/notes`.
+/// Finds the GNU build ID in notes with this machine's byte order, such as those of the kernel in `/sys/kernel/notes`.
 #[must_use]
 pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
     let mut notes = note::notes(notes, 4, cfg!(target_endian = "big")).filter(note::Note::is_gnu_build_id);
     notes.find(|note| note.descriptor.len() <= limits::GNU_BUILD_ID_BYTES_MAX).map(|note| note.descriptor.to_vec())
 }
 
-/// Whether `file` has sections of DWARF, compressed or not.
+/// Whether `file` has DWARF sections, compressed or not.
 #[must_use]
 pub fn has_dwarf(file: &File) -> bool {
     let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];
     Header::read(file).is_ok_and(|header| names.iter().any(|name| header.find_section(file, name).is_some()))
 }
 
-/// The hash that names a file without a build ID: the first 16 bytes of SHA-256(first 4096 bytes, last 4096 bytes,
-/// length as big-endian u64). In a file below 8192 bytes the two parts overlap; nothing is padded.
+/// Hash that identifies a file without a build ID: the first 16 bytes of SHA-256 of the first 4096 bytes, the last 4096
+/// bytes and the length as big-endian u64. In a file of less than 8192 bytes the two parts overlap. Nothing is padded.
 ///
 /// # Errors
 ///
-/// That the file cannot be read, or became shorter meanwhile.
+/// The error of read(2). A file that became shorter gives [`io::ErrorKind::UnexpectedEof`].
 pub fn htlhash(file: &File) -> io::Result<[u8; 16]> {
     const PART_BYTES: u64 = 4096;
     let length = file.metadata()?.len();

@@ -2,62 +2,65 @@
 //!
 //! `7f1a2c000000-7f1a2c195000 r-xp 00026000 08:02 173521    /usr/lib/libc.so.6 (deleted)`
 //!
-//! | start-end | rights | offset | device | inode | path, maybe none |, numbers in hexadecimal but the inode. A path may hold
-//! spaces; the kernel writes a newline in it as `\\012` and appends ` (deleted)` when the file has no name any more.
+//! | start-end | permissions | offset | device | inode | path |
 //!
-//! Invariant: a line that is not understood is said to be so, never guessed at, and none takes more memory than a path can.
+//! Numbers are hexadecimal, except the inode. The path may be missing, and may contain spaces. The kernel escapes a
+//! newline in it as `\012`, and appends ` (deleted)` if the file has no name any more.
+//!
+//! Invariant: an invalid line is reported and never guessed at. No line takes more memory than the longest path.
 
 use std::io::{self, BufRead, Read as _};
 
-/// Longest line, in bytes: a path of up to 4,096 bytes, in which every byte may be escaped as four.
+/// Longest line, in bytes: a path of up to 4,096 bytes, each of which may be escaped by four.
 pub const LINE_BYTES_MAX: usize = 4 * 4096 + 128;
 
-/// One mapping.
+/// A line of the file: one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapsLine<'a> {
-    /// Its first address.
+    /// First address.
     pub start: u64,
-    /// The first address behind it.
+    /// End: the first address after the mapping.
     pub end: u64,
-    /// Whether code may run in it.
+    /// Whether the mapping is executable.
     pub executable: bool,
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// Major and minor number of the device of the file system.
     pub device: (u32, u32),
-    /// 0 where there is no file.
+    /// Inode; 0 if there is no file.
     pub inode: u64,
-    /// As the process sees it, without ` (deleted)`; `[vdso]` and the like for what the kernel gives, or nothing.
+    /// Path as the process sees it, without ` (deleted)`. Empty for anonymous memory, `[vdso]` or the like for memory
+    /// of the kernel.
     pub path: &'a [u8],
 }
 
 impl<'a> MapsLine<'a> {
-    /// Reads a line with its newline; `None` if it is not understood.
+    /// Parses a line with its newline. `None` if it is invalid.
     #[must_use]
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\n")?;
-        // Numbers are ASCII; only the path may be anything.
+        // All fields but the path are ASCII.
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut field = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
         let (start, end) = field()?.split_once('-')?;
         let (start, end) = (hex(start)?, hex(end)?);
-        let rights = field()?.as_bytes();
+        let permissions = field()?.as_bytes();
         let offset = hex(field()?)?;
         let (major, minor) = field()?.split_once(':')?;
         let device = (u32::try_from(hex(major)?).ok()?, u32::try_from(hex(minor)?).ok()?);
         let inode = decimal(field()?)?;
         let path = fields.next().unwrap_or_default().trim_ascii_start();
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-        let executable = rights.get(2)? == &b'x';
-        (rights.len() == 4 && start < end).then_some(Self { start, end, executable, offset, device, inode, path })
+        let executable = permissions.get(2)? == &b'x';
+        (permissions.len() == 4 && start < end).then_some(Self { start, end, executable, offset, device, inode, path })
     }
 }
 
-/// Hands over every line of at most `bytes_max` bytes of `lines`, or `None` in the place of one that is not understood.
+/// Passes each line in the first `bytes_max` bytes of `lines` to `take`, or `None` for an invalid line.
 ///
 /// # Errors
 ///
-/// What read(2) says; for the file of a process that ended, maybe in the middle.
+/// The error of read(2). If the process ends, it may come in the middle of its file.
 pub fn each_line(
     mut lines: impl BufRead,
     bytes_max: u64,
@@ -77,7 +80,7 @@ pub fn each_line(
 }
 
 fn hex(digits: &str) -> Option<u64> {
-    // from_str_radix also takes a sign.
+    // `from_str_radix` also accepts a sign.
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_lines_are_not_understood() {
+    fn hostile_lines_are_invalid() {
         for line in [
             "",
             "garbage",
@@ -130,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_and_a_file_without_end_are_read_in_bounded_pieces() {
+    fn endless_lines_and_files_are_read_in_bounded_pieces() {
         let endless = "x".repeat(LINE_BYTES_MAX * 2);
         let text = format!("{endless}\n4000-5000 r-xp 0 0:0 1 /ok\n6000-7000 r-xp 0 0:0 1 /cut");
         let starts = |bytes_max| {

@@ -1,9 +1,9 @@
-//! Opening files whose names come from outside.
+//! Opening of files whose paths are untrusted.
 //!
-//! Invariant: nothing but a regular file of a real file system is ever opened for reading. It is first opened as a
-//! mere path, which has no effect on whatever it names, and looked at: opening a tape rewinds it, opening a watchdog
-//! arms it, opening a pipe may wait for ever, and reading `/proc/kmsg` eats the kernel's log. Nor does opening wait: not
-//! even for whoever holds a lease on the file, which is up to 45 seconds.
+//! Invariant: only regular files of real file systems are opened for reading. A file is first opened with `O_PATH`,
+//! which has no effect on it, and checked. Opening a tape rewinds it, opening a watchdog arms it, opening a pipe may
+//! wait forever, and reading `/proc/kmsg` consumes the kernel's log. Opening never waits, not even for the holder of
+//! a lease on the file, which can take 45 seconds.
 
 #![allow(unsafe_code, reason = "openat2, fstatfs and memfd_create have no safe form in std")]
 
@@ -13,27 +13,27 @@ use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, RawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 
-/// A root directory: our own, or that of a process in another mount namespace.
+/// A root directory: that of this process, or of a process in another mount namespace.
 #[derive(Debug)]
 pub struct Root {
     directory: File,
 }
 
 impl Root {
-    /// Our own.
+    /// Opens the root of this process.
     ///
     /// # Errors
     ///
-    /// What open(2) says.
+    /// The error of open(2).
     pub fn host() -> io::Result<Self> {
         Self::at("/")
     }
 
-    /// That of `pid`.
+    /// Opens the root of the process `pid`.
     ///
     /// # Errors
     ///
-    /// What open(2) says: the process is gone, or may not be looked at.
+    /// The error of open(2): the process has ended, or may not be inspected.
     pub fn of_process(pid: u32) -> io::Result<Self> {
         Self::at(&format!("/proc/{pid}/root"))
     }
@@ -43,13 +43,14 @@ impl Root {
         Ok(Self { directory })
     }
 
-    /// The regular file at `path` below this root. Links are followed as a process in this root would: never out of
+    /// Opens the regular file at `path` in this root. Links are followed as in a process with this root: never out of
     /// it, nor through `/proc`.
     ///
     /// # Errors
     ///
-    /// What openat2(2) and open(2) say; [`io::ErrorKind::InvalidInput`] if it is no regular file of a real file system,
-    /// and [`io::ErrorKind::WouldBlock`] if somebody holds a lease on it.
+    /// - The error of openat2(2) or open(2).
+    /// - [`io::ErrorKind::InvalidInput`] if it is not a regular file of a real file system.
+    /// - [`io::ErrorKind::WouldBlock`] if another process holds a lease on it.
     pub fn open(&self, path: &str) -> io::Result<File> {
         let path = CString::new(path)?;
         // SAFETY: `open_how` holds integers only, of which all zero is valid.
@@ -67,16 +68,16 @@ impl Root {
     }
 }
 
-/// The regular file to which a link of `/proc` leads, which may have no name any more.
+/// Opens the regular file to which a link in `/proc` refers. The file may have no name any more.
 ///
 /// # Errors
 ///
-/// As those of [`Root::open`].
+/// The errors of [`Root::open`].
 pub fn link(path: &str) -> io::Result<File> {
     readable(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
-/// Opens for reading what `handle` is the path of, if that is safe.
+/// Opens the file of an `O_PATH` handle for reading, if that is safe.
 fn readable(handle: &File) -> io::Result<File> {
     if !handle.metadata()?.is_file() || is_kernel_made(handle)? {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -86,18 +87,18 @@ fn readable(handle: &File) -> io::Result<File> {
     options.open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
-/// Whether a file's content is made by the kernel when it is read.
+/// Whether the kernel makes the content of the file when it is read.
 fn is_kernel_made(handle: &File) -> io::Result<bool> {
     let made = [libc::PROC_SUPER_MAGIC, libc::SYSFS_MAGIC, libc::DEBUGFS_MAGIC, libc::TRACEFS_MAGIC];
     Ok(made.contains(&statfs(handle)?.f_type))
 }
 
-/// Whether a file's device is one number in stat(2) and another in `/proc/<pid>/maps`: that of its subvolume, or of the
-/// layer it lies in, and that of the file system.
+/// Whether stat(2) and `/proc/<pid>/maps` have different device numbers for the file: that of its subvolume or layer,
+/// and that of the file system.
 ///
 /// # Errors
 ///
-/// What fstatfs(2) says.
+/// The error of fstatfs(2).
 pub fn has_two_devices(file: &File) -> io::Result<bool> {
     Ok([libc::BTRFS_SUPER_MAGIC, libc::OVERLAYFS_SUPER_MAGIC].contains(&statfs(file)?.f_type))
 }
@@ -112,7 +113,7 @@ fn statfs(handle: &File) -> io::Result<libc::statfs> {
     }
 }
 
-/// A file in memory with this content.
+/// Creates a file in memory with this content.
 pub(crate) fn in_memory(content: &[u8]) -> Option<File> {
     use std::io::Write as _;
     // SAFETY: the name is a literal terminated by zero.
@@ -155,14 +156,14 @@ mod tests {
         assert!(link("/proc/self/fd/0").map_or(true, |file| file.metadata().unwrap().is_file()));
     }
 
-    /// Opening a device may act, so it is not enough that what is no regular file is closed again.
+    // Opening a device may have an effect, so it is not enough to close it at once.
     #[test]
-    fn what_is_no_regular_file_is_never_opened_not_even_for_a_moment() {
+    fn special_files_are_not_opened_even_for_a_moment() {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("pipe");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         symlink(&pipe, directory.path().join("link")).unwrap();
-        // Waits until somebody opens the pipe for reading, however shortly.
+        // Waits until the pipe is opened for reading, even for a moment.
         let writer = std::thread::spawn({
             let pipe = pipe.clone();
             move || OpenOptions::new().write(true).open(pipe).map(drop)
@@ -182,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn a_file_on_which_somebody_holds_a_lease_is_not_waited_for() {
+    fn opening_a_file_with_a_lease_does_not_wait() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, "content").unwrap();
-        // libc has no name for it.
+        // libc has no constant for it.
         const F_SETSIG: libc::c_int = 10;
         let holder = OpenOptions::new().write(true).open(&path).unwrap();
-        // The kernel asks for the lease back by a signal; this one does nothing by default.
+        // The kernel requests the lease back by a signal. SIGURG does nothing by default.
         // SAFETY: fcntl with these commands takes an integer and touches no memory.
         let is_held = unsafe {
             libc::fcntl(holder.as_raw_fd(), F_SETSIG, libc::SIGURG) == 0

@@ -1,4 +1,4 @@
-//! The library that the kernel maps into every process and that is no file: `clock_gettime` runs in it.
+//! The vDSO: the library that the kernel maps into every process. It contains `clock_gettime`, and is not a file.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -8,7 +8,7 @@ use crate::open;
 /// Largest vDSO, in bytes: it has two to five pages.
 const VDSO_BYTES_MAX: u64 = 1 << 20;
 
-/// Our own, which is everybody's.
+/// Copies the vDSO of this process to a file in memory. All processes have the same.
 #[must_use]
 pub fn read() -> Option<File> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;

@@ -1,4 +1,4 @@
-//! What a file says about itself, against readelf, sha256sum and files made by hand.
+//! Headers and hashes of ELF files, compared with readelf and sha256sum, and of files made by hand.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn image(path: &Path) -> ElfImage {
 }
 
 #[test]
-fn htlhash_is_that_of_sha256sum_over_head_tail_and_length() {
+fn htlhash_equals_sha256sum_of_head_tail_and_length() {
     if !have(&["sh", "sha256sum", "head", "tail"]) {
         return;
     }
@@ -36,7 +36,7 @@ fn htlhash_is_that_of_sha256sum_over_head_tail_and_length() {
 }
 
 #[test]
-fn build_id_and_segments_are_those_of_readelf() {
+fn build_id_and_segments_equal_those_of_readelf() {
     if !have(&["gcc", "readelf"]) {
         return;
     }
@@ -81,7 +81,7 @@ fn build_id_and_segments_are_those_of_readelf() {
 }
 
 #[test]
-fn a_build_id_is_found_by_the_section_headers_where_no_segment_has_it() {
+fn a_build_id_without_a_segment_is_found_by_the_section_headers() {
     if !have(&["gcc"]) {
         return;
     }
@@ -102,7 +102,7 @@ fn a_build_id_is_found_by_the_section_headers_where_no_segment_has_it() {
 }
 
 #[test]
-fn a_go_program_has_the_build_id_that_go_says() {
+fn the_build_id_of_a_go_program_equals_that_of_the_go_tool() {
     if !have(&["go"]) {
         return;
     }
@@ -129,7 +129,7 @@ fn big_endian() -> Vec<u8> {
 }
 
 #[test]
-fn a_big_endian_32_bit_file_is_read_and_every_prefix_of_it_is_an_error_or_says_less() {
+fn a_big_endian_32_bit_file_is_read_and_no_prefix_has_its_build_id() {
     let workshop = Workshop::default();
     let whole = image(&workshop.write("whole", big_endian()));
     assert_eq!(whole.gnu_build_id.as_deref(), Some(&b"\xca\xfe\xba\xbe"[..]));
@@ -147,7 +147,7 @@ fn a_big_endian_32_bit_file_is_read_and_every_prefix_of_it_is_an_error_or_says_l
 }
 
 #[test]
-fn other_files_are_refused_by_name() {
+fn other_files_are_refused_with_the_reason() {
     let workshop = Workshop::default();
     let read = |content: &[u8]| ElfImage::read(&File::open(workshop.write("file", content)).unwrap()).unwrap_err();
     assert!(matches!(read(b""), ElfError::NotElf));
@@ -160,7 +160,7 @@ fn other_files_are_refused_by_name() {
 }
 
 #[test]
-fn reading_headers_survives_every_single_byte_of_them_being_wrong() {
+fn reading_headers_survives_a_change_of_any_of_their_bytes() {
     if !have(&["gcc"]) {
         return;
     }

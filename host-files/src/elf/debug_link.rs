@@ -1,4 +1,4 @@
-//! `.gnu_debuglink`: the name and checksum of the file to which the debug information was moved.
+//! `.gnu_debuglink`: the name and checksum of the separate debug file.
 //!
 //! | file name, zero-terminated, padded to 4 | CRC-32 of the whole debug file, u32 |
 
@@ -9,17 +9,17 @@ use std::os::unix::fs::FileExt as _;
 use super::header::{Header, read_range};
 use crate::limits;
 
-/// The debug file that a stripped file names.
+/// The name and checksum of the debug file of a stripped file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DebugLink {
-    /// A plain file name: neither empty, nor `.` or `..`, and without a slash.
+    /// Plain file name: not empty, not `.` or `..`, and without a slash.
     pub name: String,
     /// CRC-32 (IEEE) of the debug file.
     pub crc: u32,
 }
 
 impl DebugLink {
-    /// Reads the link in `file`; `None` without one, or if it names anything but a plain file name.
+    /// Reads the link in `file`. `None` if there is none, or if its name is not a plain file name.
     #[must_use]
     pub fn read(file: &File) -> Option<Self> {
         let header = Header::read(file).ok()?;
@@ -29,7 +29,7 @@ impl DebugLink {
         let crc = bytes.get((name_len + 1).next_multiple_of(4)..)?.first_chunk().copied()?;
         let crc = if header.big_endian { u32::from_be_bytes(crc) } else { u32::from_le_bytes(crc) };
         let name = String::from_utf8(bytes.get(..name_len)?.to_vec()).ok()?;
-        // The name comes from the file: it must not lead out of the directories that are searched.
+        // The name is untrusted. It must not lead out of the searched directories.
         let is_plain = !matches!(name.as_str(), "" | "." | "..") && !name.contains('/');
         is_plain.then_some(Self { name, crc })
     }

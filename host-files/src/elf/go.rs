@@ -1,4 +1,4 @@
-//! Where an ELF file keeps what a Go program carries along to name its own functions.
+//! Position of the data in an ELF file with which a Go program names its own functions.
 
 use std::fs::File;
 
@@ -6,44 +6,44 @@ use super::header::{Header, PT_DYNAMIC, PT_LOAD, PT_TLS, ProgramHeader, read_ran
 use super::{ElfError, Segment};
 use crate::limits;
 
-/// Tags of the dynamic section: address and size of the relocations with addends.
+// Tags of the dynamic section: address and size of the relocations with addends.
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
 
 /// A range of an ELF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileRange {
-    /// Where it begins in the file, in bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Its length, in bytes.
+    /// Length, in bytes.
     pub size: u64,
-    /// Its virtual address.
+    /// Virtual address.
     pub address: u64,
 }
 
-/// See the module. Nothing here has been checked against the file's length.
+/// Ranges and segments of a Go program. They are not checked against the length of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GoLayout {
-    /// The section `.gopclntab`; `None` where the table has to be looked for: the file has no section headers, or a C linker has put the
-    /// table into a larger section.
+    /// The section `.gopclntab`. `None` if the caller must search for the table, because the file has no section
+    /// headers, or a C linker has put the table into a larger section.
     pub table: Option<FileRange>,
     /// The section `.go.module`, which linkers write since Go 1.26.
     pub module: Option<FileRange>,
-    /// The section `.go.buildinfo`, which says the version of Go.
+    /// The section `.go.buildinfo`, which has the version of Go.
     pub build_info: Option<FileRange>,
-    /// What each thread has of its own, in bytes.
+    /// Size of the thread-local storage of a thread, in bytes.
     pub thread_local_bytes: u64,
-    /// The loaded segments, in the order of the program headers.
+    /// Loaded segments, in the order of the program headers.
     pub segments: Vec<Segment>,
-    /// The bytes of the writable ones that are in the file.
+    /// Ranges of the writable segments, as far as they are in the file.
     pub writable: Vec<FileRange>,
-    /// The relocations with addends (`Elf64_Rela`), of a program that may be loaded anywhere.
+    /// Relocations with addends (`Elf64_Rela`) of a position-independent program.
     pub relocations: Option<FileRange>,
 }
 
 impl GoLayout {
-    /// Reads the headers of `file`; `None`: it is not of this machine's class and byte order, or has named sections, and none of
-    /// them is Go's.
+    /// Reads the headers of `file`. `None` if it is not a 64-bit file in this machine's byte order, or if it has named
+    /// sections, none of which is one of Go.
     ///
     /// # Errors
     /// Any [`ElfError`].
@@ -89,7 +89,7 @@ impl GoLayout {
         Some(FileRange { offset: self.file_offset(address)?, size, address })
     }
 
-    /// Where in the file the byte is that is loaded at `address`; `None` if it is in no segment's bytes.
+    /// File offset of the byte that is loaded at `address`. `None` if it is not in the file.
     #[must_use]
     pub fn file_offset(&self, address: u64) -> Option<u64> {
         self.segments.iter().find_map(|segment| {

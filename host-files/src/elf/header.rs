@@ -1,4 +1,4 @@
-//! The headers of an ELF file, of either class and byte order, read by `pread` and bounded.
+//! The headers of an ELF file of either class and byte order.
 
 use std::fs::File;
 use std::io;
@@ -18,9 +18,9 @@ pub(super) const SHT_NOTE: u32 = 7;
 pub(super) const SHT_NOBITS: u32 = 8;
 const SHF_COMPRESSED: u64 = 1 << 11;
 
-/// The fields of the ELF header that say where the others are.
+/// The fields of the ELF header that locate the other headers.
 pub(super) struct Header {
-    /// Of 64 bits.
+    /// Whether this is a 64-bit file.
     pub(super) wide: bool,
     pub(super) big_endian: bool,
     program_headers_offset: u64,
@@ -30,11 +30,11 @@ pub(super) struct Header {
     section_header_size: u16,
     section_header_count: u16,
     section_names_index: u16,
-    /// Where the program begins; 0 where it is none.
+    /// Entry point of a program; 0 for other files.
     pub(super) entry: u64,
 }
 
-/// One program header.
+/// A program header.
 pub(super) struct ProgramHeader {
     pub(super) kind: u32,
     flags: u32,
@@ -45,9 +45,9 @@ pub(super) struct ProgramHeader {
     pub(super) align: u64,
 }
 
-/// One section header.
+/// A section header.
 pub(super) struct Section {
-    /// Where its name begins in the section of names.
+    /// Offset of its name in the section of names, in bytes.
     pub(super) name: u32,
     pub(super) kind: u32,
     /// Whether its bytes are compressed.
@@ -71,7 +71,8 @@ impl Header {
             return Err(ElfError::Truncated);
         }
         let fields = Fields { bytes: &bytes, big_endian: byte_order == 2 };
-        // (e_phoff, e_shoff, e_phentsize; the three counts and sizes after it follow in steps of two bytes.)
+        // Offsets of e_phoff, e_shoff and e_phentsize. The counts and sizes after the last follow in steps of two
+        // bytes.
         let (program_headers, section_headers, sizes) = if wide { (32, 40, 54) } else { (28, 32, 42) };
         let parse = || {
             Some(Self {
@@ -113,14 +114,14 @@ impl Header {
             flags: fields.u32(flags)?,
             offset: fields.word(rest, self.wide)?,
             address: fields.word(rest + step, self.wide)?,
-            // After the virtual address comes the physical one.
+            // The physical address lies between the virtual address and the size.
             file_size: fields.word(rest + 3 * step, self.wide)?,
             memory_size: fields.word(rest + 4 * step, self.wide)?,
             align: fields.word(if self.wide { 48 } else { 28 }, self.wide)?,
         })
     }
 
-    /// The section headers, as far as they can be read: a file may have none.
+    /// Reads the section headers, as far as they are readable. A file may have none.
     pub(super) fn sections(&self, file: &File) -> Vec<Section> {
         let size = usize::from(self.section_header_size);
         let count = usize::from(self.section_header_count).min(limits::SECTION_HEADERS_MAX);
@@ -137,7 +138,7 @@ impl Header {
         Some(Section {
             name: fields.u32(0)?,
             kind: fields.u32(4)?,
-            // The low bits of the flags, in any byte order.
+            // The flags are at the same offset in both classes.
             is_compressed: fields.word(8, self.wide)? & SHF_COMPRESSED != 0,
             address: fields.word(address, self.wide)?,
             offset: fields.word(offset, self.wide)?,
@@ -146,20 +147,21 @@ impl Header {
         })
     }
 
-    /// The address of a section, and its bytes as they are in the file; `None` if there is none that has any, or it has too many.
+    /// Reads a section: its address and its bytes. `None` if there is none, or it is compressed, too large, or has no
+    /// bytes in the file.
     pub(super) fn loaded_section(&self, file: &File, name: &[u8], bytes_max: u64) -> Option<(u64, Vec<u8>)> {
         let section = self.find_section(file, name)?;
         let is_plain = section.kind != SHT_NOBITS && !section.is_compressed && section.size <= bytes_max;
         is_plain.then(|| read_range(file, section.offset, section.size).map(|bytes| (section.address, bytes)))?
     }
 
-    /// The section named `name`.
+    /// Finds the section with this name.
     pub(super) fn find_section(&self, file: &File, name: &[u8]) -> Option<Section> {
         let (sections, names) = self.named_sections(file)?;
         sections.into_iter().find(|section| section.is_named(name, &names))
     }
 
-    /// Where the sections of these names are, as far as their bytes are in the file as they are loaded; `None` if the file has no
+    /// Finds the sections with these names whose bytes are in the file and not compressed. `None` if the file has no
     /// named sections at all.
     pub(super) fn find_sections<const N: usize>(
         &self,
@@ -174,7 +176,7 @@ impl Header {
         }))
     }
 
-    /// All sections, and the bytes of their names.
+    /// Reads all sections, and the section of their names.
     fn named_sections(&self, file: &File) -> Option<(Vec<Section>, Vec<u8>)> {
         let sections = self.sections(file);
         let names = sections.get(usize::from(self.section_names_index))?;
@@ -210,7 +212,7 @@ impl ProgramHeader {
     }
 }
 
-/// Integers of the file's byte order at byte positions; `None` past the end.
+/// Reader of integers in the byte order of the file, by offset in bytes. Returns `None` beyond the end.
 struct Fields<'a> {
     bytes: &'a [u8],
     big_endian: bool,
@@ -231,7 +233,7 @@ impl Fields<'_> {
         Some(if self.big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
     }
 
-    /// A u64 in a 64-bit file, a u32 in a 32-bit one.
+    /// Reads a u64 of a 64-bit file, or a u32 of a 32-bit one.
     fn word(&self, at: usize, wide: bool) -> Option<u64> {
         if !wide {
             return self.u32(at).map(u64::from);
@@ -241,7 +243,7 @@ impl Fields<'_> {
     }
 }
 
-/// Reads from the file's beginning until `bytes` is full or the file ends; returns the number of bytes read.
+/// Reads from the beginning of the file until `bytes` is full or the file ends. Returns the number of read bytes.
 fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     let mut length = 0;
     while let Some(rest) = bytes.get_mut(length..).filter(|rest| !rest.is_empty()) {
@@ -255,7 +257,7 @@ fn read_up_to(file: &File, bytes: &mut [u8]) -> io::Result<usize> {
     Ok(length)
 }
 
-/// Exactly `size` bytes at `offset`; `None` if the file has not got them. The caller has bounded `size`.
+/// Reads exactly `size` bytes at `offset`. `None` if the file has fewer. The caller must bound `size`.
 pub(super) fn read_range(file: &File, offset: u64, size: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;

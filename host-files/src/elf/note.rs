@@ -2,9 +2,10 @@
 //!
 //! | name_len u32 | descriptor_len u32 | kind u32 | name, padded | descriptor, padded |
 //!
-//! Integers have the file's byte order; both parts are padded to the alignment of their segment, 4 or 8 bytes.
+//! Integers have the byte order of the file. Name and descriptor are padded to the alignment of the segment, 4 or 8
+//! bytes.
 
-/// One note.
+/// A note.
 pub(super) struct Note<'a> {
     name: &'a [u8],
     kind: u32,
@@ -23,7 +24,7 @@ impl<'a> Note<'a> {
     }
 }
 
-/// The notes in `bytes`, up to the first that does not fit.
+/// Iterates over the notes in `bytes`, up to the first incomplete one.
 pub(super) fn notes(bytes: &[u8], align: usize, big_endian: bool) -> impl Iterator<Item = Note<'_>> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -36,7 +37,7 @@ pub(super) fn notes(bytes: &[u8], align: usize, big_endian: bool) -> impl Iterat
         let descriptor_at = 12_usize.checked_add(name_len)?.checked_next_multiple_of(align)?;
         let descriptor = rest.get(descriptor_at..)?.get(..descriptor_len)?;
         let next = descriptor_at.checked_add(descriptor_len)?.checked_next_multiple_of(align)?;
-        // The last note may lack its padding.
+        // The last note may have no padding.
         rest = rest.get(next..).unwrap_or_default();
         Some(Note { name, kind, descriptor })
     })
@@ -47,7 +48,7 @@ mod tests {
     use crate::elf::gnu_build_id;
 
     #[test]
-    fn the_build_id_is_found_among_other_notes_and_only_whole() {
+    fn a_complete_build_id_is_found_among_other_notes() {
         let note = |name: &[u8], descriptor: &[u8], kind: u32| {
             let mut bytes = Vec::new();
             for number in [name.len() as u32, descriptor.len() as u32, kind] {

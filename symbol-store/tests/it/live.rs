@@ -13,7 +13,7 @@ use testkit::workshop::have;
 
 use crate::workshop::{StoreWorkshop, gnu_build_id, names, open};
 
-/// A program that says it runs and then waits for the end of its input.
+/// Source of a program that reports that it runs and then waits for the end of its input.
 fn waiting(function: &str) -> String {
     format!(
         "#include <unistd.h>\n\
@@ -22,11 +22,11 @@ fn waiting(function: &str) -> String {
     )
 }
 
-/// A running program; it ends when this is dropped.
+/// A running program, which ends on drop.
 struct Running(Child);
 
 impl Running {
-    /// Starts `command` and waits until its program has said that it runs.
+    /// Starts `command` and waits until its program has reported that it runs.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut byte = [0];
@@ -37,7 +37,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its input ends with this, and so does it.
+        // This ends the input of the program, and so the program.
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
     }
@@ -62,11 +62,11 @@ fn a_deleted_program_that_still_runs_has_names() {
     let running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
-    // As `/proc/<pid>/maps` writes it.
+    // The path as in `/proc/<pid>/maps`.
     let marked = PathBuf::from(format!("{} (deleted)", path.display()));
     fs::remove_dir_all(workshop.path("store")).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &marked, address).unwrap(), ["deleted"]);
-    // When it ends, nothing is left to make a table of; the one that was made stays.
+    // When the program has ended, no new table can be made. The existing one stays.
     drop(running);
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
     fs::remove_dir_all(workshop.path("store")).unwrap();
@@ -91,7 +91,7 @@ fn a_replaced_program_has_its_own_names_under_each_build_id() {
 }
 
 #[test]
-fn a_build_id_that_is_not_that_of_the_file_gets_no_names() {
+fn a_file_with_another_build_id_gives_no_names() {
     if !have(&["gcc", "nm"]) {
         return;
     }
@@ -131,7 +131,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     workshop.run("objcopy --add-gnu-debuglink=program.debug root/usr/bin/in-container");
     workshop.run("mv program.debug root/usr/bin/.debug/program.debug");
     fs::remove_file(path).unwrap();
-    // As a container runtime does it: the root is a mount of its own, and the host's root is gone.
+    // As in a container: the root is a separate mount, and the root of the host is unmounted.
     fs::create_dir(workshop.path("root/host")).unwrap();
     workshop
         .write("enter.sh", "set -e\nmount --bind root root\ncd root\npivot_root . host\nexec /usr/bin/in-container\n");
@@ -151,7 +151,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
 }
 
 #[test]
-fn what_is_no_file_is_not_opened_and_costs_no_time() {
+fn special_files_are_not_opened_and_cost_no_time() {
     if !have(&["mkfifo"]) {
         return;
     }
@@ -167,7 +167,7 @@ fn what_is_no_file_is_not_opened_and_costs_no_time() {
 }
 
 #[test]
-fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
+fn a_failure_is_remembered_for_a_while() {
     if !have(&["gcc", "nm"]) {
         return;
     }
@@ -184,7 +184,7 @@ fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
 }
 
 #[test]
-fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
+fn a_table_without_lines_is_improved_when_a_debug_file_is_installed() {
     if !have(&["gcc", "nm", "objcopy", "strip"]) {
         return;
     }
@@ -196,7 +196,7 @@ fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
     workshop.run("mv kept elsewhere");
     let limits = Limits { improvement_interval: Duration::ZERO, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
-    let line = || crate::workshop::ask(&store, &id, &path, address).unwrap()[0].line;
+    let line = || crate::workshop::symbolize(&store, &id, &path, address).unwrap()[0].line;
     assert_eq!(line(), 0);
     workshop.run("mv elsewhere kept");
     crate::workshop::until("the line is known", || line() == 2);

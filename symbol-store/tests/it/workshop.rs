@@ -13,10 +13,10 @@ use symbol_store::limits::Limits;
 use symbol_store::{Address, Config, Frame, ObjectKey, Reason, SymbolStore};
 use testkit::workshop::Workshop;
 
-/// More than any conversion in these tests takes, on a slow machine too.
+/// Longer than any conversion in these tests takes on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits for what happens in the background.
+/// Waits until `happened` returns true.
 pub(crate) fn until(what: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
@@ -43,7 +43,7 @@ impl StoreWorkshop {
         Self(workshop)
     }
 
-    /// Stands for `/usr/lib/debug`.
+    /// Replacement of `/usr/lib/debug`.
     pub(crate) fn debug_directory(&self) -> PathBuf {
         self.path("debug")
     }
@@ -58,24 +58,24 @@ impl StoreWorkshop {
         }
     }
 
-    /// A store that has uploads only.
+    /// Opens a store that uses only uploads.
     pub(crate) fn store(&self) -> SymbolStore {
         open(self.config(false))
     }
 
-    /// Another one, in a directory of its own.
+    /// Opens another store with its own directory.
     pub(crate) fn store_at(&self, name: &str) -> SymbolStore {
         open(Config { directory: self.path(name), ..self.config(false) })
     }
 
-    /// A store that uses the files of this host.
+    /// Opens a store that uses the files of this host.
     pub(crate) fn host_store(&self) -> SymbolStore {
         open(self.config(true))
     }
 }
 
-/// Opens a store that another one in this process may just have closed: until a program that another test starts is
-/// executed, it has a copy of every lock of this process.
+/// Opens a store that was just closed in this process. A child that another test has forked holds a copy of its lock
+/// until it calls exec.
 pub(crate) fn open(config: Config) -> SymbolStore {
     let mut store = None;
     until("the store is closed", || {
@@ -92,7 +92,7 @@ pub(crate) fn open(config: Config) -> SymbolStore {
 fn converter() -> Converter {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().and_then(Path::parent).unwrap().join("examples/convert");
-    // Cargo leaves it as it was when only some tests are asked for by name.
+    // Cargo does not rebuild it when only some tests are selected by name.
     let built = fs::metadata(&program).and_then(|metadata| metadata.modified());
     let changed = newest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let is_current = built.is_ok_and(|built| changed <= built);
@@ -100,7 +100,7 @@ fn converter() -> Converter {
     Converter { program, arguments: Vec::new() }
 }
 
-/// When the newest file below `directory` was changed.
+/// Time of modification of the newest file in `directory` and its subdirectories.
 fn newest(directory: &Path) -> SystemTime {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let changed =
@@ -116,8 +116,8 @@ pub(crate) fn gnu_build_id(path: &Path) -> BuildId {
     BuildId::Gnu(image(path).gnu_build_id.unwrap())
 }
 
-/// What the store says about one address of the file that runs from `path`.
-pub(crate) fn ask(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<Frame>, Reason> {
+/// The frames of one address of the file that runs from `path`.
+pub(crate) fn symbolize(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<Frame>, Reason> {
     let object = ObjectKey { build_id: Some(id), file: path.to_str().unwrap() };
     let mut answers = store.symbolize(&object, &[Address::Virtual(address)], PATIENCE);
     assert_eq!(answers.len(), 1);
@@ -126,5 +126,5 @@ pub(crate) fn ask(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) 
 
 /// The function names of one address, innermost first.
 pub(crate) fn names(store: &SymbolStore, id: &BuildId, path: &Path, address: u64) -> Result<Vec<String>, Reason> {
-    ask(store, id, path, address).map(|frames| frames.iter().map(|frame| frame.function.to_string()).collect())
+    symbolize(store, id, path, address).map(|frames| frames.iter().map(|frame| frame.function.to_string()).collect())
 }
