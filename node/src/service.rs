@@ -38,6 +38,8 @@ impl Refused {
 
 #[tonic::async_trait]
 impl Shards for Node {
+    type Error = Status;
+
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
         // A task of its own: a caller who goes away does not free what his append still takes.
@@ -263,7 +265,7 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
         // What was stripped has been dropped meanwhile: with all definitions it cannot dangle, if it came with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
-            whole.put_back(left_out);
+            whole.restore(left_out);
             whole.is_whole().then(|| Proposal::append(Arc::new(whole)))
         };
         if let Some(whole) = spawn_blocking(whole).await.map_err(panicked)? {

@@ -235,7 +235,7 @@ async fn a_node_can_be_opened_in_a_task() {
     let opened = tokio::spawn(async move { Node::open(config, &mut Registry::default()).await }).await.unwrap();
     let node = opened.unwrap();
     // What a router in this process holds.
-    let router_side: std::sync::Arc<dyn proto::Shards> = std::sync::Arc::<Node>::clone(&node);
+    let router_side: std::sync::Arc<dyn proto::Shards<Error = tonic::Status>> = std::sync::Arc::<Node>::clone(&node);
     assert_eq!(router_side.append(99, 1, batch(None, 0..1)).await.unwrap_err().code(), Code::NotFound);
     node.shutdown().await;
 }

@@ -431,6 +431,8 @@ mod tests {
 
     #[tonic::async_trait]
     impl Shards for Forgetful {
+        type Error = Status;
+
         async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
             Err(Status::unimplemented("not asked for here"))
         }
@@ -488,7 +490,8 @@ mod tests {
     #[tokio::test]
     async fn a_stack_is_told_once_and_again_to_a_shard_that_lost_it() {
         let node = Arc::new(Forgetful::default());
-        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        let pusher =
+            Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards<Error = Status>>), &mut Registry::default());
         let batches = async || {
             // A stack of one location, without a mapping.
             let mut bytes = pprof();
@@ -509,7 +512,7 @@ mod tests {
     async fn a_fault_of_varve_is_not_answered_as_if_a_retry_could_help() {
         let node = Arc::new(Forgetful { is_faulty: true, ..Forgetful::default() });
         let mut registry = Registry::default();
-        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut registry);
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards<Error = Status>>), &mut registry);
         let in_flight = pusher.enter(0).unwrap();
         let refused = pusher.push(&TenantId::default_tenant(), body(pprof(), Encoding::Identity), in_flight).await;
         let error = refused.unwrap_err();
@@ -529,7 +532,8 @@ mod tests {
     #[tokio::test]
     async fn a_stack_that_only_a_refused_profile_has_is_not_sent() {
         let node = Arc::new(Forgetful::default());
-        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        let pusher =
+            Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards<Error = Status>>), &mut Registry::default());
         let batches = async |profiles: &[&[i32]]| {
             let in_flight = pusher.enter(0).unwrap();
             let accepted = pusher.push(&TenantId::default_tenant(), otlp_of(profiles, &[0]), in_flight).await.unwrap();
@@ -544,7 +548,8 @@ mod tests {
     #[tokio::test]
     async fn stacks_of_a_push_whose_key_is_known_are_not_taken_for_known() {
         let node = Arc::new(Forgetful { is_duplicate: true, ..Forgetful::default() });
-        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut Registry::default());
+        let pusher =
+            Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards<Error = Status>>), &mut Registry::default());
         for _ in 0..2 {
             let in_flight = pusher.enter(0).unwrap();
             pusher.push(&TenantId::default_tenant(), otlp(&[0]), in_flight).await.unwrap();

@@ -147,7 +147,7 @@ fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
 
 #[cfg(test)]
 mod tests {
-    use proto::attribute::{Attribute, AttributeValue};
+    use proto::dictionary::{Attribute, AttributeValue};
     use proto::{Label, LabelSet, Samples, StackHash, StackPair};
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, BatchId, Command, Entry, Importer, LeftOut, Samples, StackPair, Tier, limits};
+use proto::{Batch, BatchId, Command, Entry, Importer, Samples, StackPair, Stripped, Tier, limits};
 
 use crate::batch_ids;
 use crate::engine::Engine;
@@ -24,7 +24,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read; the batch is of no use then.
-    pub fn strip(&self, batch: &mut Batch) -> Result<Option<LeftOut>, StripError> {
+    pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
         let tenant = self.state.read().tenants.get(&batch.tenant).copied();
         let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
         let (partitions, partitions_max) = (keys.len(), limits::BATCH_PARTITIONS_MAX);

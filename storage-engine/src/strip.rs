@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use proto::{Batch, LeftOut};
+use proto::{Batch, Stripped};
 
 use crate::partition::Partition;
 use crate::vocabulary::Vocabulary;
@@ -14,7 +14,7 @@ pub(crate) fn strip(
     batch: &mut Batch,
     partitions: &[Arc<RwLock<Partition>>],
     vocabulary: &Vocabulary,
-) -> Option<LeftOut> {
+) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
     // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
@@ -31,7 +31,7 @@ pub(crate) fn strip(
     let dangles =
         batch.dictionary.stacks.iter().zip(&unknown_stacks).any(|((_, stack), unknown)| *unknown && stack.is_none())
             || batch.series.iter().zip(&unknown_series).any(|(series, unknown)| *unknown && series.labels.is_none());
-    (!dangles).then(|| batch.leave_out(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
+    (!dangles).then(|| batch.strip(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
 }
 
 /// Whether a stripped batch defines nothing that is not in memory already.

@@ -2,6 +2,7 @@
 //!
 //! - [`report`]: lines that a test prints although it passes, such as why it was skipped.
 //! - [`sink`]: an OTLP gRPC server that keeps the requests it receives.
+//! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
 //!
 //! # Does not
@@ -18,3 +19,4 @@
 pub mod conformance;
 pub mod report;
 pub mod sink;
+pub mod workshop;

@@ -9,14 +9,15 @@ use serde_json::Value;
 use tests::shared::workspace;
 
 /// Crates that each crate may depend on, for its build scripts, its code and its tests.
-const ALLOWED: [(&str, &[&str]); 8] = [
+const ALLOWED: [(&str, &[&str]); 9] = [
     ("proto", &[]),
     ("storage-engine", &["proto"]),
     ("node", &["proto", "storage-engine"]),
-    ("symbol-store", &["proto"]),
+    ("host-files", &["proto"]),
+    ("symbol-store", &["proto", "host-files"]),
     ("ebpf", &["proto"]),
-    ("agent", &["proto", "ebpf", "symbol-store"]),
-    ("router", &["proto", "symbol-store"]),
+    ("agent", &["proto", "ebpf", "host-files", "symbol-store"]),
+    ("router", &["proto", "host-files", "symbol-store"]),
     (TEST_HELPERS, &["proto"]),
 ];
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use proto::retry_info::retry_delay;
+use proto::rpc_status::retry_delay;
 use proto::wire;
 use proto::wire::node_client::NodeClient;
 use proto::wire::node_server::{Node, NodeServer};
@@ -54,7 +54,7 @@ fn push_over_http(otlp: &str, body: &[u8], token: Option<&str>) -> Reply {
 fn retried([grpc, otlp]: &[String; 2], token: Option<&str>) -> String {
     let status = export(grpc, &push("retried"), Sending { token, ..Sending::default() }).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert!(retry_delay(&status).is_some(), "{status:?}");
+    assert!(retry_delay(status.details()).is_some(), "{status:?}");
     let reply = push_over_http(otlp, &push("retried"), token).refused_by_otlp_with(&[503]);
     assert_eq!(reply.header("retry-after"), "1");
     let over_http = reply.rpc_status();

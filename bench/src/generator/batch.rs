@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::stack_hash;
+use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{
     Address, Batch, BatchId, Dictionary, Importer, Label, LabelSet, Location, Samples, SeriesSamples, StackPair,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use proto::attribute::AttributeValue;
+use proto::dictionary::AttributeValue;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::Room;
-use proto::identity::text_hash;
+use proto::dictionary::{Attribute, AttributeValue, Capacity, text_hash};
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
 
@@ -101,7 +99,7 @@ impl Builder {
     }
 
     /// Makes room, so that nothing need grow step by step.
-    pub(crate) fn reserve(&mut self, room: &Room) {
+    pub(crate) fn reserve(&mut self, room: &Capacity) {
         self.push.dictionary.reserve(room);
         self.parts.reserve(room.stacks);
     }

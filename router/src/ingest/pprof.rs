@@ -5,7 +5,7 @@ mod tables;
 
 use std::borrow::Cow;
 
-use proto::attribute::{Attribute, AttributeValue};
+use proto::dictionary::{Attribute, AttributeValue};
 use proto::profile_type::Siblings;
 use proto::{Label, ProfileType, Push, Samples, ValueType, limits};
 

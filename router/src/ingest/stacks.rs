@@ -9,7 +9,7 @@ use crate::known_stacks::Knowledge;
 /// What is known of a frame before it is defined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
-    /// Of its location: see [`proto::identity`].
+    /// Of its location: see [`proto::dictionary`].
     pub(crate) hash: u128,
     pub(crate) is_kernel: bool,
 }

@@ -6,7 +6,7 @@ use http_body_util::BodyExt as _;
 use prometheus_client::registry::Registry;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::profiles::v1development::{Profile, ProfilesDictionary, ResourceProfiles, Sample, ScopeProfiles};
-use proto::retry_info::retry_delay;
+use proto::rpc_status::retry_delay;
 use proto::wire;
 use proto::wire::node_server::{Node, NodeServer};
 use tonic::transport::server::TcpIncoming;
@@ -102,7 +102,7 @@ fn is_retried(status: &Status) -> bool {
     use Code::{Aborted, Cancelled, DataLoss, DeadlineExceeded, OutOfRange, ResourceExhausted, Unavailable};
     match status.code() {
         Cancelled | DeadlineExceeded | Aborted | OutOfRange | Unavailable | DataLoss => true,
-        ResourceExhausted => retry_delay(status).is_some(),
+        ResourceExhausted => retry_delay(status.details()).is_some(),
         _ => false,
     }
 }

@@ -4,9 +4,8 @@
 //! So an entry that nothing refers to costs nothing, what shards hold already costs a hash, and a broken one refuses those profiles
 //! that need it and no others.
 
-use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
-use proto::dictionary::Room;
+use proto::dictionary::{Attribute, AttributeValue, Capacity};
 
 use super::FORMAT;
 use super::location::{FrameType, Mapping, RawLine};
@@ -26,7 +25,7 @@ const ROOM_MAX: usize = 1 << 13;
 /// Of a whole dictionary, so many bytes and one entry of each long table: real ones have 25 to 60.
 const BYTES_PER_ENTRY: usize = 24;
 
-/// Room of text, and of all stacks.
+/// Room for text, and for all stacks.
 const ROOM_BYTES_MAX: usize = 1 << 18;
 
 /// See the module.
@@ -139,7 +138,7 @@ impl<'a> Tables<'a> {
     /// need; there may be far too much of it.
     pub(crate) fn reserve(&self, builder: &mut Builder, knowledge: &Knowledge<'_>) {
         let of = |length: usize| length.min(ROOM_MAX);
-        let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
+        let mut room = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
         if knowledge.is_empty() {
             // A location takes a byte at least, and, of thousands, nearly always two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };

@@ -1,9 +1,8 @@
 //! Locations of a request's dictionary, with their functions and mappings: the hash that each is known by, and the location itself
 //! where it must be defined.
 
-use proto::attribute::AttributeValue;
 use proto::build_id::from_hex;
-use proto::identity::{address_hash, function_hash, lines_hash};
+use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
 
 use super::dictionary::{Scratch, Tables};

@@ -299,6 +299,8 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
 
 #[tonic::async_trait]
 impl Shards for NaiveNode {
+    type Error = Status;
+
     async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not asked for here"))
     }
