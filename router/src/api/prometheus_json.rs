@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use super::time::format_time;
 use crate::json::JsonText;
-use crate::query::aggregate::best_first;
-use crate::query::evaluate::Value;
-use crate::query::labels::Labels;
+use crate::query::promql::aggregate::best_first;
+use crate::query::promql::evaluate::Value;
+use crate::query::promql::range_function::Series;
 use crate::query::reader::Evaluated;
-use crate::query::window::Series;
+use crate::query::selection::labels::Labels;
 
 /// What an answer says where it was cut to `limit`.
 const TRUNCATED: &str = "results truncated due to limit";

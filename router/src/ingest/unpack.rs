@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
 
-use super::IngestError;
+use crate::ingest::error::IngestError;
 
 /// How a body was compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

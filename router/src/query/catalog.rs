@@ -10,18 +10,18 @@ use proto::selection::Operation;
 use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
-use crate::query::expr::Group;
-use crate::query::fold::Folding;
-use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
-use crate::query::missing::{Lacking, told_of_list};
-use crate::query::parse::parse_selector;
+use crate::query::naming::stack_label::StackLabel;
+use crate::query::naming::stack_values::StackGrouping;
+use crate::query::promql::expr::Group;
+use crate::query::promql::fold::Folding;
+use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::resolve::is_named;
 use crate::query::run::{Run, Timings};
-use crate::query::selector::Selector;
-use crate::query::stack_label::StackLabel;
-use crate::query::stack_values::StackGrouping;
+use crate::query::selection::labels::{Labels, NAME_LABEL};
+use crate::query::selection::missing::{Lacking, told_of_list};
+use crate::query::selection::resolve::is_named;
+use crate::query::selection::selector::Selector;
 
 /// Of whom, of which series, and when.
 #[derive(Clone, Debug)]

@@ -9,10 +9,12 @@ use proto::{Address, Answer, Dictionary, Location, MappingIdentity, Window};
 use serde_json::{Map, Value, json};
 
 use super::random_answer::any_answer;
+use super::symbols::symbols;
 use super::*;
-use crate::query::flamegraph::{FlamegraphRequest, Format, Summary, Writing};
-use crate::query::namer::Namer;
-use crate::query::names::{Book, ShardAnswer};
+use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
+use crate::query::flamegraph::summary::Summary;
+use crate::query::naming::namer::Namer;
+use crate::query::naming::tenant_names::{Book, ShardAnswer};
 use crate::query::run::{Cancelled, Timings};
 
 /// Name, file, binary, frame type.
@@ -23,19 +25,6 @@ type Why = [String; 4];
 
 /// What is known of a frame: its first line and why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
-
-/// A store without any symbol table.
-pub(crate) fn symbols() -> (tempfile::TempDir, SymbolStore) {
-    let directory = tempfile::tempdir().unwrap();
-    let symbols = SymbolStore::open(Config {
-        directory: directory.path().join("symbols"),
-        converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
-        host_files: false,
-        debug_directory: directory.path().join("debug").display().to_string(),
-        limits: Limits::DEFAULT,
-    });
-    (directory, symbols.unwrap())
-}
 
 /// Answers of who knew no location.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {

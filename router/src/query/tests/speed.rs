@@ -8,11 +8,12 @@ use proto::{
     Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, LocationPage, MappingIdentity, Window,
 };
 
-use super::oracle::symbols;
-use crate::query::flamegraph::{FlamegraphRequest, Format, Summary, Writing};
-use crate::query::namer::Namer;
-use crate::query::names::{Book, ShardAnswer};
-use crate::query::parse::parse;
+use super::symbols::symbols;
+use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
+use crate::query::flamegraph::summary::Summary;
+use crate::query::naming::namer::Namer;
+use crate::query::naming::tenant_names::{Book, ShardAnswer};
+use crate::query::promql::parse::parse;
 use crate::query::run::{Cancelled, Timings};
 
 const SERVICE_FUNCTIONS: u64 = 600;
