@@ -1,9 +1,10 @@
-//! Ingest: the steps of a push, from the body of a request to the shards that store it.
+//! Ingest: the steps of a push, from the body of its request to the shards that store it.
 //!
-//! What is wrong with one profile refuses that profile, and the others of the same push are kept; what is wrong with the whole
-//! refuses the whole.
+//! [`push`] runs them in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`].
+//! A fault in one profile refuses that profile, and the others of the push are kept. A fault in the request refuses all of it.
 
 pub(crate) mod admission;
+mod append;
 mod decode;
 pub(crate) mod error;
 mod known_stacks;
@@ -12,6 +13,7 @@ mod place;
 pub(crate) mod push;
 pub(crate) mod receive;
 mod refusal_log;
-pub(crate) mod unpack;
+pub(crate) mod request;
+mod unpack;
 
 pub use self::push::Pusher;

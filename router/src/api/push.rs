@@ -2,5 +2,6 @@
 
 pub(crate) mod http;
 pub mod otlp_grpc;
+mod otlp_response;
 pub(crate) mod rejection;
 pub(crate) mod rpc_status;

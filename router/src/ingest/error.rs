@@ -1,6 +1,120 @@
-//! Why a whole push is refused.
+//! Errors of a push, by the step that fails.
 
+use std::io;
+use std::time::Duration;
+
+use proto::limits;
+
+use crate::ingest::admission::Overloaded;
 use crate::ingest::decode::{foreign, protobuf};
+use crate::nodes::NodesError;
+
+/// The name of the OTLP format in errors.
+pub(crate) const OTLP_FORMAT: &str = "OTLP export request";
+
+/// The name of the pprof format in errors.
+pub(crate) const PPROF_FORMAT: &str = "pprof";
+
+/// Error of a push that is refused as a whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PushError {
+    /// The request cannot be decoded, or nothing in it can be stored.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    /// Too many bytes are in flight.
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    /// The body was not received.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// A parameter of the request is missing or unknown.
+    #[error("{0}")]
+    Parameter(String),
+    /// The idempotency key is empty or too long.
+    #[error(
+        "the Idempotency-Key must have 1 to {} bytes: omit it, or send a key that no other push has",
+        limits::IDEMPOTENCY_KEY_BYTES_MAX
+    )]
+    Key,
+    /// Every sample is older than the retention.
+    #[error(
+        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer --retention",
+        days(*retention)
+    )]
+    TooOld { samples: u64, retention: Duration },
+    /// A shard did not append its batch.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+    /// The thread that decodes panicked.
+    #[error("decoding stopped: {0}")]
+    Stopped(#[from] tokio::task::JoinError),
+    /// A shard contradicts what it was sent. A retry of the same push meets the same fault, so this error is final.
+    #[error(
+        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions although all \
+         were sent): sending it again does not help; report it with the server's log of this moment"
+    )]
+    Inconsistent,
+}
+
+/// Error while a body is received.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// No byte arrived for a while.
+    #[error("nothing of the body arrived for {0:?}")]
+    Stalled(Duration),
+    /// The whole body took too long.
+    #[error("the body did not arrive within {0:?}: send smaller requests")]
+    Slow(Duration),
+    /// The body exceeds the limit for requests.
+    #[error("the body has more than {bytes_max} bytes: send smaller requests")]
+    TooLarge { bytes_max: usize },
+    /// The connection failed.
+    #[error("the body could not be read: {0}")]
+    Unreadable(#[source] axum::Error),
+    /// The body of a gRPC call is not one message.
+    #[error("malformed gRPC call: {0}")]
+    Framing(&'static str),
+    /// Too many bytes are in flight.
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+}
+
+/// Error of one profile, which is refused by itself.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ProfileError {
+    #[error(transparent)]
+    Wire(#[from] protobuf::WireError),
+    #[error("{table} {index} is referred to, and the table has {length}")]
+    OutOfRange { table: &'static str, index: i64, length: usize },
+    #[error("time {time_ns} ns is before 2000-01-01: set the sender's clock")]
+    TooOld { time_ns: i64 },
+    #[error("time {time_ns} ns is more than ten minutes ahead: set the sender's clock")]
+    Ahead { time_ns: u64 },
+    #[error(
+        "a sample has {values} values and {timestamps} timestamps: send as many values as timestamps, or either alone"
+    )]
+    Shape { values: usize, timestamps: usize },
+    #[error("a sample has {values} values, the profile {types} sample types")]
+    Columns { values: usize, types: usize },
+    #[error("{count} x the period of {period} is more than 64 bits")]
+    Overflow { count: i64, period: i64 },
+    #[error("more than {count_max} {what}")]
+    TooMany { what: &'static str, count_max: usize },
+    #[error(
+        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
+         negative; send the profile itself, not its difference from another one"
+    )]
+    Negative { sample_type: String, value: i64 },
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// A duration for people: `30 days`, or seconds if it is not a whole number of days.
+pub(crate) fn days(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let days = seconds / 86_400;
+    if days > 0 && seconds.is_multiple_of(86_400) { format!("{days} days") } else { format!("{seconds} seconds") }
+}
 
 /// Why a whole push is refused.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +163,7 @@ pub(crate) enum IngestError {
         /// gzip or zstd.
         format: &'static str,
         /// The decoder's words.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// The compressed body ends too early.
     #[error("the {format} body is truncated: it ends in the middle; send all of it")]

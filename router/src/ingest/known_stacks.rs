@@ -1,8 +1,8 @@
-//! Which stacks shards hold, as far as this router remembers: what is not defined need not be read, sent and left out again.
+//! Which stacks shards hold, as far as this router remembers. A stack that its shard holds is not defined again in a push.
 //!
-//! A cache of hashes, of a fixed size, that is never asked for the truth: a shard refuses a batch that refers to a stack which it
-//! does not hold, and gets it again with all definitions. So what is forgotten, or wrong, costs time and nothing else.
-//! A stack is held by the partition of a tenant in a shard: each of the three is a part of its key.
+//! The cache holds hashes, has a fixed size, and need not be right: a shard refuses a batch that refers to a stack which it
+//! does not hold, and then receives the batch with all definitions. A forgotten or wrong entry only costs time.
+//! The partition of a tenant in a shard holds a stack, so all three are part of its key.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,13 +15,16 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Keys in one set, which share a cache line of the processor.
 const WAYS: usize = 4;
 
-/// Of four keys: 2^20 in all, 8 MiB.
+/// Sets of four keys: 2^20 keys in all, 8 MiB.
 const SETS: usize = 1 << 18;
 
-/// See the module.
+/// Keys of one push that are remembered. A push with more would evict too many keys of others, so none of its keys are kept.
+const PUSH_KEYS_MAX: usize = SETS * WAYS / 16;
+
+/// Set-associative cache of the stacks that shards hold.
 #[derive(Debug)]
 pub(crate) struct KnownStacks {
-    /// Keys, 0 where there is none. Each stands by itself, so no order is needed between them.
+    /// Keys; 0 is a free slot. Every slot is independent, so relaxed ordering is enough.
     sets: Box<[[AtomicU64; WAYS]]>,
 }
 
@@ -31,25 +34,22 @@ impl Default for KnownStacks {
     }
 }
 
-/// Keys of one push that are remembered: of more, none, since it would take the room of all others.
-const TOLD_MAX: usize = SETS * WAYS / 16;
-
-/// What one stack is in one place; never 0.
+/// Hash of a stack and the partition that holds it; never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(u64);
+pub(crate) struct StackKey(u64);
 
 impl KnownStacks {
-    fn set(&self, key: Key) -> &[AtomicU64; WAYS] {
+    fn set(&self, key: StackKey) -> &[AtomicU64; WAYS] {
         &self.sets[(key.0 >> 32) as usize % SETS]
     }
 
-    fn contains(&self, key: Key) -> bool {
+    fn contains(&self, key: StackKey) -> bool {
         self.set(key).iter().any(|slot| slot.load(Ordering::Relaxed) == key.0)
     }
 
-    /// Remembers what shards have acknowledged, in place of others where there is no room.
-    pub(crate) fn add(&self, keys: &[Key]) {
-        if keys.len() > TOLD_MAX {
+    /// Remembers stacks that shards have acknowledged; evicts others from full sets.
+    pub(crate) fn add(&self, keys: &[StackKey]) {
+        if keys.len() > PUSH_KEYS_MAX {
             return;
         }
         for &key in keys.iter().filter(|key| !self.contains(**key)) {
@@ -60,115 +60,118 @@ impl KnownStacks {
     }
 }
 
-/// Where samples of one service and time are held.
+/// Hash of the partition that holds samples of one service and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(u64);
+pub(crate) struct PartitionKey(u64);
 
-/// The places of one service's samples, by time.
+/// The partitions of one service's samples, by time.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct ServicePartitions {
     shard: u32,
-    /// Of tenant and shard.
+    /// Hash of tenant and shard.
     seed: u64,
-    /// The place of the times behind this one, until the next partition begins: nearly always the next one's, too.
-    last: Option<(i64, Place)>,
+    /// Start of the last partition, in nanoseconds, and its key: nearly always that of the next sample too.
+    last: Option<(i64, PartitionKey)>,
 }
 
-impl Places {
-    pub(crate) fn at(&mut self, time_ns: i64, knowledge: &mut Knowledge<'_>) -> Place {
+impl ServicePartitions {
+    /// The partition of a time.
+    pub(crate) fn at(&mut self, time_ns: i64, plan: &mut DefinitionPlan<'_>) -> PartitionKey {
         let length = Tier::Raw.partition_ns();
-        if let Some((start_ns, place)) = self.last
+        if let Some((start_ns, partition)) = self.last
             && (1..=length).contains(&time_ns.saturating_sub(start_ns))
         {
-            return place;
+            return partition;
         }
         let interval = interval_of(time_ns, length);
-        let place = Place(xxh3_64_with_seed(&interval.to_le_bytes(), self.seed));
-        self.last = Some((i64::from(interval) * length, place));
-        knowledge.reaches(self.shard, place);
-        place
+        let partition = PartitionKey(xxh3_64_with_seed(&interval.to_le_bytes(), self.seed));
+        self.last = Some((i64::from(interval) * length, partition));
+        plan.reaches(self.shard, partition);
+        partition
     }
 }
 
-/// What the decoder of one push asks, and what it finds that must be told.
+/// Which stacks one push defines, and the partitions that it reaches.
 #[derive(Debug)]
-pub(crate) struct Knowledge<'k> {
+pub(crate) struct DefinitionPlan<'k> {
+    /// Stacks that need no definition; `None` if every stack is defined.
     known: Option<&'k KnownStacks>,
     tenant: &'k TenantId,
     placement: &'k Placement,
-    /// Defined by the push.
-    told: Vec<Key>,
-    /// By shard, the partition that the push reaches.
-    places: BTreeMap<u32, Place>,
-    /// It reaches more than one of a shard.
+    /// Stacks that the push defines.
+    defined: Vec<StackKey>,
+    /// The first partition that the push reaches, by shard.
+    partitions: BTreeMap<u32, PartitionKey>,
+    /// Whether the push reaches several partitions of one shard.
     is_spread: bool,
 }
 
-impl<'k> Knowledge<'k> {
-    /// `known`: `None` where everything is to be told.
+impl<'k> DefinitionPlan<'k> {
+    /// `known`: `None` to define every stack.
     pub(crate) fn new(known: Option<&'k KnownStacks>, tenant: &'k TenantId, placement: &'k Placement) -> Self {
-        Self { known, tenant, placement, told: Vec::new(), places: BTreeMap::new(), is_spread: false }
+        Self { known, tenant, placement, defined: Vec::new(), partitions: BTreeMap::new(), is_spread: false }
     }
 
-    /// Whether everything is told.
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether every stack is defined.
+    pub(crate) fn defines_all(&self) -> bool {
         self.known.is_none()
     }
 
-    /// Where a service's samples are held.
-    pub(crate) fn places(&self, service_name: &str) -> Places {
+    /// The partitions of a service.
+    pub(crate) fn partitions(&self, service_name: &str) -> ServicePartitions {
         let shard = self.placement.shard(Slot::of(self.tenant, service_name));
-        Places { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
+        ServicePartitions { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
     }
 
-    fn reaches(&mut self, shard: u32, place: Place) {
-        self.is_spread |= *self.places.entry(shard).or_insert(place) != place;
+    fn reaches(&mut self, shard: u32, partition: PartitionKey) {
+        self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Whether the push reaches several partitions of a shard. Each must hold what is left out of a batch, whichever of them refers
-    /// to it, so all is to be told.
+    /// Whether the push reaches several partitions of a shard. Each of them must hold every stack that the push does not
+    /// define, whichever partition refers to it, so such a push defines all its stacks.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }
 
-    /// The key of a stack that a place may not hold, if it is one.
-    pub(crate) fn unknown(&self, place: Place, stack: StackHash) -> Option<Key> {
+    /// The key of a stack, unless the partition is known to hold it.
+    pub(crate) fn key_of_unknown(&self, partition: PartitionKey, stack: StackHash) -> Option<StackKey> {
         let halves = (stack.0 as u64) ^ (stack.0 >> 64) as u64;
-        let key = Key((halves ^ place.0) | 1);
+        let key = StackKey((halves ^ partition.0) | 1);
         self.known.is_none_or(|known| !known.contains(key)).then_some(key)
     }
 
-    /// Notes a stack that is defined.
-    pub(crate) fn tell(&mut self, key: Key) {
-        self.told.push(key);
+    /// Notes a stack that the push defines.
+    pub(crate) fn define(&mut self, key: StackKey) {
+        self.defined.push(key);
     }
 
-    /// How many stacks were noted so far, for [`Knowledge::keep_told`].
-    pub(crate) fn told_count(&self) -> usize {
-        self.told.len()
+    /// Number of stacks noted so far, for [`DefinitionPlan::truncate`].
+    pub(crate) fn defined_count(&self) -> usize {
+        self.defined.len()
     }
 
-    /// Drops all notes but the first `count`: the profile that defines the others is refused, so no shard receives them.
-    pub(crate) fn keep_told(&mut self, count: usize) {
-        self.told.truncate(count);
+    /// Keeps the first `count` notes: the profile that defines the others is refused, so no shard receives them.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.defined.truncate(count);
     }
 
-    /// What the push defines: to be remembered when it is acknowledged.
-    pub(crate) fn told(self) -> Vec<Key> {
-        self.told
+    /// The stacks that the push defines, to be remembered when shards have acknowledged it.
+    pub(crate) fn into_defined(self) -> Vec<StackKey> {
+        self.defined
     }
 }
 
-/// What is decoded where this much is known, and what it tells.
+/// Decodes with a plan of a single shard; also returns the stacks that are defined.
 #[cfg(test)]
-pub(crate) fn knowing<T, E>(
+pub(crate) fn planned<T, E>(
     known: Option<&KnownStacks>,
-    decode: impl FnOnce(&mut Knowledge<'_>) -> Result<T, E>,
-) -> Result<(T, Vec<Key>), E> {
-    let (tenant, placement) = (TenantId::default_tenant(), Placement::single_shard());
-    let mut knowledge = Knowledge::new(known, &tenant, &placement);
-    let decoded = decode(&mut knowledge)?;
-    Ok((decoded, knowledge.told()))
+    decode: impl FnOnce(&mut DefinitionPlan<'_>) -> Result<T, E>,
+) -> Result<(T, Vec<StackKey>), E> {
+    let tenant = TenantId::default_tenant();
+    let placement = Placement::single_shard();
+    let mut plan = DefinitionPlan::new(known, &tenant, &placement);
+    let decoded = decode(&mut plan)?;
+    Ok((decoded, plan.into_defined()))
 }
 
 #[cfg(test)]
@@ -176,16 +179,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stack_is_known_where_it_was_told_and_nowhere_else() {
-        let (known, placement) = (KnownStacks::default(), Placement::single_shard());
+    fn a_stack_is_known_only_in_the_partition_that_acknowledged_it() {
+        let known = KnownStacks::default();
+        let placement = Placement::single_shard();
         let tenants = ["one", "two"].map(|name| TenantId::new(name).unwrap());
         let stack = StackHash(7 << 64 | 9);
         let hours = |n: i64| n * 3_600_000_000_000;
-        let is_new = |tenant, time_ns, told: bool| {
-            let mut knowledge = Knowledge::new(Some(&known), tenant, &placement);
-            let place = knowledge.places("api").at(time_ns, &mut knowledge);
-            let unknown = knowledge.unknown(place, stack);
-            if told {
+        let is_new = |tenant, time_ns, acknowledged: bool| {
+            let mut plan = DefinitionPlan::new(Some(&known), tenant, &placement);
+            let partition = plan.partitions("api").at(time_ns, &mut plan);
+            let unknown = plan.key_of_unknown(partition, stack);
+            if acknowledged {
                 known.add(unknown.as_slice());
             }
             unknown.is_some()
@@ -194,26 +198,26 @@ mod tests {
         assert!(is_new(&tenants[0], hours(1), true));
         assert!(!is_new(&tenants[0], hours(6), false), "the last nanosecond of the same partition");
         assert!(is_new(&tenants[0], hours(6) + 1, false) && is_new(&tenants[1], hours(1), false));
-        let mut whole = Knowledge::new(None, &tenants[0], &placement);
-        let mut places = whole.places("api");
-        let place = places.at(hours(1), &mut whole);
-        assert!(whole.unknown(place, stack).is_some() && !whole.is_spread());
-        places.at(hours(7), &mut whole);
+        let mut whole = DefinitionPlan::new(None, &tenants[0], &placement);
+        let mut partitions = whole.partitions("api");
+        let partition = partitions.at(hours(1), &mut whole);
+        assert!(whole.key_of_unknown(partition, stack).is_some() && !whole.is_spread());
+        partitions.at(hours(7), &mut whole);
         assert!(whole.is_spread());
     }
 
     #[test]
-    fn it_never_grows_and_what_came_last_is_there() {
+    fn the_cache_never_grows_and_keeps_the_newest_keys() {
         let known = KnownStacks::default();
-        // All of one set.
-        let key = |n: u64| Key(n << 1 | 1);
+        // All in one set.
+        let key = |n: u64| StackKey(n << 1 | 1);
         for n in 0..100 {
             known.add(&[key(n)]);
             assert!(known.contains(key(n)));
         }
         assert_eq!((0..100).filter(|&n| known.contains(key(n))).count(), WAYS);
-        let flood: Vec<Key> = (0..=TOLD_MAX as u64).map(|n| Key(n << 32 | 1)).collect();
+        let flood: Vec<StackKey> = (0..=PUSH_KEYS_MAX as u64).map(|n| StackKey(n << 32 | 1)).collect();
         known.add(&flood);
-        assert!(known.contains(key(99)) && !known.contains(flood[7]), "one push takes not the room of all");
+        assert!(known.contains(key(99)) && !known.contains(flood[7]), "one push does not evict the keys of others");
     }
 }

@@ -1,88 +1,24 @@
-//! The write path: a push in normal form becomes one batch for each shard, and is acknowledged when all have it.
+//! Place: the fifth step of a push. Divides its samples among the shards by the slots of their services.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 use proto::label::SERVICE_NAME_LABEL;
-use proto::placement::{Placement, Slot};
+use proto::placement::Slot;
 use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Profile, Push, SeriesSamples, TenantId};
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::nodes::{Nodes, NodesError};
+use crate::ingest::normalize::Destination;
+use crate::ingest::request::{Format, Head};
 
-/// The client's key, or what stands for it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum PushKey<'a> {
-    /// `Idempotency-Key`.
-    Client(&'a [u8]),
-    /// Everything that the push says, the body as it was before compression: used where it carries its own times.
-    Content(&'a [&'a [u8]]),
-}
-
-impl PushKey<'_> {
-    /// The id that each shard remembers.
-    pub(crate) fn id(&self, tenant: &TenantId) -> BatchId {
-        let mut hash = Xxh3::new();
-        let mut part = |bytes: &[u8]| {
-            hash.update(&(bytes.len() as u64).to_le_bytes());
-            hash.update(bytes);
-        };
-        part(tenant.as_str().as_bytes());
-        match self {
-            Self::Client(key) => {
-                part(b"client");
-                part(key);
-            }
-            Self::Content(parts) => {
-                part(b"content");
-                parts.iter().for_each(|bytes| part(bytes));
-            }
-        }
-        BatchId(hash.digest128())
-    }
-}
-
-/// What became of a push that is stored.
-#[derive(Debug, Default)]
-pub(crate) struct Written {
-    /// Shards that have their part.
-    shards: Vec<u32>,
-    /// Left out, because they are older than the retention.
-    pub(crate) samples_too_old: u64,
-    pub(crate) retention: Duration,
-    /// A shard had a batch with this id already, so it took no definition of this one.
-    pub(crate) is_duplicate: bool,
-}
-
-/// Stores a push in the shards that do not have their part yet. When this returns, it is durable and every query sees it.
+/// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples refer to.
 ///
-/// # Errors
-/// [`NodesError`]: some shards may have their part, as `written` says; the same push with the same id may be sent again.
-pub(crate) async fn write(
-    nodes: &Nodes,
-    tenant: &TenantId,
-    push: Push,
-    id: Option<BatchId>,
-    written: &mut Written,
-) -> Result<(), NodesError> {
-    let batches = batches(nodes.placement(), tenant, push, id);
-    for (shard, batch) in batches.into_iter().filter(|(shard, _)| !written.shards.contains(shard)).collect::<Vec<_>>() {
-        let appended = nodes.append(shard, batch).await?;
-        written.shards.push(shard);
-        written.samples_too_old += appended.samples_too_old;
-        written.retention = appended.retention;
-        written.is_duplicate |= appended.duplicate;
-    }
-    Ok(())
-}
-
-/// One batch for each shard: each series once, and exactly the definitions that its samples refer to.
-///
-/// A decoder enters a stack in the dictionary before it knows whether any sample with it is kept: samples of value 0 are
-/// dropped, profiles are refused. Such a stack may have no definition, and a shard refuses a batch that holds one.
-fn batches(placement: &Placement, tenant: &TenantId, push: Push, id: Option<BatchId>) -> BTreeMap<u32, Batch> {
+/// [`normalize`](super::normalize) enters a stack in the dictionary before it knows whether a sample with it is kept: samples
+/// of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses a batch that
+/// holds one.
+pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
+    let Destination { tenant, placement } = destination;
     let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
     for profile in push.profiles {
         let shard = placement.shard(Slot::of(tenant, profile.labels.get(SERVICE_NAME_LABEL)));
@@ -100,6 +36,32 @@ fn batches(placement: &Placement, tenant: &TenantId, push: Push, id: Option<Batc
         Batch { tenant: tenant.clone(), id, retention_class: 0, dictionary, series }
     };
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
+}
+
+/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all times come with it.
+///
+/// The content is the message, however it was compressed, and the parameters of the request.
+pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {
+    match &head.key {
+        Some(key) => Some(hash(tenant, &[b"client", key])),
+        None if has_own_times => {
+            let parameters = match &head.format {
+                Format::Pprof { name, labels } => format!("{name:?} {labels:?}"),
+                Format::OtlpProtobuf | Format::OtlpJson => String::new(),
+            };
+            Some(hash(tenant, &[b"content", parameters.as_bytes(), message]))
+        }
+        None => None,
+    }
+}
+
+fn hash(tenant: &TenantId, parts: &[&[u8]]) -> BatchId {
+    let mut hash = Xxh3::new();
+    for part in [tenant.as_str().as_bytes()].iter().chain(parts) {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    BatchId(hash.digest128())
 }
 
 /// Whether there is a stack, a pair of stacks or an attribute set that no sample refers to.
@@ -120,7 +82,7 @@ fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
     is_used.iter().skip(1).any(|is_used| !is_used)
 }
 
-/// What of a dictionary these profiles need; their ids become those of it.
+/// The part of a dictionary that these profiles need. Their ids are renumbered to those of the part.
 fn part_of(dictionary: &Dictionary, profiles: &mut [Profile]) -> Dictionary {
     let mut part = Dictionary::default();
     let mut importer = Importer::new(dictionary);
@@ -148,6 +110,7 @@ fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
 #[cfg(test)]
 mod tests {
     use proto::attribute::{Attribute, AttributeValue};
+    use proto::placement::Placement;
     use proto::{Label, LabelSet, Samples, StackHash, StackPair};
 
     use super::*;
@@ -173,11 +136,13 @@ mod tests {
         let labels = LabelSet::new(vec![Label::new(SERVICE_NAME_LABEL, "s")]);
         let profiles = vec![Profile { labels, samples: columns }];
         let push = Push { dictionary: dictionary(), profiles, ..Push::default() };
-        batches(&Placement::single_shard(), &TenantId::default_tenant(), push, None).into_values().next().unwrap()
+        let tenant = TenantId::default_tenant();
+        let placement = Placement::single_shard();
+        place(push, None, Destination { tenant: &tenant, placement: &placement }).into_values().next().unwrap()
     }
 
     #[test]
-    fn a_batch_holds_what_its_samples_refer_to_and_nothing_else() {
+    fn a_batch_holds_only_the_definitions_that_its_samples_refer_to() {
         let whole = batch(&[(3, 1), (1, 3), (2, 2)]);
         assert_eq!(whole.series[0].samples.pairs, [3, 1, 2], "nothing is unused, so nothing is renumbered");
         for (samples, stacks, sets) in

@@ -14,19 +14,19 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
 use prost::Message;
-use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceResponse};
-use proto::{TenantId, limits};
+use proto::TenantId;
 use tonic::Status;
 use tonic::server::NamedService;
 use tower::Service;
 
+use crate::api::push::otlp_response::response;
 use crate::auth::Auth;
-use crate::ingest::error::IngestError;
-use crate::ingest::push::{Accepted, Format, PushBody, PushError, Pusher, client_key};
-use crate::ingest::receive;
-use crate::ingest::unpack::Encoding;
+use crate::ingest::error::PushError;
+use crate::ingest::push::{Accepted, Pusher};
+use crate::ingest::receive::{Arriving, Framing};
+use crate::ingest::request::{Encoding, Format, Head, client_key};
 
-/// Of each message of a call: whether it is compressed, and its length, u32 big-endian.
+/// Prefix of the message of a response: a flag for compression, and the length, u32 big-endian.
 const PREFIX_BYTES: usize = 5;
 
 const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
@@ -53,11 +53,11 @@ impl OtlpGrpc {
         }
         let authorization = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let tenant = self.auth.bearer(authorization).map_err(|denied| Status::unauthenticated(denied.to_string()))?;
-        let accepted = self.receive(&tenant, &head.headers, body).await.map_err(|error| Status::from(&error))?;
+        let accepted = self.push(&tenant, &head.headers, body).await.map_err(|error| Status::from(&error))?;
         Ok(response(&accepted).encode_to_vec().into())
     }
 
-    async fn receive(
+    async fn push(
         &self,
         tenant: &TenantId,
         headers: &HeaderMap,
@@ -65,25 +65,10 @@ impl OtlpGrpc {
     ) -> Result<Accepted, PushError> {
         let name = headers.get("grpc-encoding").and_then(|name| name.to_str().ok()).unwrap_or_default();
         let encoding = Encoding::parse(name)?;
-        let key = client_key(headers)?;
-        let mut in_flight = self.pusher.enter(0)?;
-        let framed = receive::read(Body::new(body), &mut in_flight, limits::PUSH_BYTES_MAX + PREFIX_BYTES).await?;
-        let (is_compressed, bytes) = message(framed)?;
-        let encoding = if is_compressed { encoding } else { Encoding::Identity };
-        let body = PushBody { format: Format::OtlpProtobuf, encoding, bytes, key };
-        self.pusher.push(tenant, body, in_flight).await
+        let head = Head { format: Format::OtlpProtobuf, encoding, key: client_key(headers)? };
+        let arriving = Arriving { head: Ok(head), body: Body::new(body), announced_bytes: 0, framing: Framing::Grpc };
+        self.pusher.push(tenant, arriving).await
     }
-}
-
-/// The one message of a unary call: whether it is compressed, and its bytes.
-fn message(mut framed: Bytes) -> Result<(bool, Bytes), PushError> {
-    let malformed = |detail: &str| IngestError::Malformed { format: "gRPC call", detail: detail.to_owned() };
-    let &[flag, a, b, c, d] = framed.first_chunk().ok_or_else(|| malformed("it has no message"))?;
-    let bytes = framed.split_off(PREFIX_BYTES);
-    if bytes.len() as u64 != u64::from(u32::from_be_bytes([a, b, c, d])) {
-        return Err(malformed("it has not the one message of the length that it says").into());
-    }
-    Ok((flag != 0, bytes))
 }
 
 /// A message and `grpc-status: 0`.
@@ -104,16 +89,6 @@ fn refusal(status: Status) -> http::Response<tonic::body::Body> {
     let mut response = status.into_http();
     response.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip,zstd"));
     response
-}
-
-/// What an export is answered with, over gRPC and HTTP.
-pub(crate) fn response(accepted: &Accepted) -> ExportProfilesServiceResponse {
-    let says_something = accepted.rejected_profiles > 0 || !accepted.warnings.is_empty();
-    let partial_success = says_something.then(|| ExportProfilesPartialSuccess {
-        rejected_profiles: i64::try_from(accepted.rejected_profiles).unwrap_or(i64::MAX),
-        error_message: accepted.warnings.join("; "),
-    });
-    ExportProfilesServiceResponse { partial_success }
 }
 
 impl NamedService for OtlpGrpc {

@@ -8,9 +8,7 @@ use proto::retry_info::with_retry_delay;
 use tonic::{Code, Status};
 
 use crate::api::error::{ApiError, RETRY_DELAY};
-use crate::ingest::error::IngestError;
-use crate::ingest::push::PushError;
-use crate::ingest::receive::BodyError;
+use crate::ingest::error::{BodyError, IngestError, PushError};
 use crate::nodes::NodesError;
 
 /// The kind of a failed push: the first four are final, the others ask for a retry.
@@ -38,7 +36,7 @@ impl Rejection {
         match error {
             PushError::Ingest(error) => Self::of_ingest(error),
             PushError::Body(error) => Self::of_body(error),
-            PushError::Key | PushError::TooOld { .. } => Self::Invalid,
+            PushError::Parameter(_) | PushError::Key | PushError::TooOld { .. } => Self::Invalid,
             PushError::Overloaded(_) => Self::Overloaded,
             PushError::Inconsistent => Self::Inconsistent,
             PushError::Nodes(NodesError::Refused { status, .. }) => Self::of_node(status.code()),
@@ -61,7 +59,8 @@ impl Rejection {
 
     fn of_body(error: &BodyError) -> Self {
         match error {
-            BodyError::Stalled | BodyError::Slow | BodyError::Unreadable(_) => Self::Interrupted,
+            BodyError::Framing(_) => Self::Invalid,
+            BodyError::Stalled(_) | BodyError::Slow(_) | BodyError::Unreadable(_) => Self::Interrupted,
             BodyError::TooLarge { .. } => Self::TooLarge,
             BodyError::Overloaded(_) => Self::Overloaded,
         }

@@ -1,6 +1,10 @@
 //! Names formats that cannot be pushed by their first bytes, so that the error says what was sent and what to do instead.
 
-use crate::ingest::unpack::{GZIP_MAGIC, ZSTD_MAGIC};
+/// First bytes of a gzip member.
+pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// First bytes of a zstd frame.
+pub(crate) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Bytes that are looked at: where formats of text say what they are.
 const LOOKED_AT_BYTES: usize = 4096;

@@ -9,9 +9,9 @@ use proto::identity::text_hash;
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
 
-use crate::ingest::error::IngestError;
-use crate::ingest::known_stacks::{Knowledge, Place};
-use crate::ingest::normalize::stacks::Part;
+use crate::ingest::error::{IngestError, ProfileError};
+use crate::ingest::known_stacks::{DefinitionPlan, PartitionKey};
+use crate::ingest::normalize::frames::StackSource;
 
 /// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
@@ -22,46 +22,16 @@ const LABEL_BYTES: usize = size_of::<Label>();
 /// Reasons kept as text; further ones are counted.
 const WARNINGS_MAX: usize = 8;
 
-/// Why one profile is refused.
-#[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Rejection {
-    #[error(transparent)]
-    Wire(#[from] crate::ingest::decode::protobuf::WireError),
-    #[error("{table} {index} is referred to, and the table has {length}")]
-    OutOfRange { table: &'static str, index: i64, length: usize },
-    #[error("time {time_ns} ns is before 2000-01-01: set the sender's clock")]
-    TooOld { time_ns: i64 },
-    #[error("time {time_ns} ns is more than ten minutes ahead: set the sender's clock")]
-    Ahead { time_ns: u64 },
-    #[error(
-        "a sample has {values} values and {timestamps} timestamps: send as many values as timestamps, or either alone"
-    )]
-    Shape { values: usize, timestamps: usize },
-    #[error("a sample has {values} values, the profile {types} sample types")]
-    Columns { values: usize, types: usize },
-    #[error("{count} x the period of {period} is more than 64 bits")]
-    Overflow { count: i64, period: i64 },
-    #[error("more than {count_max} {what}")]
-    TooMany { what: &'static str, count_max: usize },
-    #[error(
-        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
-         negative; send the profile itself, not its difference from another one"
-    )]
-    Negative { sample_type: String, value: i64 },
-    #[error("{0}")]
-    Invalid(&'static str),
-}
-
 /// The push that is being built.
 pub(crate) struct Builder {
     pub(super) push: Push,
     now_ns: i64,
-    /// By stack: what it is a part of.
-    pub(super) parts: Vec<Part>,
+    /// Origin of each stack.
+    pub(super) sources: Vec<StackSource>,
     /// By pair: the place that was last asked whether it holds its stacks, so that it is asked once, nearly always.
-    pub(super) asked: Vec<Option<Place>>,
+    pub(super) checked: Vec<Option<PartitionKey>>,
     /// Stacks that cannot be defined, and why.
-    pub(super) undefinable: HashMap<u32, Rejection>,
+    pub(super) undefinable: HashMap<u32, ProfileError>,
     /// What is being hashed, and what is being defined.
     pub(super) hashed: Vec<u8>,
     pub(super) locations: Vec<u32>,
@@ -81,8 +51,8 @@ impl Builder {
             push: Push { has_own_times: true, ..Push::default() },
             now_ns,
             // Nothing needs to be known of the empty stack.
-            parts: vec![Part::default()],
-            asked: Vec::new(),
+            sources: vec![StackSource::default()],
+            checked: Vec::new(),
             undefinable: HashMap::new(),
             hashed: Vec::new(),
             locations: Vec::new(),
@@ -103,7 +73,7 @@ impl Builder {
     /// Makes room, so that nothing need grow step by step.
     pub(crate) fn reserve(&mut self, room: &Room) {
         self.push.dictionary.reserve(room);
-        self.parts.reserve(room.stacks);
+        self.sources.reserve(room.stacks);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {
@@ -147,7 +117,7 @@ impl Builder {
     }
 
     /// An attribute as a label.
-    pub(crate) fn label(&mut self, prefix: &str, attribute: Attribute) -> Result<Label, Rejection> {
+    pub(crate) fn label(&mut self, prefix: &str, attribute: Attribute) -> Result<Label, ProfileError> {
         let strings = &self.push.dictionary.strings;
         let key = strings.get(attribute.key);
         check_label_name(prefix.len() + key.len())?;
@@ -160,49 +130,49 @@ impl Builder {
     }
 
     /// Counts labels of which there will be one more copy.
-    fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), Rejection> {
+    fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), ProfileError> {
         let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
         self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
         if self.label_bytes > limits::PUSH_LABEL_BYTES_MAX {
             let count_max = limits::PUSH_LABEL_BYTES_MAX;
-            return Err(Rejection::TooMany { what: "bytes of labels in one request", count_max });
+            return Err(ProfileError::TooMany { what: "bytes of labels in one request", count_max });
         }
         Ok(())
     }
 
     /// The set of these attributes; of equal keys the first stays.
-    pub(crate) fn attribute_set(&mut self, attributes: Vec<Attribute>) -> Result<u32, Rejection> {
+    pub(crate) fn attribute_set(&mut self, attributes: Vec<Attribute>) -> Result<u32, ProfileError> {
         if attributes.len() > limits::SAMPLE_ATTRIBUTES_MAX {
             let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
-            return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
+            return Err(ProfileError::TooMany { what: "attributes of one sample", count_max });
         }
         self.attributes += attributes.len();
         if self.attributes > limits::PUSH_ATTRIBUTES_MAX {
             let count_max = limits::PUSH_ATTRIBUTES_MAX;
-            return Err(Rejection::TooMany { what: "attributes in one request", count_max });
+            return Err(ProfileError::TooMany { what: "attributes in one request", count_max });
         }
         Ok(self.push.dictionary.intern_attributes(attributes))
     }
 
-    pub(crate) fn location(&mut self, location: Location) -> Result<u32, Rejection> {
+    pub(crate) fn location(&mut self, location: Location) -> Result<u32, ProfileError> {
         if let Location::Lines { lines, .. } = &location {
             self.lines += lines.len();
             if self.lines > limits::PUSH_LINES_MAX {
                 let count_max = limits::PUSH_LINES_MAX;
-                return Err(Rejection::TooMany { what: "lines of locations in one request", count_max });
+                return Err(ProfileError::TooMany { what: "lines of locations in one request", count_max });
             }
         }
         Ok(self.push.dictionary.intern_location(location))
     }
 
     /// Checks a time that came with the push, nanoseconds since 1970.
-    pub(crate) fn time(&self, time_ns: u64) -> Result<i64, Rejection> {
-        let time = i64::try_from(time_ns).map_err(|_beyond_2262| Rejection::Ahead { time_ns })?;
+    pub(crate) fn time(&self, time_ns: u64) -> Result<i64, ProfileError> {
+        let time = i64::try_from(time_ns).map_err(|_beyond_2262| ProfileError::Ahead { time_ns })?;
         if time < limits::TIME_MIN_NS {
-            return Err(Rejection::TooOld { time_ns: time });
+            return Err(ProfileError::TooOld { time_ns: time });
         }
         if time > self.now_ns.saturating_add(limits::TIME_AHEAD_MAX_NS) {
-            return Err(Rejection::Ahead { time_ns });
+            return Err(ProfileError::Ahead { time_ns });
         }
         Ok(time)
     }
@@ -214,9 +184,9 @@ impl Builder {
         profile_type: &ProfileType,
         labels: &[&[Label]],
         samples: Samples,
-        knowledge: &mut Knowledge<'_>,
-        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), Rejection>,
-    ) -> Result<(), Rejection> {
+        plan: &mut DefinitionPlan<'_>,
+        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
+    ) -> Result<(), ProfileError> {
         self.check_signs(profile_type, &samples)?;
         let samples = without_zeros(samples, profile_type.is_gauge());
         if samples.is_empty() {
@@ -225,7 +195,7 @@ impl Builder {
         }
         self.samples += samples.len();
         if self.samples > limits::PUSH_SAMPLES_MAX {
-            return Err(Rejection::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
+            return Err(ProfileError::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
         }
         self.count_labels(labels)?;
         let mut labels = labels.concat();
@@ -234,18 +204,18 @@ impl Builder {
         let labels = LabelSet::new(labels);
         debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
         check_labels(&labels)?;
-        self.define(labels.get(SERVICE_NAME_LABEL), &samples, knowledge, locations_of)?;
+        self.define(labels.get(SERVICE_NAME_LABEL), &samples, plan, locations_of)?;
         self.push.profiles.push(Profile { labels, samples });
         self.accepted += 1;
         Ok(())
     }
 
     /// A gauge may be negative: the difference of two heap profiles is what a heap grew or shrank by.
-    fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), Rejection> {
+    fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), ProfileError> {
         let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
         let sample_type = &profile_type.sample().kind;
         if !profile_type.is_gauge() {
-            return Err(Rejection::Negative { sample_type: sample_type.clone(), value });
+            return Err(ProfileError::Negative { sample_type: sample_type.clone(), value });
         }
         self.warn(format!(
             "{sample_type} has negative values, so this profile is the difference of two (as of /debug/pprof/heap?seconds=N): \
@@ -255,9 +225,9 @@ impl Builder {
     }
 
     /// Counts a refused profile.
-    pub(crate) fn reject(&mut self, rejection: &Rejection) {
+    pub(crate) fn reject(&mut self, error: &ProfileError) {
         self.push.rejected += 1;
-        self.warn(rejection.to_string());
+        self.warn(error.to_string());
     }
 
     pub(crate) fn warn(&mut self, warning: String) {
@@ -284,9 +254,9 @@ impl Builder {
     }
 }
 
-fn check_labels(labels: &LabelSet) -> Result<(), Rejection> {
+fn check_labels(labels: &LabelSet) -> Result<(), ProfileError> {
     if labels.len() > limits::SERIES_LABELS_MAX {
-        return Err(Rejection::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX });
+        return Err(ProfileError::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX });
     }
     for label in labels.iter() {
         check_label_name(label.name.len())?;
@@ -295,15 +265,15 @@ fn check_labels(labels: &LabelSet) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn check_label_name(bytes: usize) -> Result<(), Rejection> {
+fn check_label_name(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::LABEL_NAME_BYTES_MAX;
-    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
 }
 
 /// Of a label, and of what becomes a part of one.
-pub(crate) fn check_label_value(bytes: usize) -> Result<(), Rejection> {
+pub(crate) fn check_label_value(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::LABEL_VALUE_BYTES_MAX;
-    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }
 }
 
 fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
@@ -321,9 +291,9 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
 }
 
 /// Checked before it is read: any number of mappings may name one long string.
-pub(crate) fn check_build_id(bytes: usize) -> Result<(), Rejection> {
+pub(crate) fn check_build_id(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::BUILD_ID_BYTES_MAX;
-    if bytes > count_max { Err(Rejection::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
 }
 
 /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
@@ -349,6 +319,6 @@ mod tests {
         for _ in 0..limits::PUSH_LINES_MAX / limits::LOCATION_LINES_MAX {
             add().unwrap();
         }
-        assert!(matches!(add(), Err(Rejection::TooMany { .. })));
+        assert!(matches!(add(), Err(ProfileError::TooMany { .. })));
     }
 }

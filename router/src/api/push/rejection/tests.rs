@@ -161,8 +161,8 @@ async fn only_faults_of_the_request_are_final() {
     assert!(is_final(PushError::Key));
     assert!(is_final(PushError::Inconsistent));
     assert!(is_final(PushError::TooOld { samples: 1, retention: Duration::from_secs(1) }));
-    assert!(!is_final(PushError::Body(BodyError::Stalled)));
-    assert!(!is_final(PushError::Body(BodyError::Slow)));
+    assert!(!is_final(PushError::Body(BodyError::Stalled(Duration::ZERO))));
+    assert!(!is_final(PushError::Body(BodyError::Slow(Duration::ZERO))));
     assert!(!is_final(PushError::Body(BodyError::Unreadable(axum::Error::new("connection reset")))));
     assert!(!is_final(PushError::Overloaded(crate::ingest::admission::Overloaded)));
 }

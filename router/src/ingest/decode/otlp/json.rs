@@ -8,8 +8,7 @@ use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage};
 use proto::build_id::from_hex;
 use serde_json::Value as Json;
 
-use crate::ingest::decode::otlp::FORMAT;
-use crate::ingest::error::IngestError;
+use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
 /// Bytes of one JSON body: what it becomes in memory on the way is about 30 times as much.
 const JSON_BYTES_MAX: usize = 8 << 20;
@@ -21,7 +20,7 @@ pub(crate) fn to_protobuf(body: &[u8]) -> Result<Vec<u8>, IngestError> {
     if body.len() > JSON_BYTES_MAX {
         return Err(IngestError::TooLarge { bytes_max: JSON_BYTES_MAX });
     }
-    let malformed = |detail: String| IngestError::Malformed { format: FORMAT, detail };
+    let malformed = |detail: String| IngestError::Malformed { format: OTLP_FORMAT, detail };
     let mut json: Json = serde_json::from_slice(body).map_err(|error| malformed(error.to_string()))?;
     ids_to_base64(&mut json);
     let pool =

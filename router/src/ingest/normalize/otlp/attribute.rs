@@ -5,9 +5,10 @@ use proto::attribute::{Attribute, AttributeValue};
 use proto::limits;
 use serde_json::{Value as Json, json};
 
-use super::dictionary::Tables;
+use super::dictionary::RequestDictionary;
 use crate::ingest::decode::protobuf::Fields;
-use crate::ingest::normalize::builder::{Builder, Rejection, text_of};
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::{Builder, text_of};
 
 /// Arrays and maps inside each other; deeper ones are refused.
 const NESTING_MAX: u32 = 16;
@@ -17,9 +18,9 @@ const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };
 
-impl<'a> Tables<'a> {
+impl<'a> RequestDictionary<'a> {
     /// An attribute of the table.
-    pub(crate) fn attribute(&mut self, builder: &mut Builder, index: i64) -> Result<Attribute, Rejection> {
+    pub(crate) fn attribute(&mut self, builder: &mut Builder, index: i64) -> Result<Attribute, ProfileError> {
         if let Some(known) = self.attributes.read(index) {
             return Ok(known);
         }
@@ -31,7 +32,7 @@ impl<'a> Tables<'a> {
         self.attributes.remember(at, read)
     }
 
-    fn read_attribute(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Attribute, Rejection> {
+    fn read_attribute(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Attribute, ProfileError> {
         let mut attribute = EMPTY;
         for field in Fields::new(entry) {
             match field? {
@@ -45,7 +46,7 @@ impl<'a> Tables<'a> {
     }
 
     /// A `common.KeyValue`, whose key and value may refer to the string table.
-    pub(crate) fn key_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Attribute, Rejection> {
+    pub(crate) fn key_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Attribute, ProfileError> {
         let mut attribute = EMPTY;
         for field in Fields::new(message) {
             match field? {
@@ -59,7 +60,7 @@ impl<'a> Tables<'a> {
     }
 
     /// A `common.AnyValue`.
-    fn any_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<AttributeValue, Rejection> {
+    fn any_value(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<AttributeValue, ProfileError> {
         let mut read = AttributeValue::Text(0);
         for field in Fields::new(message) {
             read = match field? {
@@ -76,13 +77,13 @@ impl<'a> Tables<'a> {
         Ok(read)
     }
 
-    fn structure(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<AttributeValue, Rejection> {
+    fn structure(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<AttributeValue, ProfileError> {
         let mut left = limits::STRING_BYTES_MAX;
         let json = self.json(builder, message, 0, &mut left)?.to_string();
         self.json_bytes += json.len();
         if self.json_bytes > JSON_BYTES_MAX {
             let what = "bytes of arrays and maps in one request";
-            return Err(Rejection::TooMany { what, count_max: JSON_BYTES_MAX });
+            return Err(ProfileError::TooMany { what, count_max: JSON_BYTES_MAX });
         }
         Ok(AttributeValue::Json(builder.text(json.as_bytes())))
     }
@@ -95,10 +96,10 @@ impl<'a> Tables<'a> {
         message: &'a [u8],
         depth: u32,
         left: &mut usize,
-    ) -> Result<Json, Rejection> {
+    ) -> Result<Json, ProfileError> {
         if depth > NESTING_MAX {
             let what = "arrays and maps inside each other";
-            return Err(Rejection::TooMany { what, count_max: NESTING_MAX as usize });
+            return Err(ProfileError::TooMany { what, count_max: NESTING_MAX as usize });
         }
         let mut read = Json::Null;
         for field in Fields::new(message) {
@@ -130,7 +131,7 @@ impl<'a> Tables<'a> {
         message: &'a [u8],
         depth: u32,
         left: &mut usize,
-    ) -> Result<Json, Rejection> {
+    ) -> Result<Json, ProfileError> {
         let mut array = Vec::new();
         for element in Fields::new(message) {
             let (1, element) = element? else { continue };
@@ -149,7 +150,7 @@ impl<'a> Tables<'a> {
         message: &'a [u8],
         depth: u32,
         left: &mut usize,
-    ) -> Result<Json, Rejection> {
+    ) -> Result<Json, ProfileError> {
         let mut map = serde_json::Map::new();
         for entry in Fields::new(message) {
             let (1, entry) = entry? else { continue };

@@ -1,38 +1,31 @@
-//! The request's dictionary: its tables as raw messages. An entry is read when a sample first refers to it, for the hash that it is
-//! known by, and once more if it must be defined.
+//! The dictionary of a request: reads each entry when a sample first refers to it.
 //!
-//! So an entry that nothing refers to costs nothing, what shards hold already costs a hash, and a broken one refuses those profiles
-//! that need it and no others.
+//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing refers to
+//! costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the profiles that need it.
 
 use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
 use proto::dictionary::Room;
 
-use super::location::{FrameType, Mapping, RawLine};
+use super::entry::{FrameType, Link, MappingIds, Scratch};
 use super::table::Table;
-use crate::ingest::decode::otlp::FORMAT;
-use crate::ingest::decode::protobuf::{Fields, Value, WireError};
-use crate::ingest::error::IngestError;
-use crate::ingest::known_stacks::Knowledge;
-use crate::ingest::normalize::builder::{Builder, Rejection};
-use crate::ingest::normalize::stacks::{Frame, Frames};
+use crate::ingest::decode::otlp::dictionary::RawDictionary;
+use crate::ingest::decode::protobuf::Fields;
+use crate::ingest::error::ProfileError;
+use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::builder::Builder;
+use crate::ingest::normalize::frames::Frame;
 
-/// Entries of all tables together: an empty entry has two bytes on the wire and costs us 24.
-const ENTRIES_MAX: usize = 4_000_000;
+/// Entries of a table for which memory is reserved before any is referred to.
+const RESERVED_ENTRIES_MAX: usize = 1 << 13;
 
-/// Entries of a table for which room is made before any is referred to.
-const ROOM_MAX: usize = 1 << 13;
+/// Bytes reserved for text, and for all stacks.
+const RESERVED_BYTES_MAX: usize = 1 << 18;
 
-/// Of a whole dictionary, so many bytes and one entry of each long table: real ones have 25 to 60.
-const BYTES_PER_ENTRY: usize = 24;
-
-/// Room of text, and of all stacks.
-const ROOM_BYTES_MAX: usize = 1 << 18;
-
-/// See the module.
+/// Tables of a dictionary, and the entries that were read.
 #[derive(Debug)]
-pub(crate) struct Tables<'a> {
-    pub(super) mappings: Table<'a, Mapping>,
+pub(crate) struct RequestDictionary<'a> {
+    pub(super) mappings: Table<'a, MappingIds>,
     pub(super) locations: Table<'a, Frame>,
     /// Hashes.
     pub(super) functions: Table<'a, u128>,
@@ -42,124 +35,49 @@ pub(crate) struct Tables<'a> {
     pub(super) attributes: Table<'a, Attribute>,
     /// Ids of stack pairs.
     stacks: Table<'a, u32>,
-    /// Of arrays and maps, written out.
+    /// Bytes of attributes that are arrays or maps, as JSON.
     pub(super) json_bytes: usize,
-    /// The attribute that was a location's frame type last, and which it was: neighbours share it.
+    /// Index and value of the last attribute that was a frame type: neighbouring locations share it.
     pub(super) last_frame_type: Option<(u64, FrameType)>,
     pub(super) scratch: Scratch,
 }
 
-/// Memory for what is being read, kept from entry to entry.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// Of a stack.
-    frames: Frames,
-    /// Of a location.
-    pub(super) lines: Vec<RawLine>,
-    pub(super) attributes: Vec<u64>,
-    pub(super) hashed: Vec<u8>,
-}
-
-/// Trace and span id as attributes; `None` for ids of zeros.
-pub(crate) type Link = [Option<Attribute>; 2];
-
-impl<'a> Tables<'a> {
-    pub(crate) fn read(dictionaries: &[&'a [u8]]) -> Result<Self, IngestError> {
-        let mut tables = Self {
-            mappings: Table::new("mapping_table"),
-            locations: Table::new("location_table"),
-            functions: Table::new("function_table"),
-            links: Table::new("link_table"),
-            strings: Table::new("string_table"),
-            attributes: Table::new("attribute_table"),
-            stacks: Table::new("stack_table"),
+impl<'a> RequestDictionary<'a> {
+    pub(crate) fn new(raw: &'a RawDictionary<'a>) -> Self {
+        Self {
+            mappings: Table::new("mapping_table", &raw.mappings),
+            locations: Table::new("location_table", &raw.locations),
+            functions: Table::new("function_table", &raw.functions),
+            links: Table::new("link_table", &raw.links),
+            strings: Table::new("string_table", &raw.strings),
+            attributes: Table::new("attribute_table", &raw.attributes),
+            stacks: Table::new("stack_table", &raw.stacks),
             json_bytes: 0,
             last_frame_type: None,
             scratch: Scratch::default(),
-        };
-        let malformed = |error| IngestError::wire(FORMAT, error);
-        let mut entries = 0;
-        for &dictionary in dictionaries {
-            tables.reserve_entries(dictionary.len());
-            for field in Fields::new(dictionary) {
-                let (number, value) = field.map_err(malformed)?;
-                if !(1..=7).contains(&number) {
-                    continue;
-                }
-                let entry = value.bytes(number).map_err(malformed)?;
-                match number {
-                    1 => tables.mappings.push(entry),
-                    2 => tables.locations.push(entry),
-                    3 => tables.functions.push(entry),
-                    4 => tables.links.push(entry),
-                    5 => tables.strings.push(entry),
-                    6 => tables.attributes.push(entry),
-                    _ => tables.stacks.push(entry),
-                }
-                entries += 1;
-                if entries > ENTRIES_MAX {
-                    return Err(IngestError::TooMany { what: "dictionary entries", count_max: ENTRIES_MAX });
-                }
-            }
         }
-        tables.check_zero_entries()?;
-        Ok(tables)
-    }
-
-    /// Makes room in the tables that are long, of a dictionary of so many bytes.
-    fn reserve_entries(&mut self, bytes: usize) {
-        let entries = (bytes / BYTES_PER_ENTRY).min(ROOM_MAX);
-        self.locations.reserve(entries);
-        self.functions.reserve(entries);
-        self.strings.reserve(entries);
-        self.stacks.reserve(entries);
-    }
-
-    /// Entry 0 of every table must be its zero value: else everything in it is off by one, and names would be wrong.
-    fn check_zero_entries(&self) -> Result<(), IngestError> {
-        let firsts = [
-            (self.mappings.name(), self.mappings.first()),
-            (self.locations.name(), self.locations.first()),
-            (self.functions.name(), self.functions.first()),
-            (self.links.name(), self.links.first()),
-            (self.strings.name(), self.strings.first()),
-            (self.attributes.name(), self.attributes.first()),
-            (self.stacks.name(), self.stacks.first()),
-        ];
-        for (name, first) in firsts {
-            if first.is_some_and(|entry| !is_zero(entry)) {
-                let detail = format!("entry 0 of {name} must be the zero value: index 0 means \"not set\"");
-                return Err(IngestError::Malformed { format: FORMAT, detail });
-            }
-        }
-        Ok(())
     }
 
     /// Makes room for the stacks, which nearly always are all referred to, and where all of them are to be defined for what they
     /// need; there may be far too much of it.
-    pub(crate) fn reserve(&self, builder: &mut Builder, knowledge: &Knowledge<'_>) {
-        let of = |length: usize| length.min(ROOM_MAX);
+    pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
+        let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
         let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
-        if knowledge.is_empty() {
+        if plan.defines_all() {
             // A location takes a byte at least, and, of thousands, nearly always two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
             room.strings = of(self.strings.len());
-            room.text_bytes = self.strings.bytes().min(ROOM_BYTES_MAX);
+            room.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
             room.functions = of(self.functions.len());
             room.locations = of(self.locations.len());
-            room.stack_locations = stack_locations.min(ROOM_BYTES_MAX / size_of::<u32>());
+            room.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
         }
         builder.reserve(&room);
     }
 
-    /// Entries of the attribute table.
-    pub(crate) fn attribute_count(&self) -> usize {
-        self.attributes.len()
-    }
-
     /// The hash of a string of the table.
     #[inline]
-    pub(super) fn string_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, Rejection> {
+    pub(super) fn string_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, ProfileError> {
         if let Some(known) = self.strings.read(index) {
             return Ok(known);
         }
@@ -168,14 +86,14 @@ impl<'a> Tables<'a> {
     }
 
     /// A string of the table, defined.
-    pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let hash = self.string_hash(builder, index)?;
         let (_, entry) = self.strings.get(index)?;
         Ok(builder.hashed_text(hash, entry))
     }
 
     /// A link of the table.
-    pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, Rejection> {
+    pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, ProfileError> {
         if let Some(known) = self.links.read(index) {
             return Ok(known);
         }
@@ -188,7 +106,7 @@ impl<'a> Tables<'a> {
     }
 
     /// The pair of a stack of the table, by its hashes.
-    pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         if let Some(known) = self.stacks.read(index) {
             return Ok(known);
         }
@@ -200,7 +118,7 @@ impl<'a> Tables<'a> {
         self.stacks.remember(at, read)
     }
 
-    fn read_pair(&mut self, builder: &mut Builder, at: usize, entry: &'a [u8]) -> Result<u32, Rejection> {
+    fn read_pair(&mut self, builder: &mut Builder, at: usize, entry: &'a [u8]) -> Result<u32, ProfileError> {
         let mut frames = std::mem::take(&mut self.scratch.frames);
         frames.clear();
         each_location(entry, |index| {
@@ -223,7 +141,7 @@ impl<'a> Tables<'a> {
         at: u32,
         count: usize,
         locations: &mut Vec<u32>,
-    ) -> Result<(), Rejection> {
+    ) -> Result<(), ProfileError> {
         let (_, entry) = self.stacks.get(at.into())?;
         each_location(entry, |index| {
             if locations.len() < count {
@@ -236,7 +154,7 @@ impl<'a> Tables<'a> {
 
 /// Calls back with each location of a stack, leaf first.
 #[inline]
-fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), Rejection>) -> Result<(), Rejection> {
+fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), ProfileError>) -> Result<(), ProfileError> {
     for field in Fields::new(entry) {
         if let (1, value) = field? {
             value.each_varint(1, |index| visit(index.cast_signed()))?;
@@ -246,13 +164,13 @@ fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), Rejectio
 }
 
 /// Lower-case hexadecimal ids.
-fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, Rejection> {
+fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, ProfileError> {
     let mut link = [None, None];
     for field in Fields::new(entry) {
         let (number @ 1..=2, value) = field? else { continue };
         let bytes = value.bytes(number)?;
         if bytes.len() > 16 {
-            return Err(Rejection::Invalid("a trace id has 16 bytes and a span id 8"));
+            return Err(ProfileError::Invalid("a trace id has 16 bytes and a span id 8"));
         }
         let (at, key) = if number == 1 { (0, "trace_id") } else { (1, "span_id") };
         link[at] = bytes.iter().any(|&byte| byte != 0).then(|| Attribute {
@@ -262,16 +180,4 @@ fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, Rejection> {
         });
     }
     Ok(link)
-}
-
-/// Whether every field of an entry is zero, however it was written: link ids may be bytes of zeros.
-fn is_zero(entry: &[u8]) -> bool {
-    let zero = |field: Result<(u32, Value<'_>), WireError>| match field {
-        Ok((_, Value::Varint(number) | Value::Fixed64(number))) => number == 0,
-        Ok((_, Value::Fixed32(number))) => number == 0,
-        // A nested empty value is zero as well.
-        Ok((_, Value::Bytes(bytes))) => bytes.iter().all(|&byte| byte == 0),
-        Err(_malformed) => false,
-    };
-    Fields::new(entry).all(zero)
 }

@@ -1,57 +1,22 @@
-//! Locations of a request's dictionary, with their functions and mappings: the hash that each is known by, and the location itself
-//! where it must be defined.
+//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location, and the
+//! location itself if it must be defined.
 
 use proto::attribute::AttributeValue;
 use proto::build_id::from_hex;
 use proto::identity::{address_hash, function_hash, lines_hash};
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
 
-use super::dictionary::{Scratch, Tables};
-use crate::ingest::decode::protobuf::{Fields, WireError};
-use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, Rejection, check_build_id};
-use crate::ingest::normalize::stacks::Frame;
+use super::dictionary::RequestDictionary;
+use super::entry::{FrameType, MappingIds, RawFunction, RawLine, RawLocation, Scratch};
+use crate::ingest::decode::protobuf::Fields;
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id};
+use crate::ingest::normalize::frames::Frame;
 
-/// A location as it was sent; its lines and attributes are in the scratch memory.
-#[derive(Clone, Copy, Debug, Default)]
-struct RawLocation {
-    mapping: i64,
-    address: u64,
-}
-
-/// A line as it was sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RawLine {
-    function: i64,
-    line: i64,
-    column: i64,
-}
-
-/// A function as it was sent.
-#[derive(Clone, Copy, Debug, Default)]
-struct RawFunction {
-    /// Name, system name, file.
-    texts: [i64; 3],
-    start_line: i64,
-}
-
-/// Its id, and whether it is the kernel's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FrameType {
-    id: u32,
-    is_kernel: bool,
-}
-
-/// Ids of a mapping and of the name of its file.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Mapping {
-    id: u32,
-    file: u32,
-}
-
-impl<'a> Tables<'a> {
+impl<'a> RequestDictionary<'a> {
     /// A location that was not read yet, or cannot be.
     #[inline(never)]
-    pub(super) fn frame(&mut self, builder: &mut Builder, index: i64) -> Result<Frame, Rejection> {
+    pub(super) fn frame(&mut self, builder: &mut Builder, index: i64) -> Result<Frame, ProfileError> {
         let (at, entry) = self.locations.get(index)?;
         if let Some(known) = self.locations.known(at) {
             return known;
@@ -60,7 +25,7 @@ impl<'a> Tables<'a> {
         self.locations.remember(at, read)
     }
 
-    fn read_frame(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Frame, Rejection> {
+    fn read_frame(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Frame, ProfileError> {
         let RawLocation { mapping, address } = self.read_location(entry)?;
         let frame_type = self.frame_type(builder)?;
         let mapping = self.mapping(builder, mapping)?;
@@ -76,8 +41,8 @@ impl<'a> Tables<'a> {
         let mut hashed = std::mem::take(&mut self.scratch.hashed);
         let mut refused = None;
         let hashes = lines.iter().map(|line| {
-            let function = self.function_hash(builder, line.function).unwrap_or_else(|rejection| {
-                refused = Some(rejection);
+            let function = self.function_hash(builder, line.function).unwrap_or_else(|error| {
+                refused = Some(error);
                 0
             });
             (function, line.line, line.column)
@@ -88,7 +53,7 @@ impl<'a> Tables<'a> {
     }
 
     /// The id of a location of the table, which becomes defined.
-    pub(super) fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    pub(super) fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.locations.read(index);
         if let Some(id) = known.and_then(|frame| builder.dictionary().locations.find(frame.hash)) {
             return Ok(id);
@@ -105,12 +70,12 @@ impl<'a> Tables<'a> {
         let lines = raw.iter().map(|&RawLine { function, line, column }| {
             Ok(Line { function: self.function(builder, function)?, line, column })
         });
-        let lines = lines.collect::<Result<_, Rejection>>()?;
+        let lines = lines.collect::<Result<_, ProfileError>>()?;
         self.scratch.lines = raw;
         builder.location(Location::Lines { mapping_file: mapping.file, frame_type, lines })
     }
 
-    fn read_location(&mut self, entry: &[u8]) -> Result<RawLocation, Rejection> {
+    fn read_location(&mut self, entry: &[u8]) -> Result<RawLocation, ProfileError> {
         let Scratch { lines, attributes, .. } = &mut self.scratch;
         lines.clear();
         attributes.clear();
@@ -121,7 +86,7 @@ impl<'a> Tables<'a> {
                 (2, value) => location.address = value.varint(2)?,
                 (3, value) if lines.len() < limits::LOCATION_LINES_MAX => lines.push(RawLine::read(value.bytes(3)?)?),
                 (3, _) => {
-                    return Err(Rejection::TooMany {
+                    return Err(ProfileError::TooMany {
                         what: "lines in one location",
                         count_max: limits::LOCATION_LINES_MAX,
                     });
@@ -134,7 +99,7 @@ impl<'a> Tables<'a> {
     }
 
     /// Of the location that was read last; `native` of one that has neither a type nor lines.
-    fn frame_type(&mut self, builder: &mut Builder) -> Result<FrameType, Rejection> {
+    fn frame_type(&mut self, builder: &mut Builder) -> Result<FrameType, ProfileError> {
         if let (&[index], Some((last, frame_type))) = (self.scratch.attributes.as_slice(), self.last_frame_type)
             && index == last
         {
@@ -154,7 +119,7 @@ impl<'a> Tables<'a> {
         Ok(FrameType { id, is_kernel: false })
     }
 
-    fn function_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, Rejection> {
+    fn function_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, ProfileError> {
         if let Some(known) = self.functions.read(index) {
             return Ok(known);
         }
@@ -166,7 +131,7 @@ impl<'a> Tables<'a> {
         self.functions.remember(at, read)
     }
 
-    fn read_function_hash(&mut self, builder: &mut Builder, entry: &[u8]) -> Result<u128, Rejection> {
+    fn read_function_hash(&mut self, builder: &mut Builder, entry: &[u8]) -> Result<u128, ProfileError> {
         let RawFunction { texts: [name, system_name, file], start_line } = RawFunction::read(entry)?;
         let texts = [
             self.string_hash(builder, name)?,
@@ -177,7 +142,7 @@ impl<'a> Tables<'a> {
     }
 
     /// The id of a function of the table, which becomes defined.
-    fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.functions.read(index);
         if let Some(id) = known.and_then(|hash| builder.dictionary().functions.find(hash)) {
             return Ok(id);
@@ -193,7 +158,7 @@ impl<'a> Tables<'a> {
         Ok(builder.dictionary().intern_function(function))
     }
 
-    fn mapping(&mut self, builder: &mut Builder, index: i64) -> Result<Mapping, Rejection> {
+    fn mapping(&mut self, builder: &mut Builder, index: i64) -> Result<MappingIds, ProfileError> {
         if let Some(known) = self.mappings.read(index) {
             return Ok(known);
         }
@@ -205,7 +170,7 @@ impl<'a> Tables<'a> {
         self.mappings.remember(at, read)
     }
 
-    fn read_mapping(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<Mapping, Rejection> {
+    fn read_mapping(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<MappingIds, ProfileError> {
         let (mut file, mut attributes) = (0, Vec::new());
         for field in Fields::new(entry) {
             match field? {
@@ -219,11 +184,11 @@ impl<'a> Tables<'a> {
             Some(build_id) => MappingIdentity::BuildId(build_id),
             None => MappingIdentity::File(file),
         };
-        Ok(Mapping { id: builder.dictionary().intern_mapping(identity, file), file })
+        Ok(MappingIds { id: builder.dictionary().intern_mapping(identity, file), file })
     }
 
     /// Of several build IDs the GNU one wins, which debug files are found by; then Go's; then the hash.
-    fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, Rejection> {
+    fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, ProfileError> {
         // Ids of the texts first: a mapping may refer to one attribute any number of times.
         let mut found: [Option<u32>; 3] = [None, None, None];
         for &index in attributes {
@@ -247,34 +212,5 @@ impl<'a> Tables<'a> {
         let go = || text(found[1]).map(|text| BuildId::Go(text.to_owned()));
         let hash = || text(found[2]).and_then(from_hex)?.try_into().ok().map(BuildId::Htlhash);
         Ok(gnu.or_else(go).or_else(hash))
-    }
-}
-
-impl RawLine {
-    fn read(message: &[u8]) -> Result<Self, WireError> {
-        let mut read = Self::default();
-        for field in Fields::new(message) {
-            match field? {
-                (1, value) => read.function = value.int64(1)?,
-                (2, value) => read.line = value.int64(2)?,
-                (3, value) => read.column = value.int64(3)?,
-                _ => {}
-            }
-        }
-        Ok(read)
-    }
-}
-
-impl RawFunction {
-    fn read(message: &[u8]) -> Result<Self, WireError> {
-        let mut read = Self::default();
-        for field in Fields::new(message) {
-            match field? {
-                (number @ 1..=3, value) => read.texts[number as usize - 1] = value.int64(number)?,
-                (4, value) => read.start_line = value.int64(4)?,
-                _ => {}
-            }
-        }
-        Ok(read)
     }
 }

@@ -9,12 +9,13 @@ use proto::attribute::Attribute;
 use proto::profile_type::Siblings;
 use proto::{ProfileType, Samples, ValueType, limits};
 
-use super::Context;
-use super::dictionary::Tables;
+use super::dictionary::RequestDictionary;
+use super::resource::ScopeContext;
 use crate::ingest::decode::otlp::layout::Layout;
 use crate::ingest::decode::protobuf::{Fields, Value, WireError};
-use crate::ingest::known_stacks::Knowledge;
-use crate::ingest::normalize::builder::{Builder, Rejection, check_label_value};
+use crate::ingest::error::ProfileError;
+use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::builder::{Builder, check_label_value};
 
 /// The fields of a profile that matter, its samples unread.
 #[derive(Debug)]
@@ -55,23 +56,27 @@ impl<'a> RawProfile<'a> {
     }
 
     /// Kind and unit of its samples.
-    pub(crate) fn sample_type(&self, builder: &mut Builder, tables: &mut Tables<'a>) -> Result<[u32; 2], Rejection> {
-        value_type(builder, tables, self.sample_type)
+    pub(crate) fn sample_type(
+        &self,
+        builder: &mut Builder,
+        dictionary: &mut RequestDictionary<'a>,
+    ) -> Result<[u32; 2], ProfileError> {
+        value_type(builder, dictionary, self.sample_type)
     }
 
     fn profile_type(
         &self,
         builder: &mut Builder,
-        tables: &mut Tables<'a>,
+        dictionary: &mut RequestDictionary<'a>,
         siblings: Siblings,
-    ) -> Result<(ProfileType, i64), Rejection> {
-        let sample = self.sample_type(builder, tables)?;
-        let period = value_type(builder, tables, self.period_type)?;
+    ) -> Result<(ProfileType, i64), ProfileError> {
+        let sample = self.sample_type(builder, dictionary)?;
+        let period = value_type(builder, dictionary, self.period_type)?;
         let strings = &builder.dictionary().strings;
         let owned = |[kind, unit]: [u32; 2]| {
             let (kind, unit) = (strings.get(kind), strings.get(unit));
             check_label_value(kind.len() + unit.len())?;
-            Ok::<_, Rejection>(ValueType::new(kind, unit))
+            Ok::<_, ProfileError>(ValueType::new(kind, unit))
         };
         Ok(ProfileType::of_push(None, &owned(sample)?, siblings, &owned(period)?, self.period))
     }
@@ -80,33 +85,37 @@ impl<'a> RawProfile<'a> {
     pub(crate) fn add(
         &self,
         builder: &mut Builder,
-        tables: &mut Tables<'a>,
-        context: &Context<'_>,
+        dictionary: &mut RequestDictionary<'a>,
+        context: &ScopeContext<'_>,
         siblings: Siblings,
-        knowledge: &mut Knowledge<'_>,
-    ) -> Result<(), Rejection> {
-        let (profile_type, scale) = self.profile_type(builder, tables, siblings)?;
-        let attributes = common_attributes(builder, tables, context, self)?;
+        plan: &mut DefinitionPlan<'_>,
+    ) -> Result<(), ProfileError> {
+        let (profile_type, scale) = self.profile_type(builder, dictionary, siblings)?;
+        let attributes = common_attributes(builder, dictionary, context, self)?;
         let mut common = Common { attributes, sets: HashMap::default(), time_unix_nano: self.time_unix_nano, scale };
         let mut samples = Samples::with_capacity(self.samples.len());
         let mut raw = RawSample::default();
         for sample in &self.samples {
             raw.read(sample, self.layout)?;
-            raw.add(builder, tables, &mut common, &mut samples)?;
+            raw.add(builder, dictionary, &mut common, &mut samples)?;
         }
         let labels = [context.resource.labels.as_slice(), &context.scope_labels];
-        builder.profile(&profile_type, &labels, samples, knowledge, |builder, stack, count, locations| {
-            tables.stack_locations(builder, stack, count, locations)
+        builder.profile(&profile_type, &labels, samples, plan, |builder, stack, count, locations| {
+            dictionary.stack_locations(builder, stack, count, locations)
         })
     }
 }
 
 /// Kind and unit of a `ValueType`.
-fn value_type<'a>(builder: &mut Builder, tables: &mut Tables<'a>, message: &'a [u8]) -> Result<[u32; 2], Rejection> {
+fn value_type<'a>(
+    builder: &mut Builder,
+    dictionary: &mut RequestDictionary<'a>,
+    message: &'a [u8],
+) -> Result<[u32; 2], ProfileError> {
     let mut read = [0; 2];
     for field in Fields::new(message) {
         if let (number @ 1..=2, value) = field? {
-            read[usize::from(number == 2)] = tables.string(builder, value.int64(number)?)?;
+            read[usize::from(number == 2)] = dictionary.string(builder, value.int64(number)?)?;
         }
     }
     Ok(read)
@@ -131,17 +140,17 @@ struct Common {
 
 fn common_attributes<'a>(
     builder: &mut Builder,
-    tables: &mut Tables<'a>,
-    context: &Context<'_>,
+    dictionary: &mut RequestDictionary<'a>,
+    context: &ScopeContext<'_>,
     profile: &RawProfile<'a>,
-) -> Result<Vec<Attribute>, Rejection> {
+) -> Result<Vec<Attribute>, ProfileError> {
     let mut attributes = context.resource.sample_attributes.clone();
     let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
     if attributes.len() + profile.attribute_indices.len() > count_max {
-        return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
+        return Err(ProfileError::TooMany { what: "attributes of one sample", count_max });
     }
     for &index in &profile.attribute_indices {
-        attributes.push(tables.attribute(builder, index.cast_signed())?);
+        attributes.push(dictionary.attribute(builder, index.cast_signed())?);
     }
     // So that each set, where a few of the sample's own come first, is sorted in one pass.
     let strings = &builder.dictionary().strings;
@@ -183,14 +192,15 @@ impl RawSample {
     fn add(
         &mut self,
         builder: &mut Builder,
-        tables: &mut Tables<'_>,
+        dictionary: &mut RequestDictionary<'_>,
         common: &mut Common,
         samples: &mut Samples,
-    ) -> Result<(), Rejection> {
+    ) -> Result<(), ProfileError> {
         let scale = common.scale;
-        let scaled = |value: i64| value.checked_mul(scale).ok_or(Rejection::Overflow { count: value, period: scale });
-        let pair = tables.pair(builder, self.stack_index)?;
-        let attribute_set = self.attribute_set(builder, tables, common)?;
+        let scaled =
+            |value: i64| value.checked_mul(scale).ok_or(ProfileError::Overflow { count: value, period: scale });
+        let pair = dictionary.pair(builder, self.stack_index)?;
+        let attribute_set = self.attribute_set(builder, dictionary, common)?;
         match (self.values.as_slice(), self.timestamps.as_slice()) {
             (values, times) if values.is_empty() || values.len() == times.len() => {
                 for (i, &time) in times.iter().enumerate() {
@@ -208,7 +218,7 @@ impl RawSample {
                 };
                 samples.push(time, pair, scaled(value.cast_signed())?, attribute_set);
             }
-            (values, times) => return Err(Rejection::Shape { values: values.len(), timestamps: times.len() }),
+            (values, times) => return Err(ProfileError::Shape { values: values.len(), timestamps: times.len() }),
         }
         Ok(())
     }
@@ -216,13 +226,13 @@ impl RawSample {
     fn attribute_set(
         &mut self,
         builder: &mut Builder,
-        tables: &mut Tables<'_>,
+        dictionary: &mut RequestDictionary<'_>,
         common: &mut Common,
-    ) -> Result<u32, Rejection> {
+    ) -> Result<u32, ProfileError> {
         let own = self.attribute_indices.len();
         if own > limits::SAMPLE_ATTRIBUTES_MAX {
             let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
-            return Err(Rejection::TooMany { what: "attributes of one sample", count_max });
+            return Err(ProfileError::TooMany { what: "attributes of one sample", count_max });
         }
         self.attribute_indices.push(self.link_index.cast_unsigned());
         if let Some(&known) = common.sets.get(self.attribute_indices.as_slice()) {
@@ -231,10 +241,10 @@ impl RawSample {
         // A sample's own attributes come first: of equal keys the first stays.
         let mut attributes = Vec::with_capacity(own + common.attributes.len() + 2);
         for &index in &self.attribute_indices[..own] {
-            attributes.push(tables.attribute(builder, index.cast_signed())?);
+            attributes.push(dictionary.attribute(builder, index.cast_signed())?);
         }
         if self.link_index != 0 {
-            attributes.extend(tables.link(builder, self.link_index)?.into_iter().flatten());
+            attributes.extend(dictionary.link(builder, self.link_index)?.into_iter().flatten());
         }
         attributes.extend_from_slice(&common.attributes);
         let set = builder.attribute_set(attributes)?;

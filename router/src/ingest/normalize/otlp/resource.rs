@@ -4,10 +4,10 @@ use proto::attribute::{Attribute, AttributeValue};
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, limits};
 
-use super::Context;
-use super::dictionary::Tables;
+use super::dictionary::RequestDictionary;
 use crate::ingest::decode::protobuf::Fields;
-use crate::ingest::normalize::builder::{Builder, Rejection};
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::Builder;
 
 /// Attributes of a resource that each process has its own of: as labels every restart would make new series.
 const PER_PROCESS: [&str; 7] = [
@@ -44,16 +44,23 @@ pub(crate) struct Resource {
     pub(crate) sample_attributes: Vec<Attribute>,
 }
 
+/// Labels and attributes that all profiles of one scope share.
+#[derive(Debug)]
+pub(crate) struct ScopeContext<'r> {
+    pub(crate) resource: &'r Resource,
+    pub(crate) scope_labels: Vec<Label>,
+}
+
 impl Resource {
     pub(crate) fn read<'a>(
         builder: &mut Builder,
-        tables: &mut Tables<'a>,
+        dictionary: &mut RequestDictionary<'a>,
         message: &'a [u8],
-    ) -> Result<Self, Rejection> {
+    ) -> Result<Self, ProfileError> {
         let mut attributes = Vec::new();
         for field in Fields::new(message) {
             if let (1, value) = field? {
-                attributes.push(tables.key_value(builder, value.bytes(1)?)?);
+                attributes.push(dictionary.key_value(builder, value.bytes(1)?)?);
                 check_count(attributes.len(), limits::SERIES_LABELS_MAX + PER_PROCESS.len())?;
             }
         }
@@ -73,23 +80,23 @@ impl Resource {
     pub(crate) fn with_scope<'a>(
         &self,
         builder: &mut Builder,
-        tables: &mut Tables<'a>,
+        dictionary: &mut RequestDictionary<'a>,
         scope: &'a [u8],
-    ) -> Result<Context<'_>, Rejection> {
-        Ok(Context { resource: self, scope_labels: scope_labels(builder, tables, scope)? })
+    ) -> Result<ScopeContext<'_>, ProfileError> {
+        Ok(ScopeContext { resource: self, scope_labels: scope_labels(builder, dictionary, scope)? })
     }
 }
 
-fn check_count(labels: usize, count_max: usize) -> Result<(), Rejection> {
+fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
     if labels > count_max {
-        Err(Rejection::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX })
+        Err(ProfileError::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX })
     } else {
         Ok(())
     }
 }
 
 /// The label that every series has, under the name by which it was sent.
-fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, Rejection> {
+fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, ProfileError> {
     let strings = &builder.dictionary().strings;
     let named = |name: &str| attributes.iter().find(|attribute| strings.get(attribute.key) == name).copied();
     let is_empty = |attribute: &Attribute| attribute.value == AttributeValue::Text(0);
@@ -102,13 +109,17 @@ fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Labe
 }
 
 /// Name, version and attributes of the instrumentation, named as Prometheus names them.
-fn scope_labels<'a>(builder: &mut Builder, tables: &mut Tables<'a>, scope: &'a [u8]) -> Result<Vec<Label>, Rejection> {
+fn scope_labels<'a>(
+    builder: &mut Builder,
+    dictionary: &mut RequestDictionary<'a>,
+    scope: &'a [u8],
+) -> Result<Vec<Label>, ProfileError> {
     let mut labels = Vec::new();
     for field in Fields::new(scope) {
         let (prefix, attribute) = match field? {
             (1, value) => ("otel.scope.name", text(builder, value.bytes(1)?)),
             (2, value) => ("otel.scope.version", text(builder, value.bytes(2)?)),
-            (3, value) => ("otel.scope.", tables.key_value(builder, value.bytes(3)?)?),
+            (3, value) => ("otel.scope.", dictionary.key_value(builder, value.bytes(3)?)?),
             _ => continue,
         };
         labels.push(builder.label(prefix, attribute)?);

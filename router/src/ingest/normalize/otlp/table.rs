@@ -5,33 +5,20 @@
 
 use std::collections::HashMap;
 
-use crate::ingest::normalize::builder::Rejection;
+use crate::ingest::error::ProfileError;
 
 /// See the module. `T`: what an entry becomes.
 #[derive(Debug)]
 pub(crate) struct Table<'a, T> {
     name: &'static str,
-    entries: Vec<&'a [u8]>,
+    entries: &'a [&'a [u8]],
     read: Vec<Option<T>>,
-    broken: HashMap<usize, Rejection>,
+    broken: HashMap<usize, ProfileError>,
 }
 
 impl<'a, T: Copy> Table<'a, T> {
-    pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, entries: Vec::new(), read: Vec::new(), broken: HashMap::new() }
-    }
-
-    /// Makes room for so many entries, so that it need not grow step by step.
-    pub(crate) fn reserve(&mut self, entries: usize) {
-        self.entries.reserve(entries);
-    }
-
-    pub(crate) fn name(&self) -> &'static str {
-        self.name
-    }
-
-    pub(crate) fn push(&mut self, entry: &'a [u8]) {
-        self.entries.push(entry);
+    pub(crate) fn new(name: &'static str, entries: &'a [&'a [u8]]) -> Self {
+        Self { name, entries, read: Vec::new(), broken: HashMap::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -43,14 +30,9 @@ impl<'a, T: Copy> Table<'a, T> {
         self.entries.iter().map(|entry| entry.len()).sum()
     }
 
-    /// Its zero value, if it has any entry.
-    pub(crate) fn first(&self) -> Option<&'a [u8]> {
-        self.entries.first().copied()
-    }
-
     /// The place of an entry, and its bytes.
-    pub(crate) fn get(&self, index: i64) -> Result<(usize, &'a [u8]), Rejection> {
-        let out_of_range = || Rejection::OutOfRange { table: self.name, index, length: self.entries.len() };
+    pub(crate) fn get(&self, index: i64) -> Result<(usize, &'a [u8]), ProfileError> {
+        let out_of_range = || ProfileError::OutOfRange { table: self.name, index, length: self.entries.len() };
         let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
         match self.entries.get(at) {
             Some(entry) => Ok((at, entry)),
@@ -67,14 +49,14 @@ impl<'a, T: Copy> Table<'a, T> {
     }
 
     /// What became of an entry, if it was read.
-    pub(crate) fn known(&self, at: usize) -> Option<Result<T, Rejection>> {
+    pub(crate) fn known(&self, at: usize) -> Option<Result<T, ProfileError>> {
         let read = self.read.get(at).copied().flatten();
         read.map(Ok).or_else(|| self.broken.get(&at).cloned().map(Err))
     }
 
     /// Remembers what became of an entry.
     #[inline]
-    pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, Rejection>) -> Result<T, Rejection> {
+    pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, ProfileError>) -> Result<T, ProfileError> {
         match &outcome {
             Ok(read) => {
                 if self.read.len() <= at {
@@ -82,8 +64,8 @@ impl<'a, T: Copy> Table<'a, T> {
                 }
                 self.read[at] = Some(*read);
             }
-            Err(rejection) => {
-                self.broken.insert(at, rejection.clone());
+            Err(error) => {
+                self.broken.insert(at, error.clone());
             }
         }
         outcome

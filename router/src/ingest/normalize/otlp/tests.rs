@@ -13,20 +13,29 @@ use proto::otlp::profiles::v1development::{
 use proto::otlp::resource::v1::Resource;
 use proto::{MappingIdentity, Push, limits};
 
+use crate::ingest::decode;
 use crate::ingest::decode::otlp::json::to_protobuf;
 use crate::ingest::error::IngestError;
-use crate::ingest::known_stacks::knowing;
+use crate::ingest::known_stacks::{DefinitionPlan, planned};
+use crate::ingest::normalize::push_of;
+use crate::ingest::request::Format;
 
-pub(super) const NOW: i64 = 1_790_000_000_000_000_000;
-pub(super) const TIME: u64 = 1_790_000_000_000_000_000;
+const NOW: i64 = 1_790_000_000_000_000_000;
+const TIME: u64 = 1_790_000_000_000_000_000;
 
-/// All of it defined.
-pub(super) fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
-    knowing(None, |knowledge| super::decode(body, now_ns, knowledge)).map(|(push, _told)| push)
+/// Normalizes a request in protobuf by a plan.
+fn normalize(body: &[u8], now_ns: i64, plan: &mut DefinitionPlan<'_>) -> Result<Push, IngestError> {
+    push_of(&decode::decode(body, &Format::OtlpProtobuf)?, now_ns, plan)
+}
+
+/// Normalizes a request in protobuf, with all definitions.
+fn decode(body: &[u8], now_ns: i64) -> Result<Push, IngestError> {
+    planned(None, |plan| normalize(body, now_ns, plan)).map(|(push, _defined)| push)
 }
 
 fn decode_json(message: &[u8], now_ns: i64) -> Result<Push, IngestError> {
-    knowing(None, |knowledge| super::decode_json(message, now_ns, knowledge)).map(|(push, _told)| push)
+    let normalize = |plan: &mut DefinitionPlan<'_>| push_of(&decode::decode(message, &Format::OtlpJson)?, now_ns, plan);
+    planned(None, normalize).map(|(push, _defined)| push)
 }
 
 /// Strings 1.. of the dictionary.
@@ -89,7 +98,7 @@ fn dictionary() -> ProfilesDictionary {
     }
 }
 
-pub(super) fn profile(samples: Vec<Sample>) -> Profile {
+fn profile(samples: Vec<Sample>) -> Profile {
     let value_type = |kind, unit| Some(ValueType { type_strindex: kind, unit_strindex: unit });
     Profile {
         sample_type: value_type(1, 2),
@@ -101,7 +110,7 @@ pub(super) fn profile(samples: Vec<Sample>) -> Profile {
     }
 }
 
-pub(super) fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> ExportProfilesServiceRequest {
+fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> ExportProfilesServiceRequest {
     let attributes = resource
         .iter()
         .map(|(key, value)| KeyValue { key: (*key).to_owned(), value: text(value), ..KeyValue::default() })
@@ -117,7 +126,7 @@ pub(super) fn request(resource: &[(&str, &str)], profiles: Vec<Profile>) -> Expo
     }
 }
 
-pub(super) fn at(stack_index: i32, timestamps: &[u64]) -> Sample {
+fn at(stack_index: i32, timestamps: &[u64]) -> Sample {
     Sample { stack_index, timestamps_unix_nano: timestamps.to_vec(), ..Sample::default() }
 }
 
@@ -126,7 +135,7 @@ fn push(request: &ExportProfilesServiceRequest) -> Push {
 }
 
 /// (time, value, user frames, kernel frames) of each sample of the only profile; frames leaf first.
-pub(super) fn rows(push: &Push) -> Vec<(i64, i64, Vec<String>, Vec<String>)> {
+fn rows(push: &Push) -> Vec<(i64, i64, Vec<String>, Vec<String>)> {
     let d = &push.dictionary;
     let names = |stack: u32| {
         let name = |&location: &u32| match &d.locations[location as usize] {

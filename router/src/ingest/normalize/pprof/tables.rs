@@ -5,17 +5,10 @@ use std::collections::HashMap;
 use proto::build_id::from_hex;
 use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, ValueType, limits};
 
+use crate::ingest::decode::pprof::RawTables;
 use crate::ingest::decode::protobuf::{Fields, WireError};
-use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, Rejection, check_build_id, text_of};
-
-/// The tables as they were sent.
-#[derive(Default)]
-pub(crate) struct RawTables<'a> {
-    pub(crate) mappings: Vec<&'a [u8]>,
-    pub(crate) locations: Vec<&'a [u8]>,
-    pub(crate) functions: Vec<&'a [u8]>,
-    pub(crate) strings: Vec<&'a [u8]>,
-}
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id, text_of};
 
 /// Messages by id, each read when it is first referred to, and once. `T`: what it becomes.
 struct Table<'a, T = u32> {
@@ -40,17 +33,18 @@ impl<'a, T> Table<'a, T> {
         Ok(Self { name, by_id, read: HashMap::new() })
     }
 
-    fn get(&self, id: u64) -> Result<&'a [u8], Rejection> {
-        let missing = || Rejection::OutOfRange { table: self.name, index: id.cast_signed(), length: self.by_id.len() };
+    fn get(&self, id: u64) -> Result<&'a [u8], ProfileError> {
+        let missing =
+            || ProfileError::OutOfRange { table: self.name, index: id.cast_signed(), length: self.by_id.len() };
         if id == 0 {
-            return Err(Rejection::Invalid("id 0 is referred to: ids of a pprof begin at 1"));
+            return Err(ProfileError::Invalid("id 0 is referred to: ids of a pprof begin at 1"));
         }
         self.by_id.get(&id).copied().ok_or_else(missing)
     }
 }
 
 /// See the module.
-pub(crate) struct Tables<'a> {
+pub(crate) struct ProfileTables<'a> {
     mappings: Table<'a, Mapping>,
     locations: Table<'a, Located>,
     functions: Table<'a>,
@@ -75,10 +69,10 @@ struct Mapping {
     offset: u64,
 }
 
-impl<'a> Tables<'a> {
-    pub(crate) fn read(raw: &RawTables<'a>) -> Result<Self, Rejection> {
+impl<'a> ProfileTables<'a> {
+    pub(crate) fn read(raw: &RawTables<'a>) -> Result<Self, ProfileError> {
         if raw.strings.first().is_some_and(|first| !first.is_empty()) {
-            return Err(Rejection::Invalid("entry 0 of string_table must be empty"));
+            return Err(ProfileError::Invalid("entry 0 of string_table must be empty"));
         }
         Ok(Self {
             mappings: Table::new("mapping", &raw.mappings)?,
@@ -89,13 +83,13 @@ impl<'a> Tables<'a> {
         })
     }
 
-    fn string(&self, index: i64) -> Result<&'a [u8], Rejection> {
-        let out_of_range = || Rejection::OutOfRange { table: "string_table", index, length: self.strings.len() };
+    fn string(&self, index: i64) -> Result<&'a [u8], ProfileError> {
+        let out_of_range = || ProfileError::OutOfRange { table: "string_table", index, length: self.strings.len() };
         let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
         self.strings.get(at).copied().ok_or_else(out_of_range)
     }
 
-    pub(crate) fn string_id(&mut self, builder: &mut Builder, index: i64) -> Result<u32, Rejection> {
+    pub(crate) fn string_id(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         if index == 0 {
             return Ok(0);
         }
@@ -108,7 +102,7 @@ impl<'a> Tables<'a> {
         }
     }
 
-    pub(crate) fn value_type(&self, message: &'a [u8]) -> Result<ValueType, Rejection> {
+    pub(crate) fn value_type(&self, message: &'a [u8]) -> Result<ValueType, ProfileError> {
         let mut value_type = ValueType::default();
         for field in Fields::new(message) {
             match field? {
@@ -120,7 +114,7 @@ impl<'a> Tables<'a> {
         Ok(value_type)
     }
 
-    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<Located, Rejection> {
+    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<Located, ProfileError> {
         if let Some(&known) = self.locations.read.get(&id) {
             return Ok(known);
         }
@@ -133,7 +127,7 @@ impl<'a> Tables<'a> {
                     lines.push(self.line(builder, value.bytes(4)?)?);
                 }
                 (4, _) => {
-                    return Err(Rejection::TooMany {
+                    return Err(ProfileError::TooMany {
                         what: "lines in one location",
                         count_max: limits::LOCATION_LINES_MAX,
                     });
@@ -161,7 +155,7 @@ impl<'a> Tables<'a> {
         Ok(located)
     }
 
-    fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, Rejection> {
+    fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, ProfileError> {
         let (mut function, mut line, mut column) = (0, 0, 0);
         for field in Fields::new(message) {
             match field? {
@@ -174,7 +168,7 @@ impl<'a> Tables<'a> {
         Ok(Line { function: self.function(builder, function)?, line, column })
     }
 
-    fn function(&mut self, builder: &mut Builder, id: u64) -> Result<u32, Rejection> {
+    fn function(&mut self, builder: &mut Builder, id: u64) -> Result<u32, ProfileError> {
         if let Some(&known) = self.functions.read.get(&id) {
             return Ok(known);
         }
@@ -194,7 +188,7 @@ impl<'a> Tables<'a> {
     }
 
     /// 0: the location is in no mapping.
-    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<Mapping, Rejection> {
+    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<Mapping, ProfileError> {
         if let Some(&known) = self.mappings.read.get(&id) {
             return Ok(known);
         }

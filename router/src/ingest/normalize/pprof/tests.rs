@@ -3,14 +3,19 @@
 use prost::Message;
 use proto::{Label, Push};
 
+use crate::ingest::decode;
 use crate::ingest::error::IngestError;
-use crate::ingest::known_stacks::knowing;
+use crate::ingest::known_stacks::{DefinitionPlan, planned};
+use crate::ingest::normalize::push_of;
+use crate::ingest::request::Format;
 
 const NOW: i64 = 1_790_000_000_000_000_000;
 
 /// All of it defined.
 fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
-    knowing(None, |knowledge| super::decode(message, name, labels, now_ns, knowledge)).map(|(push, _told)| push)
+    let format = Format::Pprof { name: name.map(str::to_owned), labels: labels.to_vec() };
+    let normalize = |plan: &mut DefinitionPlan<'_>| push_of(&decode::decode(message, &format)?, now_ns, plan);
+    planned(None, normalize).map(|(push, _defined)| push)
 }
 
 /// The part of profile.proto that these tests write.

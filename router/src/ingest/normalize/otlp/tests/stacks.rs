@@ -4,8 +4,8 @@ use prost::Message;
 use proto::otlp::profiles::v1development::{Line, Location, Stack};
 use proto::{Push, limits};
 
-use super::{NOW, TIME, at, decode, profile, request, rows};
-use crate::ingest::known_stacks::{KnownStacks, knowing};
+use super::{NOW, TIME, at, decode as decode_whole, normalize, profile, request, rows};
+use crate::ingest::known_stacks::{KnownStacks, planned};
 
 #[test]
 fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everything() {
@@ -15,15 +15,14 @@ fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everyth
     };
     let known = KnownStacks::default();
     let decode = |stacks: &[i32]| {
-        let (push, told) =
-            knowing(Some(&known), |knowledge| super::super::decode(&of(stacks), NOW, knowledge)).unwrap();
+        let (push, told) = planned(Some(&known), |plan| normalize(&of(stacks), NOW, plan)).unwrap();
         known.add(&told);
         push
     };
     let hashes = |push: &Push| push.dictionary.stacks.keys().copied().collect::<Vec<_>>();
     let defined = |push: &Push| push.dictionary.stacks.iter().skip(1).filter(|(_, stack)| stack.is_some()).count();
 
-    let (first, whole) = (decode(&[2, 3]), super::decode(&of(&[2, 3]), NOW).unwrap());
+    let (first, whole) = (decode(&[2, 3]), decode_whole(&of(&[2, 3]), NOW).unwrap());
     assert_eq!(
         (rows(&first), hashes(&first)),
         (rows(&whole), hashes(&whole)),
@@ -41,8 +40,7 @@ fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everyth
     let mut more =
         request(&[("service.name", "api")], vec![profile([1, 2, 4].map(|stack| at(stack, &[TIME])).to_vec())]);
     more.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices: vec![1, 2, 4] });
-    let more =
-        knowing(Some(&known), |knowledge| super::super::decode(&more.encode_to_vec(), NOW, knowledge)).unwrap().0;
+    let more = planned(Some(&known), |plan| normalize(&more.encode_to_vec(), NOW, plan)).unwrap().0;
     assert_eq!(defined(&more), 1);
     let names = rows(&more).remove(2).2;
     assert_eq!(names, ["leaf", "main", "Virtual(4660)"]);
@@ -54,7 +52,7 @@ fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
     let location_indices = [&[3, 3][..], &[1, 2].repeat(limits::STACK_DEPTH_MAX)].concat();
     deep.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices });
     let deep = deep.encode_to_vec();
-    let whole = decode(&deep, NOW).unwrap();
+    let whole = decode_whole(&deep, NOW).unwrap();
     let (_, _, user, kernel) = rows(&whole).remove(0);
     assert_eq!((user.len() + kernel.len(), kernel.len()), (limits::STACK_DEPTH_MAX, 2));
     assert_eq!(user.last().unwrap(), "[truncated stack]");
@@ -62,7 +60,7 @@ fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
     let hashes: Vec<u128> = stack.iter().map(|&location| whole.dictionary.location_hash(location)).collect();
     assert_eq!(whole.dictionary.stacks.hash(1), proto::dictionary::stack_hash(&hashes));
     let known = KnownStacks::default();
-    let decode = || knowing(Some(&known), |knowledge| super::super::decode(&deep, NOW, knowledge)).unwrap();
+    let decode = || planned(Some(&known), |plan| normalize(&deep, NOW, plan)).unwrap();
     known.add(&decode().1);
     let again = decode().0;
     assert!(again.dictionary.stacks.keys().eq(whole.dictionary.stacks.keys()));
@@ -87,7 +85,7 @@ fn a_stack_that_cannot_be_defined_refuses_every_profile_that_has_it_and_no_other
     let stacks = ids.chunks(limits::STACK_DEPTH_MAX).map(|ids| Stack { location_indices: ids.to_vec() });
     dictionary.stack_table = std::iter::once(Stack::default()).chain(stacks).collect();
     let large = large.encode_to_vec();
-    let (push, told) = knowing(None, |knowledge| super::super::decode(&large, NOW, knowledge)).unwrap();
+    let (push, told) = planned(None, |plan| normalize(&large, NOW, plan)).unwrap();
     assert_eq!((push.profiles.len(), push.rejected), (2, 2), "{:?}", push.warnings);
     // Some stacks of the second profile were defined before it was refused, and no shard receives them.
     assert_eq!(told.len(), 1, "stack 1 alone counts as sent");
