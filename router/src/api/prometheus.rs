@@ -15,7 +15,7 @@ use super::prometheus_json::{cut, instant, range, success, success_with};
 use super::time::now_ns;
 use crate::json::JsonText;
 use crate::query::catalog::{CatalogRequest, Listed};
-use crate::query::promql::range_function::Steps;
+use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
 use crate::query::{ErrorKind, QueryError, Reader};
 

@@ -9,14 +9,14 @@ use tokio::sync::Semaphore;
 
 use crate::nodes::Nodes;
 use crate::query::limits::NAMES_BYTES_MAX;
-use crate::query::naming::cache::Shelf;
+use crate::query::naming::cache::NameCache;
 
 /// Answers queries. Cheap to clone; all clones share the bound on queries at one time.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) nodes: Nodes,
     pub(crate) symbols: SymbolStore,
-    pub(crate) shelf: Shelf,
+    pub(crate) names: NameCache,
     pub(crate) at_once: Arc<Semaphore>,
 }
 
@@ -25,6 +25,6 @@ impl Reader {
     #[must_use]
     pub fn new(nodes: Nodes, symbols: SymbolStore, registry: &mut Registry) -> Self {
         let at_once = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
-        Self { nodes, symbols, shelf: Shelf::new(NAMES_BYTES_MAX, registry), at_once }
+        Self { nodes, symbols, names: NameCache::new(NAMES_BYTES_MAX, registry), at_once }
     }
 }

@@ -10,7 +10,6 @@ mod properties;
 mod random_answer;
 mod ranges;
 mod refusals;
-mod speed;
 pub(crate) mod symbols;
 
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use tower::ServiceExt as _;
 use self::naive_node::{NaiveNode, Sample};
 use crate::nodes::Nodes;
 use crate::query::Reader;
-use crate::query::naming::cache::Shelf;
+use crate::query::naming::cache::NameCache;
 
 /// When it is in these tests: a multiple of ten seconds.
 const NOW_S: i64 = 1_700_000_000;
@@ -94,7 +93,7 @@ impl Server {
         let mut reader = Reader::new(Nodes::local(node), symbols.unwrap(), &mut registry);
         if let Some(bytes_max) = names_bytes_max {
             registry = Registry::default();
-            reader.shelf = Shelf::new(bytes_max, &mut registry);
+            reader.names = NameCache::new(bytes_max, &mut registry);
         }
         let routes = crate::api::read::routes(reader).layer(Extension(TenantId::default_tenant()));
         Self { routes, registry, _symbols: directory }

@@ -35,8 +35,8 @@ pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut De
             };
             match context {
                 Ok(context) => {
-                    let read = |profile: &&'_ [u8]| RawProfile::read(profile, request.layout);
-                    let raw = scope_profiles.profiles.iter().map(read).collect();
+                    let profiles = scope_profiles.profiles.iter();
+                    let raw = profiles.map(|profile| RawProfile::read(profile, request.layout)).collect();
                     add_scope(builder, &mut dictionary, &context, raw, plan);
                 }
                 Err(error) => scope_profiles.profiles.iter().for_each(|_profile| builder.reject(&error)),
@@ -48,7 +48,7 @@ pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut De
 fn add_scope<'a>(
     builder: &mut Builder,
     dictionary: &mut RequestDictionary<'a>,
-    context: &Context<'_>,
+    context: &ScopeContext<'_>,
     read: Vec<Result<RawProfile<'a>, WireError>>,
     plan: &mut DefinitionPlan<'_>,
 ) {

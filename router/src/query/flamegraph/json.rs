@@ -37,11 +37,11 @@ pub(crate) fn write(
     let read = summary.windows_read;
     out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
     out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"names_pending\":");
-    out.list(&summary.lacking.pending().take(NAMES_PENDING_MAX).collect::<Vec<_>>(), |out, binary| {
+    out.list(&summary.missing.pending().take(NAMES_PENDING_MAX).collect::<Vec<_>>(), |out, binary| {
         out.text(binary);
     });
     out.raw(",\"warnings\":");
-    out.list(&summary.lacking.told(), |out, warning| {
+    out.list(&summary.missing.warnings(), |out, warning| {
         out.text(warning);
     });
     out.raw("}");

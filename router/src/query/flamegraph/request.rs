@@ -4,7 +4,7 @@
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
-use proto::{Fold, LocationSets, Matcher, ProfileType, Selection, StackDetail, TenantId, Window};
+use proto::{Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
 
 use crate::query::error::QueryError;
 use crate::query::flamegraph::prune::prune;
@@ -17,7 +17,7 @@ use crate::query::naming::tenant_names::{Named, NamedAnswer};
 use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
 use crate::query::run::{Cancelled, Run, Timings};
-use crate::query::selection::fetch::Selected;
+use crate::query::selection::fetch::Fetched;
 use crate::query::selection::resolve::{Want, resolve};
 
 /// How a flame graph is written.
@@ -53,8 +53,8 @@ impl Reader {
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
-        summary.lacking.times(&resolved.missing);
-        let mut selected = Selected::default();
+        summary.missing.times(&resolved.missing);
+        let mut fetched = Fetched::default();
         match types.as_slice() {
             [] => summary.shards = self.nodes.placement().shards().len(),
             [only] => {
@@ -71,21 +71,21 @@ impl Reader {
                     Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
                 if request.format == Format::Pprof {
                     let labelled = self.select_labelled(&selection, &selector, &mut run).await?;
-                    (selected, summary.label_notes) = (labelled.selected, labelled.notes);
+                    (fetched, summary.label_notes) = (labelled.fetched, labelled.notes);
                 } else {
-                    selected = self.select(&selection, &selector.stack_matchers, &mut run).await?;
+                    fetched = self.fetch(&selection, &selector.stack_matchers, &mut run).await?;
                 }
                 summary.profile_type = Some(only.clone());
-                summary.take(&selected);
+                summary.take(&fetched);
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }
-        let (namer, shelf, tenant) = (self.namer(&run), self.shelf.clone(), tenant.clone());
+        let (namer, cache, tenant) = (self.namer(&run), self.names.clone(), tenant.clone());
         let written = run.blocking(move |cancelled, timings| {
-            let Selected { answers, book, .. } = selected;
-            let named = timings.measure("name", || book.name(answers, &namer));
-            shelf.weigh(&tenant, &book, named.memory_bytes());
-            summary.lacking.names(named.frames().lacking());
+            let Fetched { answers, names, .. } = fetched;
+            let named = timings.measure("name", || names.name(answers, &namer));
+            cache.set_size(&tenant, &names, named.memory_bytes());
+            summary.missing.names(named.frames().missing_names());
             Writing { named, summary, request }.write(cancelled, timings)
         });
         Ok((written.await?, run.timings()))
@@ -127,7 +127,7 @@ impl Writing<'_> {
             }
             Format::Pprof => {
                 let mut keys = pprof::Keys::default();
-                let mut comments = summary.lacking.told();
+                let mut comments = summary.missing.warnings();
                 comments.extend(summary.label_notes.iter().cloned());
                 let (tree, has_labels) = timings.measure("merge", || self.labelled(&mut keys, nodes_max, cancelled))?;
                 if !has_labels {
@@ -140,7 +140,7 @@ impl Writing<'_> {
         }
     }
 
-    /// The stacks of all answers, each with a node for each set of labels that it has, where there is room for all of
+    /// The stacks of all answers, each with a node for each set of labels that it has, where there is budget for all of
     /// these nodes; else without them, and `false`.
     fn labelled(
         &self,

@@ -12,13 +12,13 @@ use crate::query::error::{ErrorKind, QueryError};
 use crate::query::limits::{LABELLED_SAMPLES_MAX, SAMPLE_LABELS_MAX};
 use crate::query::reader::Reader;
 use crate::query::run::Run;
-use crate::query::selection::fetch::Selected;
+use crate::query::selection::fetch::Fetched;
 use crate::query::selection::selector::Selector;
 
 /// Stacks with labels, and why there are not more labels, a sentence each.
 #[derive(Debug, Default)]
 pub(crate) struct Labelled {
-    pub(crate) selected: Selected,
+    pub(crate) fetched: Fetched,
     pub(crate) notes: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Reader {
         let mut choices = vec![of_series.clone()];
         if !of_samples.is_empty() {
             let counting = Selection { stacks: StackDetail::None, ..selection.clone() };
-            let counted = self.select(&counting, &selector.stack_matchers, run).await?;
+            let counted = self.fetch(&counting, &selector.stack_matchers, run).await?;
             let samples: u64 = counted.plain().map(|answer| answer.samples).sum();
             if samples <= LABELLED_SAMPLES_MAX {
                 choices.insert(0, of_series.into_iter().chain(of_samples).collect());
@@ -48,8 +48,8 @@ impl Reader {
         for group_by in choices.into_iter().filter(|names| !names.is_empty()) {
             let names = group_by.join(", ");
             let labelled = Selection { group_by, ..selection.clone() };
-            match self.select(&labelled, &selector.stack_matchers, run).await {
-                Ok(selected) => return Ok(Labelled { selected, notes }),
+            match self.fetch(&labelled, &selector.stack_matchers, run).await {
+                Ok(fetched) => return Ok(Labelled { fetched, notes }),
                 // Without these labels there may be an answer.
                 Err(error) if matches!(error.kind(), ErrorKind::BadData | ErrorKind::Execution) => {
                     notes.push(format!("no labels for {names}: {error}"));
@@ -57,8 +57,8 @@ impl Reader {
                 Err(error) => return Err(error),
             }
         }
-        let selected = self.select(selection, &selector.stack_matchers, run).await?;
-        Ok(Labelled { selected, notes })
+        let fetched = self.fetch(selection, &selector.stack_matchers, run).await?;
+        Ok(Labelled { fetched, notes })
     }
 }
 
@@ -82,10 +82,10 @@ impl Choice {
         let of_samples = found.attribute_names.iter().map(String::as_str).filter(|name| !of_series.contains(name));
         let of_samples: BTreeSet<&str> = of_samples.collect();
         let all = of_series.len() + of_samples.len();
-        let mut room = SAMPLE_LABELS_MAX;
+        let mut budget = SAMPLE_LABELS_MAX;
         let mut take = |names: BTreeSet<&str>| {
-            let taken: Vec<String> = names.into_iter().take(room).map(str::to_owned).collect();
-            room -= taken.len();
+            let taken: Vec<String> = names.into_iter().take(budget).map(str::to_owned).collect();
+            budget -= taken.len();
             taken
         };
         let (of_series, of_samples) = (take(of_series), take(of_samples));

@@ -32,7 +32,7 @@ const SPARE_NODES_MAX: usize = 1 << 19;
 /// building a tree. There is one, however many queries there are.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), places: Vec::new() });
 
-/// Empty lists with room.
+/// Empty lists with budget.
 #[derive(Debug, Default)]
 struct Spare {
     nodes: Vec<TreeNode>,

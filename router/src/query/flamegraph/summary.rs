@@ -3,8 +3,8 @@
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
 
-use crate::query::selection::fetch::Selected;
-use crate::query::selection::missing::Lacking;
+use crate::query::selection::fetch::Fetched;
+use crate::query::selection::missing::MissingData;
 
 /// What is told beside the tree.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Summary {
     /// How many windows of each tier were read.
     pub(crate) windows_read: WindowsRead,
     /// What is no part of it.
-    pub(crate) lacking: Lacking,
+    pub(crate) missing: MissingData,
     /// Why samples have no labels, or not all, a sentence each.
     pub(crate) label_notes: Vec<String>,
 }
@@ -27,18 +27,18 @@ pub(crate) struct Summary {
 impl Summary {
     /// Of nothing yet.
     pub(crate) fn of(window: Window) -> Self {
-        let (windows_read, lacking) = (WindowsRead::default(), Lacking::default());
+        let (windows_read, missing) = (WindowsRead::default(), MissingData::default());
         let label_notes = Vec::new();
-        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, lacking, label_notes }
+        Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing, label_notes }
     }
 
     /// Adds what shards say beside their sums.
-    pub(crate) fn take(&mut self, selected: &Selected) {
-        self.samples = selected.plain().map(|answer| answer.samples).sum();
-        self.series = selected.plain().map(|answer| answer.series).sum();
-        self.shards = selected.answers.len();
-        self.lacking.of_answers(selected.plain());
-        self.lacking.names(selected.names.clone());
-        selected.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));
+    pub(crate) fn take(&mut self, fetched: &Fetched) {
+        self.samples = fetched.plain().map(|answer| answer.samples).sum();
+        self.series = fetched.plain().map(|answer| answer.series).sum();
+        self.shards = fetched.answers.len();
+        self.missing.of_answers(fetched.plain());
+        self.missing.names(fetched.missing_names.clone());
+        fetched.plain().for_each(|answer| self.windows_read.extend(answer.windows_read));
     }
 }

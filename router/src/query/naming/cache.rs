@@ -1,5 +1,5 @@
-//! The books of all tenants. Those that were not used for longest go when they take too many bytes together, and a tenant that is too
-//! large for all of them is answered without one.
+//! Cache of location names, of all tenants. The least recently used tenants are evicted when all names together exceed the
+//! limit. Names of a tenant that exceed it alone are not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,49 +13,51 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use proto::TenantId;
 
-use crate::query::naming::tenant_names::Book;
+use crate::query::naming::tenant_names::TenantNames;
 
-/// See the module. Cheap to clone; all clones are one.
+/// Location names by tenant. Cheap to clone; all clones share their content.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelf {
-    books: Arc<Mutex<Books>>,
+pub(crate) struct NameCache {
+    tenants: Arc<Mutex<Tenants>>,
     bytes_max: usize,
     metrics: Metrics,
 }
 
 #[derive(Debug, Default)]
-struct Books {
-    kept: HashMap<TenantId, Kept>,
+struct Tenants {
+    entries: HashMap<TenantId, Entry>,
+    /// Uses so far, of any entry.
     uses: u64,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    book: Book,
-    used: u64,
+struct Entry {
+    names: TenantNames,
+    /// Number of its last use.
+    last_use: u64,
     bytes: usize,
-    /// It was too large to be kept: what shards have more is asked for only where a query cannot do without.
+    /// Whether the names were too large to be kept. New locations of shards are then loaded only for queries that need them.
     is_too_large: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Metrics {
     bytes: Gauge,
-    let_go: Family<Why, Counter<u64, AtomicU64>>,
+    evicted: Family<EvictionLabel, Counter<u64, AtomicU64>>,
 }
 
-/// Why a book was let go.
+/// Why names were evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Why {
+struct EvictionLabel {
     reason: &'static str,
 }
 
-const RENUMBERED: Why = Why { reason: "renumbered" };
-const TOO_LARGE: Why = Why { reason: "too_large" };
-const NO_ROOM: Why = Why { reason: "no_room" };
+const RENUMBERED: EvictionLabel = EvictionLabel { reason: "renumbered" };
+const TOO_LARGE: EvictionLabel = EvictionLabel { reason: "too_large" };
+const NO_ROOM: EvictionLabel = EvictionLabel { reason: "no_room" };
 
-impl Shelf {
-    /// An empty one that holds so many bytes; counts in this registry, under `varve_router`.
+impl NameCache {
+    /// An empty cache of at most `bytes_max` bytes. Its metrics are in `registry`, with the prefix `varve_router`.
     pub(crate) fn new(bytes_max: usize, registry: &mut Registry) -> Self {
         let metrics = Metrics::default();
         let registry = registry.sub_registry_with_prefix("varve_router");
@@ -66,66 +68,65 @@ impl Shelf {
         );
         registry.register(
             "names_let_go",
-            "Tenants whose names were let go, to be asked for again: a shard began to number locations anew, they were too large to be \
-             kept at all, or others were used that needed the room",
-            metrics.let_go.clone(),
+            "Tenants whose location names were evicted: a shard renumbered its locations, the names were too large to be kept, \
+             or other tenants' names needed the memory",
+            metrics.evicted.clone(),
         );
-        Self { books: Arc::default(), bytes_max, metrics }
+        Self { tenants: Arc::default(), bytes_max, metrics }
     }
 
-    /// The book of a tenant, new or old.
-    pub(crate) fn book(&self, tenant: &TenantId) -> Book {
-        let Books { kept, uses } = &mut *self.books.lock();
+    /// The names of a tenant, new or old.
+    pub(crate) fn of(&self, tenant: &TenantId) -> TenantNames {
+        let Tenants { entries, uses } = &mut *self.tenants.lock();
         *uses += 1;
-        let kept = kept.entry(tenant.clone()).or_default();
-        kept.used = *uses;
-        kept.book.clone()
+        let entry = entries.entry(tenant.clone()).or_default();
+        entry.last_use = *uses;
+        entry.names.clone()
     }
 
-    /// Whether the book of a tenant was too large to be kept.
+    /// Whether the names of a tenant were too large to be kept.
     pub(crate) fn is_too_large(&self, tenant: &TenantId) -> bool {
-        self.books.lock().kept.get(tenant).is_some_and(|kept| kept.is_too_large)
+        self.tenants.lock().entries.get(tenant).is_some_and(|entry| entry.is_too_large)
     }
 
-    /// Begins a new book of a tenant, if this is still the one: a shard has begun another generation.
-    pub(crate) fn renew(&self, tenant: &TenantId, book: &Book) {
-        let kept = &mut self.books.lock().kept;
-        if kept.get(tenant).is_some_and(|kept| kept.book.is(book)) {
-            kept.remove(tenant);
-            self.metrics.let_go.get_or_create(&RENUMBERED).inc();
-            self.tell(kept);
+    /// Drops the names of a tenant, unless others are cached by now: a shard began another generation.
+    pub(crate) fn replace(&self, tenant: &TenantId, names: &TenantNames) {
+        let entries = &mut self.tenants.lock().entries;
+        if entries.get(tenant).is_some_and(|entry| entry.names.is(names)) {
+            entries.remove(tenant);
+            self.metrics.evicted.get_or_create(&RENUMBERED).inc();
+            self.report(entries);
         }
     }
 
-    /// Notes how large a book is, and lets it go if it is too large by itself; and those that were used the longest time ago while
-    /// all are too large together.
-    pub(crate) fn weigh(&self, tenant: &TenantId, book: &Book, bytes: usize) {
-        let kept = &mut self.books.lock().kept;
-        if let Some(known) = kept.get_mut(tenant).filter(|kept| kept.book.is(book)) {
+    /// Sets the size of a tenant's names, and evicts names until the cache is within its limit.
+    pub(crate) fn set_size(&self, tenant: &TenantId, names: &TenantNames, bytes: usize) {
+        let entries = &mut self.tenants.lock().entries;
+        if let Some(entry) = entries.get_mut(tenant).filter(|entry| entry.names.is(names)) {
             let is_too_large = bytes > self.bytes_max;
             if is_too_large {
-                *known = Kept { used: known.used, is_too_large, ..Kept::default() };
-                self.metrics.let_go.get_or_create(&TOO_LARGE).inc();
+                *entry = Entry { last_use: entry.last_use, is_too_large, ..Entry::default() };
+                self.metrics.evicted.get_or_create(&TOO_LARGE).inc();
             }
             let own = if is_too_large { 0 } else { bytes };
-            known.bytes = own + size_of::<Kept>() + tenant.as_str().len();
+            entry.bytes = own + size_of::<Entry>() + tenant.as_str().len();
         }
-        while total(kept) > self.bytes_max {
-            let oldest = kept.iter().min_by_key(|(_, kept)| kept.used).map(|(tenant, _)| tenant.clone());
+        while total(entries) > self.bytes_max {
+            let oldest = entries.iter().min_by_key(|(_, entry)| entry.last_use).map(|(tenant, _)| tenant.clone());
             let Some(oldest) = oldest else { break };
-            kept.remove(&oldest);
-            self.metrics.let_go.get_or_create(&NO_ROOM).inc();
+            entries.remove(&oldest);
+            self.metrics.evicted.get_or_create(&NO_ROOM).inc();
         }
-        self.tell(kept);
+        self.report(entries);
     }
 
-    fn tell(&self, kept: &HashMap<TenantId, Kept>) {
-        self.metrics.bytes.set(i64::try_from(total(kept)).unwrap_or(i64::MAX));
+    fn report(&self, entries: &HashMap<TenantId, Entry>) {
+        self.metrics.bytes.set(i64::try_from(total(entries)).unwrap_or(i64::MAX));
     }
 }
 
-fn total(kept: &HashMap<TenantId, Kept>) -> usize {
-    kept.values().map(|kept| kept.bytes).sum()
+fn total(entries: &HashMap<TenantId, Entry>) -> usize {
+    entries.values().map(|entry| entry.bytes).sum()
 }
 
 #[cfg(test)]
@@ -133,36 +134,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn books_go_when_there_are_too_many_bytes_and_one_that_is_too_large_is_not_kept() {
+    fn the_least_recently_used_are_evicted_and_too_large_ones_not_kept() {
         const MAX: usize = 1 << 20;
-        let shelf = Shelf::new(MAX, &mut Registry::default());
-        let let_go = |why| shelf.metrics.let_go.get_or_create(&why).get();
+        let cache = NameCache::new(MAX, &mut Registry::default());
+        let evicted = |why| cache.metrics.evicted.get_or_create(&why).get();
         let tenants = ["a", "b", "c"].map(|name| TenantId::new(name).unwrap());
-        let books = [0, 1, 2].map(|i| shelf.book(&tenants[i]));
-        shelf.weigh(&tenants[0], &books[0], MAX / 2);
-        shelf.weigh(&tenants[1], &books[1], MAX / 4);
-        assert!(shelf.book(&tenants[0]).is(&books[0]));
-        assert!((MAX as i64 / 4 * 3..MAX as i64 / 4 * 3 + 1000).contains(&shelf.metrics.bytes.get()));
+        let names = [0, 1, 2].map(|i| cache.of(&tenants[i]));
+        cache.set_size(&tenants[0], &names[0], MAX / 2);
+        cache.set_size(&tenants[1], &names[1], MAX / 4);
+        assert!(cache.of(&tenants[0]).is(&names[0]));
+        assert!((MAX as i64 / 4 * 3..MAX as i64 / 4 * 3 + 1000).contains(&cache.metrics.bytes.get()));
         // The second was used before the first was again.
-        shelf.weigh(&tenants[2], &books[2], MAX / 2 - 1000);
-        assert!(shelf.book(&tenants[0]).is(&books[0]) && shelf.book(&tenants[2]).is(&books[2]));
-        assert!(!shelf.book(&tenants[1]).is(&books[1]));
-        assert_eq!((let_go(NO_ROOM), let_go(TOO_LARGE)), (1, 0));
-        shelf.weigh(&tenants[2], &books[2], MAX + 1);
-        assert!(!shelf.book(&tenants[2]).is(&books[2]), "too large for all of them");
-        assert!(shelf.is_too_large(&tenants[2]) && shelf.metrics.bytes.get() < MAX as i64 / 2 + 1000);
-        assert_eq!((let_go(NO_ROOM), let_go(TOO_LARGE)), (1, 1));
-        // What is a tenant's book no more does not count.
-        shelf.weigh(&tenants[2], &books[2], MAX * 2);
-        let again = shelf.book(&tenants[0]);
-        shelf.renew(&tenants[0], &books[1]);
-        assert!(shelf.book(&tenants[0]).is(&again) && let_go(RENUMBERED) == 0, "it is another one's");
-        shelf.renew(&tenants[0], &again);
-        assert!(!shelf.book(&tenants[0]).is(&again) && let_go(RENUMBERED) == 1);
-        assert!(shelf.metrics.bytes.get() < 1000, "{:?}", shelf.metrics.bytes);
-        // One that was too large once and is not any more is kept.
-        let smaller = shelf.book(&tenants[2]);
-        shelf.weigh(&tenants[2], &smaller, MAX / 2);
-        assert!(shelf.metrics.bytes.get() > MAX as i64 / 2);
+        cache.set_size(&tenants[2], &names[2], MAX / 2 - 1000);
+        assert!(cache.of(&tenants[0]).is(&names[0]) && cache.of(&tenants[2]).is(&names[2]));
+        assert!(!cache.of(&tenants[1]).is(&names[1]));
+        assert_eq!((evicted(NO_ROOM), evicted(TOO_LARGE)), (1, 0));
+        cache.set_size(&tenants[2], &names[2], MAX + 1);
+        assert!(!cache.of(&tenants[2]).is(&names[2]), "too large to be kept");
+        assert!(cache.is_too_large(&tenants[2]) && cache.metrics.bytes.get() < MAX as i64 / 2 + 1000);
+        assert_eq!((evicted(NO_ROOM), evicted(TOO_LARGE)), (1, 1));
+        // Names that are no longer a tenant's do not count.
+        cache.set_size(&tenants[2], &names[2], MAX * 2);
+        let again = cache.of(&tenants[0]);
+        cache.replace(&tenants[0], &names[1]);
+        assert!(cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 0, "other names are cached");
+        cache.replace(&tenants[0], &again);
+        assert!(!cache.of(&tenants[0]).is(&again) && evicted(RENUMBERED) == 1);
+        assert!(cache.metrics.bytes.get() < 1000, "{:?}", cache.metrics.bytes);
+        // Names that were too large once are kept when they are smaller.
+        let smaller = cache.of(&tenants[2]);
+        cache.set_size(&tenants[2], &smaller, MAX / 2);
+        assert!(cache.metrics.bytes.get() > MAX as i64 / 2);
     }
 }

@@ -1,6 +1,6 @@
-//! Frames with names: what locations become, each distinct frame once.
+//! Frames, each distinct one once. Locations become frames when they are named.
 //!
-//! A frame's identity is its name, source file, binary and frame type. `namer` makes them.
+//! Name, source file, binary and frame type identify a frame.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
@@ -10,11 +10,13 @@ use foldhash::fast::RandomState;
 use proto::dictionary::Strings;
 use symbol_store::Reason;
 
-/// Code and text of why names are lacking where the symbol store left out inlined calls.
-pub(crate) const INLINED_LEFT_OUT: (&str, &str) =
-    ("inlined_left_out", "so many calls are inlined in this file that not all of them are told at once: ask again");
+/// Code and text of the reason why the symbol store omitted inlined calls.
+pub(crate) const INLINED_OMITTED: (&str, &str) = (
+    "inlined_left_out",
+    "so many calls are inlined in this file that one response cannot have all of them: repeat the query",
+);
 
-/// A frame's identity; ids of the table's strings.
+/// Identity of a frame, as ids of the table's strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
     pub(crate) name: u32,
@@ -24,55 +26,55 @@ pub(crate) struct FrameKey {
     pub(crate) frame_type: u32,
 }
 
-/// A frame, and what the locations of a query tell of it besides.
+/// A frame, and facts about it from the locations of a query.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     pub(crate) key: FrameKey,
     /// First line of the function; 0 if unknown.
     pub(crate) start_line: i64,
-    /// Index of the reason why the name is none.
+    /// Index of the reason if the frame has no name.
     pub(crate) unnamed: Option<u32>,
 }
 
-/// One frame of a location as it is kept.
+/// One frame of a location, as it is kept between queries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptLine {
     pub(crate) line: NamedLine,
     /// First line of the function; 0 or less if unknown.
     pub(crate) start_line: i64,
-    /// Index of the reason why the name is none.
+    /// Index of the reason if the frame has no name.
     pub(crate) unnamed: Option<u32>,
 }
 
-/// Why frames of one binary have no names, or not those of all calls that are inlined into them.
+/// Reason why frames of one binary have no names, or are missing calls that are inlined into them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Unnamed {
-    /// Stable, for programs.
+    /// Stable code, for programs.
     pub(crate) code: &'static str,
-    /// For people.
+    /// Text for people.
     pub(crate) text: String,
     pub(crate) binary: String,
-    /// As build IDs are displayed, or "".
+    /// Build ID in its displayed form, or "".
     pub(crate) build_id: String,
 }
 
 impl Unnamed {
-    /// Whether the frame has a name nevertheless: others, inlined into it, are not told.
+    /// Whether the frame has a name nevertheless: only calls inlined into it are missing.
     pub(crate) fn has_name(&self) -> bool {
-        self.code == INLINED_LEFT_OUT.0
+        self.code == INLINED_OMITTED.0
     }
 
     /// The file whose names are missing, where the next response may have them.
-    pub(crate) fn lacking(&self) -> Option<LackingNames> {
+    pub(crate) fn missing_names(&self) -> Option<MissingNames> {
         let is_pending = self.code == Reason::Converting.code();
-        let lacking = || LackingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
-        (is_pending || self.has_name()).then(lacking)
+        let missing = || MissingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
+        (is_pending || self.has_name()).then(missing)
     }
 }
 
 /// A file whose names are missing from a response, and why. The next response may have them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LackingNames {
+pub(crate) struct MissingNames {
     /// Path of the file.
     pub(crate) binary: String,
     /// For people.
@@ -81,7 +83,7 @@ pub(crate) struct LackingNames {
     pub(crate) is_pending: bool,
 }
 
-impl fmt::Display for LackingNames {
+impl fmt::Display for MissingNames {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{:?}: {}", self.binary, self.text)
     }
@@ -100,7 +102,7 @@ pub(crate) struct NamedLine {
     pub(crate) system_name: u32,
 }
 
-/// All frames that were ever named for a tenant.
+/// All frames that were named for a tenant.
 #[derive(Debug, Default)]
 pub(crate) struct FrameTable {
     pub(crate) strings: Strings,
@@ -110,7 +112,7 @@ pub(crate) struct FrameTable {
     unnamed_ids: HashMap<Unnamed, u32, RandomState>,
 }
 
-/// The frames of each location of one answer.
+/// The frames of each location of one response.
 #[derive(Debug, Default)]
 pub(crate) struct NamedLocations {
     /// Location i has the lines from `ends[i - 1]` (or 0) to `ends[i]`.
@@ -126,20 +128,20 @@ impl NamedLocations {
         self.ends.get(i).and_then(|&end| self.lines.get(start..end)).unwrap_or_default()
     }
 
-    /// Adds the next location's.
+    /// Adds the frames of the next location.
     pub(crate) fn push(&mut self, innermost_first: impl IntoIterator<Item = NamedLine>) {
         self.lines.extend(innermost_first);
         self.ends.push(self.lines.len());
     }
 
-    /// How many locations there are.
+    /// Number of locations.
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
     }
 }
 
-/// What the locations of a query tell of frames. It does not depend on what else was ever named: of several first lines the
-/// smallest known one counts, of several reasons the first in their order.
+/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines the smallest
+/// known one counts, and of several reasons the first in their order.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,
@@ -148,21 +150,21 @@ pub(crate) struct FrameFacts {
 }
 
 impl FrameFacts {
-    /// Of frames of which nothing was told yet.
+    /// No facts yet about the frames of a table.
     pub(crate) fn new(table: &FrameTable) -> Self {
         Self { start_lines: vec![0; table.frames.len()], unnamed: vec![0; table.frames.len()] }
     }
 
-    /// Adds what a line tells.
-    pub(crate) fn add(&mut self, told: &KeptLine, table: &FrameTable) {
-        let frame = told.line.frame as usize;
+    /// Adds the facts of a line.
+    pub(crate) fn add(&mut self, line: &KeptLine, table: &FrameTable) {
+        let frame = line.line.frame as usize;
         if let Some(known) = self.start_lines.get_mut(frame)
-            && told.start_line > 0
-            && (*known == 0 || told.start_line < *known)
+            && line.start_line > 0
+            && (*known == 0 || line.start_line < *known)
         {
-            *known = told.start_line;
+            *known = line.start_line;
         }
-        if let (Some(why), Some(known)) = (told.unnamed, self.unnamed.get_mut(frame))
+        if let (Some(why), Some(known)) = (line.unnamed, self.unnamed.get_mut(frame))
             && *known != why + 1
         {
             let text = |why: u32| table.unnamed.get(why as usize);
@@ -173,7 +175,7 @@ impl FrameFacts {
     }
 }
 
-/// The frames of a query: what they are, and what is told of them.
+/// The frames of a query, and the facts about them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frames<'a> {
     pub(crate) table: &'a FrameTable,
@@ -181,60 +183,60 @@ pub(crate) struct Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Why one of them has no name, if that was told.
+    /// Index of the reason why a frame has no name.
     #[inline]
     pub(crate) fn unnamed(&self, frame: u32) -> Option<u32> {
         self.facts.unnamed.get(frame as usize).and_then(|why| why.checked_sub(1))
     }
 
-    /// One of them.
+    /// A frame by its index.
     pub(crate) fn get(&self, frame: u32) -> Option<Frame> {
         let key = self.table.key(frame)?;
         let start_line = self.facts.start_lines.get(frame as usize).copied().unwrap_or(0);
         Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
     }
 
-    /// Whose names are lacking, and why, where the next answer may have them.
-    pub(crate) fn lacking(&self) -> BTreeSet<LackingNames> {
-        let mut told = vec![false; self.table.unnamed.len()];
+    /// Files whose names are missing, where the next response may have them.
+    pub(crate) fn missing_names(&self) -> BTreeSet<MissingNames> {
+        let mut is_used = vec![false; self.table.unnamed.len()];
         for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
-            if let Some(told) = told.get_mut(why as usize) {
-                *told = true;
+            if let Some(is_used) = is_used.get_mut(why as usize) {
+                *is_used = true;
             }
         }
-        let told = self.table.unnamed.iter().zip(told).filter(|(_, told)| *told);
-        told.filter_map(|(why, _)| why.lacking()).collect()
+        let used = self.table.unnamed.iter().zip(is_used).filter(|(_, is_used)| *is_used);
+        used.filter_map(|(why, _)| why.missing_names()).collect()
     }
 }
 
 impl FrameTable {
-    /// The text of one of its ids.
+    /// The text of an id.
     #[inline]
     pub(crate) fn text(&self, id: u32) -> &str {
         self.strings.get(id)
     }
 
-    /// What a frame is.
+    /// The identity of a frame.
     pub(crate) fn key(&self, frame: u32) -> Option<FrameKey> {
         self.frames.get(frame as usize).copied()
     }
 
-    /// How many there are.
+    /// Number of frames.
     pub(crate) fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// About how many bytes it takes.
+    /// Approximate size in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let unnamed =
             |why: &Unnamed| size_of::<Unnamed>() * 2 + 2 * (why.text.len() + why.binary.len() + why.build_id.len());
-        // A slot of a table beside what it holds: a byte and the load.
+        // A slot of a hash table takes one more byte, and some slots are empty.
         self.strings.memory_bytes()
             + self.frames.capacity() * (size_of::<FrameKey>() * 2 + 8)
             + self.unnamed.iter().map(unnamed).sum::<usize>()
     }
 
-    /// What tells a frame from others, as text: an order that does not depend on ids.
+    /// The identity of a frame as text, whose order does not depend on ids.
     pub(crate) fn texts(&self, key: FrameKey) -> [&str; 4] {
         [key.name, key.file, key.binary, key.frame_type].map(|id| self.strings.get(id))
     }
@@ -274,7 +276,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_has_the_smallest_first_line_that_is_known_and_the_first_reason() {
+    fn a_frame_has_the_smallest_known_first_line_and_the_first_reason() {
         let mut table = FrameTable::default();
         let key = FrameKey { name: table.strings.intern("f"), file: 0, binary: 0, frame_type: 0 };
         let frame = table.intern(key);
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_follows_the_texts_and_not_the_order_of_coming() {
+    fn frames_are_ordered_by_their_texts_and_not_by_their_ids() {
         let mut table = FrameTable::default();
         for (name, file) in [("b", "x"), ("a", "y"), ("a", "x")] {
             let (name, file) = (table.strings.intern(name), table.strings.intern(file));

@@ -1,4 +1,7 @@
 //! A dictionary of locations, and the names of those that have one.
+//!
+//! Naming has three steps: [`NamedDictionary::requests`] lists the addresses to symbolize, [`Namer`](super::namer::Namer) sends
+//! them to the symbol store without holding a lock, and [`NamedDictionary::apply`] keeps the names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,38 +12,40 @@ use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
 use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 
 use crate::query::naming::frame::{FrameTable, KeptLine};
-use crate::query::naming::line::{Naming, Object};
+use crate::query::naming::line::{LineBuilder, MappedFile};
 
-/// How long the symbol store is believed to have no table still: it looks for files on this host when it is asked.
-const NO_TABLE_BELIEVED: Duration = Duration::from_secs(1);
+/// How long "the store has no table" stays valid: with each request, the store looks for files on this host.
+const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
-/// How long a table is believed to be the best still, where the store has told of no other: it looks for better files when it is
-/// asked, which it does less often than this.
-const TABLE_BELIEVED: Duration = Duration::from_secs(60);
+/// How long a table counts as the best one, unless the store has reported a change: with each request, the store looks for better
+/// files, but less often than this.
+const TABLE_VALID: Duration = Duration::from_secs(60);
 
-/// What the symbol store says of one address.
+/// Response of the symbol store for one address.
 pub(super) type Symbolized = Result<Arc<[Found]>, Nameless>;
 
-/// What a mapping's addresses were named with: the number of a table, or why there was none.
-pub(super) type Source = Result<u64, Reason>;
+/// Origin of the names of a mapping's addresses: the number of a symbol table, or why there was none.
+pub(super) type TableSource = Result<u64, Reason>;
 
-/// Locations of one dictionary, and the names of those that were named.
+/// Locations of one dictionary, and the names of those that have one.
 #[derive(Debug, Default)]
-pub(crate) struct Definitions {
+pub(crate) struct NamedDictionary {
     dictionary: Dictionary,
-    /// Where each location's lines are, innermost first.
+    /// The lines of each location, innermost first.
     spans: Vec<Span>,
     lines: Vec<KeptLine>,
-    /// Locations of which the symbol store left out inlined calls: they are asked for again, beside fewer others.
-    cut: HashSet<u32, RandomState>,
-    /// Ids in the table of frames of the dictionary's texts, [`UNKNOWN`] before they are needed.
+    /// Locations whose inlined calls the symbol store omitted. They are requested again, among fewer others.
+    incomplete: HashSet<u32, RandomState>,
+    /// Ids in the frame table of the dictionary's texts, or [`UNKNOWN`] before they are needed.
     texts: Vec<u32>,
-    mappings: Vec<Option<Mapping>>,
+    /// The last response of the symbol store for each mapping.
+    mappings: Vec<Option<MappingSource>>,
 }
 
+/// Range of lines.
 #[derive(Clone, Copy, Debug)]
 struct Span {
-    /// [`UNKNOWN`]: it has no name yet.
+    /// [`UNKNOWN`] if the location has no name yet.
     start: u32,
     count: u32,
 }
@@ -49,43 +54,45 @@ const UNKNOWN: u32 = u32::MAX;
 
 const UNNAMED: Span = Span { start: UNKNOWN, count: 0 };
 
+/// Origin of the names of one mapping, and when it was found.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    pub(super) source: Source,
-    /// `SymbolStore::changes` before it was asked, and when that was.
+pub(super) struct MappingSource {
+    pub(super) table: TableSource,
+    /// `SymbolStore::changes` before the request.
     pub(super) changes: u64,
-    pub(super) asked: Instant,
+    pub(super) requested: Instant,
 }
 
-/// What is to be asked of the addresses of one mapping.
+/// Request to symbolize addresses of one mapping.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct SymbolRequest {
     pub(super) mapping: u32,
     build_id: Option<BuildId>,
     file: String,
-    /// All that are wanted, and those of them that have no name, or not all.
+    /// Wanted locations and their addresses.
     pub(super) wanted: Vec<(u32, symbol_store::Address)>,
+    /// Those of them whose names are missing or incomplete.
     pub(super) unnamed: Vec<(u32, symbol_store::Address)>,
-    /// Where the others have their names from.
-    pub(super) known: Option<Source>,
+    /// Origin of the names of the others.
+    pub(super) known: Option<TableSource>,
 }
 
-impl Question {
+impl SymbolRequest {
     pub(super) fn key(&self) -> ObjectKey<'_> {
         ObjectKey { build_id: self.build_id.as_ref(), file: &self.file }
     }
 }
 
-/// What was told of one mapping.
+/// Response of the symbol store for one mapping.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct SymbolResponse {
     pub(super) mapping: u32,
-    /// Those without a name, where the names that are known hold.
+    /// The unnamed locations, or all wanted ones if the table has changed.
     pub(super) symbolized: Vec<(u32, Symbolized)>,
-    pub(super) now: Mapping,
+    pub(super) now: MappingSource,
 }
 
-impl Definitions {
+impl NamedDictionary {
     /// A dictionary none of whose locations has a name yet.
     pub(crate) fn new(dictionary: Dictionary) -> Self {
         let mut definitions = Self { dictionary, ..Self::default() };
@@ -97,7 +104,7 @@ impl Definitions {
         &self.dictionary
     }
 
-    /// Adds locations of another dictionary, which come behind those that are here.
+    /// Appends the locations of another dictionary.
     pub(crate) fn extend(&mut self, from: &Dictionary) {
         let mut importer = proto::Importer::new(from);
         for location in (0..).take(from.locations.len()) {
@@ -112,29 +119,29 @@ impl Definitions {
         self.mappings.resize_with(self.dictionary.mappings.len(), || None);
     }
 
-    /// The numbers of all locations.
+    /// Numbers of all locations.
     pub(crate) fn all(&self) -> Vec<u32> {
         (0..self.len()).collect()
     }
 
-    /// How many locations there are.
+    /// Number of locations.
     pub(crate) fn len(&self) -> u32 {
         u32::try_from(self.spans.len()).unwrap_or(u32::MAX)
     }
 
-    /// The lines of a location that has a name, innermost first.
+    /// The lines of a location, innermost first; none if it has no name yet.
     pub(crate) fn lines(&self, location: u32) -> &[KeptLine] {
         let Some(&Span { start, count }) = self.spans.get(location as usize) else { return &[] };
         self.lines.get(start as usize..).and_then(|lines| lines.get(..count as usize)).unwrap_or_default()
     }
 
-    /// About how many bytes it takes.
+    /// Approximate size in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.dictionary.memory_bytes()
             + self.spans.capacity() * size_of::<Span>()
             + self.lines.capacity() * size_of::<KeptLine>()
             + self.texts.capacity() * size_of::<u32>()
-            + self.mappings.capacity() * size_of::<Option<Mapping>>()
+            + self.mappings.capacity() * size_of::<Option<MappingSource>>()
     }
 
     /// Whether a location has a name.
@@ -144,103 +151,104 @@ impl Definitions {
 
     fn is_fresh(&self, mapping: u32, changes: u64) -> bool {
         self.mappings.get(mapping as usize).and_then(Option::as_ref).is_some_and(|mapping| {
-            let believed = match mapping.source {
-                Ok(_) => TABLE_BELIEVED,
+            let valid = match mapping.table {
+                Ok(_) => TABLE_VALID,
                 Err(Reason::Converting) => Duration::ZERO,
-                Err(_) => NO_TABLE_BELIEVED,
+                Err(_) => NO_TABLE_VALID,
             };
-            mapping.changes == changes && mapping.asked.elapsed() < believed
+            mapping.changes == changes && mapping.requested.elapsed() < valid
         })
     }
 
-    /// Questions about all wanted locations of each mapping of which any has no name, or names that may be another table's by now.
-    pub(super) fn questions(&self, wanted: &[u32], changes: u64) -> Option<Vec<Question>> {
-        // Whether there is anything to ask of each mapping: mostly there is not.
-        let mut asks: Vec<Option<bool>> = vec![None; self.mappings.len()];
+    /// Requests for the wanted locations of each mapping that has one without a name, or whose table may be another by now.
+    /// `None` if all wanted locations have names.
+    pub(super) fn requests(&self, wanted: &[u32], changes: u64) -> Option<Vec<SymbolRequest>> {
+        // Whether each mapping needs a request: nearly always, none does.
+        let mut needs: Vec<Option<bool>> = vec![None; self.mappings.len()];
         let mut all_named = true;
         for &wanted in wanted {
             let is_named = self.is_named(wanted);
             all_named &= is_named;
             let Some(Location::Address { mapping, .. }) = self.location(wanted) else { continue };
-            let Some(asks) = asks.get_mut(*mapping as usize) else { continue };
-            if !is_named || self.cut.contains(&wanted) {
-                *asks = Some(true);
-            } else if asks.is_none() {
-                *asks = Some(!self.is_fresh(*mapping, changes));
+            let Some(needs) = needs.get_mut(*mapping as usize) else { continue };
+            if !is_named || self.incomplete.contains(&wanted) {
+                *needs = Some(true);
+            } else if needs.is_none() {
+                *needs = Some(!self.is_fresh(*mapping, changes));
             }
         }
-        let mut questions: Vec<Question> = Vec::new();
-        let mut places: Vec<Option<usize>> = vec![None; self.mappings.len()];
-        for mapping in (0..).zip(&asks).filter(|(_, asks)| **asks == Some(true)).map(|(mapping, _)| mapping) {
-            places[mapping as usize] = Some(questions.len());
-            questions.push(self.question(mapping));
+        let mut requests: Vec<SymbolRequest> = Vec::new();
+        let mut indices: Vec<Option<usize>> = vec![None; self.mappings.len()];
+        for mapping in (0..).zip(&needs).filter(|(_, needs)| **needs == Some(true)).map(|(mapping, _)| mapping) {
+            indices[mapping as usize] = Some(requests.len());
+            requests.push(self.request(mapping));
         }
-        if questions.is_empty() {
-            return (!all_named).then_some(questions);
+        if requests.is_empty() {
+            return (!all_named).then_some(requests);
         }
         for &wanted in wanted {
             let Some(Location::Address { mapping, address, .. }) = self.location(wanted) else { continue };
-            let place = places.get(*mapping as usize).copied().flatten();
-            let Some(question) = place.and_then(|place| questions.get_mut(place)) else { continue };
+            let index = indices.get(*mapping as usize).copied().flatten();
+            let Some(request) = index.and_then(|index| requests.get_mut(index)) else { continue };
             let address = match *address {
                 Address::Virtual(address) => symbol_store::Address::Virtual(address),
                 Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
             };
-            question.wanted.push((wanted, address));
-            let is_whole = self.is_named(wanted) && !self.cut.contains(&wanted);
-            question.unnamed.extend((!is_whole).then_some((wanted, address)));
+            request.wanted.push((wanted, address));
+            let is_whole = self.is_named(wanted) && !self.incomplete.contains(&wanted);
+            request.unnamed.extend((!is_whole).then_some((wanted, address)));
         }
-        Some(questions)
+        Some(requests)
     }
 
-    fn question(&self, mapping: u32) -> Question {
+    fn request(&self, mapping: u32) -> SymbolRequest {
         let (identity, file) = self.dictionary.mapping(mapping);
-        let known = self.mappings.get(mapping as usize).and_then(Option::as_ref).map(|known| known.source.clone());
-        let (build_id, file) = (build_id(identity).cloned(), file.to_owned());
-        Question { mapping, build_id, file, wanted: Vec::new(), unnamed: Vec::new(), known }
+        let known = self.mappings.get(mapping as usize).and_then(Option::as_ref).map(|known| known.table.clone());
+        let build_id = build_id(identity).cloned();
+        SymbolRequest { mapping, build_id, file: file.to_owned(), wanted: Vec::new(), unnamed: Vec::new(), known }
     }
 
     fn location(&self, location: u32) -> Option<&Location> {
         ((location as usize) < self.dictionary.locations.len()).then(|| &self.dictionary.locations[location as usize])
     }
 
-    /// Names what was told, and all that needs no telling.
-    pub(crate) fn take(&mut self, wanted: &[u32], told: Vec<Told>, table: &mut FrameTable) {
-        for Told { mapping, symbolized, now } in told {
+    /// Keeps the names in responses, and names the wanted locations that were sent with lines.
+    pub(crate) fn apply(&mut self, wanted: &[u32], responses: Vec<SymbolResponse>, table: &mut FrameTable) {
+        for SymbolResponse { mapping, symbolized, now } in responses {
             let Some(known) = self.mappings.get_mut(mapping as usize) else { continue };
-            let changed = known.as_ref().is_some_and(|known| known.source != now.source);
+            let changed = known.as_ref().is_some_and(|known| known.table != now.table);
             *known = Some(now);
             if changed {
                 self.forget(mapping);
             }
-            let (identity, file) = self.dictionary.mapping(mapping);
-            let mut object = Object::new(build_id(identity), file);
-            let mut naming = Naming::new(&self.dictionary, &mut self.texts, table);
+            let (identity, path) = self.dictionary.mapping(mapping);
+            let mut file = MappedFile::new(build_id(identity), path);
+            let mut builder = LineBuilder::new(&self.dictionary, &mut self.texts, table);
             for (location, symbolized) in symbolized {
-                let Some(place) = self.spans.get_mut(location as usize) else { continue };
+                let Some(slot) = self.spans.get_mut(location as usize) else { continue };
                 if symbolized.as_ref().is_ok_and(|frames| frames.iter().any(|frame| frame.is_cut)) {
-                    self.cut.insert(location);
+                    self.incomplete.insert(location);
                 } else {
-                    self.cut.remove(&location);
+                    self.incomplete.remove(&location);
                 }
                 let start = self.lines.len();
-                naming.address(&mut object, location, symbolized, &mut self.lines);
-                *place = span(start, self.lines.len());
+                builder.address(&mut file, location, symbolized, &mut self.lines);
+                *slot = span(start, self.lines.len());
             }
         }
-        let mut naming = Naming::new(&self.dictionary, &mut self.texts, table);
+        let mut builder = LineBuilder::new(&self.dictionary, &mut self.texts, table);
         for &wanted in wanted {
-            let Some(place) = self.spans.get_mut(wanted as usize).filter(|span| span.start == UNKNOWN) else {
+            let Some(slot) = self.spans.get_mut(wanted as usize).filter(|span| span.start == UNKNOWN) else {
                 continue;
             };
             let start = self.lines.len();
-            if naming.sent(wanted, &mut self.lines) {
-                *place = span(start, self.lines.len());
+            if builder.sent(wanted, &mut self.lines) {
+                *slot = span(start, self.lines.len());
             }
         }
     }
 
-    /// Takes the names of all addresses of a mapping: they are another table's.
+    /// Drops the names of all addresses of a mapping: they are of another table.
     fn forget(&mut self, forgotten: u32) {
         for (span, location) in self.spans.iter_mut().zip(&self.dictionary.locations) {
             if matches!(location, Location::Address { mapping, .. } if *mapping == forgotten) {
@@ -251,7 +259,7 @@ impl Definitions {
 }
 
 fn span(start: usize, end: usize) -> Span {
-    let number = |place: usize| u32::try_from(place).unwrap_or(UNKNOWN);
+    let number = |index: usize| u32::try_from(index).unwrap_or(UNKNOWN);
     Span { start: number(start), count: number(end - start) }
 }
 
@@ -267,8 +275,8 @@ pub(crate) fn build_id(identity: &MappingIdentity) -> Option<&BuildId> {
 pub(in crate::query::naming) mod tests {
     use super::*;
 
-    /// Some addresses of one file, of which no table is known.
-    pub(in crate::query::naming) fn addresses(count: u64) -> Definitions {
+    /// Some addresses of one file without a symbol table.
+    pub(in crate::query::naming) fn addresses(count: u64) -> NamedDictionary {
         let mut dictionary = Dictionary::default();
         let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
         let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
@@ -277,24 +285,24 @@ pub(in crate::query::naming) mod tests {
             let address = Address::Virtual(address);
             dictionary.intern_location(Location::Address { mapping, address, frame_type });
         }
-        Definitions::new(dictionary)
+        NamedDictionary::new(dictionary)
     }
 
-    pub(in crate::query::naming) fn named_by(source: Source, changes: u64, ago: Duration) -> Mapping {
-        Mapping { source, changes, asked: Instant::now().checked_sub(ago).unwrap() }
+    pub(in crate::query::naming) fn named_by(table: TableSource, changes: u64, ago: Duration) -> MappingSource {
+        MappingSource { table, changes, requested: Instant::now().checked_sub(ago).unwrap() }
     }
 
     #[test]
-    fn a_table_is_believed_until_the_store_has_another_and_what_has_none_is_asked_for_soon_again() {
+    fn a_table_stays_valid_until_the_store_reports_a_change() {
         let mut definitions = addresses(1);
         let mut is_fresh = |source, ago| {
             definitions.mappings[0] = Some(named_by(source, 5, ago));
             (definitions.is_fresh(0, 5), definitions.is_fresh(0, 6))
         };
         assert_eq!(is_fresh(Ok(1), Duration::from_secs(20)), (true, false));
-        assert_eq!(is_fresh(Ok(1), TABLE_BELIEVED), (false, false), "there may be a better file");
+        assert_eq!(is_fresh(Ok(1), TABLE_VALID), (false, false), "there may be a better file");
         assert_eq!(is_fresh(Err(Reason::NoDebugFile), Duration::ZERO), (true, false));
-        assert_eq!(is_fresh(Err(Reason::NoDebugFile), NO_TABLE_BELIEVED), (false, false));
+        assert_eq!(is_fresh(Err(Reason::NoDebugFile), NO_TABLE_VALID), (false, false));
         assert_eq!(is_fresh(Err(Reason::Converting), Duration::ZERO), (false, false));
     }
 }

@@ -1,24 +1,24 @@
-//! Labels that look into stacks: `leaf_function`, `stack_file` and so on.
+//! Labels of stacks: `leaf_function`, `stack_file` and so on.
 //!
 //! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct value,
 //! and, where several `stack_*` labels are grouped by, once under each distinct combination that one of its frames has.
 //! A stack without frames has the value "".
 
 use promql_parser::label::MatchOp;
-pub(crate) use proto::FramePlace as Place;
+use proto::FramePlace;
 use regex::{Regex, RegexBuilder};
 
 use crate::query::error::QueryError;
 use crate::query::limits::REGEX_BYTES_MAX;
 
-/// One such label.
+/// A label of stacks: a part of a frame, and the frame that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackLabel {
-    pub(crate) place: Place,
+    pub(crate) place: FramePlace,
     pub(crate) part: Part,
 }
 
-/// What of a frame a label tells.
+/// Part of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Part {
     Function,
@@ -29,8 +29,8 @@ pub(crate) enum Part {
 }
 
 const ALL: [(&str, StackLabel); 10] = {
+    use FramePlace::{Any, Leaf};
     use Part::{Binary, File, FrameType, Function, Line};
-    use Place::{Any, Leaf};
     [
         ("leaf_function", StackLabel { place: Leaf, part: Function }),
         ("leaf_file", StackLabel { place: Leaf, part: File }),
@@ -46,23 +46,23 @@ const ALL: [(&str, StackLabel); 10] = {
 };
 
 impl StackLabel {
-    /// The label of this name, if it is one of these.
+    /// The label with this name, if it is a label of stacks.
     pub(crate) fn named(name: &str) -> Option<Self> {
         ALL.iter().find(|(known, _)| *known == name).map(|&(_, label)| label)
     }
 
-    /// As it is written.
+    /// The name of the label.
     pub(crate) fn name(self) -> &'static str {
         ALL.iter().find(|&&(_, label)| label == self).map_or("", |&(name, _)| name)
     }
 }
 
-/// A condition on a label that looks into stacks.
+/// A matcher on a label of stacks.
 #[derive(Debug)]
 pub(crate) struct StackMatcher {
     pub(crate) label: StackLabel,
     test: Test,
-    /// `!=` and `!~`: it holds where the opposite does not hold for any frame.
+    /// `!=` or `!~`: the matcher holds if the opposite holds for no frame.
     pub(crate) negated: bool,
 }
 
@@ -73,7 +73,7 @@ enum Test {
 }
 
 impl StackMatcher {
-    /// A matcher as the parser has it.
+    /// Converts a matcher of the parser.
     pub(crate) fn new(label: StackLabel, operation: &MatchOp, value: &str) -> Result<Self, QueryError> {
         let (test, negated) = match operation {
             MatchOp::Equal => (Test::Equal(value.to_owned()), false),
@@ -84,7 +84,7 @@ impl StackMatcher {
         Ok(Self { label, test, negated })
     }
 
-    /// Whether a value is what the matcher names, be that wanted or not.
+    /// Whether a value equals or matches the operand, whether the matcher is negated or not.
     pub(crate) fn names(&self, value: &str) -> bool {
         match &self.test {
             Test::Equal(named) => named == value,
@@ -93,20 +93,20 @@ impl StackMatcher {
     }
 }
 
-/// The expression inside the anchors that the parser puts around it, literal braces escaped by the parser.
+/// The expression without the anchors that the parser put around it. The parser has escaped literal braces.
 pub(crate) fn pattern_of(regex: &Regex) -> &str {
     let text = regex.as_str();
     text.strip_prefix("^(?:").and_then(|text| text.strip_suffix(")$")).unwrap_or(text)
 }
 
-/// The expression as nodes compile it too: of the whole value, a dot being any character, as Prometheus has it.
+/// The expression, compiled as nodes do: it matches whole values, and a dot is any character, as in Prometheus.
 pub(crate) fn anchored(pattern: &str) -> Result<Regex, QueryError> {
     let build = |text: &str| {
         let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();
         let pattern = || pattern.chars().take(200).collect();
         built.map_err(|source| QueryError::BadRegex { pattern: pattern(), source: Box::new(source) })
     };
-    // By itself first: `a)|(b` would only be one between the parentheses of the anchors.
+    // Unanchored first: `a)|(b` is valid only between the parentheses of the anchors.
     build(pattern)?;
     build(&format!("^(?s:{pattern})$"))
 }

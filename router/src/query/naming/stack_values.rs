@@ -1,16 +1,15 @@
-//! What labels that look into stacks say of frames: which pass a matcher, and under which values of the grouped labels a stack
-//! counts.
+//! Values of labels of stacks: which frames pass a matcher, and the values under which a stack counts when grouped.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use proto::{Answer, StackDetail};
+use proto::{Answer, FramePlace, StackDetail};
 
 use crate::query::naming::frame::{FrameTable, KeptLine, NamedLine, NamedLocations};
-use crate::query::naming::stack_label::{Part, Place, StackLabel, StackMatcher};
+use crate::query::naming::stack_label::{Part, StackLabel, StackMatcher};
 
-/// What a frame says of one part: the id of a text of the table, or a line's number. 0 is "" in either.
+/// Value of one part of a frame: the id of a text of the table, or the number of a line. 0 is "" in both cases.
 type PartValue = i64;
 
 /// Distinct combinations of values of some labels, by index.
@@ -31,12 +30,12 @@ impl Combinations {
         id
     }
 
-    /// How many there are.
+    /// Number of combinations.
     pub(crate) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// The values of one, which are those of the labels that it was made of.
+    /// The names and values of one combination of these labels.
     pub(crate) fn texts(
         &self,
         id: u32,
@@ -51,7 +50,7 @@ impl Combinations {
     }
 }
 
-/// The labels that look into stacks of one leaf of a query, those that are grouped by apart by place.
+/// Labels of stacks that one leaf of a query matches and groups by.
 #[derive(Debug)]
 pub(crate) struct StackGrouping<'a> {
     pub(crate) matchers: &'a [StackMatcher],
@@ -59,7 +58,7 @@ pub(crate) struct StackGrouping<'a> {
     pub(crate) any_labels: Vec<StackLabel>,
 }
 
-/// What the nodes of one answer say.
+/// Values of the nodes of one response.
 #[derive(Debug)]
 pub(crate) struct NodeValues {
     /// The combination of `leaf_*` values of each node.
@@ -82,13 +81,13 @@ impl NodeValues {
 }
 
 impl<'a> StackGrouping<'a> {
-    /// The stack labels among `labels`, which a leaf is grouped by.
+    /// `labels`: all labels that a leaf is grouped by.
     pub(crate) fn new(matchers: &'a [StackMatcher], labels: &[String]) -> Self {
         let of = |place| labels.iter().filter_map(|name| StackLabel::named(name)).filter(move |l| l.place == place);
-        Self { matchers, leaf_labels: of(Place::Leaf).collect(), any_labels: of(Place::Any).collect() }
+        Self { matchers, leaf_labels: of(FramePlace::Leaf).collect(), any_labels: of(FramePlace::Any).collect() }
     }
 
-    /// What of the stacks must be told: which of them pass, shards decide.
+    /// The detail of stacks that shards must send. Shards apply the matchers themselves.
     pub(crate) fn detail(&self) -> StackDetail {
         if !self.any_labels.is_empty() {
             StackDetail::Full
@@ -99,7 +98,7 @@ impl<'a> StackGrouping<'a> {
         }
     }
 
-    /// What the nodes of an answer say.
+    /// The values of the nodes of a response.
     pub(crate) fn values_of(
         &self,
         answer: &Answer,
@@ -143,19 +142,19 @@ impl<'a> StackGrouping<'a> {
         out
     }
 
-    /// The `stack_*` values of a frame; `None` where a matcher on one of these labels leaves its value out.
+    /// The `stack_*` values of a frame; `None` if a matcher on one of these labels excludes its value.
     fn combination(&self, line: Option<&NamedLine>, table: &FrameTable, any: &mut Combinations) -> Option<u32> {
         let values: Vec<_> = self.any_labels.iter().map(|label| value(label.part, line, table)).collect();
-        let left_out = |matcher: &StackMatcher| {
-            let place = self.any_labels.iter().position(|label| *label == matcher.label);
-            let value = place.and_then(|i| values.get(i));
+        let is_excluded = |matcher: &StackMatcher| {
+            let index = self.any_labels.iter().position(|label| *label == matcher.label);
+            let value = index.and_then(|i| values.get(i));
             value.is_some_and(|&value| matcher.names(&text_of(matcher.label.part, value, table)) == matcher.negated)
         };
-        if self.matchers.iter().any(left_out) { None } else { Some(any.intern(&values)) }
+        if self.matchers.iter().any(is_excluded) { None } else { Some(any.intern(&values)) }
     }
 }
 
-/// A matcher that is asked of many frames: many have the same value.
+/// A matcher for many frames, many of which have the same value.
 #[derive(Debug)]
 pub(crate) struct FrameTest<'a> {
     matcher: &'a StackMatcher,
@@ -171,7 +170,7 @@ impl StackMatcher {
 }
 
 impl FrameTest<'_> {
-    /// Whether a frame's value is what the matcher names, be that wanted or not; none has the value "".
+    /// Whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame has the value "".
     pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
         let Self { matcher, table, known } = self;
         let part = matcher.label.part;
@@ -179,16 +178,16 @@ impl FrameTest<'_> {
         *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
     }
 
-    /// Whether that is so of a location, innermost first: of its innermost frame, or of any, as the matcher says.
-    pub(crate) fn holds_of(&mut self, lines: &[KeptLine]) -> bool {
+    /// Whether [`FrameTest::holds`] for a location: for its innermost frame, or for any, as the matcher says.
+    pub(crate) fn holds_for(&mut self, lines: &[KeptLine]) -> bool {
         match self.matcher.label.place {
-            Place::Leaf => self.holds(lines.first().map(|line| &line.line)),
-            Place::Any => lines.iter().any(|line| self.holds(Some(&line.line))),
+            FramePlace::Leaf => self.holds(lines.first().map(|line| &line.line)),
+            FramePlace::Any => lines.iter().any(|line| self.holds(Some(&line.line))),
         }
     }
 }
 
-/// What a frame says of one part; 0 where there is no frame.
+/// The value of one part of a frame; 0 if there is no frame.
 fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> PartValue {
     let Some(line) = line else { return 0 };
     let Some(key) = table.key(line.frame) else { return 0 };
@@ -197,7 +196,7 @@ fn value(part: Part, line: Option<&NamedLine>, table: &FrameTable) -> PartValue 
         Part::File => i64::from(key.file),
         Part::Binary => i64::from(key.binary),
         Part::FrameType => i64::from(key.frame_type),
-        // What is unknown is 0, and nothing else is meant by what is below.
+        // Unknown lines are 0 or negative.
         Part::Line => line.line.max(0),
     }
 }

@@ -1,7 +1,7 @@
 //! Binary operators between scalars and vectors.
 
 use crate::query::error::QueryError;
-use crate::query::promql::budget::Room;
+use crate::query::promql::budget::Budget;
 use crate::query::promql::expr::{Matching, Operator};
 use crate::query::promql::value::{Series, Value, sorted};
 use crate::query::promql::vector_matching::VectorMatching;
@@ -13,7 +13,7 @@ pub(crate) fn binary(
     (left, right): (Value, Value),
     matching: &Matching,
     returns_bool: bool,
-    room: Room,
+    budget: Budget,
     cancelled: &Cancelled,
 ) -> Result<Value, QueryError> {
     let drops_name = !operator.is_comparison() || returns_bool;
@@ -34,7 +34,7 @@ pub(crate) fn binary(
         }
         (Value::Vector(left), Value::Vector(right)) => {
             let apply = |left, right| apply(operator, left, right, left, returns_bool);
-            let matching = VectorMatching { matching, drops_name, room, cancelled };
+            let matching = VectorMatching { matching, drops_name, budget, cancelled };
             Value::Vector(sorted(matching.apply(left, right, apply)?))
         }
     })

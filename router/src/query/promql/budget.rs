@@ -7,17 +7,17 @@ use crate::query::limits::{QUERY_VALUES_MAX, SERIES_LABELS_VALUES};
 
 /// How many series more the query may hold.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct Budget {
     series: usize,
 }
 
-impl Room {
-    /// All room of a query of so many steps.
+impl Budget {
+    /// All budget of a query of so many steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self { series: QUERY_VALUES_MAX / steps.saturating_add(SERIES_LABELS_VALUES) }
     }
 
-    /// Takes room for so many series.
+    /// Takes budget for so many series.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] if there is not that much.
@@ -26,8 +26,8 @@ impl Room {
         Ok(())
     }
 
-    /// Gives the room of series back that are dropped.
-    pub(crate) fn give_back(&mut self, series: usize) {
+    /// Gives the budget of series back that are dropped.
+    pub(crate) fn release(&mut self, series: usize) {
         self.series += series;
     }
 }
@@ -38,12 +38,12 @@ mod tests {
 
     #[test]
     fn what_is_held_is_counted_together_and_what_is_dropped_is_room_again() {
-        let mut room = Room::new(1000 - SERIES_LABELS_VALUES);
-        assert!(room.take(5000).is_ok());
-        assert!(room.take(3001).is_err());
-        assert!(room.take(3000).is_ok());
-        assert!(room.take(1).is_err());
-        room.give_back(1);
-        assert!(room.take(1).is_ok());
+        let mut budget = Budget::new(1000 - SERIES_LABELS_VALUES);
+        assert!(budget.take(5000).is_ok());
+        assert!(budget.take(3001).is_err());
+        assert!(budget.take(3000).is_ok());
+        assert!(budget.take(1).is_err());
+        budget.release(1);
+        assert!(budget.take(1).is_ok());
     }
 }

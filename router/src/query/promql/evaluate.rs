@@ -3,7 +3,7 @@
 use crate::query::error::QueryError;
 use crate::query::promql::aggregate::aggregate;
 use crate::query::promql::binary::binary;
-use crate::query::promql::budget::Room;
+use crate::query::promql::budget::Budget;
 use crate::query::promql::expr::Expr;
 use crate::query::promql::value::{Series, Value, sorted};
 use crate::query::run::Cancelled;
@@ -16,7 +16,7 @@ pub(crate) struct Evaluation<'a> {
     /// How many there are.
     pub(crate) steps: usize,
     /// What is left beside the leaves.
-    pub(crate) room: Room,
+    pub(crate) budget: Budget,
     pub(crate) cancelled: &'a Cancelled,
 }
 
@@ -52,7 +52,7 @@ impl Evaluation<'_> {
             Expr::Binary { operator, left, right, matching, returns_bool } => {
                 let sides = (self.of(left)?, self.of(right)?);
                 let held = sides.0.series() + sides.1.series();
-                let result = binary(*operator, sides, matching, *returns_bool, self.room, self.cancelled)?;
+                let result = binary(*operator, sides, matching, *returns_bool, self.budget, self.cancelled)?;
                 self.replaced(held, result)
             }
         }
@@ -60,8 +60,8 @@ impl Evaluation<'_> {
 
     /// A result stands where there were so many series.
     fn replaced(&mut self, held: usize, result: Value) -> Result<Value, QueryError> {
-        self.room.give_back(held);
-        self.room.take(result.series())?;
+        self.budget.release(held);
+        self.budget.take(result.series())?;
         Ok(result)
     }
 }

@@ -10,7 +10,7 @@ use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, Tenan
 
 use crate::query::error::QueryError;
 use crate::query::naming::stack_values::StackGrouping;
-use crate::query::promql::budget::Room;
+use crate::query::promql::budget::Budget;
 use crate::query::promql::evaluate::Evaluation;
 use crate::query::promql::expr::{Aggregation, Expr, Group, Leaf, Query};
 use crate::query::promql::fold::Folding;
@@ -20,7 +20,7 @@ use crate::query::promql::range_function;
 use crate::query::promql::value::{Series, Steps, Value};
 use crate::query::reader::Reader;
 use crate::query::run::{Run, Timings};
-use crate::query::selection::missing::Lacking;
+use crate::query::selection::missing::MissingData;
 use crate::query::selection::resolve::{Resolved, Want, resolve};
 
 /// What a query is at its steps.
@@ -31,14 +31,14 @@ pub(crate) struct Evaluated {
     /// The aggregation at the top that gives an order, if there is one.
     pub(crate) order: Option<Aggregation>,
     /// What is no part of it.
-    pub(crate) lacking: Lacking,
+    pub(crate) missing: MissingData,
 }
 
 /// A leaf's values.
 #[derive(Debug, Default)]
 struct Loaded {
     series: Vec<Series>,
-    lacking: Lacking,
+    missing: MissingData,
 }
 
 impl Reader {
@@ -59,34 +59,34 @@ impl Reader {
         });
         let query = query.await?;
         let count = steps.0.len();
-        let mut room = Room::new(count);
+        let mut budget = Budget::new(count);
         let mut leaves = Vec::with_capacity(query.leaves.len());
-        let mut lacking = Lacking::default();
+        let mut missing = MissingData::default();
         for i in 0..query.leaves.len() {
-            let loaded = self.load(tenant, &query, i, &steps, &mut room, &mut run).await?;
+            let loaded = self.load(tenant, &query, i, &steps, &mut budget, &mut run).await?;
             leaves.push(loaded.series);
-            lacking.extend(loaded.lacking);
+            missing.extend(loaded.missing);
         }
         let order = match &query.root {
             Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
             _ => None,
         };
         let written = run.blocking(move |cancelled, timings| {
-            let mut evaluation = Evaluation { leaves, steps: count, room, cancelled };
+            let mut evaluation = Evaluation { leaves, steps: count, budget, cancelled };
             let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
-            Ok(timings.measure("write", || write(Evaluated { value, steps, order, lacking })))
+            Ok(timings.measure("write", || write(Evaluated { value, steps, order, missing })))
         });
         Ok((written.await?, run.timings()))
     }
 
-    /// The values of one leaf, for which room is taken.
+    /// The values of one leaf, for which budget is taken.
     async fn load(
         &self,
         tenant: &TenantId,
         query: &Arc<Query>,
         leaf: usize,
         steps: &Steps,
-        room: &mut Room,
+        budget: &mut Budget,
         run: &mut Run,
     ) -> Result<Loaded, QueryError> {
         let Some(this) = query.leaves.get(leaf) else { return Ok(Loaded::default()) };
@@ -100,7 +100,7 @@ impl Reader {
         };
         let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
         let mut loaded = Loaded::default();
-        loaded.lacking.times(&resolved.missing);
+        loaded.missing.times(&resolved.missing);
         let Some(resolved) = resolved.resolved else { return Ok(loaded) };
         let attributes = attributes(&resolved, &shard_labels);
         for (fold, matchers) in folds(this, &windows, &resolved)? {
@@ -114,27 +114,27 @@ impl Reader {
                 stacks: stacks.detail(),
                 locations: LocationSets::default(),
             };
-            let selected = self.select(&selection, &this.selector.stack_matchers, run).await?;
-            loaded.lacking.of_answers(selected.plain());
-            loaded.lacking.names(selected.names.clone());
+            let fetched = self.fetch(&selection, &this.selector.stack_matchers, run).await?;
+            loaded.missing.of_answers(fetched.plain());
+            loaded.missing.names(fetched.missing_names.clone());
             let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
-            let (attributes, room_left, shelf) = (attributes.clone(), *room, self.shelf.clone());
+            let (attributes, budget_left, cache) = (attributes.clone(), *budget, self.names.clone());
             let folded = run.blocking(move |cancelled, timings| {
                 let Some(leaf) = query.leaves.get(leaf) else { return Ok(Default::default()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
                 let folding = Folding { group: &leaf.group, stacks, attributes };
-                let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
-                shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
+                let named = timings.measure("name", || fetched.names.name(fetched.answers, &namer));
+                cache.set_size(&selection.tenant, &fetched.names, named.memory_bytes());
                 let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
-                let names = named.frames().lacking();
+                let names = named.frames().missing_names();
                 drop(named);
-                let evaluate = || range_function::evaluate(&folded, leaf, &windows, room_left, cancelled);
+                let evaluate = || range_function::evaluate(&folded, leaf, &windows, budget_left, cancelled);
                 Ok((timings.measure("windows", evaluate)?, names))
             });
             let (series, names) = folded.await?;
-            room.take(series.len())?;
+            budget.take(series.len())?;
             loaded.series.extend(series);
-            loaded.lacking.names(names);
+            loaded.missing.names(names);
         }
         Ok(loaded)
     }

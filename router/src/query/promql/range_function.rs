@@ -10,7 +10,7 @@ use proto::{Fold, ProfileType, Window};
 
 use crate::query::error::QueryError;
 use crate::query::limits::QUERY_BUCKETS_MAX;
-use crate::query::promql::budget::Room;
+use crate::query::promql::budget::Budget;
 use crate::query::promql::expr::{At, Function, Leaf};
 use crate::query::promql::fold::{Folded, Sums};
 use crate::query::promql::value::{Series, Steps};
@@ -94,10 +94,10 @@ pub(crate) fn evaluate(
     folded: &Folded,
     leaf: &Leaf,
     windows: &[Window],
-    mut room: Room,
+    mut budget: Budget,
     cancelled: &Cancelled,
 ) -> Result<Vec<Series>, QueryError> {
-    room.take(folded.series.len())?;
+    budget.take(folded.series.len())?;
     let function = leaf.function;
     let mut out: Vec<Series> = Vec::with_capacity(folded.series.len());
     for sums in &folded.series {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use indexmap::{IndexMap, IndexSet};
 
 use crate::query::error::{MatchingProblem, QueryError};
-use crate::query::promql::budget::Room;
+use crate::query::promql::budget::Budget;
 use crate::query::promql::expr::{Cardinality, Matching};
 use crate::query::promql::value::Series;
 use crate::query::run::Cancelled;
@@ -22,7 +22,7 @@ pub(crate) struct VectorMatching<'a> {
     /// Whether a result is no longer what the metric's name says.
     pub(crate) drops_name: bool,
     /// For the results.
-    pub(crate) room: Room,
+    pub(crate) budget: Budget,
     pub(crate) cancelled: &'a Cancelled,
 }
 
@@ -69,7 +69,7 @@ struct Partners {
 struct Results {
     series: IndexMap<Labels, Vec<Option<f64>>>,
     steps: usize,
-    room: Room,
+    budget: Budget,
 }
 
 impl VectorMatching<'_> {
@@ -97,7 +97,7 @@ impl VectorMatching<'_> {
         let one_to_one = matches!(self.matching.cardinality, Cardinality::OneToOne);
         let mut partners = self.partners(one)?;
         let steps = many.first().map_or(0, |series| series.values.len());
-        let mut results = Results { series: IndexMap::new(), steps, room: self.room };
+        let mut results = Results { series: IndexMap::new(), steps, budget: self.budget };
         // Where the results of one series stand, by what they copy.
         let mut places: HashMap<u32, usize> = HashMap::new();
         for Series { labels, values } in many {
@@ -186,7 +186,7 @@ impl Results {
         if let Some(place) = self.series.get_index_of(&labels) {
             return Ok(place);
         }
-        self.room.take(1)?;
+        self.budget.take(1)?;
         Ok(self.series.insert_full(labels, vec![None; self.steps]).0)
     }
 
@@ -214,12 +214,12 @@ mod tests {
     fn sum(
         left: Vec<Series>,
         right: Vec<Series>,
-        room: Room,
+        budget: Budget,
         cancelled: &Cancelled,
     ) -> Result<Vec<Series>, QueryError> {
         let cardinality = Cardinality::ManyToOne(vec!["i".to_owned()]);
         let matching = Matching { on: true, labels: Vec::new(), cardinality };
-        let matching = VectorMatching { matching: &matching, drops_name: true, room, cancelled };
+        let matching = VectorMatching { matching: &matching, drops_name: true, budget, cancelled };
         matching.apply(left, right, |left, right| Some(left + right))
     }
 
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn partners_of_the_same_labels_take_turns_at_the_steps() {
         let many = vec![series("many", 1, vec![Some(10.0), None, Some(30.0)])];
-        let got = sum(many, one_step_each(3, 3), Room::new(3), &Cancelled::default()).unwrap();
+        let got = sum(many, one_step_each(3, 3), Budget::new(3), &Cancelled::default()).unwrap();
         let labels = |i: &str| Labels::new(vec![("many".to_owned(), "1".to_owned()), ("i".to_owned(), i.to_owned())]);
         let want = [
             Series { labels: labels("0"), values: vec![Some(10.0), None, None] },
@@ -251,14 +251,14 @@ mod tests {
         let nowhere = |count: usize| (0..count).map(|i| series("i", i, vec![None; 100])).collect::<Vec<_>>();
         let many = (0..20_000).map(|i| series("many", i, vec![Some(1.0); 100])).collect();
         let began = Instant::now();
-        assert!(sum(many, nowhere(20_000), Room::new(100), &Cancelled::default()).unwrap().is_empty());
+        assert!(sum(many, nowhere(20_000), Budget::new(100), &Cancelled::default()).unwrap().is_empty());
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     }
 
     #[test]
     fn results_that_copied_labels_multiply_are_bounded_while_they_are_made() {
         let many = (0..100).map(|i| series("many", i, vec![Some(1.0); 1000])).collect();
-        let got = sum(many, one_step_each(1000, 1000), Room::new(1000), &Cancelled::default());
+        let got = sum(many, one_step_each(1000, 1000), Budget::new(1000), &Cancelled::default());
         assert!(matches!(got, Err(QueryError::TooLarge { .. })));
     }
 
@@ -266,7 +266,7 @@ mod tests {
     fn nothing_is_matched_for_a_query_that_nobody_waits_for() {
         let cancelled = Cancelled::default();
         cancelled.cancel();
-        let got = sum(one_step_each(1, 1), one_step_each(1, 1), Room::new(1), &cancelled);
+        let got = sum(one_step_each(1, 1), one_step_each(1, 1), Budget::new(1), &cancelled);
         assert!(matches!(got, Err(QueryError::Cancelled)));
     }
 }

@@ -1,24 +1,24 @@
-//! What an answer leaves out, and says so: times of which only coarser windows are kept, and names that are not known yet.
+//! Data that a response is missing, and its warnings: times of which only coarser windows are kept, and unknown names.
 
 use std::collections::BTreeSet;
 
 use proto::answer::{LeftOutLabel, Missing};
 use proto::{Answer, Tier};
 
-use crate::query::naming::frame::LackingNames;
+use crate::query::naming::frame::MissingNames;
 
-/// Times, and files whose names are lacking, that are told; of more, how many there are.
-const TOLD_MAX: usize = 10;
+/// Times, and files without names, that warnings list. Further ones are counted.
+const LISTED_MAX: usize = 10;
 
-/// See the module.
+/// Data that a response is missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Lacking {
+pub(crate) struct MissingData {
     times: Vec<Missing>,
-    /// Whose names, and why.
-    names: BTreeSet<LackingNames>,
+    /// Files whose names are missing.
+    names: BTreeSet<MissingNames>,
 }
 
-impl Lacking {
+impl MissingData {
     /// Adds times.
     pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
         self.times.extend(missing);
@@ -26,17 +26,17 @@ impl Lacking {
         self.times.dedup();
     }
 
-    /// Adds the times that answers lack.
+    /// Adds the times that responses of shards are missing.
     pub(crate) fn of_answers<'a>(&mut self, answers: impl IntoIterator<Item = &'a Answer>) {
         self.times(answers.into_iter().flat_map(|answer| &answer.missing));
     }
 
-    /// Adds whose names are lacking, and why.
-    pub(crate) fn names(&mut self, names: BTreeSet<LackingNames>) {
+    /// Adds files whose names are missing.
+    pub(crate) fn names(&mut self, names: BTreeSet<MissingNames>) {
         self.names.extend(names);
     }
 
-    /// Adds what another answer lacks.
+    /// Adds the data that another response is missing.
     pub(crate) fn extend(&mut self, other: Self) {
         self.times(&other.times);
         self.names(other.names);
@@ -49,46 +49,42 @@ impl Lacking {
         pending.filter(move |binary| before.replace(*binary) != Some(*binary))
     }
 
-    /// A sentence for each.
-    pub(crate) fn told(&self) -> Vec<String> {
-        let mut told = told_of_times(&self.times);
-        told.extend(self.names.iter().take(TOLD_MAX).map(|one| format!("left out: names of {one}")));
-        if self.names.len() > TOLD_MAX {
-            told.push(format!("and names of {} more files are left out", self.names.len() - TOLD_MAX));
+    /// A sentence for each missing time and name.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = time_warnings(&self.times);
+        warnings.extend(self.names.iter().take(LISTED_MAX).map(|one| format!("missing: names of {one}")));
+        if self.names.len() > LISTED_MAX {
+            warnings.push(format!("missing: names of {} more files", self.names.len() - LISTED_MAX));
         }
-        told
+        warnings
     }
 }
 
-fn told_of_times(missing: &[Missing]) -> Vec<String> {
-    let tell = |one: &Missing| {
+fn time_warnings(missing: &[Missing]) -> Vec<String> {
+    let warning = |one: &Missing| {
         let (start, end) = (seconds(one.window.start_ns), seconds(one.window.end_ns));
         let tier = one.finest.name();
         if one.finest == Tier::Raw {
             return format!(
-                "left out: from {start} to {end}, of which no single samples are kept any more, and sums cannot answer this"
+                "missing: {start} to {end}: single samples are no longer kept, and sums do not answer this query"
             );
         }
-        format!(
-            "left out: from {start} to {end}, of which only whole windows of {tier} are kept; a range on their edges misses nothing"
-        )
+        format!("missing: {start} to {end}: only whole windows of {tier} are kept; a range on their edges is complete")
     };
-    let mut told: Vec<String> = missing.iter().take(TOLD_MAX).map(tell).collect();
-    if missing.len() > TOLD_MAX {
-        told.push(format!("and {} more times are left out", missing.len() - TOLD_MAX));
+    let mut warnings: Vec<String> = missing.iter().take(LISTED_MAX).map(warning).collect();
+    if missing.len() > LISTED_MAX {
+        warnings.push(format!("missing: {} more times", missing.len() - LISTED_MAX));
     }
-    told
+    warnings
 }
 
-/// A sentence for each time and label that a list lacks.
-pub(crate) fn told_of_list(lacking: &Lacking, left_out: &BTreeSet<LeftOutLabel>) -> Vec<String> {
-    let tell = |LeftOutLabel { tier, name }: &LeftOutLabel| {
+/// A sentence for each time, name and label that a list is missing.
+pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<LeftOutLabel>) -> Vec<String> {
+    let warning = |LeftOutLabel { tier, name }: &LeftOutLabel| {
         let tier = tier.name();
-        format!(
-            "left out: label {name:?} of series of which only windows of {tier} are kept: those are kept without it"
-        )
+        format!("missing: label {name:?} of series that are kept only in windows of {tier}, which do not have it")
     };
-    lacking.told().into_iter().chain(left_out.iter().map(tell)).collect()
+    missing.warnings().into_iter().chain(missing_labels.iter().map(warning)).collect()
 }
 
 fn seconds(time_ns: i64) -> String {
@@ -103,46 +99,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_time_is_told_once_and_many_are_counted() {
+    fn each_missing_time_is_listed_once_and_many_are_counted() {
         let missing = |start_ns| Missing { window: Window { start_ns, end_ns: 2_500_000_000 }, finest: Tier::Hour };
         let answer =
             |starts: std::ops::Range<i64>| Answer { missing: starts.map(missing).collect(), ..Answer::default() };
         let of = |answers: &[Answer]| {
-            let mut lacking = Lacking::default();
-            lacking.of_answers(answers);
-            lacking
+            let mut missing = MissingData::default();
+            missing.of_answers(answers);
+            missing
         };
         let few = of(&[answer(0..1), answer(0..1)]);
         assert_eq!(
-            few.told(),
-            [
-                "left out: from 0 to 2.500000000, of which only whole windows of 1h are kept; a range on their edges misses nothing"
-            ]
+            few.warnings(),
+            ["missing: 0 to 2.500000000: only whole windows of 1h are kept; a range on their edges is complete"]
         );
         let points = Missing { finest: Tier::Raw, ..missing(0) };
-        let points = told_of_times(&[points]);
-        assert!(points[0].contains("no single samples"), "{points:?}");
+        let points = time_warnings(&[points]);
+        assert!(points[0].contains("single samples"), "{points:?}");
         let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
-        let list = told_of_list(&few, &BTreeSet::from([pod]));
+        let list = list_warnings(&few, &BTreeSet::from([pod]));
         assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");
-        let many = of(&[answer(5..12), answer(0..7)]).told();
-        assert_eq!((many.len(), many[10].as_str()), (11, "and 2 more times are left out"));
+        let many = of(&[answer(5..12), answer(0..7)]).warnings();
+        assert_eq!((many.len(), many[10].as_str()), (11, "missing: 2 more times"));
     }
 
     #[test]
-    fn each_file_without_names_is_told_once_and_many_are_counted() {
-        let mut lacking = Lacking::default();
+    fn each_file_without_names_is_listed_once_and_many_are_counted() {
+        let mut missing = MissingData::default();
         let names =
-            |binary: &str, is_pending| LackingNames { binary: binary.to_owned(), text: "why".to_owned(), is_pending };
+            |binary: &str, is_pending| MissingNames { binary: binary.to_owned(), text: "why".to_owned(), is_pending };
         for _ in 0..2 {
-            lacking.names(BTreeSet::from([names("/usr/bin/api", true)]));
+            missing.names(BTreeSet::from([names("/usr/bin/api", true)]));
         }
-        assert_eq!(lacking.told(), ["left out: names of \"/usr/bin/api\": why"]);
-        lacking.names((0..20).map(|i| names(&format!("/{i}"), i == 3)).collect());
-        assert_eq!(lacking.pending().collect::<Vec<_>>(), ["/3", "/usr/bin/api"]);
+        assert_eq!(missing.warnings(), ["missing: names of \"/usr/bin/api\": why"]);
+        missing.names((0..20).map(|i| names(&format!("/{i}"), i == 3)).collect());
+        assert_eq!(missing.pending().collect::<Vec<_>>(), ["/3", "/usr/bin/api"]);
         assert_eq!(
-            (lacking.told().len(), lacking.told()[10].as_str()),
-            (11, "and names of 11 more files are left out")
+            (missing.warnings().len(), missing.warnings()[10].as_str()),
+            (11, "missing: names of 11 more files")
         );
     }
 }

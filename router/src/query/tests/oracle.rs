@@ -14,7 +14,7 @@ use super::*;
 use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
 use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::namer::Namer;
-use crate::query::naming::tenant_names::{Book, ShardAnswer};
+use crate::query::naming::tenant_names::{ShardAnswer, TenantNames};
 use crate::query::run::{Cancelled, Timings};
 
 /// Name, file, binary, frame type.
@@ -284,8 +284,8 @@ proptest! {
             let profile_type = proto::ProfileType::parse(CPU);
             let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
             let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
-            let book = Book::default();
-            let writing = Writing { named: book.name(shard_answers(&answers), &namer), summary, request };
+            let tenant_names = TenantNames::default();
+            let writing = Writing { named: tenant_names.name(shard_answers(&answers), &namer), summary, request };
             String::from_utf8(writing.write(&Cancelled::default(), &mut Timings::default()).unwrap()).unwrap()
         };
         prop_assert_eq!(write(Format::Json), frames.json(&table, nodes_max));
