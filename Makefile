@@ -1,5 +1,5 @@
 # The two commands of a day are `make run` and `make test`.
-.PHONY: run build test soak-storage soak-agent check dist bench bench-storage bench-select bench-agent help
+.PHONY: run build test soak-storage soak-agent check dist bench bench-storage bench-select bench-flamegraph bench-agent help
 
 help:
 	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
@@ -9,7 +9,7 @@ help:
 	@echo "make build  target/release/varve, with the page in it"
 	@echo "make check  format, lints, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
-	@echo "make bench  ingest and query figures as JSON; bench-storage, bench-select: of the storage engine by itself; bench-agent: what sampling costs"
+	@echo "make bench  ingest and query figures as JSON; bench-storage, bench-select: of the storage engine by itself; bench-flamegraph: the router's part; bench-agent: what sampling costs"
 
 run:
 	@scripts/run
@@ -44,6 +44,9 @@ bench-storage: build
 
 bench-select: build
 	$${CARGO_TARGET_DIR:-target}/release/bench select
+
+bench-flamegraph: build
+	$${CARGO_TARGET_DIR:-target}/release/bench flamegraph
 
 bench-agent: build
 	$${CARGO_TARGET_DIR:-target}/release/bench agent

@@ -3,12 +3,13 @@
 //! # Read in this order
 //! [`corpus`] (stacks, times and threads that varve's agent recorded; [`record`]: how) → [`generator`] (a fleet of them) → [`up`]
 //! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines).
-//! By themselves: [`series`] (one chart, of several servers in turn), [`storage`], [`select`], [`agent`].
+//! By themselves: [`series`] (one chart, of several servers in turn), [`storage`], [`select`], [`flamegraph`], [`agent`].
 
 mod agent;
 mod client;
 mod core_time;
 mod corpus;
+mod flamegraph;
 mod generator;
 mod measure;
 mod receiver;
@@ -38,6 +39,8 @@ enum Command {
     Series(series::Arguments),
     /// Measures selections of the storage engine
     Select(select::Arguments),
+    /// Measures the router's part of a flame graph
+    Flamegraph(flamegraph::Arguments),
     /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does
     Agent(agent::Arguments),
     /// Works as one of the programs that `bench agent` measures the agent on
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Storage(arguments) => storage::run(&arguments),
         Command::Series(arguments) => series::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
+        Command::Flamegraph(arguments) => flamegraph::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
         Command::AgentLoad(arguments) => agent::run_load(&arguments),
         Command::Statistics(arguments) => statistics::run(&arguments),

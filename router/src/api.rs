@@ -10,9 +10,8 @@ pub(crate) mod page;
 mod parameters;
 mod prometheus;
 mod prometheus_json;
-pub(crate) mod push;
+pub mod push;
 pub(crate) mod read;
-mod rpc_status;
 pub mod time;
 
 use axum::http::{Method, Uri};
@@ -29,8 +28,8 @@ use self::error::ApiError;
 use self::not_found::{not_found, not_found_on_operations_port, not_found_on_otlp_port};
 use crate::auth::{Auth, authenticate};
 use crate::connection::reporting_bad_heads;
+use crate::ingest::push::Pusher;
 use crate::nodes::Nodes;
-use crate::push::Pusher;
 use crate::query::Reader;
 
 /// What the API is made of.
@@ -53,7 +52,7 @@ pub struct Parts {
 /// Everything on the HTTP port but `/healthz`, `/ready` and `/metrics`.
 pub fn routes(parts: Parts) -> Router {
     let api = Router::new()
-        .merge(push::routes(parts.pusher))
+        .merge(push::http::routes(parts.pusher))
         .merge(administration::routes(parts.nodes, parts.reader.clone()))
         .merge(read::routes(parts.reader))
         .merge(debuginfo::routes(parts.symbols))
@@ -74,11 +73,11 @@ fn compression() -> CompressionLayer<impl Predicate> {
 
 /// `POST /v1development/profiles`, for the OTLP port.
 pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
-    let api = push::otlp_routes(pusher)
+    let api = push::http::otlp_routes(pusher)
         .fallback(not_found_on_otlp_port)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(auth, authenticate));
-    reporting_bad_heads(api).layer(from_fn(rpc_status::rewrite_errors)).layer(from_fn(log))
+    reporting_bad_heads(api).layer(from_fn(push::rpc_status::rewrite_errors)).layer(from_fn(log))
 }
 
 /// Routes that are merged with [`routes`]: a method that they do not take is an error like all others.

@@ -11,7 +11,7 @@ use super::error::ApiError;
 use super::parameters::{Parameters, invalid};
 use super::prometheus::{SERVER_TIMING, server_timing};
 use crate::query::Reader;
-use crate::query::flamegraph::{FlamegraphRequest, Format};
+use crate::query::flamegraph::request::{FlamegraphRequest, Format};
 
 /// The flame graph, by GET and by POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {

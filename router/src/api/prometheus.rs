@@ -15,8 +15,8 @@ use super::prometheus_json::{cut, instant, range, success, success_with};
 use super::time::now_ns;
 use crate::json::JsonText;
 use crate::query::catalog::{CatalogRequest, Listed};
+use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
-use crate::query::window::Steps;
 use crate::query::{ErrorKind, QueryError, Reader};
 
 /// The calls that Prometheus has; each by GET, and by POST with a form.

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use super::time::format_time;
 use crate::json::JsonText;
-use crate::query::aggregate::best_first;
-use crate::query::evaluate::Value;
-use crate::query::labels::Labels;
-use crate::query::reader::Evaluated;
-use crate::query::window::Series;
+use crate::query::promql::aggregate::best_first;
+use crate::query::promql::query::Evaluated;
+use crate::query::promql::value::{Series, Value};
+use crate::query::selection::labels::Labels;
 
 /// What an answer says where it was cut to `limit`.
 const TRUNCATED: &str = "results truncated due to limit";
@@ -55,7 +54,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
                 point(out, &time, value, &mut text);
                 out.raw("}");
             };
-            return success_with(scalar, false, evaluated.lacking.told());
+            return success_with(scalar, false, evaluated.missing.warnings());
         }
         Value::Vector(series) => series,
     };
@@ -74,7 +73,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(vector, truncated, evaluated.lacking.told())
+    success_with(vector, truncated, evaluated.missing.warnings())
 }
 
 /// The answer of a range query.
@@ -99,7 +98,7 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
         });
         out.raw("}");
     };
-    success_with(matrix, truncated, evaluated.lacking.told())
+    success_with(matrix, truncated, evaluated.missing.warnings())
 }
 
 /// A time and the value then. `text`: a place to write the value in.

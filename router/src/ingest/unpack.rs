@@ -1,41 +1,52 @@
-//! Decompression, bounded while it streams: a bomb costs no more than the limit.
+//! Unpack: the second step of a push. Undoes compression and turns JSON into protobuf.
+//!
+//! Decompression is bounded while it streams, so a decompression bomb costs no more than the limit.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, Read};
 
-use super::IngestError;
+use proto::limits;
 
-/// How a body was compressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Encoding {
-    Identity,
-    Gzip,
-    Zstd,
-}
+use crate::ingest::admission::InFlight;
+use crate::ingest::decode::{foreign, otlp};
+use crate::ingest::error::{IngestError, PushError};
+use crate::ingest::request::{Encoding, Format, Head};
 
-/// First bytes of a gzip member.
-pub(super) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
-
-/// First bytes of a zstd frame.
-pub(super) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-
-/// What a frame may ask of a decoder's memory: 2^27 bytes, what `zstd` itself accepts by default.
+/// Largest window that a zstd frame may request from the decoder: 2^27 bytes, which `zstd` itself accepts by default.
 const ZSTD_WINDOW_LOG_MAX: u32 = 27;
 
-impl Encoding {
-    /// From a `Content-Encoding` header.
-    pub(crate) fn parse(name: &str) -> Result<Self, IngestError> {
-        match name.trim().to_ascii_lowercase().as_str() {
-            "" | "identity" => Ok(Self::Identity),
-            "gzip" | "x-gzip" => Ok(Self::Gzip),
-            "zstd" => Ok(Self::Zstd),
-            _ => Err(IngestError::Encoding { name: name.chars().take(40).collect() }),
-        }
+/// The protobuf message of a body. Every byte made from the body is counted as in flight before anything is made of it.
+pub(crate) fn unpack<'b>(body: &'b [u8], head: &Head, in_flight: &mut InFlight) -> Result<Cow<'b, [u8]>, PushError> {
+    let bytes_max = limits::PUSH_UNPACKED_BYTES_MAX;
+    let content = decompress(body, head.encoding, bytes_max)?;
+    let bytes = body.len() + content.len();
+    in_flight.grow_to(bytes)?;
+    let message = match &head.format {
+        Format::OtlpProtobuf => return Ok(content),
+        Format::OtlpJson => otlp::json::to_protobuf(&content)?,
+        // A pprof file is nearly always compressed by itself, whatever the request declares.
+        Format::Pprof { .. } => match encoding_of(&content) {
+            Encoding::Identity => return Ok(content),
+            encoding => decompress(&content, encoding, bytes_max)?.into_owned(),
+        },
+    };
+    in_flight.grow_to(bytes + message.len())?;
+    Ok(Cow::Owned(message))
+}
+
+/// The compression of a file, by its first bytes.
+fn encoding_of(file: &[u8]) -> Encoding {
+    if file.starts_with(&foreign::GZIP_MAGIC[..]) {
+        Encoding::Gzip
+    } else if file.starts_with(&foreign::ZSTD_MAGIC[..]) {
+        Encoding::Zstd
+    } else {
+        Encoding::Identity
     }
 }
 
-/// The body as it was before compression, at most `bytes_max` of it.
-pub(crate) fn unpack(body: &[u8], encoding: Encoding, bytes_max: usize) -> Result<Cow<'_, [u8]>, IngestError> {
+/// Undoes compression, up to `bytes_max` bytes of result.
+fn decompress(body: &[u8], encoding: Encoding, bytes_max: usize) -> Result<Cow<'_, [u8]>, IngestError> {
     let too_large = || IngestError::TooLarge { bytes_max };
     match encoding {
         Encoding::Identity if body.len() > bytes_max => Err(too_large()),
@@ -43,14 +54,14 @@ pub(crate) fn unpack(body: &[u8], encoding: Encoding, bytes_max: usize) -> Resul
         Encoding::Gzip => {
             let decoder = flate2::bufread::MultiGzDecoder::new(body);
             let read = read_bounded(decoder, "gzip", bytes_max);
-            read.map_err(|error| named_truncated(error, body, &GZIP_MAGIC)).map(Cow::Owned)
+            read.map_err(|error| named_truncated(error, body, &foreign::GZIP_MAGIC)).map(Cow::Owned)
         }
         Encoding::Zstd => {
             let undecodable = |source| IngestError::Compression { format: "zstd", source };
             let mut decoder = zstd::stream::read::Decoder::with_buffer(body).map_err(undecodable)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(undecodable)?;
             let read = read_bounded(decoder, "zstd", bytes_max);
-            read.map_err(|error| named_truncated(error, body, &ZSTD_MAGIC)).map(Cow::Owned)
+            read.map_err(|error| named_truncated(error, body, &foreign::ZSTD_MAGIC)).map(Cow::Owned)
         }
     }
 }
@@ -79,6 +90,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::ingest::admission::Admission;
 
     fn gzip(bytes: &[u8]) -> Vec<u8> {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
@@ -87,37 +99,48 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_back_up_to_the_limit_and_not_a_byte_more() {
+    fn bodies_are_decompressed_up_to_the_limit_and_no_further() {
         let bytes = vec![7; 10_000];
         for (packed, encoding) in [
             (bytes.clone(), Encoding::Identity),
             (gzip(&bytes), Encoding::Gzip),
             (zstd::encode_all(bytes.as_slice(), 3).unwrap(), Encoding::Zstd),
         ] {
-            assert_eq!(unpack(&packed, encoding, 10_000).unwrap(), bytes);
-            assert!(matches!(unpack(&packed, encoding, 9_999), Err(IngestError::TooLarge { .. })), "{encoding:?}");
+            assert_eq!(decompress(&packed, encoding, 10_000).unwrap(), bytes);
+            assert!(matches!(decompress(&packed, encoding, 9_999), Err(IngestError::TooLarge { .. })), "{encoding:?}");
         }
     }
 
     #[test]
-    fn a_truncated_body_is_called_truncated() {
+    fn truncated_bodies_are_called_truncated() {
         let bytes: Vec<u8> = (0_u32..1000).flat_map(|i| i.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
         for (packed, encoding) in
             [(gzip(&bytes), Encoding::Gzip), (zstd::encode_all(bytes.as_slice(), 3).unwrap(), Encoding::Zstd)]
         {
             for length in [packed.len() / 2, packed.len() - 1] {
-                let error = unpack(&packed[..length], encoding, 10_000).unwrap_err();
+                let error = decompress(&packed[..length], encoding, 10_000).unwrap_err();
                 assert!(matches!(error, IngestError::Truncated { .. }), "{encoding:?} {length}: {error}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_compressed_as_it_says_is_refused() {
+    fn bodies_that_are_not_compressed_as_declared_are_refused() {
         for encoding in [Encoding::Gzip, Encoding::Zstd] {
-            assert!(matches!(unpack(b"neither", encoding, 100), Err(IngestError::Compression { .. })));
+            assert!(matches!(decompress(b"neither", encoding, 100), Err(IngestError::Compression { .. })));
         }
-        assert!(Encoding::parse("br").is_err());
-        assert_eq!(Encoding::parse(" GZIP ").unwrap(), Encoding::Gzip);
+    }
+
+    #[test]
+    fn unpacked_bytes_are_counted_as_in_flight() {
+        let bytes = vec![0; 10 << 20];
+        let packed = gzip(&bytes);
+        let admission = Admission::default();
+        let mut in_flight = admission.enter(0).unwrap();
+        let before = admission.free_bytes();
+        let format = Format::Pprof { name: None, labels: Vec::new() };
+        let head = Head { format, encoding: Encoding::Identity, key: None };
+        assert_eq!(unpack(&packed, &head, &mut in_flight).unwrap(), bytes);
+        assert!(before - admission.free_bytes() >= 10 << 20);
     }
 }

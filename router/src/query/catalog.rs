@@ -10,18 +10,18 @@ use proto::selection::Operation;
 use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, SeriesAnswer, TenantId, Window};
 
 use crate::query::error::QueryError;
-use crate::query::expr::Group;
-use crate::query::fold::Folding;
-use crate::query::labels::{Labels, NAME_LABEL};
 use crate::query::limits::QUERY_SELECTORS_MAX;
-use crate::query::missing::{Lacking, told_of_list};
-use crate::query::parse::parse_selector;
+use crate::query::naming::stack_label::StackLabel;
+use crate::query::naming::stack_values::StackGrouping;
+use crate::query::promql::expr::Group;
+use crate::query::promql::fold::Folding;
+use crate::query::promql::parse::parse_selector;
 use crate::query::reader::Reader;
-use crate::query::resolve::is_named;
 use crate::query::run::{Run, Timings};
-use crate::query::selector::Selector;
-use crate::query::stack_label::StackLabel;
-use crate::query::stack_values::StackGrouping;
+use crate::query::selection::labels::{Labels, NAME_LABEL};
+use crate::query::selection::missing::{MissingData, list_warnings};
+use crate::query::selection::resolve::is_named;
+use crate::query::selection::selector::Selector;
 
 /// Of whom, of which series, and when.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ impl Reader {
         let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
         series.sort_unstable();
         series.dedup();
-        Ok((Listed { list: series, warnings: warnings(found, Lacking::default(), |_| true) }, run.timings()))
+        Ok((Listed { list: series, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
     /// The names of all labels and sample attributes, sorted.
@@ -68,7 +68,7 @@ impl Reader {
             names.extend((!found.series.is_empty()).then_some(NAME_LABEL));
         }
         let list = names.into_iter().map(str::to_owned).collect();
-        Ok((Listed { list, warnings: warnings(found, Lacking::default(), |_| true) }, run.timings()))
+        Ok((Listed { list, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
     /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
@@ -78,7 +78,7 @@ impl Reader {
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let (mut values, mut lists, mut lacking) = (BTreeSet::new(), Vec::new(), Lacking::default());
+        let (mut values, mut lists, mut missing) = (BTreeSet::new(), Vec::new(), MissingData::default());
         for matched in matched(&request, &mut run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
@@ -96,9 +96,9 @@ impl Reader {
             }
             let (of_samples, lacks) = self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
             values.extend(of_samples);
-            lacking.extend(lacks);
+            missing.extend(lacks);
         }
-        let warnings = warnings(lists, lacking, |left_out| left_out == name);
+        let warnings = warnings(lists, missing, |left_out| left_out == name);
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
@@ -137,7 +137,7 @@ impl Reader {
         matchers: Vec<Matcher>,
         request: &CatalogRequest,
         run: &mut Run,
-    ) -> Result<(Vec<String>, Lacking), QueryError> {
+    ) -> Result<(Vec<String>, MissingData), QueryError> {
         let is_name = name == NAME_LABEL;
         let group = Group::By(vec![if is_name { PROFILE_TYPE_LABEL } else { name }.to_owned()]);
         let Group::By(labels) = &group else { return Ok(Default::default()) };
@@ -151,36 +151,36 @@ impl Reader {
             stacks,
             locations: LocationSets::default(),
         };
-        let selected = self.select(&selection, &selector.stack_matchers, run).await?;
-        let mut lacking = Lacking::default();
-        lacking.of_answers(selected.plain());
-        lacking.names(selected.names.clone());
-        let (namer, shelf) = (self.namer(run), self.shelf.clone());
+        let fetched = self.fetch(&selection, &selector.stack_matchers, run).await?;
+        let mut missing = MissingData::default();
+        missing.of_answers(fetched.plain());
+        missing.names(fetched.missing_names.clone());
+        let (namer, cache) = (self.namer(run), self.names.clone());
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Default::default()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
             let folding = Folding { group: &group, stacks, attributes: Vec::new() };
-            let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
-            shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
+            let named = timings.measure("name", || fetched.names.name(fetched.answers, &namer));
+            cache.set_size(&selection.tenant, &fetched.names, named.memory_bytes());
             let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
             let values =
                 folded.series.iter().flat_map(|series| series.labels.iter()).map(|(_, value)| value.to_owned());
-            Ok((values.collect(), named.frames().lacking()))
+            Ok((values.collect(), named.frames().missing_names()))
         });
         let (values, names) = values.await?;
-        lacking.names(names);
-        Ok((values, lacking))
+        missing.names(names);
+        Ok((values, missing))
     }
 }
 
-/// What lists lack, and what else is lacking; of labels, those that are asked for.
-fn warnings(lists: Vec<SeriesAnswer>, mut lacking: Lacking, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+/// What lists lack, and what else is missing; of labels, those that are asked for.
+fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left_out = BTreeSet::new();
     for list in lists {
-        lacking.times(&list.missing);
+        missing.times(&list.missing);
         left_out.extend(list.left_out.into_iter().filter(|label| is_asked(&label.name)));
     }
-    told_of_list(&lacking, &left_out)
+    list_warnings(&missing, &left_out)
 }
 
 /// Parses the selectors; `None` for one whose name no type can have.

@@ -1,57 +1,23 @@
-//! The read path: from a query to its answer.
-//!
-//! Parse → plan → load every leaf from the shards → name frames, fold, cut into windows → evaluate the operators.
+//! What all queries share: the shards, the symbol store, the cache of names, and the limit on queries at one time.
 
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use proto::label::PROFILE_TYPE_LABEL;
-use proto::selection::Operation;
-use proto::{Fold, LabelSet, LocationSets, Matcher, ProfileType, Selection, TenantId, Window, limits};
+use proto::limits;
 use symbol_store::SymbolStore;
 use tokio::sync::Semaphore;
 
 use crate::nodes::Nodes;
-use crate::query::error::QueryError;
-use crate::query::evaluate::{Evaluation, Value};
-use crate::query::expr::{Aggregation, Expr, Group, Leaf, Query};
-use crate::query::fold::Folding;
 use crate::query::limits::NAMES_BYTES_MAX;
-use crate::query::missing::Lacking;
-use crate::query::parse::parse;
-use crate::query::plan::plan;
-use crate::query::resolve::{Resolved, Want, resolve};
-use crate::query::room::Room;
-use crate::query::run::{Run, Timings};
-use crate::query::shelf::Shelf;
-use crate::query::stack_values::StackGrouping;
-use crate::query::window::{self, Series, Steps};
+use crate::query::naming::cache::NameCache;
 
 /// Answers queries. Cheap to clone; all clones share the bound on queries at one time.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) nodes: Nodes,
     pub(crate) symbols: SymbolStore,
-    pub(crate) shelf: Shelf,
+    pub(crate) names: NameCache,
     pub(crate) at_once: Arc<Semaphore>,
-}
-
-/// What a query is at its steps.
-#[derive(Debug)]
-pub(crate) struct Evaluated {
-    pub(crate) value: Value,
-    pub(crate) steps: Steps,
-    /// The aggregation at the top that gives an order, if there is one.
-    pub(crate) order: Option<Aggregation>,
-    /// What is no part of it.
-    pub(crate) lacking: Lacking,
-}
-
-/// A leaf's values.
-#[derive(Debug, Default)]
-struct Loaded {
-    series: Vec<Series>,
-    lacking: Lacking,
 }
 
 impl Reader {
@@ -59,152 +25,6 @@ impl Reader {
     #[must_use]
     pub fn new(nodes: Nodes, symbols: SymbolStore, registry: &mut Registry) -> Self {
         let at_once = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
-        Self { nodes, symbols, shelf: Shelf::new(NAMES_BYTES_MAX, registry), at_once }
+        Self { nodes, symbols, names: NameCache::new(NAMES_BYTES_MAX, registry), at_once }
     }
-
-    /// Evaluates a query at each of the steps, and writes what it is.
-    pub(crate) async fn query(
-        &self,
-        tenant: &TenantId,
-        text: &str,
-        steps: Steps,
-        write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
-    ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
-        let text = text.to_owned();
-        let query = run.blocking(move |_, timings| {
-            let mut query = timings.measure("parse", || parse(&text))?;
-            plan(&mut query);
-            Ok(Arc::new(query))
-        });
-        let query = query.await?;
-        let count = steps.0.len();
-        let mut room = Room::new(count);
-        let mut leaves = Vec::with_capacity(query.leaves.len());
-        let mut lacking = Lacking::default();
-        for i in 0..query.leaves.len() {
-            let loaded = self.load(tenant, &query, i, &steps, &mut room, &mut run).await?;
-            leaves.push(loaded.series);
-            lacking.extend(loaded.lacking);
-        }
-        let order = match &query.root {
-            Expr::Aggregate { operator, .. } if operator.selects() => Some(*operator),
-            _ => None,
-        };
-        let written = run.blocking(move |cancelled, timings| {
-            let mut evaluation = Evaluation { leaves, steps: count, room, cancelled };
-            let value = timings.measure("evaluate", || evaluation.of(&query.root))?;
-            Ok(timings.measure("write", || write(Evaluated { value, steps, order, lacking })))
-        });
-        Ok((written.await?, run.timings()))
-    }
-
-    /// The values of one leaf, for which room is taken.
-    async fn load(
-        &self,
-        tenant: &TenantId,
-        query: &Arc<Query>,
-        leaf: usize,
-        steps: &Steps,
-        room: &mut Room,
-        run: &mut Run,
-    ) -> Result<Loaded, QueryError> {
-        let Some(this) = query.leaves.get(leaf) else { return Ok(Loaded::default()) };
-        let windows = Arc::new(window::windows(this, steps)?);
-        let span = window::span(&windows);
-        let shard_labels = Folding::shard_labels(&this.group);
-        let want = match (this.function.is_linear(), shard_labels.len()) {
-            (true, _) => Want::Matchers,
-            (false, 0 | 1) => Want::Types,
-            (false, _) => Want::Series,
-        };
-        let resolved = run.shards(resolve(&self.nodes, tenant, &this.selector, span, want)).await?;
-        let mut loaded = Loaded::default();
-        loaded.lacking.times(&resolved.missing);
-        let Some(resolved) = resolved.resolved else { return Ok(loaded) };
-        let attributes = attributes(&resolved, &shard_labels);
-        for (fold, matchers) in folds(this, &windows, &resolved)? {
-            let stacks = StackGrouping::new(&this.selector.stack_matchers, group_labels(&this.group));
-            let selection = Selection {
-                tenant: tenant.clone(),
-                matchers,
-                fold,
-                group_by: shard_labels.clone(),
-                group_by_series: matches!(this.group, Group::Series(_)),
-                stacks: stacks.detail(),
-                locations: LocationSets::default(),
-            };
-            let selected = self.select(&selection, &this.selector.stack_matchers, run).await?;
-            loaded.lacking.of_answers(selected.plain());
-            loaded.lacking.names(selected.names.clone());
-            let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
-            let (attributes, room_left, shelf) = (attributes.clone(), *room, self.shelf.clone());
-            let folded = run.blocking(move |cancelled, timings| {
-                let Some(leaf) = query.leaves.get(leaf) else { return Ok(Default::default()) };
-                let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
-                let folding = Folding { group: &leaf.group, stacks, attributes };
-                let named = timings.measure("name", || selected.book.name(selected.answers, &namer));
-                shelf.weigh(&selection.tenant, &selected.book, named.memory_bytes());
-                let folded = timings.measure("fold", || folding.fold(&named, &selection.fold, cancelled))?;
-                let names = named.frames().lacking();
-                drop(named);
-                let evaluate = || window::evaluate(&folded, leaf, &windows, room_left, cancelled);
-                Ok((timings.measure("windows", evaluate)?, names))
-            });
-            let (series, names) = folded.await?;
-            room.take(series.len())?;
-            loaded.series.extend(series);
-            loaded.lacking.names(names);
-        }
-        Ok(loaded)
-    }
-}
-
-/// The labels that a group names.
-fn group_labels(group: &Group) -> &[String] {
-    let (Group::Series(labels) | Group::By(labels)) = group;
-    labels
-}
-
-/// Of the labels that shards group by, those that no series has.
-fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
-    let Some(answer) = &resolved.series else { return Vec::new() };
-    let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
-    shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
-}
-
-/// What is asked of the shards for one leaf: one fold, or, where points of gauges and of other types differ, one for each kind.
-fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fold, Vec<Matcher>)>, QueryError> {
-    let types = resolved.types.as_deref().unwrap_or_default();
-    let (gauges, others): (Vec<&ProfileType>, Vec<&ProfileType>) = types.iter().partition(|kind| kind.is_gauge());
-    if leaf.function.is_linear() {
-        if let Some(&gauge) = gauges.first() {
-            let function = leaf.function.name();
-            return Err(QueryError::GaugeSummed { function, profile_type: Box::new(gauge.clone()) });
-        }
-        return Ok(vec![(window::fold_of_sums(windows), resolved.matchers.clone())]);
-    }
-    // The shorter list says which types are meant; the others are all but these.
-    let list = if gauges.len() <= others.len() { &gauges } else { &others };
-    let only_one_kind = gauges.is_empty() || others.is_empty();
-    let listed: Vec<String> = list.iter().map(|kind| regex::escape(&kind.to_string())).collect();
-    let matchers = |operation| {
-        let matcher = Matcher { name: PROFILE_TYPE_LABEL.to_owned(), operation, value: listed.join("|") };
-        resolved.matchers.iter().cloned().chain((!only_one_kind).then_some(matcher)).collect::<Vec<_>>()
-    };
-    let (gauge_operation, other_operation) = if gauges.len() <= others.len() {
-        (Operation::Match, Operation::NotMatch)
-    } else {
-        (Operation::NotMatch, Operation::Match)
-    };
-    let mut folds = Vec::new();
-    if !gauges.is_empty() {
-        folds.push((window::fold_of_gauges(leaf.function, windows), matchers(gauge_operation)));
-    }
-    if !others.is_empty()
-        && let Some(fold) = window::fold_of_points(windows)?
-    {
-        folds.push((fold, matchers(other_operation)));
-    }
-    Ok(folds)
 }

@@ -9,10 +9,12 @@ use proto::{Address, Answer, Dictionary, Location, MappingIdentity, Window};
 use serde_json::{Map, Value, json};
 
 use super::random_answer::any_answer;
+use super::symbols::symbols;
 use super::*;
-use crate::query::flamegraph::{FlamegraphRequest, Format, Summary, Writing};
-use crate::query::namer::Namer;
-use crate::query::names::{Book, ShardAnswer};
+use crate::query::flamegraph::request::{FlamegraphRequest, Format, Writing};
+use crate::query::flamegraph::summary::Summary;
+use crate::query::naming::namer::Namer;
+use crate::query::naming::tenant_names::{ShardAnswer, TenantNames};
 use crate::query::run::{Cancelled, Timings};
 
 /// Name, file, binary, frame type.
@@ -23,19 +25,6 @@ type Why = [String; 4];
 
 /// What is known of a frame: its first line and why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
-
-/// A store without any symbol table.
-pub(crate) fn symbols() -> (tempfile::TempDir, SymbolStore) {
-    let directory = tempfile::tempdir().unwrap();
-    let symbols = SymbolStore::open(Config {
-        directory: directory.path().join("symbols"),
-        converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
-        host_files: false,
-        debug_directory: directory.path().join("debug").display().to_string(),
-        limits: Limits::DEFAULT,
-    });
-    (directory, symbols.unwrap())
-}
 
 /// Answers of who knew no location.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
@@ -295,8 +284,8 @@ proptest! {
             let profile_type = proto::ProfileType::parse(CPU);
             let summary = Summary { profile_type, samples: 3, series: 2, shards: 1, ..Summary::of(window) };
             let namer = Namer::new(symbols.clone(), Instant::now() + Duration::from_secs(1));
-            let book = Book::default();
-            let writing = Writing { named: book.name(shard_answers(&answers), &namer), summary, request };
+            let tenant_names = TenantNames::default();
+            let writing = Writing { named: tenant_names.name(shard_answers(&answers), &namer), summary, request };
             String::from_utf8(writing.write(&Cancelled::default(), &mut Timings::default()).unwrap()).unwrap()
         };
         prop_assert_eq!(write(Format::Json), frames.json(&table, nodes_max));

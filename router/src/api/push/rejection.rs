@@ -1,0 +1,139 @@
+//! Maps a failed push to the response that its sender gets: over gRPC, OTLP/HTTP and the pprof endpoint alike.
+//!
+//! A sender drops what gets a final response, so only a fault of the request itself is final. Everything that is the
+//! server side's fault, or that passes by itself, is answered with a code that OTLP senders retry.
+
+use axum::http::StatusCode;
+use proto::rpc_status::rpc_status;
+use tonic::{Code, Status};
+
+use crate::api::error::{ApiError, RETRY_DELAY};
+use crate::ingest::error::{BodyError, IngestError, PushError};
+use crate::nodes::NodesError;
+
+/// The kind of a failed push: the first four are final, the others ask for a retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// The request is malformed, or nothing in it can be stored.
+    Invalid,
+    /// The content type or the compression is not supported.
+    Unsupported,
+    /// The request exceeds a limit for single requests.
+    TooLarge,
+    /// varve contradicts itself, and would do so at every retry.
+    Inconsistent,
+    /// The body stopped arriving.
+    Interrupted,
+    /// The server has reached a limit that it leaves again by itself: bytes in flight, disk space.
+    Overloaded,
+    /// The server side failed.
+    Unavailable,
+}
+
+impl Rejection {
+    /// The kind of an error. Every variant is listed, so that a new one has to be placed here.
+    pub(crate) fn of(error: &PushError) -> Self {
+        match error {
+            PushError::Ingest(error) => Self::of_ingest(error),
+            PushError::Body(error) => Self::of_body(error),
+            PushError::Parameter(_) | PushError::Key | PushError::TooOld { .. } => Self::Invalid,
+            PushError::Overloaded(_) => Self::Overloaded,
+            PushError::Inconsistent => Self::Inconsistent,
+            PushError::Nodes(NodesError::Refused { status, .. }) => Self::of_node(status.code()),
+            // A node of another version, and a bug in the decoder: neither is the sender's fault.
+            PushError::Nodes(NodesError::Unreadable { .. }) | PushError::Stopped(_) => Self::Unavailable,
+        }
+    }
+
+    fn of_ingest(error: &IngestError) -> Self {
+        match error {
+            IngestError::Malformed { .. }
+            | IngestError::Foreign { .. }
+            | IngestError::NothingAccepted { .. }
+            | IngestError::Compression { .. }
+            | IngestError::Truncated { .. } => Self::Invalid,
+            IngestError::TooLarge { .. } | IngestError::TooMany { .. } => Self::TooLarge,
+            IngestError::Encoding { .. } | IngestError::ContentType { .. } => Self::Unsupported,
+        }
+    }
+
+    fn of_body(error: &BodyError) -> Self {
+        match error {
+            BodyError::Framing(_) => Self::Invalid,
+            BodyError::Stalled(_) | BodyError::Slow(_) | BodyError::Unreadable(_) => Self::Interrupted,
+            BodyError::TooLarge { .. } => Self::TooLarge,
+            BodyError::Overloaded(_) => Self::Overloaded,
+        }
+    }
+
+    /// The kind of a node's status. The router made the call, so all codes but two describe a fault between router and
+    /// node: a wrong token, another placement epoch, another version, a panic, a node that is starting or gone.
+    fn of_node(code: Code) -> Self {
+        match code {
+            // The node checked the batch: it can never be stored.
+            Code::InvalidArgument => Self::Invalid,
+            // A full disk, or too many appends in flight.
+            Code::ResourceExhausted => Self::Overloaded,
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::FailedPrecondition
+            | Code::Aborted
+            | Code::OutOfRange
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+            | Code::Unauthenticated => Self::Unavailable,
+        }
+    }
+
+    /// The gRPC status. RESOURCE_EXHAUSTED is retried only with `RetryInfo`.
+    pub(crate) fn grpc(self, text: &str) -> Status {
+        match self {
+            Self::Invalid => Status::invalid_argument(text),
+            Self::Unsupported => Status::unimplemented(text),
+            Self::TooLarge => Status::resource_exhausted(text),
+            Self::Inconsistent => Status::internal(text),
+            Self::Overloaded => with_retry_delay(Code::ResourceExhausted, text),
+            Self::Interrupted | Self::Unavailable => with_retry_delay(Code::Unavailable, text),
+        }
+    }
+
+    /// The HTTP error.
+    pub(crate) fn http(self, text: String) -> ApiError {
+        match self {
+            Self::Invalid => ApiError::bad_data(text),
+            Self::Unsupported => ApiError { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, ..ApiError::bad_data(text) },
+            Self::TooLarge => ApiError::too_large(text),
+            Self::Inconsistent => ApiError::internal(text),
+            Self::Interrupted => ApiError::timeout(text),
+            Self::Overloaded => ApiError::overloaded(text),
+            Self::Unavailable => ApiError::unavailable(text),
+        }
+    }
+}
+
+/// A status that asks the sender to retry after [`RETRY_DELAY`].
+fn with_retry_delay(code: Code, text: &str) -> Status {
+    Status::with_details(code, text, rpc_status(code.into(), text, Some(RETRY_DELAY)).into())
+}
+
+impl From<PushError> for ApiError {
+    fn from(error: PushError) -> Self {
+        Rejection::of(&error).http(error.to_string())
+    }
+}
+
+impl From<&PushError> for Status {
+    fn from(error: &PushError) -> Self {
+        Rejection::of(error).grpc(&error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests;

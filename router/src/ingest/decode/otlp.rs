@@ -1,0 +1,126 @@
+//! OTLP export requests, in any layout from 1.8 to 1.11, as protobuf or JSON.
+
+pub(crate) mod dictionary;
+pub(crate) mod json;
+pub(crate) mod layout;
+
+use proto::limits;
+
+use self::dictionary::RawDictionary;
+use self::layout::Layout;
+use crate::ingest::decode::protobuf::{Fields, WireError};
+use crate::ingest::error::{IngestError, OTLP_FORMAT};
+
+/// An export request: its outer messages, whose fields are not read yet.
+pub(crate) struct RawRequest<'a> {
+    pub(crate) resource_profiles: Vec<ResourceProfiles<'a>>,
+    pub(crate) dictionary: RawDictionary<'a>,
+    /// Layout of all its samples and profiles.
+    pub(crate) layout: Layout,
+}
+
+/// The profiles of one resource.
+pub(crate) struct ResourceProfiles<'a> {
+    pub(crate) resource: &'a [u8],
+    pub(crate) scopes: Vec<ScopeProfiles<'a>>,
+}
+
+/// The profiles of one scope.
+pub(crate) struct ScopeProfiles<'a> {
+    pub(crate) scope: &'a [u8],
+    pub(crate) profiles: Vec<&'a [u8]>,
+}
+
+/// Number of resources, scopes and profiles.
+#[derive(Default)]
+struct Count(usize);
+
+impl Count {
+    fn one_more(&mut self) -> Result<(), IngestError> {
+        self.0 += 1;
+        let count_max = limits::PUSH_PROFILES_MAX;
+        if self.0 > count_max {
+            return Err(IngestError::TooMany { what: "resources, scopes and profiles", count_max });
+        }
+        Ok(())
+    }
+}
+
+fn malformed(error: WireError) -> IngestError {
+    IngestError::wire(OTLP_FORMAT, error)
+}
+
+impl<'a> RawRequest<'a> {
+    /// `layout`: `None` to detect it from the samples.
+    ///
+    /// # Errors
+    /// [`IngestError::Malformed`], or [`IngestError::TooMany`] of anything that is counted here.
+    pub(crate) fn read(message: &'a [u8], layout: Option<Layout>) -> Result<Self, IngestError> {
+        let mut resource_profiles = Vec::new();
+        let mut dictionaries = Vec::new();
+        let mut count = Count::default();
+        for field in Fields::new(message) {
+            match field.map_err(malformed)? {
+                (1, value) => {
+                    let message = value.bytes(1).map_err(malformed)?;
+                    resource_profiles.push(ResourceProfiles::read(message, &mut count)?);
+                }
+                (2, value) => dictionaries.push(value.bytes(2).map_err(malformed)?),
+                _ => {}
+            }
+        }
+        let dictionary = RawDictionary::read(&dictionaries)?;
+        // Also limits how many there are.
+        let samples = samples(&resource_profiles)?;
+        let layout = layout.unwrap_or_else(|| layout::detect(&samples, dictionary.attributes.len()));
+        Ok(Self { resource_profiles, dictionary, layout })
+    }
+}
+
+/// All samples of a request, for the vote on the layout. A profile that cannot be read counts as empty here and is
+/// refused later.
+fn samples<'a>(resource_profiles: &[ResourceProfiles<'a>]) -> Result<Vec<&'a [u8]>, IngestError> {
+    let mut samples = Vec::new();
+    let scopes = resource_profiles.iter().flat_map(|resource| &resource.scopes);
+    for profile in scopes.flat_map(|scope| &scope.profiles) {
+        let fields = Fields::new(profile).map_while(Result::ok).filter(|(number, _)| *number == 2);
+        samples.extend(fields.filter_map(|(_, value)| value.bytes(2).ok()));
+        if samples.len() > limits::PUSH_SAMPLES_MAX {
+            return Err(IngestError::TooMany { what: "samples", count_max: limits::PUSH_SAMPLES_MAX });
+        }
+    }
+    Ok(samples)
+}
+
+impl<'a> ResourceProfiles<'a> {
+    fn read(message: &'a [u8], count: &mut Count) -> Result<Self, IngestError> {
+        count.one_more()?;
+        let mut read = Self { resource: &[], scopes: Vec::new() };
+        for field in Fields::new(message) {
+            match field.map_err(malformed)? {
+                (1, value) => read.resource = value.bytes(1).map_err(malformed)?,
+                (2, value) => read.scopes.push(ScopeProfiles::read(value.bytes(2).map_err(malformed)?, count)?),
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}
+
+impl<'a> ScopeProfiles<'a> {
+    fn read(message: &'a [u8], count: &mut Count) -> Result<Self, IngestError> {
+        count.one_more()?;
+        let mut read = Self { scope: &[], profiles: Vec::new() };
+        for field in Fields::new(message) {
+            match field.map_err(malformed)? {
+                (1, value) => read.scope = value.bytes(1).map_err(malformed)?,
+                (2, value) => {
+                    count.one_more()?;
+                    read.profiles.push(value.bytes(2).map_err(malformed)?);
+                }
+                _ => {}
+            }
+        }
+        Ok(read)
+    }
+}

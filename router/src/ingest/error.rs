@@ -1,0 +1,199 @@
+//! Errors of a push, by the step that fails.
+
+use std::io;
+use std::time::Duration;
+
+use proto::limits;
+
+use crate::ingest::admission::Overloaded;
+use crate::ingest::decode::{foreign, protobuf};
+use crate::nodes::NodesError;
+
+/// The name of the OTLP format in errors.
+pub(crate) const OTLP_FORMAT: &str = "OTLP export request";
+
+/// The name of the pprof format in errors.
+pub(crate) const PPROF_FORMAT: &str = "pprof";
+
+/// Error of a push that is refused as a whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PushError {
+    /// The request cannot be decoded, or nothing in it can be stored.
+    #[error(transparent)]
+    Ingest(#[from] IngestError),
+    /// Too many bytes are in flight.
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+    /// The body was not received.
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    /// A parameter of the request is missing or unknown.
+    #[error("{0}")]
+    Parameter(String),
+    /// The idempotency key is empty or too long.
+    #[error(
+        "the Idempotency-Key must have 1 to {} bytes: omit it, or send a key that no other push has",
+        limits::IDEMPOTENCY_KEY_BYTES_MAX
+    )]
+    Key,
+    /// Every sample is older than the retention.
+    #[error(
+        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer --retention",
+        days(*retention)
+    )]
+    TooOld { samples: u64, retention: Duration },
+    /// A shard did not append its batch.
+    #[error(transparent)]
+    Nodes(#[from] NodesError),
+    /// The thread that decodes panicked.
+    #[error("decoding stopped: {0}")]
+    Stopped(#[from] tokio::task::JoinError),
+    /// A shard contradicts what it was sent. A retry of the same push meets the same fault, so this error is final.
+    #[error(
+        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions although all \
+         were sent): sending it again does not help; report it with the server's log of this moment"
+    )]
+    Inconsistent,
+}
+
+/// Error while a body is received.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// No byte arrived for a while.
+    #[error("nothing of the body arrived for {0:?}")]
+    Stalled(Duration),
+    /// The whole body took too long.
+    #[error("the body did not arrive within {0:?}: send smaller requests")]
+    Slow(Duration),
+    /// The body exceeds the limit for requests.
+    #[error("the body has more than {bytes_max} bytes: send smaller requests")]
+    TooLarge { bytes_max: usize },
+    /// The connection failed.
+    #[error("the body could not be read: {0}")]
+    Unreadable(#[source] axum::Error),
+    /// The body of a gRPC call is not one message.
+    #[error("malformed gRPC call: {0}")]
+    Framing(&'static str),
+    /// Too many bytes are in flight.
+    #[error(transparent)]
+    Overloaded(#[from] Overloaded),
+}
+
+/// Error of one profile, which is refused by itself.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum ProfileError {
+    #[error(transparent)]
+    Wire(#[from] protobuf::WireError),
+    #[error("{table} {index} is referred to, and the table has {length}")]
+    OutOfRange { table: &'static str, index: i64, length: usize },
+    #[error("time {time_ns} ns is before 2000-01-01: set the sender's clock")]
+    TooOld { time_ns: i64 },
+    #[error("time {time_ns} ns is more than ten minutes ahead: set the sender's clock")]
+    Ahead { time_ns: u64 },
+    #[error(
+        "a sample has {values} values and {timestamps} timestamps: send as many values as timestamps, or either alone"
+    )]
+    Shape { values: usize, timestamps: usize },
+    #[error("a sample has {values} values, the profile {types} sample types")]
+    Columns { values: usize, types: usize },
+    #[error("{count} x the period of {period} is more than 64 bits")]
+    Overflow { count: i64, period: i64 },
+    #[error("more than {count_max} {what}")]
+    TooMany { what: &'static str, count_max: usize },
+    #[error(
+        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
+         negative; send the profile itself, not its difference from another one"
+    )]
+    Negative { sample_type: String, value: i64 },
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+/// A duration for people: `30 days`, or seconds if it is not a whole number of days.
+pub(crate) fn days(time: Duration) -> String {
+    let seconds = time.as_secs();
+    let days = seconds / 86_400;
+    if days > 0 && seconds.is_multiple_of(86_400) { format!("{days} days") } else { format!("{seconds} seconds") }
+}
+
+/// Why a whole push is refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum IngestError {
+    /// Not what the format says.
+    #[error("malformed {format}: {detail}")]
+    Malformed {
+        /// Of the push.
+        format: &'static str,
+        /// What is wrong, and where.
+        detail: String,
+    },
+    /// A known format that cannot be pushed.
+    #[error("the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported", found.name, found.advice)]
+    Foreign {
+        /// The format that the request says it has.
+        expected: &'static str,
+        /// What was recognized.
+        found: foreign::Foreign,
+    },
+    /// Every profile of the push was refused.
+    #[error("all {rejected} profiles are refused: {reasons}")]
+    NothingAccepted {
+        /// How many.
+        rejected: u64,
+        /// The first reasons.
+        reasons: String,
+    },
+    /// More than the limit, after decompression.
+    #[error("more than {bytes_max} bytes after decompression: send smaller requests")]
+    TooLarge {
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// More of something than one push may hold.
+    #[error("more than {count_max} {what} in one request: send smaller requests")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        count_max: usize,
+    },
+    /// The compression could not be undone.
+    #[error("the body is not the {format} that it says it is: {source}")]
+    Compression {
+        /// gzip or zstd.
+        format: &'static str,
+        /// The decoder's words.
+        source: io::Error,
+    },
+    /// The compressed body ends too early.
+    #[error("the {format} body is truncated: it ends in the middle; send all of it")]
+    Truncated {
+        /// gzip or zstd.
+        format: &'static str,
+    },
+    /// A content encoding that is not understood.
+    #[error("content encoding {name:?} is not supported: use gzip, zstd or none")]
+    Encoding {
+        /// As it was sent.
+        name: String,
+    },
+    /// A content type that is not understood.
+    #[error("content type {name:?} is not supported: use {supported}")]
+    ContentType {
+        /// As it was sent.
+        name: String,
+        /// What is.
+        supported: &'static str,
+    },
+}
+
+impl IngestError {
+    pub(crate) fn wire(format: &'static str, error: protobuf::WireError) -> Self {
+        Self::Malformed { format, detail: format!("the bytes are not one, or they are damaged: {error}") }
+    }
+
+    /// This error about a body, or one that names the body's format where it is a known one.
+    pub(crate) fn or_foreign(self, expected: &'static str, body: &[u8]) -> Self {
+        foreign::recognize(body).map_or(self, |found| Self::Foreign { expected, found })
+    }
+}

@@ -1,0 +1,223 @@
+//! Which stacks shards hold, as far as this router remembers. A stack that its shard holds is not defined again in a push.
+//!
+//! The cache holds hashes, has a fixed size, and need not be right: a shard refuses a batch that refers to a stack which it
+//! does not hold, and then receives the batch with all definitions. A forgotten or wrong entry only costs time.
+//! The partition of a tenant in a shard holds a stack, so all three are part of its key.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proto::placement::{Placement, Slot};
+use proto::tier::interval_of;
+use proto::{StackHash, TenantId, Tier};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// Keys in one set, which share a cache line of the processor.
+const WAYS: usize = 4;
+
+/// Sets of four keys: 2^20 keys in all, 8 MiB.
+const SETS: usize = 1 << 18;
+
+/// Keys of one push that are remembered. A push with more would evict too many keys of others, so none of its keys are kept.
+const PUSH_KEYS_MAX: usize = SETS * WAYS / 16;
+
+/// Set-associative cache of the stacks that shards hold.
+#[derive(Debug)]
+pub(crate) struct KnownStacks {
+    /// Keys; 0 is a free slot. Every slot is independent, so relaxed ordering is enough.
+    sets: Box<[[AtomicU64; WAYS]]>,
+}
+
+impl Default for KnownStacks {
+    fn default() -> Self {
+        Self { sets: (0..SETS).map(|_| Default::default()).collect() }
+    }
+}
+
+/// Hash of a stack and the partition that holds it; never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StackKey(u64);
+
+impl KnownStacks {
+    fn set(&self, key: StackKey) -> &[AtomicU64; WAYS] {
+        &self.sets[(key.0 >> 32) as usize % SETS]
+    }
+
+    fn contains(&self, key: StackKey) -> bool {
+        self.set(key).iter().any(|slot| slot.load(Ordering::Relaxed) == key.0)
+    }
+
+    /// Remembers stacks that shards have acknowledged; evicts others from full sets.
+    pub(crate) fn add(&self, keys: &[StackKey]) {
+        if keys.len() > PUSH_KEYS_MAX {
+            return;
+        }
+        for &key in keys.iter().filter(|key| !self.contains(**key)) {
+            let set = self.set(key);
+            let free = set.iter().find(|slot| slot.load(Ordering::Relaxed) == 0);
+            free.unwrap_or(&set[key.0 as usize / 2 % WAYS]).store(key.0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Hash of the partition that holds samples of one service and time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PartitionKey(u64);
+
+/// The partitions of one service's samples, by time.
+#[derive(Debug)]
+pub(crate) struct ServicePartitions {
+    shard: u32,
+    /// Hash of tenant and shard.
+    seed: u64,
+    /// Start of the last partition, in nanoseconds, and its key: nearly always that of the next sample too.
+    last: Option<(i64, PartitionKey)>,
+}
+
+impl ServicePartitions {
+    /// The partition of a time.
+    pub(crate) fn at(&mut self, time_ns: i64, plan: &mut DefinitionPlan<'_>) -> PartitionKey {
+        let length = Tier::Raw.partition_ns();
+        if let Some((start_ns, partition)) = self.last
+            && (1..=length).contains(&time_ns.saturating_sub(start_ns))
+        {
+            return partition;
+        }
+        let interval = interval_of(time_ns, length);
+        let partition = PartitionKey(xxh3_64_with_seed(&interval.to_le_bytes(), self.seed));
+        self.last = Some((i64::from(interval) * length, partition));
+        plan.reaches(self.shard, partition);
+        partition
+    }
+}
+
+/// Which stacks one push defines, and the partitions that it reaches.
+#[derive(Debug)]
+pub(crate) struct DefinitionPlan<'k> {
+    /// Stacks that need no definition; `None` if every stack is defined.
+    known: Option<&'k KnownStacks>,
+    tenant: &'k TenantId,
+    placement: &'k Placement,
+    /// Stacks that the push defines.
+    defined: Vec<StackKey>,
+    /// The first partition that the push reaches, by shard.
+    partitions: BTreeMap<u32, PartitionKey>,
+    /// Whether the push reaches several partitions of one shard.
+    is_spread: bool,
+}
+
+impl<'k> DefinitionPlan<'k> {
+    /// `known`: `None` to define every stack.
+    pub(crate) fn new(known: Option<&'k KnownStacks>, tenant: &'k TenantId, placement: &'k Placement) -> Self {
+        Self { known, tenant, placement, defined: Vec::new(), partitions: BTreeMap::new(), is_spread: false }
+    }
+
+    /// Whether every stack is defined.
+    pub(crate) fn defines_all(&self) -> bool {
+        self.known.is_none()
+    }
+
+    /// The partitions of a service.
+    pub(crate) fn partitions(&self, service_name: &str) -> ServicePartitions {
+        let shard = self.placement.shard(Slot::of(self.tenant, service_name));
+        ServicePartitions { shard, seed: xxh3_64_with_seed(self.tenant.as_str().as_bytes(), shard.into()), last: None }
+    }
+
+    fn reaches(&mut self, shard: u32, partition: PartitionKey) {
+        self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
+    }
+
+    /// Whether the push reaches several partitions of a shard. Each of them must hold every stack that the push does not
+    /// define, whichever partition refers to it, so such a push defines all its stacks.
+    pub(crate) fn is_spread(&self) -> bool {
+        self.is_spread
+    }
+
+    /// The key of a stack, unless the partition is known to hold it.
+    pub(crate) fn key_of_unknown(&self, partition: PartitionKey, stack: StackHash) -> Option<StackKey> {
+        let halves = (stack.0 as u64) ^ (stack.0 >> 64) as u64;
+        let key = StackKey((halves ^ partition.0) | 1);
+        self.known.is_none_or(|known| !known.contains(key)).then_some(key)
+    }
+
+    /// Notes a stack that the push defines.
+    pub(crate) fn define(&mut self, key: StackKey) {
+        self.defined.push(key);
+    }
+
+    /// Number of stacks noted so far, for [`DefinitionPlan::truncate`].
+    pub(crate) fn defined_count(&self) -> usize {
+        self.defined.len()
+    }
+
+    /// Keeps the first `count` notes: the profile that defines the others is refused, so no shard receives them.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        self.defined.truncate(count);
+    }
+
+    /// The stacks that the push defines, to be remembered when shards have acknowledged it.
+    pub(crate) fn into_defined(self) -> Vec<StackKey> {
+        self.defined
+    }
+}
+
+/// Decodes with a plan of a single shard; also returns the stacks that are defined.
+#[cfg(test)]
+pub(crate) fn planned<T, E>(
+    known: Option<&KnownStacks>,
+    decode: impl FnOnce(&mut DefinitionPlan<'_>) -> Result<T, E>,
+) -> Result<(T, Vec<StackKey>), E> {
+    let tenant = TenantId::default_tenant();
+    let placement = Placement::single_shard();
+    let mut plan = DefinitionPlan::new(known, &tenant, &placement);
+    let decoded = decode(&mut plan)?;
+    Ok((decoded, plan.into_defined()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stack_is_known_only_in_the_partition_that_acknowledged_it() {
+        let known = KnownStacks::default();
+        let placement = Placement::single_shard();
+        let tenants = ["one", "two"].map(|name| TenantId::new(name).unwrap());
+        let stack = StackHash(7 << 64 | 9);
+        let hours = |n: i64| n * 3_600_000_000_000;
+        let is_new = |tenant, time_ns, acknowledged: bool| {
+            let mut plan = DefinitionPlan::new(Some(&known), tenant, &placement);
+            let partition = plan.partitions("api").at(time_ns, &mut plan);
+            let unknown = plan.key_of_unknown(partition, stack);
+            if acknowledged {
+                known.add(unknown.as_slice());
+            }
+            unknown.is_some()
+        };
+        assert!(is_new(&tenants[0], hours(1), false));
+        assert!(is_new(&tenants[0], hours(1), true));
+        assert!(!is_new(&tenants[0], hours(6), false), "the last nanosecond of the same partition");
+        assert!(is_new(&tenants[0], hours(6) + 1, false) && is_new(&tenants[1], hours(1), false));
+        let mut whole = DefinitionPlan::new(None, &tenants[0], &placement);
+        let mut partitions = whole.partitions("api");
+        let partition = partitions.at(hours(1), &mut whole);
+        assert!(whole.key_of_unknown(partition, stack).is_some() && !whole.is_spread());
+        partitions.at(hours(7), &mut whole);
+        assert!(whole.is_spread());
+    }
+
+    #[test]
+    fn the_cache_never_grows_and_keeps_the_newest_keys() {
+        let known = KnownStacks::default();
+        // All in one set.
+        let key = |n: u64| StackKey(n << 1 | 1);
+        for n in 0..100 {
+            known.add(&[key(n)]);
+            assert!(known.contains(key(n)));
+        }
+        assert_eq!((0..100).filter(|&n| known.contains(key(n))).count(), WAYS);
+        let flood: Vec<StackKey> = (0..=PUSH_KEYS_MAX as u64).map(|n| StackKey(n << 32 | 1)).collect();
+        known.add(&flood);
+        assert!(known.contains(key(99)) && !known.contains(flood[7]), "one push does not evict the keys of others");
+    }
+}

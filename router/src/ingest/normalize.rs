@@ -1,0 +1,85 @@
+//! Normalize: the fourth step of a push. Builds [`proto::Push`] from a message of any format, within limits.
+
+mod builder;
+mod frames;
+mod otlp;
+mod pprof;
+mod stacks;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use proto::placement::Placement;
+use proto::{Push, TenantId, limits};
+
+use self::builder::Builder;
+use crate::ingest::decode::Decoded;
+use crate::ingest::error::{IngestError, PPROF_FORMAT, ProfileError};
+use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
+
+/// Largest message whose stacks may be omitted, in bytes. A larger message defines all of them.
+///
+/// A batch that does not fit into one log entry is split, and where depends on all that it can hold. A retry must be split in
+/// the same places, so nothing is omitted from a batch that might be split. Defined and encoded, an entry of a dictionary takes
+/// less than ten times the bytes in which it was sent (a stack of one frame takes the most); the other six parts of the entry
+/// are for everything else.
+pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
+
+/// A push in normal form.
+#[derive(Debug)]
+pub(crate) struct Normalized {
+    pub(crate) push: Push,
+    /// Stacks that the push defines.
+    pub(crate) defined: Vec<StackKey>,
+}
+
+/// The tenant of a push, and where its samples go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Destination<'d> {
+    pub(crate) tenant: &'d TenantId,
+    pub(crate) placement: &'d Placement,
+}
+
+/// Builds the normal form of a message of `message_bytes` bytes.
+///
+/// `known`: stacks that the push need not define; `None` to define all.
+///
+/// # Errors
+/// [`IngestError::NothingAccepted`] if every profile was refused, and [`IngestError::Malformed`] for a broken pprof file.
+pub(crate) fn normalize(
+    decoded: &Decoded<'_>,
+    message_bytes: usize,
+    destination: Destination<'_>,
+    known: Option<&KnownStacks>,
+) -> Result<Normalized, IngestError> {
+    let now_ns = now_ns();
+    let known = known.filter(|_| message_bytes <= OMITTING_BYTES_MAX);
+    let build = |known| {
+        let mut plan = DefinitionPlan::new(known, destination.tenant, destination.placement);
+        let push = push_of(decoded, now_ns, &mut plan)?;
+        Ok::<_, IngestError>((push, plan))
+    };
+    let (mut push, mut plan) = build(known)?;
+    if known.is_some() && (plan.is_spread() || push.memory_bytes() > 6 * OMITTING_BYTES_MAX) {
+        (push, plan) = build(None)?;
+    }
+    Ok(Normalized { push, defined: plan.into_defined() })
+}
+
+fn push_of(decoded: &Decoded<'_>, now_ns: i64, plan: &mut DefinitionPlan<'_>) -> Result<Push, IngestError> {
+    let mut builder = Builder::new(now_ns);
+    match decoded {
+        Decoded::Otlp(request) => otlp::add(request, &mut builder, plan),
+        Decoded::Pprof { file, name, labels } => {
+            let malformed =
+                |error: ProfileError| IngestError::Malformed { format: PPROF_FORMAT, detail: error.to_string() };
+            pprof::add(file, *name, labels, &mut builder, plan).map_err(malformed)?;
+        }
+    }
+    builder.finish()
+}
+
+/// The receiver's clock, in nanoseconds since 1970.
+pub(super) fn now_ns() -> i64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,322 @@
+//! What all formats share when they become the normal form: interning, checking labels and times, counting what is refused.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use proto::dictionary::{Attribute, AttributeValue, Capacity, text_hash};
+use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
+use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
+
+use crate::ingest::error::{IngestError, ProfileError};
+use crate::ingest::known_stacks::{DefinitionPlan, PartitionKey};
+use crate::ingest::normalize::frames::StackSource;
+
+/// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
+pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
+
+/// What a label takes beside its text.
+const LABEL_BYTES: usize = size_of::<Label>();
+
+/// Reasons kept as text; further ones are counted.
+const WARNINGS_MAX: usize = 8;
+
+/// The push that is being built.
+pub(crate) struct Builder {
+    pub(super) push: Push,
+    now_ns: i64,
+    /// Origin of each stack.
+    pub(super) sources: Vec<StackSource>,
+    /// By pair: the place that was last asked whether it holds its stacks, so that it is asked once, nearly always.
+    pub(super) checked: Vec<Option<PartitionKey>>,
+    /// Stacks that cannot be defined, and why.
+    pub(super) undefinable: HashMap<u32, ProfileError>,
+    /// What is being hashed, and what is being defined.
+    pub(super) hashed: Vec<u8>,
+    pub(super) locations: Vec<u32>,
+    pub(super) truncated: Option<u32>,
+    samples: usize,
+    label_bytes: usize,
+    attributes: usize,
+    lines: usize,
+    /// Profiles that are valid, those without any value included.
+    accepted: usize,
+    warnings_left_out: u64,
+}
+
+impl Builder {
+    pub(crate) fn new(now_ns: i64) -> Self {
+        Self {
+            push: Push { has_own_times: true, ..Push::default() },
+            now_ns,
+            // Nothing needs to be known of the empty stack.
+            sources: vec![StackSource::default()],
+            checked: Vec::new(),
+            undefinable: HashMap::new(),
+            hashed: Vec::new(),
+            locations: Vec::new(),
+            truncated: None,
+            samples: 0,
+            label_bytes: 0,
+            attributes: 0,
+            lines: 0,
+            accepted: 0,
+            warnings_left_out: 0,
+        }
+    }
+
+    pub(crate) fn dictionary(&mut self) -> &mut Dictionary {
+        &mut self.push.dictionary
+    }
+
+    /// Makes room, so that nothing need grow step by step.
+    pub(crate) fn reserve(&mut self, room: &Capacity) {
+        self.push.dictionary.reserve(room);
+        self.sources.reserve(room.stacks);
+    }
+
+    pub(crate) fn now_ns(&self) -> i64 {
+        self.now_ns
+    }
+
+    /// The samples stand at the time of receipt.
+    pub(crate) fn times_are_of_receipt(&mut self) {
+        self.push.has_own_times = false;
+    }
+
+    /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+    pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
+        if bytes.len() > limits::STRING_BYTES_MAX {
+            self.warn_cut();
+        }
+        self.push.dictionary.strings.intern(&text_of(bytes))
+    }
+
+    /// Text whose hash is known.
+    pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
+        let strings = &mut self.push.dictionary.strings;
+        // Looked for first: making the text reads all of it, and there may be any number of references.
+        strings.find_hash(hash).unwrap_or_else(|| strings.intern_hashed(hash, &text_of(bytes)))
+    }
+
+    /// The hash that a text has when it is defined.
+    pub(crate) fn text_hash(&mut self, bytes: &[u8]) -> u128 {
+        if bytes.len() > limits::STRING_BYTES_MAX {
+            self.warn_cut();
+        }
+        // Nearly all is ASCII, which is always UTF-8.
+        if bytes.len() <= limits::STRING_BYTES_MAX && bytes.is_ascii() {
+            return text_hash(bytes);
+        }
+        text_hash(text_of(bytes).as_bytes())
+    }
+
+    pub(crate) fn warn_cut(&mut self) {
+        self.warn(format!("a string was cut to {} bytes", limits::STRING_BYTES_MAX));
+    }
+
+    /// An attribute as a label.
+    pub(crate) fn label(&mut self, prefix: &str, attribute: Attribute) -> Result<Label, ProfileError> {
+        let strings = &self.push.dictionary.strings;
+        let key = strings.get(attribute.key);
+        check_label_name(prefix.len() + key.len())?;
+        if let AttributeValue::Text(id) | AttributeValue::Json(id) = attribute.value {
+            check_label_value(strings.get(id).len())?;
+        }
+        let label = Label::new(&format!("{prefix}{key}"), &attribute.value.render(strings));
+        self.count_labels(&[std::slice::from_ref(&label)])?;
+        Ok(label)
+    }
+
+    /// Counts labels of which there will be one more copy.
+    fn count_labels(&mut self, labels: &[&[Label]]) -> Result<(), ProfileError> {
+        let bytes = |label: &Label| LABEL_BYTES + label.name.len() + label.value.len();
+        self.label_bytes += labels.iter().copied().flatten().map(bytes).sum::<usize>();
+        if self.label_bytes > limits::PUSH_LABEL_BYTES_MAX {
+            let count_max = limits::PUSH_LABEL_BYTES_MAX;
+            return Err(ProfileError::TooMany { what: "bytes of labels in one request", count_max });
+        }
+        Ok(())
+    }
+
+    /// The set of these attributes; of equal keys the first stays.
+    pub(crate) fn attribute_set(&mut self, attributes: Vec<Attribute>) -> Result<u32, ProfileError> {
+        if attributes.len() > limits::SAMPLE_ATTRIBUTES_MAX {
+            let count_max = limits::SAMPLE_ATTRIBUTES_MAX;
+            return Err(ProfileError::TooMany { what: "attributes of one sample", count_max });
+        }
+        self.attributes += attributes.len();
+        if self.attributes > limits::PUSH_ATTRIBUTES_MAX {
+            let count_max = limits::PUSH_ATTRIBUTES_MAX;
+            return Err(ProfileError::TooMany { what: "attributes in one request", count_max });
+        }
+        Ok(self.push.dictionary.intern_attributes(attributes))
+    }
+
+    pub(crate) fn location(&mut self, location: Location) -> Result<u32, ProfileError> {
+        if let Location::Lines { lines, .. } = &location {
+            self.lines += lines.len();
+            if self.lines > limits::PUSH_LINES_MAX {
+                let count_max = limits::PUSH_LINES_MAX;
+                return Err(ProfileError::TooMany { what: "lines of locations in one request", count_max });
+            }
+        }
+        Ok(self.push.dictionary.intern_location(location))
+    }
+
+    /// Checks a time that came with the push, nanoseconds since 1970.
+    pub(crate) fn time(&self, time_ns: u64) -> Result<i64, ProfileError> {
+        let time = i64::try_from(time_ns).map_err(|_beyond_2262| ProfileError::Ahead { time_ns })?;
+        if time < limits::TIME_MIN_NS {
+            return Err(ProfileError::TooOld { time_ns: time });
+        }
+        if time > self.now_ns.saturating_add(limits::TIME_AHEAD_MAX_NS) {
+            return Err(ProfileError::Ahead { time_ns });
+        }
+        Ok(time)
+    }
+
+    /// Adds a profile, and defines its stacks: see [`Builder::define`]. A gauge that is all zeros keeps one sample, so that its time
+    /// is known; elsewhere zeros say nothing.
+    pub(crate) fn profile(
+        &mut self,
+        profile_type: &ProfileType,
+        labels: &[&[Label]],
+        samples: Samples,
+        plan: &mut DefinitionPlan<'_>,
+        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
+    ) -> Result<(), ProfileError> {
+        self.check_signs(profile_type, &samples)?;
+        let samples = without_zeros(samples, profile_type.is_gauge());
+        if samples.is_empty() {
+            self.accepted += 1;
+            return Ok(());
+        }
+        self.samples += samples.len();
+        if self.samples > limits::PUSH_SAMPLES_MAX {
+            return Err(ProfileError::TooMany { what: "samples in one request", count_max: limits::PUSH_SAMPLES_MAX });
+        }
+        self.count_labels(labels)?;
+        let mut labels = labels.concat();
+        labels.retain(|label| label.name != PROFILE_TYPE_LABEL && label.name != "__name__");
+        labels.push(Label::new(PROFILE_TYPE_LABEL, &profile_type.to_string()));
+        let labels = LabelSet::new(labels);
+        debug_assert!(!labels.get(SERVICE_NAME_LABEL).is_empty());
+        check_labels(&labels)?;
+        self.define(labels.get(SERVICE_NAME_LABEL), &samples, plan, locations_of)?;
+        self.push.profiles.push(Profile { labels, samples });
+        self.accepted += 1;
+        Ok(())
+    }
+
+    /// A gauge may be negative: the difference of two heap profiles is what a heap grew or shrank by.
+    fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), ProfileError> {
+        let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
+        let sample_type = &profile_type.sample().kind;
+        if !profile_type.is_gauge() {
+            return Err(ProfileError::Negative { sample_type: sample_type.clone(), value });
+        }
+        self.warn(format!(
+            "{sample_type} has negative values, so this profile is the difference of two (as of /debug/pprof/heap?seconds=N): \
+             it is stored as the change that it is, not as what is in use"
+        ));
+        Ok(())
+    }
+
+    /// Counts a refused profile.
+    pub(crate) fn reject(&mut self, error: &ProfileError) {
+        self.push.rejected += 1;
+        self.warn(error.to_string());
+    }
+
+    pub(crate) fn warn(&mut self, warning: String) {
+        if self.push.warnings.contains(&warning) {
+            return;
+        }
+        if self.push.warnings.len() < WARNINGS_MAX {
+            self.push.warnings.push(warning);
+        } else {
+            self.warnings_left_out += 1;
+        }
+    }
+
+    /// The push; an error if there was something and nothing of it is accepted.
+    pub(crate) fn finish(mut self) -> Result<Push, IngestError> {
+        if self.warnings_left_out > 0 {
+            self.push.warnings.push(format!("and {} more", self.warnings_left_out));
+        }
+        if self.accepted == 0 && self.push.rejected > 0 {
+            let reasons = self.push.warnings.join("; ");
+            return Err(IngestError::NothingAccepted { rejected: self.push.rejected, reasons });
+        }
+        Ok(self.push)
+    }
+}
+
+fn check_labels(labels: &LabelSet) -> Result<(), ProfileError> {
+    if labels.len() > limits::SERIES_LABELS_MAX {
+        return Err(ProfileError::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX });
+    }
+    for label in labels.iter() {
+        check_label_name(label.name.len())?;
+        check_label_value(label.value.len())?;
+    }
+    Ok(())
+}
+
+fn check_label_name(bytes: usize) -> Result<(), ProfileError> {
+    let count_max = limits::LABEL_NAME_BYTES_MAX;
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
+}
+
+/// Of a label, and of what becomes a part of one.
+pub(crate) fn check_label_value(bytes: usize) -> Result<(), ProfileError> {
+    let count_max = limits::LABEL_VALUE_BYTES_MAX;
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }
+}
+
+fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
+    if samples.values.iter().all(|&value| value != 0) {
+        return samples;
+    }
+    let mut kept = Samples::default();
+    for i in (0..samples.len()).filter(|&i| samples.values[i] != 0) {
+        kept.push(samples.times_ns[i], samples.pairs[i], samples.values[i], samples.attribute_sets[i]);
+    }
+    if kept.is_empty() && is_gauge {
+        kept.push(samples.times_ns[0], samples.pairs[0], 0, samples.attribute_sets[0]);
+    }
+    kept
+}
+
+/// Checked before it is read: any number of mappings may name one long string.
+pub(crate) fn check_build_id(bytes: usize) -> Result<(), ProfileError> {
+    let count_max = limits::BUILD_ID_BYTES_MAX;
+    if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
+}
+
+/// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
+    let bytes = bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes);
+    // Nearly always; and checking is faster than looking for what to replace.
+    std::str::from_utf8(bytes).map_or_else(|_replaced| String::from_utf8_lossy(bytes), Cow::Borrowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{Function, Line};
+
+    use super::*;
+
+    // Found by review: an empty line is two bytes on the wire, and locations of nothing else took gigabytes.
+    #[test]
+    fn lines_of_all_locations_together_are_bounded() {
+        let mut builder = Builder::new(0);
+        let function = builder.dictionary().intern_function(Function::default());
+        let lines = || vec![Line { function, line: 0, column: 0 }; limits::LOCATION_LINES_MAX].into();
+        let mut add = || builder.location(Location::Lines { mapping_file: 0, frame_type: 0, lines: lines() });
+        for _ in 0..limits::PUSH_LINES_MAX / limits::LOCATION_LINES_MAX {
+            add().unwrap();
+        }
+        assert!(matches!(add(), Err(ProfileError::TooMany { .. })));
+    }
+}

@@ -1,0 +1,70 @@
+//! OTLP export requests in normal form.
+
+mod attribute;
+mod dictionary;
+mod entry;
+mod location;
+mod profile;
+mod resource;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use proto::profile_type::Siblings;
+
+use self::dictionary::RequestDictionary;
+use self::profile::RawProfile;
+use self::resource::{Resource, ScopeContext};
+use crate::ingest::decode::otlp::RawRequest;
+use crate::ingest::decode::protobuf::WireError;
+use crate::ingest::error::ProfileError;
+use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::builder::Builder;
+
+/// Adds all profiles of a request to a push. A profile with a fault is refused by itself.
+pub(super) fn add(request: &RawRequest<'_>, builder: &mut Builder, plan: &mut DefinitionPlan<'_>) {
+    let mut dictionary = RequestDictionary::new(&request.dictionary);
+    dictionary.reserve(builder, plan);
+    for resource_profiles in &request.resource_profiles {
+        let resource = Resource::read(builder, &mut dictionary, resource_profiles.resource);
+        for scope_profiles in &resource_profiles.scopes {
+            let context = match &resource {
+                Ok(resource) => resource.with_scope(builder, &mut dictionary, scope_profiles.scope),
+                Err(error) => Err(error.clone()),
+            };
+            match context {
+                Ok(context) => {
+                    let profiles = scope_profiles.profiles.iter();
+                    let raw = profiles.map(|profile| RawProfile::read(profile, request.layout)).collect();
+                    add_scope(builder, &mut dictionary, &context, raw, plan);
+                }
+                Err(error) => scope_profiles.profiles.iter().for_each(|_profile| builder.reject(&error)),
+            }
+        }
+    }
+}
+
+fn add_scope<'a>(
+    builder: &mut Builder,
+    dictionary: &mut RequestDictionary<'a>,
+    context: &ScopeContext<'_>,
+    read: Vec<Result<RawProfile<'a>, WireError>>,
+    plan: &mut DefinitionPlan<'_>,
+) {
+    let mut siblings = Siblings::default();
+    for profile in read.iter().flatten() {
+        if let Ok([kind, unit]) = profile.sample_type(builder, dictionary) {
+            let strings = &builder.dictionary().strings;
+            siblings.add(strings.get(kind), strings.get(unit));
+        }
+    }
+    for profile in read {
+        let added = profile
+            .map_err(ProfileError::from)
+            .and_then(|profile| profile.add(builder, dictionary, context, siblings, plan));
+        if let Err(error) = added {
+            builder.reject(&error);
+        }
+    }
+}

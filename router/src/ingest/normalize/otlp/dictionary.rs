@@ -1,0 +1,183 @@
+//! The dictionary of a request: reads each entry when a sample first refers to it.
+//!
+//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing refers to
+//! costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the profiles that need it.
+
+use proto::dictionary::{Attribute, AttributeValue};
+use proto::build_id::to_hex;
+use proto::dictionary::Room;
+
+use super::entry::{FrameType, Link, MappingIds, Scratch};
+use super::table::Table;
+use crate::ingest::decode::otlp::dictionary::RawDictionary;
+use crate::ingest::decode::protobuf::Fields;
+use crate::ingest::error::ProfileError;
+use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::builder::Builder;
+use crate::ingest::normalize::frames::Frame;
+
+/// Entries of a table for which memory is reserved before any is referred to.
+const RESERVED_ENTRIES_MAX: usize = 1 << 13;
+
+/// Bytes reserved for text, and for all stacks.
+const RESERVED_BYTES_MAX: usize = 1 << 18;
+
+/// Tables of a dictionary, and the entries that were read.
+#[derive(Debug)]
+pub(crate) struct RequestDictionary<'a> {
+    pub(super) mappings: Table<'a, MappingIds>,
+    pub(super) locations: Table<'a, Frame>,
+    /// Hashes.
+    pub(super) functions: Table<'a, u128>,
+    links: Table<'a, Link>,
+    /// Hashes.
+    strings: Table<'a, u128>,
+    pub(super) attributes: Table<'a, Attribute>,
+    /// Ids of stack pairs.
+    stacks: Table<'a, u32>,
+    /// Bytes of attributes that are arrays or maps, as JSON.
+    pub(super) json_bytes: usize,
+    /// Index and value of the last attribute that was a frame type: neighbouring locations share it.
+    pub(super) last_frame_type: Option<(u64, FrameType)>,
+    pub(super) scratch: Scratch,
+}
+
+impl<'a> RequestDictionary<'a> {
+    pub(crate) fn new(raw: &'a RawDictionary<'a>) -> Self {
+        Self {
+            mappings: Table::new("mapping_table", &raw.mappings),
+            locations: Table::new("location_table", &raw.locations),
+            functions: Table::new("function_table", &raw.functions),
+            links: Table::new("link_table", &raw.links),
+            strings: Table::new("string_table", &raw.strings),
+            attributes: Table::new("attribute_table", &raw.attributes),
+            stacks: Table::new("stack_table", &raw.stacks),
+            json_bytes: 0,
+            last_frame_type: None,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Makes room for the stacks, which nearly always are all referred to, and where all of them are to be defined for what they
+    /// need; there may be far too much of it.
+    pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
+        let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
+        let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
+        if plan.defines_all() {
+            // A location takes a byte at least, and, of thousands, nearly always two.
+            let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
+            room.strings = of(self.strings.len());
+            room.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
+            room.functions = of(self.functions.len());
+            room.locations = of(self.locations.len());
+            room.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
+        }
+        builder.reserve(&room);
+    }
+
+    /// The hash of a string of the table.
+    #[inline]
+    pub(super) fn string_hash(&mut self, builder: &mut Builder, index: i64) -> Result<u128, ProfileError> {
+        if let Some(known) = self.strings.read(index) {
+            return Ok(known);
+        }
+        let (at, entry) = self.strings.get(index)?;
+        self.strings.remember(at, Ok(builder.text_hash(entry)))
+    }
+
+    /// A string of the table, defined.
+    pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
+        let hash = self.string_hash(builder, index)?;
+        let (_, entry) = self.strings.get(index)?;
+        Ok(builder.hashed_text(hash, entry))
+    }
+
+    /// A link of the table.
+    pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, ProfileError> {
+        if let Some(known) = self.links.read(index) {
+            return Ok(known);
+        }
+        let (at, entry) = self.links.get(index)?;
+        if let Some(known) = self.links.known(at) {
+            return known;
+        }
+        let read = read_link(builder, entry);
+        self.links.remember(at, read)
+    }
+
+    /// The pair of a stack of the table, by its hashes.
+    pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
+        if let Some(known) = self.stacks.read(index) {
+            return Ok(known);
+        }
+        let (at, entry) = self.stacks.get(index)?;
+        if let Some(known) = self.stacks.known(at) {
+            return known;
+        }
+        let read = self.read_pair(builder, at, entry);
+        self.stacks.remember(at, read)
+    }
+
+    fn read_pair(&mut self, builder: &mut Builder, at: usize, entry: &'a [u8]) -> Result<u32, ProfileError> {
+        let mut frames = std::mem::take(&mut self.scratch.frames);
+        frames.clear();
+        each_location(entry, |index| {
+            frames.push(match self.locations.read(index) {
+                Some(known) => known,
+                None => self.frame(builder, index)?,
+            });
+            Ok(())
+        })?;
+        // Entries are bounded (`ENTRIES_MAX`).
+        let pair = builder.pair(&frames, at as u32);
+        self.scratch.frames = frames;
+        Ok(pair)
+    }
+
+    /// Adds the first so many locations of a stack of the table, defined.
+    pub(crate) fn stack_locations(
+        &mut self,
+        builder: &mut Builder,
+        at: u32,
+        count: usize,
+        locations: &mut Vec<u32>,
+    ) -> Result<(), ProfileError> {
+        let (_, entry) = self.stacks.get(at.into())?;
+        each_location(entry, |index| {
+            if locations.len() < count {
+                locations.push(self.location(builder, index)?);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Calls back with each location of a stack, leaf first.
+#[inline]
+fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), ProfileError>) -> Result<(), ProfileError> {
+    for field in Fields::new(entry) {
+        if let (1, value) = field? {
+            value.each_varint(1, |index| visit(index.cast_signed()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lower-case hexadecimal ids.
+fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, ProfileError> {
+    let mut link = [None, None];
+    for field in Fields::new(entry) {
+        let (number @ 1..=2, value) = field? else { continue };
+        let bytes = value.bytes(number)?;
+        if bytes.len() > 16 {
+            return Err(ProfileError::Invalid("a trace id has 16 bytes and a span id 8"));
+        }
+        let (at, key) = if number == 1 { (0, "trace_id") } else { (1, "span_id") };
+        link[at] = bytes.iter().any(|&byte| byte != 0).then(|| Attribute {
+            key: builder.text(key.as_bytes()),
+            unit: 0,
+            value: AttributeValue::Text(builder.text(to_hex(bytes).as_bytes())),
+        });
+    }
+    Ok(link)
+}

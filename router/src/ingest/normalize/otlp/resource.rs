@@ -1,0 +1,134 @@
+//! Resource and scope: the labels of a series, and the service's name.
+
+use proto::dictionary::{Attribute, AttributeValue};
+use proto::label::SERVICE_NAME_LABEL;
+use proto::{Label, limits};
+
+use super::dictionary::RequestDictionary;
+use crate::ingest::decode::protobuf::Fields;
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::Builder;
+
+/// Attributes of a resource that each process has its own of: as labels every restart would make new series.
+const PER_PROCESS: [&str; 7] = [
+    "process.pid",
+    "process.parent_pid",
+    "process.vpid",
+    "process.command",
+    "process.command_args",
+    "process.command_line",
+    "process.creation.time",
+];
+
+/// Where a service's name comes from: the first that is there.
+const SERVICE_NAMES: [&str; 9] = [
+    "service.name",
+    "k8s.deployment.name",
+    "k8s.statefulset.name",
+    "k8s.daemonset.name",
+    "k8s.cronjob.name",
+    "k8s.job.name",
+    "k8s.container.name",
+    "container.name",
+    "process.executable.name",
+];
+
+/// The name of a service that nothing names.
+pub(crate) const UNKNOWN_SERVICE: &str = "unknown_service";
+
+/// What a resource's attributes become.
+#[derive(Debug)]
+pub(crate) struct Resource {
+    pub(crate) labels: Vec<Label>,
+    /// Those that are no labels because each process has its own.
+    pub(crate) sample_attributes: Vec<Attribute>,
+}
+
+/// Labels and attributes that all profiles of one scope share.
+#[derive(Debug)]
+pub(crate) struct ScopeContext<'r> {
+    pub(crate) resource: &'r Resource,
+    pub(crate) scope_labels: Vec<Label>,
+}
+
+impl Resource {
+    pub(crate) fn read<'a>(
+        builder: &mut Builder,
+        dictionary: &mut RequestDictionary<'a>,
+        message: &'a [u8],
+    ) -> Result<Self, ProfileError> {
+        let mut attributes = Vec::new();
+        for field in Fields::new(message) {
+            if let (1, value) = field? {
+                attributes.push(dictionary.key_value(builder, value.bytes(1)?)?);
+                check_count(attributes.len(), limits::SERIES_LABELS_MAX + PER_PROCESS.len())?;
+            }
+        }
+        // Sorting is stable and of equal names the first stays: what is derived comes before what is copied.
+        let mut read = Self { labels: vec![service_label(builder, &attributes)?], sample_attributes: Vec::new() };
+        for attribute in attributes {
+            if PER_PROCESS.contains(&builder.dictionary().strings.get(attribute.key)) {
+                read.sample_attributes.push(attribute);
+            } else {
+                read.labels.push(builder.label("", attribute)?);
+            }
+        }
+        Ok(read)
+    }
+
+    /// What the profiles of one scope of this resource have in common.
+    pub(crate) fn with_scope<'a>(
+        &self,
+        builder: &mut Builder,
+        dictionary: &mut RequestDictionary<'a>,
+        scope: &'a [u8],
+    ) -> Result<ScopeContext<'_>, ProfileError> {
+        Ok(ScopeContext { resource: self, scope_labels: scope_labels(builder, dictionary, scope)? })
+    }
+}
+
+fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
+    if labels > count_max {
+        Err(ProfileError::TooMany { what: "labels", count_max: limits::SERIES_LABELS_MAX })
+    } else {
+        Ok(())
+    }
+}
+
+/// The label that every series has, under the name by which it was sent.
+fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, ProfileError> {
+    let strings = &builder.dictionary().strings;
+    let named = |name: &str| attributes.iter().find(|attribute| strings.get(attribute.key) == name).copied();
+    let is_empty = |attribute: &Attribute| attribute.value == AttributeValue::Text(0);
+    let from = SERVICE_NAMES.iter().find_map(|name| named(name).filter(|attribute| !is_empty(attribute)));
+    let name = if named("service.name").is_some() { "service.name" } else { SERVICE_NAME_LABEL };
+    match from {
+        Some(attribute) => Ok(Label::new(name, &builder.label("", attribute)?.value)),
+        None => Ok(Label::new(name, UNKNOWN_SERVICE)),
+    }
+}
+
+/// Name, version and attributes of the instrumentation, named as Prometheus names them.
+fn scope_labels<'a>(
+    builder: &mut Builder,
+    dictionary: &mut RequestDictionary<'a>,
+    scope: &'a [u8],
+) -> Result<Vec<Label>, ProfileError> {
+    let mut labels = Vec::new();
+    for field in Fields::new(scope) {
+        let (prefix, attribute) = match field? {
+            (1, value) => ("otel.scope.name", text(builder, value.bytes(1)?)),
+            (2, value) => ("otel.scope.version", text(builder, value.bytes(2)?)),
+            (3, value) => ("otel.scope.", dictionary.key_value(builder, value.bytes(3)?)?),
+            _ => continue,
+        };
+        labels.push(builder.label(prefix, attribute)?);
+        check_count(labels.len(), limits::SERIES_LABELS_MAX)?;
+    }
+    Ok(labels)
+}
+
+/// A text without a key.
+fn text(builder: &mut Builder, bytes: &[u8]) -> Attribute {
+    Attribute { key: 0, unit: 0, value: AttributeValue::Text(builder.text(bytes)) }
+}

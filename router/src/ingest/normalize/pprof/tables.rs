@@ -1,0 +1,222 @@
+//! Mappings, locations, functions and strings of a pprof, found by the ids that they carry.
+
+use std::collections::HashMap;
+
+use proto::build_id::from_hex;
+use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, ValueType, limits};
+
+use crate::ingest::decode::pprof::RawTables;
+use crate::ingest::decode::protobuf::{Fields, WireError};
+use crate::ingest::error::ProfileError;
+use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id, text_of};
+
+/// Messages by id, each read when it is first referred to, and once. `T`: what it becomes.
+struct Table<'a, T = u32> {
+    name: &'static str,
+    by_id: HashMap<u64, &'a [u8]>,
+    read: HashMap<u64, T>,
+}
+
+impl<'a, T> Table<'a, T> {
+    /// All four kinds of messages have their id in field 1.
+    fn new(name: &'static str, messages: &[&'a [u8]]) -> Result<Self, WireError> {
+        let mut by_id = HashMap::with_capacity(messages.len());
+        for message in messages {
+            let mut id = 0;
+            for field in Fields::new(message) {
+                if let (1, value) = field? {
+                    id = value.varint(1)?;
+                }
+            }
+            by_id.insert(id, *message);
+        }
+        Ok(Self { name, by_id, read: HashMap::new() })
+    }
+
+    fn get(&self, id: u64) -> Result<&'a [u8], ProfileError> {
+        let missing =
+            || ProfileError::OutOfRange { table: self.name, index: id.cast_signed(), length: self.by_id.len() };
+        if id == 0 {
+            return Err(ProfileError::Invalid("id 0 is referred to: ids of a pprof begin at 1"));
+        }
+        self.by_id.get(&id).copied().ok_or_else(missing)
+    }
+}
+
+/// See the module.
+pub(crate) struct ProfileTables<'a> {
+    mappings: Table<'a, Mapping>,
+    locations: Table<'a, Located>,
+    functions: Table<'a>,
+    strings: Vec<&'a [u8]>,
+    string_ids: Vec<Option<u32>>,
+}
+
+/// A location's id, and whether it is the kernel's.
+#[derive(Clone, Copy)]
+pub(crate) struct Located {
+    pub(crate) id: u32,
+    pub(crate) is_kernel: bool,
+}
+
+/// Ids of a mapping and of its file's name, and where it was in the process.
+#[derive(Clone, Copy, Default)]
+struct Mapping {
+    id: u32,
+    file: u32,
+    start: u64,
+    limit: u64,
+    offset: u64,
+}
+
+impl<'a> ProfileTables<'a> {
+    pub(crate) fn read(raw: &RawTables<'a>) -> Result<Self, ProfileError> {
+        if raw.strings.first().is_some_and(|first| !first.is_empty()) {
+            return Err(ProfileError::Invalid("entry 0 of string_table must be empty"));
+        }
+        Ok(Self {
+            mappings: Table::new("mapping", &raw.mappings)?,
+            locations: Table::new("location", &raw.locations)?,
+            functions: Table::new("function", &raw.functions)?,
+            string_ids: vec![None; raw.strings.len()],
+            strings: raw.strings.clone(),
+        })
+    }
+
+    fn string(&self, index: i64) -> Result<&'a [u8], ProfileError> {
+        let out_of_range = || ProfileError::OutOfRange { table: "string_table", index, length: self.strings.len() };
+        let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
+        self.strings.get(at).copied().ok_or_else(out_of_range)
+    }
+
+    pub(crate) fn string_id(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
+        if index == 0 {
+            return Ok(0);
+        }
+        let text = self.string(index)?;
+        // In range: `string` found it.
+        let known = usize::try_from(index).ok().and_then(|at| self.string_ids.get_mut(at));
+        match known {
+            Some(known) => Ok(*known.get_or_insert_with(|| builder.text(text))),
+            None => Ok(builder.text(text)),
+        }
+    }
+
+    pub(crate) fn value_type(&self, message: &'a [u8]) -> Result<ValueType, ProfileError> {
+        let mut value_type = ValueType::default();
+        for field in Fields::new(message) {
+            match field? {
+                (1, value) => value_type.kind = text_of(self.string(value.int64(1)?)?).into_owned(),
+                (2, value) => value_type.unit = text_of(self.string(value.int64(2)?)?).into_owned(),
+                _ => {}
+            }
+        }
+        Ok(value_type)
+    }
+
+    pub(crate) fn location(&mut self, builder: &mut Builder, id: u64) -> Result<Located, ProfileError> {
+        if let Some(&known) = self.locations.read.get(&id) {
+            return Ok(known);
+        }
+        let (mut mapping, mut address, mut lines) = (0, 0, Vec::new());
+        for field in Fields::new(self.locations.get(id)?) {
+            match field? {
+                (2, value) => mapping = value.varint(2)?,
+                (3, value) => address = value.varint(3)?,
+                (4, value) if lines.len() < limits::LOCATION_LINES_MAX => {
+                    lines.push(self.line(builder, value.bytes(4)?)?);
+                }
+                (4, _) => {
+                    return Err(ProfileError::TooMany {
+                        what: "lines in one location",
+                        count_max: limits::LOCATION_LINES_MAX,
+                    });
+                }
+                _ => {}
+            }
+        }
+        let mapping = self.mapping(builder, mapping)?;
+        let is_kernel = builder.dictionary().strings.get(mapping.file).starts_with("[kernel");
+        let location = if lines.is_empty() {
+            let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "native" }.as_bytes());
+            let inside = mapping.start <= address && address < mapping.limit;
+            let address = if inside {
+                Address::FileOffset((address - mapping.start).saturating_add(mapping.offset))
+            } else {
+                Address::Virtual(address)
+            };
+            Location::Address { mapping: mapping.id, address, frame_type }
+        } else {
+            let frame_type = builder.text(if is_kernel { KERNEL_FRAME_TYPE } else { "" }.as_bytes());
+            Location::Lines { mapping_file: mapping.file, frame_type, lines: lines.into() }
+        };
+        let located = Located { id: builder.location(location)?, is_kernel };
+        self.locations.read.insert(id, located);
+        Ok(located)
+    }
+
+    fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, ProfileError> {
+        let (mut function, mut line, mut column) = (0, 0, 0);
+        for field in Fields::new(message) {
+            match field? {
+                (1, value) => function = value.varint(1)?,
+                (2, value) => line = value.int64(2)?,
+                (3, value) => column = value.int64(3)?,
+                _ => {}
+            }
+        }
+        Ok(Line { function: self.function(builder, function)?, line, column })
+    }
+
+    fn function(&mut self, builder: &mut Builder, id: u64) -> Result<u32, ProfileError> {
+        if let Some(&known) = self.functions.read.get(&id) {
+            return Ok(known);
+        }
+        let mut function = Function::default();
+        for field in Fields::new(self.functions.get(id)?) {
+            match field? {
+                (2, value) => function.name = self.string_id(builder, value.int64(2)?)?,
+                (3, value) => function.system_name = self.string_id(builder, value.int64(3)?)?,
+                (4, value) => function.file = self.string_id(builder, value.int64(4)?)?,
+                (5, value) => function.start_line = value.int64(5)?,
+                _ => {}
+            }
+        }
+        let interned = builder.dictionary().intern_function(function);
+        self.functions.read.insert(id, interned);
+        Ok(interned)
+    }
+
+    /// 0: the location is in no mapping.
+    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<Mapping, ProfileError> {
+        if let Some(&known) = self.mappings.read.get(&id) {
+            return Ok(known);
+        }
+        let mut mapping = Mapping::default();
+        let (mut file, mut build_id) = (0, 0);
+        let message = if id == 0 { &[] } else { self.mappings.get(id)? };
+        for field in Fields::new(message) {
+            match field? {
+                (2, value) => mapping.start = value.varint(2)?,
+                (3, value) => mapping.limit = value.varint(3)?,
+                (4, value) => mapping.offset = value.varint(4)?,
+                (5, value) => file = value.int64(5)?,
+                (6, value) => build_id = value.int64(6)?,
+                _ => {}
+            }
+        }
+        mapping.file = self.string_id(builder, file)?;
+        let build_id = if build_id == 0 { &[] } else { self.string(build_id)? };
+        check_build_id(build_id.len())?;
+        let build_id = text_of(build_id);
+        // A GNU build ID is written in hexadecimal; what is not is Go's.
+        let identity = match from_hex(&build_id) {
+            _ if build_id.is_empty() => MappingIdentity::File(mapping.file),
+            Some(bytes) => MappingIdentity::BuildId(BuildId::Gnu(bytes)),
+            None => MappingIdentity::BuildId(BuildId::Go(build_id.into_owned())),
+        };
+        mapping.id = builder.dictionary().intern_mapping(identity, mapping.file);
+        self.mappings.read.insert(id, mapping);
+        Ok(mapping)
+    }
+}

@@ -1,0 +1,126 @@
+//! Stacks of a push: split into user and kernel part, cut where they are too deep, and defined where their shard may not hold them.
+
+use proto::dictionary::stack_hash_with;
+use proto::{Function, Line, Location, Samples, StackPair, limits};
+
+use crate::ingest::error::ProfileError;
+use crate::ingest::known_stacks::DefinitionPlan;
+use crate::ingest::normalize::builder::Builder;
+use crate::ingest::normalize::frames::{Frames, StackSource};
+
+impl Builder {
+    /// The pair of a source's stack: kernel frames on the leaf side are its kernel part. Too deep a stack keeps its leaf side, below
+    /// a frame that says so. Nothing of it is defined yet.
+    pub(crate) fn pair(&mut self, frames: &Frames, source: u32) -> u32 {
+        let is_cut = frames.depth > limits::STACK_DEPTH_MAX;
+        let kept = if is_cut {
+            self.warn(format!("a stack of {} frames was cut to {}", frames.depth, limits::STACK_DEPTH_MAX));
+            &frames.kept[..limits::STACK_DEPTH_MAX - 1]
+        } else {
+            frames.kept.as_slice()
+        };
+        let marker = is_cut.then(|| self.truncated_marker()).map(|id| self.push.dictionary.location_hash(id));
+        let kernel = kept.iter().take_while(|frame| frame.is_kernel).count();
+        let mut stack = |start: usize, end: usize, marker: Option<u128>| {
+            let hashes = kept[start..end].iter().map(|frame| frame.hash);
+            let hash = stack_hash_with(hashes, marker, &mut self.hashed);
+            let id = self.push.dictionary.intern_stack(hash, None);
+            if id as usize == self.sources.len() {
+                // Both are at most `STACK_DEPTH_MAX`.
+                self.sources.push(StackSource {
+                    source,
+                    start: start as u32,
+                    end: end as u32,
+                    is_cut: marker.is_some(),
+                });
+            }
+            id
+        };
+        let pair = StackPair { user: stack(kernel, kept.len(), marker), kernel: stack(0, kernel, None) };
+        self.push.dictionary.intern_pair(pair)
+    }
+
+    /// Defines the stacks of these samples that their shard may not hold. `locations_of` adds the first so many locations of a
+    /// source, leaf first.
+    ///
+    /// # Errors
+    /// A stack cannot be defined. The profile is refused then, and none of its stacks counts as defined for it.
+    pub(super) fn define(
+        &mut self,
+        service_name: &str,
+        samples: &Samples,
+        plan: &mut DefinitionPlan<'_>,
+        locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
+    ) -> Result<(), ProfileError> {
+        let told = plan.defined_count();
+        let defined = self.define_each(service_name, samples, plan, locations_of);
+        if defined.is_err() {
+            plan.truncate(told);
+            // A later profile with the same stacks notes them again.
+            samples.pairs.iter().for_each(|&pair| self.checked[pair as usize] = None);
+        }
+        defined
+    }
+
+    fn define_each(
+        &mut self,
+        service_name: &str,
+        samples: &Samples,
+        plan: &mut DefinitionPlan<'_>,
+        mut locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
+    ) -> Result<(), ProfileError> {
+        let mut places = plan.partitions(service_name);
+        self.checked.resize(self.push.dictionary.pairs.len(), None);
+        for (&time_ns, &pair) in samples.times_ns.iter().zip(&samples.pairs) {
+            let place = places.at(time_ns, plan);
+            if self.checked[pair as usize] == Some(place) {
+                continue;
+            }
+            let StackPair { user, kernel } = self.push.dictionary.pairs[pair as usize];
+            for id in [user, kernel].into_iter().filter(|&id| id != 0) {
+                let Some(key) = plan.key_of_unknown(place, self.push.dictionary.stacks.hash(id)) else { continue };
+                if self.push.dictionary.stacks.get(id).is_none() {
+                    self.define_stack(id, &mut locations_of)?;
+                }
+                plan.define(key);
+            }
+            self.checked[pair as usize] = Some(place);
+        }
+        Ok(())
+    }
+
+    /// Once, also where it cannot be defined: else a request costs the product of its profiles and their stacks.
+    fn define_stack(
+        &mut self,
+        id: u32,
+        locations_of: &mut impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
+    ) -> Result<(), ProfileError> {
+        if let Some(error) = self.undefinable.get(&id) {
+            return Err(error.clone());
+        }
+        let StackSource { source, start, end, is_cut } = self.sources[id as usize];
+        let mut locations = std::mem::take(&mut self.locations);
+        locations.clear();
+        if let Err(error) = locations_of(self, source, end as usize, &mut locations) {
+            self.undefinable.insert(id, error.clone());
+            return Err(error);
+        }
+        locations.extend(is_cut.then(|| self.truncated_marker()));
+        let hash = self.push.dictionary.stacks.hash(id);
+        self.push.dictionary.intern_stack(hash, locations.get(start as usize..));
+        self.locations = locations;
+        Ok(())
+    }
+
+    fn truncated_marker(&mut self) -> u32 {
+        if let Some(marker) = self.truncated {
+            return marker;
+        }
+        let name = self.push.dictionary.strings.intern("[truncated stack]");
+        let function = self.push.dictionary.intern_function(Function { name, ..Function::default() });
+        let lines = [Line { function, line: 0, column: 0 }].into();
+        let marker = self.push.dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
+        self.truncated = Some(marker);
+        marker
+    }
+}

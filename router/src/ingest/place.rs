@@ -1,0 +1,161 @@
+//! Place: the fifth step of a push. Divides its samples among the shards by the slots of their services.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+use indexmap::map::Entry;
+use proto::label::SERVICE_NAME_LABEL;
+use proto::placement::Slot;
+use proto::{Batch, BatchId, Dictionary, Fingerprint, Importer, Profile, Push, SeriesSamples, TenantId};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::ingest::normalize::Destination;
+use crate::ingest::request::{Format, Head};
+
+/// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples refer to.
+///
+/// [`normalize`](super::normalize) enters a stack in the dictionary before it knows whether a sample with it is kept: samples
+/// of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses a batch that
+/// holds one.
+pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
+    let Destination { tenant, placement } = destination;
+    let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
+    for profile in push.profiles {
+        let shard = placement.shard(Slot::of(tenant, profile.labels.get(SERVICE_NAME_LABEL)));
+        shards.entry(shard).or_default().push(profile);
+    }
+    let is_split = shards.len() > 1;
+    let mut dictionary = push.dictionary;
+    let mut batch = |mut profiles: Vec<Profile>| {
+        let dictionary = if is_split || has_unused(&dictionary, &profiles) {
+            part_of(&dictionary, &mut profiles)
+        } else {
+            std::mem::take(&mut dictionary)
+        };
+        let series = series_of(tenant, profiles);
+        Batch { tenant: tenant.clone(), id, retention_class: 0, dictionary, series }
+    };
+    shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
+}
+
+/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all times come with it.
+///
+/// The content is the message, however it was compressed, and the parameters of the request.
+pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {
+    match &head.key {
+        Some(key) => Some(hash(tenant, &[b"client", key])),
+        None if has_own_times => {
+            let parameters = match &head.format {
+                Format::Pprof { name, labels } => format!("{name:?} {labels:?}"),
+                Format::OtlpProtobuf | Format::OtlpJson => String::new(),
+            };
+            Some(hash(tenant, &[b"content", parameters.as_bytes(), message]))
+        }
+        None => None,
+    }
+}
+
+fn hash(tenant: &TenantId, parts: &[&[u8]]) -> BatchId {
+    let mut hash = Xxh3::new();
+    for part in [tenant.as_str().as_bytes()].iter().chain(parts) {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    BatchId(hash.digest128())
+}
+
+/// Whether there is a stack, a pair of stacks or an attribute set that no sample refers to.
+fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
+    let samples = || profiles.iter().map(|profile| &profile.samples);
+    is_any_unused(dictionary.pairs.len(), samples().flat_map(|samples| &samples.pairs).copied())
+        || is_any_unused(
+            dictionary.attribute_sets.len(),
+            samples().flat_map(|samples| &samples.attribute_sets).copied(),
+        )
+        || is_any_unused(dictionary.stacks.len(), dictionary.pairs.iter().flat_map(|pair| [pair.user, pair.kernel]))
+}
+
+/// Whether an id below `length` is not among these. Entry 0 of a table is the empty one, which needs no reference.
+fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
+    let mut is_used = vec![false; length];
+    used.for_each(|id| is_used[id as usize] = true);
+    is_used.iter().skip(1).any(|is_used| !is_used)
+}
+
+/// The part of a dictionary that these profiles need. Their ids are renumbered to those of the part.
+fn part_of(dictionary: &Dictionary, profiles: &mut [Profile]) -> Dictionary {
+    let mut part = Dictionary::default();
+    let mut importer = Importer::new(dictionary);
+    for Profile { samples, .. } in profiles {
+        samples.pairs.iter_mut().for_each(|pair| *pair = importer.pair(&mut part, *pair));
+        samples.attribute_sets.iter_mut().for_each(|set| *set = importer.attributes(&mut part, *set));
+    }
+    part
+}
+
+fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
+    let mut all: IndexMap<Fingerprint, SeriesSamples> = IndexMap::new();
+    for Profile { labels, samples } in profiles {
+        let fingerprint = labels.fingerprint(tenant);
+        match all.entry(fingerprint) {
+            Entry::Vacant(series) => {
+                series.insert(SeriesSamples { fingerprint, labels: Some(labels), samples });
+            }
+            Entry::Occupied(series) => series.into_mut().samples.append(samples),
+        }
+    }
+    all.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::dictionary::{Attribute, AttributeValue};
+    use proto::placement::Placement;
+    use proto::{Label, LabelSet, Samples, StackHash, StackPair};
+
+    use super::*;
+
+    /// Pairs and attribute sets 1 to 3, each pair of a stack that is defined unless its number is odd.
+    fn dictionary() -> Dictionary {
+        let mut dictionary = Dictionary::default();
+        let key = dictionary.strings.intern("key");
+        for number in 1_u32..4 {
+            let stack = (number % 2 == 0).then_some(&[][..]);
+            let user = dictionary.intern_stack(StackHash(number.into()), stack);
+            dictionary.intern_pair(StackPair { user, kernel: 0 });
+            let value = AttributeValue::Integer(number.into());
+            dictionary.intern_attributes(vec![Attribute { key, unit: 0, value }]);
+        }
+        dictionary
+    }
+
+    /// The batch of samples (pair, attribute set).
+    fn batch(samples: &[(u32, u32)]) -> Batch {
+        let mut columns = Samples::default();
+        samples.iter().for_each(|&(pair, set)| columns.push(1, pair, 1, set));
+        let labels = LabelSet::new(vec![Label::new(SERVICE_NAME_LABEL, "s")]);
+        let profiles = vec![Profile { labels, samples: columns }];
+        let push = Push { dictionary: dictionary(), profiles, ..Push::default() };
+        let tenant = TenantId::default_tenant();
+        let placement = Placement::single_shard();
+        place(push, None, Destination { tenant: &tenant, placement: &placement }).into_values().next().unwrap()
+    }
+
+    #[test]
+    fn a_batch_holds_only_the_definitions_that_its_samples_refer_to() {
+        let whole = batch(&[(3, 1), (1, 3), (2, 2)]);
+        assert_eq!(whole.series[0].samples.pairs, [3, 1, 2], "nothing is unused, so nothing is renumbered");
+        for (samples, stacks, sets) in
+            [(&[(2, 0)][..], &[2][..], 0), (&[(3, 2), (3, 2)], &[3], 1), (&[(1, 1), (2, 2), (3, 1)], &[1, 2, 3], 2)]
+        {
+            let Batch { dictionary, series, .. } = batch(samples);
+            assert!(dictionary.stacks.keys().skip(1).map(|hash| hash.0).eq(stacks.iter().copied()), "{samples:?}");
+            assert_eq!((dictionary.pairs.len(), dictionary.attribute_sets.len()), (stacks.len() + 1, sets + 1));
+            for (&(pair, _), &id) in samples.iter().zip(&series[0].samples.pairs) {
+                let user = dictionary.pairs[id as usize].user;
+                assert_eq!(dictionary.stacks.hash(user), StackHash(pair.into()), "{samples:?}");
+                assert_eq!(dictionary.stacks.get(user).is_some(), pair % 2 == 0, "{samples:?}");
+            }
+        }
+    }
+}

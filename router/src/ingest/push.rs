@@ -1,0 +1,223 @@
+//! A push, from the body of its request to its acknowledgement: [`Pusher`] runs the steps, one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use proto::{Batch, TenantId};
+
+use crate::ingest::admission::{Admission, InFlight};
+use crate::ingest::append::{Acknowledged, append};
+use crate::ingest::decode::decode;
+use crate::ingest::error::{PushError, days};
+use crate::ingest::known_stacks::{KnownStacks, StackKey};
+use crate::ingest::normalize::{Destination, normalize};
+use crate::ingest::place::{batch_id, place};
+use crate::ingest::receive::{Arriving, Received, receive};
+use crate::ingest::refusal_log::RefusalLog;
+use crate::ingest::unpack::unpack;
+use crate::nodes::{Nodes, NodesError};
+
+/// Result of a push that is stored.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Accepted {
+    /// Samples that were stored.
+    pub(crate) samples: u64,
+    /// Profiles that were refused by themselves.
+    pub(crate) rejected_profiles: u64,
+    pub(crate) warnings: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FormatLabel {
+    format: &'static str,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Metrics {
+    pushes: Family<FormatLabel, Counter<u64, AtomicU64>>,
+    refused: Family<FormatLabel, Counter<u64, AtomicU64>>,
+    samples: Family<FormatLabel, Counter<u64, AtomicU64>>,
+    rejected_profiles: Family<FormatLabel, Counter<u64, AtomicU64>>,
+    inconsistent: Family<FormatLabel, Counter<u64, AtomicU64>>,
+}
+
+/// Runs the steps of every push. Cheap to clone; all clones share their limits and metrics.
+#[derive(Clone, Debug)]
+pub struct Pusher {
+    nodes: Nodes,
+    admission: Admission,
+    known_stacks: Arc<KnownStacks>,
+    metrics: Arc<Metrics>,
+    refusal_log: Arc<RefusalLog>,
+}
+
+/// Which stacks a push defines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Definitions {
+    /// Those that their shard is not known to hold.
+    OfUnknownStacks,
+    OfAllStacks,
+}
+
+/// Batches that are ready to be appended.
+struct Placed {
+    batches: BTreeMap<u32, Batch>,
+    accepted: Accepted,
+    /// Stacks that the batches define.
+    defined: Vec<StackKey>,
+}
+
+impl Pusher {
+    /// A pusher to these nodes. Its metrics are in `registry`, with the prefix `varve_router`.
+    #[must_use]
+    pub fn new(nodes: Nodes, registry: &mut Registry) -> Self {
+        let metrics = Metrics::default();
+        let registry = registry.sub_registry_with_prefix("varve_router");
+        registry.register("pushes", "Pushes acknowledged", metrics.pushes.clone());
+        registry.register("pushes_refused", "Pushes refused as a whole", metrics.refused.clone());
+        registry.register("pushed_samples", "Samples acknowledged", metrics.samples.clone());
+        registry.register(
+            "rejected_profiles",
+            "Profiles refused out of pushes that were accepted",
+            metrics.rejected_profiles.clone(),
+        );
+        registry.register(
+            "inconsistent_pushes",
+            "Valid pushes that were not stored because of a fault of varve, which the log describes",
+            metrics.inconsistent.clone(),
+        );
+        Self {
+            nodes,
+            admission: Admission::default(),
+            known_stacks: Arc::default(),
+            metrics: Arc::new(metrics),
+            refusal_log: Arc::default(),
+        }
+    }
+
+    /// Receives and stores a push. When this returns, its samples are durable and every query sees them.
+    pub(crate) async fn push(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
+        let Ok(head) = &arriving.head else { return self.steps(tenant, arriving).await };
+        let format = head.format.name();
+        let label = FormatLabel { format };
+        let pushed = self.steps(tenant, arriving).await;
+        match &pushed {
+            Ok(accepted) => {
+                self.metrics.pushes.get_or_create(&label).inc();
+                self.metrics.samples.get_or_create(&label).inc_by(accepted.samples);
+                self.metrics.rejected_profiles.get_or_create(&label).inc_by(accepted.rejected_profiles);
+            }
+            // The push never arrived.
+            Err(PushError::Body(_)) => {}
+            Err(error) => {
+                self.metrics.refused.get_or_create(&label).inc();
+                if let Some(suppressed) = self.refusal_log.admit(Instant::now()) {
+                    tracing::warn!(tenant = tenant.as_str(), format, %error, suppressed, "push refused");
+                }
+            }
+        }
+        pushed
+    }
+
+    /// The steps of a push. All but the first run again, with all definitions, if a shard does not hold a stack that it was
+    /// believed to hold: it dropped the stack, or is another machine's shard.
+    async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
+        let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
+        let format = head.format.name();
+        let request = Arc::new((head, body));
+        let mut definitions = Definitions::OfUnknownStacks;
+        let mut acknowledged = Acknowledged::default();
+        loop {
+            let this = self.clone();
+            let tenant_id = tenant.clone();
+            let request = Arc::clone(&request);
+            let work = move |in_flight: &mut InFlight| {
+                let (head, body) = &*request;
+                let destination = Destination { tenant: &tenant_id, placement: this.nodes.placement() };
+                let known = (definitions == Definitions::OfUnknownStacks).then_some(&*this.known_stacks);
+                let message = unpack(body, head, in_flight)?;
+                let decoded = decode(&message, &head.format)?;
+                let normalized = normalize(&decoded, message.len(), destination, known)?;
+                let push = normalized.push;
+                let accepted = Accepted {
+                    samples: push.profiles.iter().map(|profile| profile.samples.len() as u64).sum(),
+                    rejected_profiles: push.rejected,
+                    warnings: push.warnings.clone(),
+                };
+                let id = batch_id(&tenant_id, head, &message, push.has_own_times);
+                let batches = place(push, id, destination);
+                Ok::<_, PushError>(Placed { batches, accepted, defined: normalized.defined })
+            };
+            let placed;
+            (in_flight, placed) = in_flight.decode(work).await?;
+            let Placed { batches, accepted, defined } = placed?;
+            match append(&self.nodes, batches, &mut acknowledged).await {
+                Ok(()) => return self.finish(accepted, &defined, &acknowledged),
+                Err(error) if error.is_dangling() && definitions == Definitions::OfUnknownStacks => {
+                    definitions = Definitions::OfAllStacks;
+                }
+                Err(error) if error.is_dangling() => {
+                    return Err(self.inconsistent(tenant, format, &accepted, defined.len(), &error));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Remembers the stacks that shards hold now, and reports samples that were skipped.
+    fn finish(
+        &self,
+        mut accepted: Accepted,
+        defined: &[StackKey],
+        acknowledged: &Acknowledged,
+    ) -> Result<Accepted, PushError> {
+        let &Acknowledged { samples_too_old, retention, is_duplicate, .. } = acknowledged;
+        // A shard that knows the batch's id stores nothing of it, and the earlier batch with that id may have been another.
+        if samples_too_old == 0 && !is_duplicate {
+            self.known_stacks.add(defined);
+        }
+        if samples_too_old > 0 {
+            if samples_too_old == accepted.samples {
+                return Err(PushError::TooOld { samples: samples_too_old, retention });
+            }
+            accepted.samples = accepted.samples.saturating_sub(samples_too_old);
+            let kept = days(retention);
+            accepted
+                .warnings
+                .push(format!("{samples_too_old} samples were skipped: they are older than the retention, {kept}"));
+        }
+        Ok(accepted)
+    }
+
+    /// Counts and logs a shard that is missing definitions although it was sent all of them.
+    fn inconsistent(
+        &self,
+        tenant: &TenantId,
+        format: &'static str,
+        accepted: &Accepted,
+        stacks: usize,
+        error: &NodesError,
+    ) -> PushError {
+        self.metrics.inconsistent.get_or_create(&FormatLabel { format }).inc();
+        let &Accepted { samples, rejected_profiles, .. } = accepted;
+        tracing::error!(
+            tenant = tenant.as_str(),
+            format,
+            samples,
+            rejected_profiles,
+            stacks,
+            %error,
+            "a push that defines all its stacks was refused for missing definitions: this is a fault of varve"
+        );
+        PushError::Inconsistent
+    }
+}
+
+#[cfg(test)]
+mod tests;

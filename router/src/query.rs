@@ -1,0 +1,21 @@
+//! The read path: from the text of a query to its response.
+//!
+//! # Read in this order
+//! [`promql`] (what a query is, and its evaluation) → [`selection`] (what shards are requested to send) →
+//! [`naming`] (names of the frames in their responses) → [`flamegraph`] (stacks as a tree). `catalog` lists series and labels.
+
+pub(crate) mod catalog;
+mod error;
+pub(crate) mod flamegraph;
+mod limits;
+mod naming;
+pub(crate) mod promql;
+mod reader;
+pub(crate) mod run;
+pub(crate) mod selection;
+
+pub(crate) use error::{ErrorKind, QueryError};
+pub use reader::Reader;
+
+#[cfg(test)]
+mod tests;

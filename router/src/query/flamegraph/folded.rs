@@ -1,0 +1,99 @@
+//! Folded stacks: lines `root;...;leaf value`, for flame graph tools.
+//!
+//! Frames of the same name are one here, so that no line is there twice. Stacks without frames are the line `[no stack]`.
+
+use std::cmp::Ordering;
+
+use proto::dictionary::Strings;
+use proto::folded::written;
+
+use crate::query::error::QueryError;
+use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
+use crate::query::flamegraph::stack_tree::LocationKeys;
+use crate::query::naming::frame::{FrameTable, NamedLocations};
+
+/// What one answer may have: 40,000 stacks of 100 frames with long names are 200 MB.
+const BYTES_MAX: usize = 1 << 30;
+
+/// What stacks without frames are called.
+const NO_STACK: &str = "[no stack]";
+
+/// Names as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    names: Strings,
+    /// The name of each frame, or none yet.
+    of_frame: Vec<Option<u32>>,
+}
+
+impl Names {
+    /// The names of each location's frames, outermost first.
+    pub(crate) fn keys(&mut self, named: &NamedLocations, table: &FrameTable) -> LocationKeys {
+        self.of_frame.resize(table.len(), None);
+        let mut keys = LocationKeys::default();
+        for location in 0..named.len() {
+            keys.push(named.lines(location).iter().rev().map(|line| self.of_frame(line.frame, table)));
+        }
+        keys
+    }
+
+    fn of_frame(&mut self, frame: u32, table: &FrameTable) -> u32 {
+        let known = self.of_frame.get(frame as usize).copied().flatten();
+        known.unwrap_or_else(|| {
+            let name = table.key(frame).map_or("", |key| table.text(key.name));
+            let name = self.names.intern(&written(name));
+            if let Some(place) = self.of_frame.get_mut(frame as usize) {
+                *place = Some(name);
+            }
+            name
+        })
+    }
+
+    /// The alphabetical order of two names.
+    pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
+        self.names.get(a).cmp(self.names.get(b))
+    }
+}
+
+/// Writes a tree whose keys are names.
+///
+/// # Errors
+/// [`QueryError::TooLarge`] if the text is larger than any tool can show.
+pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryError> {
+    let mut out = Vec::new();
+    // The line up to the node, and for each node on the way its place and the length of the line up to it.
+    let mut line = String::new();
+    let mut way: Vec<(u32, usize)> = Vec::new();
+    for (i, node) in (0..).zip(&tree.nodes) {
+        while way.last().is_some_and(|&(above, _)| i > 0 && above != node.parent) {
+            way.pop();
+        }
+        line.truncate(way.last().map_or(0, |&(_, length)| length));
+        let name = match node.kind {
+            NodeKind::Root => NO_STACK,
+            NodeKind::Key(name) => names.names.get(name),
+            NodeKind::Other => "(other)",
+        };
+        if !line.is_empty() {
+            line.push(';');
+        }
+        let start = line.len();
+        line.push_str(name);
+        if node.has_own {
+            out.extend_from_slice(line.as_bytes());
+            out.extend_from_slice(format!(" {}\n", node.own).as_bytes());
+        }
+        if out.len() > BYTES_MAX {
+            return Err(QueryError::TooLarge {
+                what: "bytes of folded stacks (max_nodes bounds them)",
+                max: BYTES_MAX,
+            });
+        }
+        // No line begins with the root.
+        if node.kind == NodeKind::Root {
+            line.truncate(start);
+        }
+        way.push((i, line.len()));
+    }
+    Ok(out)
+}

@@ -1,0 +1,373 @@
+//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples with
+//! their labels. What is missing is said in comments.
+//!
+//! Addresses in no known function have no lines: pprof tools name them from local files. A function without a name is a line,
+//! and its mapping does not say that it has functions, so that these tools still look. A mapping begins at 0,
+//! so that addresses are those of the file; one that says no end holds virtual addresses, one that says an end holds offsets,
+//! which is how `go tool pprof` tells them apart.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use indexmap::IndexSet;
+use prost::Message as _;
+use proto::pprof::{Function, Label, Line, Location, Mapping, Profile, Sample, ValueType};
+use proto::{Address, Answer, BuildId, LabelSet, Location as Stored, ProfileType, build_id};
+
+use crate::query::error::QueryError;
+use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
+use crate::query::flamegraph::stack_tree::LocationKeys;
+use crate::query::flamegraph::summary::Summary;
+use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
+use crate::query::naming::named_dictionary::build_id as build_id_of;
+use crate::query::naming::tenant_names::NamedAnswer;
+
+/// Location ids of all samples together: 512 MiB.
+const LOCATION_IDS_MAX: usize = 64 << 20;
+
+/// The end of a mapping of file offsets: behind any file.
+const OFFSETS_END: u64 = 1 << 47;
+
+/// Set in the key of a node that stands for the labels of what ends at its parent.
+const LABELS: u32 = 1 << 31;
+
+/// Distinct locations and label sets of all answers, which are the keys of a tree's nodes.
+#[derive(Debug, Default)]
+pub(crate) struct Keys {
+    locations: IndexSet<LocationKey>,
+    mappings: IndexSet<MappingKey>,
+    /// Not empty, without labels that are "".
+    label_sets: IndexSet<LabelSet>,
+}
+
+/// What tells a location from others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct LocationKey {
+    /// Innermost first; none if it has no name.
+    lines: Box<[NamedLine]>,
+    mapping: usize,
+    /// 0 if the sender gave lines.
+    address: u64,
+}
+
+/// What tells a mapping from others.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct MappingKey {
+    file: String,
+    build_id: String,
+    of_offsets: bool,
+}
+
+impl Keys {
+    /// The key of each group of an answer; `None` of one that says nothing.
+    pub(crate) fn groups(&mut self, answer: &Answer) -> Vec<Option<u32>> {
+        let mut key = |group: &LabelSet| {
+            let said = LabelSet::new(group.iter().filter(|label| !label.value.is_empty()).cloned().collect());
+            let id = (!said.is_empty()).then(|| self.label_sets.insert_full(said).0)?;
+            u32::try_from(id).ok().filter(|id| *id < LABELS).map(|id| id | LABELS)
+        };
+        answer.groups.iter().map(&mut key).collect()
+    }
+
+    /// Whether any group says anything.
+    pub(crate) fn has_labels(&self) -> bool {
+        !self.label_sets.is_empty()
+    }
+
+    fn label_set(&self, key: u32) -> Option<&LabelSet> {
+        (key & LABELS != 0).then(|| self.label_sets.get_index((key & !LABELS) as usize))?
+    }
+
+    /// The key of each location: itself.
+    pub(crate) fn locations(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
+        let mut keys = LocationKeys::default();
+        for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
+            let mut lines = answer.locations.lines(i);
+            let (mapping, address) = match location {
+                Stored::Lines { mapping_file, .. } => {
+                    let file = dictionary.strings.get(*mapping_file).to_owned();
+                    (MappingKey { file, build_id: String::new(), of_offsets: false }, 0)
+                }
+                Stored::Address { mapping, address, .. } => {
+                    // A function without a name stays one, so that its addresses stay together.
+                    if lines.first().is_some_and(|line| line.system_name == 0 && is_unnamed(line, frames)) {
+                        lines = &[];
+                    }
+                    let (identity, file) = dictionary.mapping(*mapping);
+                    let build_id = build_id_of(identity).map(plain_build_id).unwrap_or_default();
+                    let (address, of_offsets) = match *address {
+                        Address::Virtual(address) => (address, false),
+                        Address::FileOffset(offset) => (offset, true),
+                    };
+                    (MappingKey { file: file.to_owned(), build_id, of_offsets }, address)
+                }
+            };
+            let mapping = self.mappings.insert_full(mapping).0;
+            let key = LocationKey { lines: Box::from(lines), mapping, address };
+            let id = self.locations.insert_full(key).0;
+            keys.push(std::iter::once(u32::try_from(id).unwrap_or(u32::MAX)));
+        }
+        keys
+    }
+
+    /// The order of two locations, or two label sets, by what they say.
+    pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
+        let line = |line: &NamedLine| {
+            let texts = table.key(line.frame).map(|key| table.texts(key));
+            (texts, line.line, line.column, table.text(line.system_name))
+        };
+        if (a | b) & LABELS != 0 {
+            return (self.label_set(a), a & LABELS).cmp(&(self.label_set(b), b & LABELS));
+        }
+        let (Some(a), Some(b)) = (self.locations.get_index(a as usize), self.locations.get_index(b as usize)) else {
+            return a.cmp(&b);
+        };
+        let mapping = |location: &LocationKey| self.mappings.get_index(location.mapping);
+        let lines = a.lines.iter().map(line).cmp(b.lines.iter().map(line));
+        lines.then_with(|| (mapping(a), a.address).cmp(&(mapping(b), b.address)))
+    }
+}
+
+/// Whether the frame of a line has no name.
+fn is_unnamed(line: &NamedLine, frames: Frames<'_>) -> bool {
+    let why = frames.get(line.frame).and_then(|frame| frame.unnamed);
+    why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
+}
+
+/// As pprof has it: GNU build IDs in hexadecimal, without saying what they are.
+fn plain_build_id(id: &BuildId) -> String {
+    match id {
+        BuildId::Gnu(bytes) => build_id::to_hex(bytes),
+        BuildId::Go(text) => text.clone(),
+        BuildId::Htlhash(bytes) => build_id::to_hex(bytes),
+    }
+}
+
+/// Writes a tree whose keys are locations and label sets. `comments`: sentences about the profile.
+///
+/// # Errors
+/// [`QueryError::ValueTooLarge`] and [`QueryError::TooLarge`] where the format or memory ends.
+pub(crate) fn write(
+    tree: &PrunedTree,
+    keys: &Keys,
+    frames: Frames<'_>,
+    summary: &Summary,
+    comments: &[String],
+) -> Result<Vec<u8>, QueryError> {
+    let mut writer = Writer { keys, frames, ids: Ids::default(), profile: Profile::default() };
+    writer.string("");
+    writer.header(summary, tree);
+    writer.profile.comment = comments.iter().map(|comment| writer.string(comment)).collect();
+    let mut id_of_node: Vec<u64> = Vec::with_capacity(tree.nodes.len());
+    let mut location_ids = 0;
+    for node in &tree.nodes {
+        let labels = match node.kind {
+            NodeKind::Key(key) => keys.label_set(key),
+            NodeKind::Root | NodeKind::Other => None,
+        };
+        let id = match node.kind {
+            NodeKind::Root => 0,
+            NodeKind::Key(_) if labels.is_some() => 0,
+            NodeKind::Key(location) => writer.location(location),
+            NodeKind::Other => writer.other(),
+        };
+        id_of_node.push(id);
+        if !node.has_own {
+            continue;
+        }
+        let mut stack = Vec::new();
+        let (mut kind, mut id, mut above) = (node.kind, id, node.parent);
+        while kind != NodeKind::Root {
+            // Labels are no place.
+            stack.extend((id != 0).then_some(id));
+            let Some(parent) = tree.nodes.get(above as usize) else { break };
+            id = id_of_node.get(above as usize).copied().unwrap_or(0);
+            (kind, above) = (parent.kind, parent.parent);
+        }
+        location_ids += stack.len();
+        if location_ids > LOCATION_IDS_MAX {
+            return Err(QueryError::TooLarge {
+                what: "location ids in a pprof (max_nodes bounds them)",
+                max: LOCATION_IDS_MAX,
+            });
+        }
+        let value = i64::try_from(node.own).map_err(|_overflow| QueryError::ValueTooLarge)?;
+        let label = labels.into_iter().flat_map(LabelSet::iter).map(|label| writer.label(label)).collect();
+        writer.profile.sample.push(Sample { location_id: stack, value: vec![value], label });
+    }
+    compress(&writer.profile)
+}
+
+/// What passes between two samples, in the unit of the type: known where a value is how much passed. 0 if it is not.
+///
+/// It is the mean of all samples if every value is a multiple of that, and else what all values are multiples of: a pusher
+/// may have added up samples of one stack.
+fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
+    let is_of_period = |kind: &ProfileType| kind.sample() == kind.period();
+    if !summary.profile_type.as_ref().is_some_and(is_of_period) {
+        return 0;
+    }
+    let values = || tree.nodes.iter().map(|node| node.own.unsigned_abs());
+    let divisor = values().fold(0, greatest_common_divisor);
+    let total: u128 = values().sum();
+    let mean = total.checked_div(summary.samples.into()).filter(|mean| *mean > 0 && divisor % *mean == 0);
+    let is_whole = mean.is_some_and(|mean| mean.checked_mul(summary.samples.into()) == Some(total));
+    i64::try_from(mean.filter(|_| is_whole).unwrap_or(divisor)).unwrap_or(0)
+}
+
+fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
+}
+
+fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::new(6));
+    // Writing to memory cannot fail.
+    let written = encoder.write_all(&profile.encode_to_vec()).and_then(|()| encoder.finish());
+    written.map_err(|error| {
+        tracing::error!(%error, "a pprof could not be compressed");
+        QueryError::Broken
+    })
+}
+
+/// What has an id already.
+#[derive(Default)]
+struct Ids {
+    strings: HashMap<String, i64>,
+    functions: HashMap<(u32, u32), u64>,
+    locations: HashMap<u32, u64>,
+    mappings: HashMap<usize, u64>,
+    other: Option<u64>,
+}
+
+struct Writer<'a> {
+    keys: &'a Keys,
+    frames: Frames<'a>,
+    ids: Ids,
+    profile: Profile,
+}
+
+impl Writer<'_> {
+    fn header(&mut self, summary: &Summary, tree: &PrunedTree) {
+        if let Some(profile_type) = &summary.profile_type {
+            let (sample, period) = (profile_type.sample(), profile_type.period());
+            let sample = ValueType { kind: self.string(&sample.kind), unit: self.string(&sample.unit) };
+            let period = ValueType { kind: self.string(&period.kind), unit: self.string(&period.unit) };
+            self.profile.sample_type.push(sample);
+            self.profile.period_type = Some(period);
+        }
+        self.profile.period = self::period(summary, tree);
+        self.profile.time_nanos = summary.window.start_ns;
+        self.profile.duration_nanos = summary.window.end_ns.saturating_sub(summary.window.start_ns);
+    }
+
+    fn string(&mut self, text: &str) -> i64 {
+        if let Some(&id) = self.ids.strings.get(text) {
+            return id;
+        }
+        let id = i64::try_from(self.profile.string_table.len()).unwrap_or(i64::MAX);
+        self.profile.string_table.push(text.to_owned());
+        self.ids.strings.insert(text.to_owned(), id);
+        id
+    }
+
+    fn location(&mut self, key: u32) -> u64 {
+        if let Some(&id) = self.ids.locations.get(&key) {
+            return id;
+        }
+        let keys = self.keys;
+        let Some(location) = keys.locations.get_index(key as usize) else { return 0 };
+        let mapping_id = self.mapping(location);
+        let line: Vec<Line> = location.lines.iter().map(|line| self.line(line)).collect();
+        let id = self.next_location();
+        self.profile.location.push(Location { id, mapping_id, address: location.address, line });
+        self.ids.locations.insert(key, id);
+        id
+    }
+
+    /// The location that stands for what was left out.
+    fn other(&mut self) -> u64 {
+        if let Some(id) = self.ids.other {
+            return id;
+        }
+        let function = Function { id: self.next_function(), name: self.string("(other)"), ..Function::default() };
+        self.profile.function.push(function);
+        let id = self.next_location();
+        let line = vec![Line { function_id: function.id, line: 0, column: 0 }];
+        self.profile.location.push(Location { id, mapping_id: 0, address: 0, line });
+        self.ids.other = Some(id);
+        id
+    }
+
+    fn label(&mut self, label: &proto::Label) -> Label {
+        Label { key: self.string(&label.name), text: self.string(&label.value), number: 0 }
+    }
+
+    fn next_location(&self) -> u64 {
+        self.profile.location.len() as u64 + 1
+    }
+
+    fn next_function(&self) -> u64 {
+        self.profile.function.len() as u64 + 1
+    }
+
+    fn line(&mut self, line: &NamedLine) -> Line {
+        Line { function_id: self.function(line), line: line.line, column: line.column }
+    }
+
+    fn function(&mut self, line: &NamedLine) -> u64 {
+        let key = (line.frame, line.system_name);
+        if let Some(&id) = self.ids.functions.get(&key) {
+            return id;
+        }
+        let table = self.frames.table;
+        let Some(frame) = self.frames.get(line.frame) else { return 0 };
+        let function = Function {
+            id: self.next_function(),
+            name: self.string(table.text(frame.key.name)),
+            system_name: self.string(table.text(line.system_name)),
+            filename: self.string(table.text(frame.key.file)),
+            start_line: frame.start_line,
+        };
+        self.profile.function.push(function);
+        self.ids.functions.insert(key, function.id);
+        function.id
+    }
+
+    /// The mapping of a location, 0 if nothing is known of it. What it says to have, all its locations have.
+    fn mapping(&mut self, location: &LocationKey) -> u64 {
+        let keys = self.keys;
+        let Some(key) = keys.mappings.get_index(location.mapping) else { return 0 };
+        if key.file.is_empty() && key.build_id.is_empty() {
+            return 0;
+        }
+        let id = match self.ids.mappings.get(&location.mapping) {
+            Some(&id) => id,
+            None => {
+                let id = self.profile.mapping.len() as u64 + 1;
+                let (filename, build_id) = (self.string(&key.file), self.string(&key.build_id));
+                let memory_limit = if key.of_offsets { OFFSETS_END } else { 0 };
+                let mut mapping = Mapping { id, memory_limit, filename, build_id, ..Mapping::default() };
+                (mapping.has_functions, mapping.has_filenames) = (true, true);
+                (mapping.has_line_numbers, mapping.has_inline_frames) = (true, true);
+                self.profile.mapping.push(mapping);
+                self.ids.mappings.insert(location.mapping, id);
+                id
+            }
+        };
+        let named = location.lines.first().is_some_and(|line| !is_unnamed(line, self.frames));
+        let has_file = |line: &NamedLine| self.frames.table.key(line.frame).is_some_and(|key| key.file != 0);
+        let has_files = named && location.lines.iter().all(has_file);
+        let has_numbers = named && location.lines.iter().all(|line| line.line != 0);
+        // Ids count from 1 in the order of the mappings.
+        if let Some(mapping) = usize::try_from(id).ok().and_then(|id| self.profile.mapping.get_mut(id - 1)) {
+            mapping.has_functions &= named;
+            mapping.has_filenames &= has_files;
+            mapping.has_line_numbers &= has_numbers;
+            mapping.has_inline_frames &= named;
+        }
+        id
+    }
+}

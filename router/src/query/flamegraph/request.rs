@@ -1,0 +1,194 @@
+//! Flame graphs: all stacks of a selector in a window as one tree.
+//!
+//! The same question gives the same bytes, in every format.
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::selection::Operation;
+use proto::{Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
+
+use crate::query::error::QueryError;
+use crate::query::flamegraph::prune::prune;
+use crate::query::flamegraph::stack_tree::{LocationKeys, StackTree, StackTreeBuilder};
+use crate::query::flamegraph::summary::Summary;
+use crate::query::flamegraph::symbolization::Symbolization;
+use crate::query::flamegraph::{folded, json, pprof};
+use crate::query::naming::frame::NamedLocations;
+use crate::query::naming::tenant_names::{Named, NamedAnswer};
+use crate::query::promql::parse::parse_selector;
+use crate::query::reader::Reader;
+use crate::query::run::{Cancelled, Run, Timings};
+use crate::query::selection::fetch::Fetched;
+use crate::query::selection::resolve::{Want, resolve};
+
+/// How a flame graph is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Folded,
+    Pprof,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct FlamegraphRequest {
+    /// A vector selector.
+    pub(crate) query: String,
+    pub(crate) window: Window,
+    pub(crate) format: Format,
+    /// Root and `(other)` nodes included; at least 1.
+    pub(crate) nodes_max: usize,
+}
+
+impl Reader {
+    /// The flame graph, written.
+    pub(crate) async fn flamegraph(
+        &self,
+        tenant: &TenantId,
+        request: FlamegraphRequest,
+    ) -> Result<(Vec<u8>, Timings), QueryError> {
+        let mut run = Run::start(&self.at_once).await?;
+        let text = request.query.clone();
+        let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
+        let (window, mut matchers) = (request.window, selector.matchers.clone());
+        let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
+        let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
+        let mut summary = Summary::of(window);
+        summary.missing.times(&resolved.missing);
+        let mut fetched = Fetched::default();
+        match types.as_slice() {
+            [] => summary.shards = self.nodes.placement().shards().len(),
+            [only] => {
+                let is_type = Matcher {
+                    name: PROFILE_TYPE_LABEL.to_owned(),
+                    operation: Operation::Equal,
+                    value: only.to_string(),
+                };
+                matchers.push(is_type);
+                let fold = if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window]) };
+                let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
+                let (group_by, locations) = (Vec::new(), LocationSets::default());
+                let selection =
+                    Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
+                if request.format == Format::Pprof {
+                    let labelled = self.select_labelled(&selection, &selector, &mut run).await?;
+                    (fetched, summary.label_notes) = (labelled.fetched, labelled.notes);
+                } else {
+                    fetched = self.fetch(&selection, &selector.stack_matchers, &mut run).await?;
+                }
+                summary.profile_type = Some(only.clone());
+                summary.take(&fetched);
+            }
+            _ => return Err(QueryError::SeveralTypes { types }),
+        }
+        let (namer, cache, tenant) = (self.namer(&run), self.names.clone(), tenant.clone());
+        let written = run.blocking(move |cancelled, timings| {
+            let Fetched { answers, names, .. } = fetched;
+            let named = timings.measure("name", || names.name(answers, &namer));
+            cache.set_size(&tenant, &names, named.memory_bytes());
+            summary.missing.names(named.frames().missing_names());
+            Writing { named, summary, request }.write(cancelled, timings)
+        });
+        Ok((written.await?, run.timings()))
+    }
+}
+
+/// A flame graph that is only to be written.
+#[derive(Debug)]
+pub(crate) struct Writing<'a> {
+    pub(crate) named: Named<'a>,
+    pub(crate) summary: Summary,
+    pub(crate) request: FlamegraphRequest,
+}
+
+impl Writing<'_> {
+    /// Merges, prunes and writes.
+    pub(crate) fn write(&self, cancelled: &Cancelled, timings: &mut Timings) -> Result<Vec<u8>, QueryError> {
+        let Self { named, summary, request } = self;
+        let frames = named.frames();
+        let table = frames.table;
+        // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
+        // stacks were left out.
+        let nodes_max = request.nodes_max.max(2);
+        match request.format {
+            Format::Json => {
+                let keys = |answer: &NamedAnswer<'_>| frame_keys(answer.locations);
+                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
+                let symbolization = timings.measure("count", || Symbolization::of(&tree, frames));
+                let order = |a, b| table.order(a, b);
+                let pruned = timings.measure("prune", || prune(&tree, request.nodes_max, order));
+                Ok(timings.measure("write", || json::write(&pruned, frames, summary, &symbolization)))
+            }
+            Format::Folded => {
+                let mut names = folded::Names::default();
+                let keys = |answer: &NamedAnswer<'_>| names.keys(answer.locations, table);
+                let tree = timings.measure("merge", || self.tree(keys, cancelled))?;
+                let pruned = timings.measure("prune", || prune(&tree, nodes_max, |a, b| names.order(a, b)));
+                timings.measure("write", || folded::write(&pruned, &names))
+            }
+            Format::Pprof => {
+                let mut keys = pprof::Keys::default();
+                let mut comments = summary.missing.warnings();
+                comments.extend(summary.label_notes.iter().cloned());
+                let (tree, has_labels) = timings.measure("merge", || self.labelled(&mut keys, nodes_max, cancelled))?;
+                if !has_labels {
+                    comments.push(format!("no labels: with them there are more than {nodes_max} nodes"));
+                }
+                let order = |a, b| keys.order(a, b, table);
+                let pruned = timings.measure("prune", || prune(&tree, nodes_max, order));
+                timings.measure("write", || pprof::write(&pruned, &keys, frames, summary, &comments))
+            }
+        }
+    }
+
+    /// The stacks of all answers, each with a node for each set of labels that it has, where there is budget for all of
+    /// these nodes; else without them, and `false`.
+    fn labelled(
+        &self,
+        keys: &mut pprof::Keys,
+        nodes_max: usize,
+        cancelled: &Cancelled,
+    ) -> Result<(StackTree, bool), QueryError> {
+        let frames = self.named.frames();
+        let mut builder = StackTreeBuilder::new();
+        let mut add_all = || {
+            self.named.answers().try_for_each(|answer| {
+                let groups = keys.groups(answer.answer);
+                builder.add(answer.answer, &keys.locations(&answer, frames), &groups, cancelled)
+            })
+        };
+        match add_all() {
+            Ok(()) => {
+                let tree = builder.finish();
+                // What is pruned would be without labels, and not say so.
+                if tree.weighing() < nodes_max || !keys.has_labels() {
+                    return Ok((tree, true));
+                }
+            }
+            Err(QueryError::TooLarge { .. }) if keys.has_labels() => {}
+            Err(error) => return Err(error),
+        }
+        Ok((self.tree(|answer| keys.locations(answer, frames), cancelled)?, false))
+    }
+
+    /// The stacks of all answers.
+    fn tree(
+        &self,
+        mut keys: impl FnMut(&NamedAnswer<'_>) -> LocationKeys,
+        cancelled: &Cancelled,
+    ) -> Result<StackTree, QueryError> {
+        let mut builder = StackTreeBuilder::new();
+        for answer in self.named.answers() {
+            builder.add(answer.answer, &keys(&answer), &[], cancelled)?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+/// Every frame of a location is a key, inlined ones too.
+fn frame_keys(named: &NamedLocations) -> LocationKeys {
+    let mut keys = LocationKeys::default();
+    for location in 0..named.len() {
+        keys.push(named.lines(location).iter().rev().map(|line| line.frame));
+    }
+    keys
+}

@@ -1,0 +1,96 @@
+//! Which labels the samples of a pprof have: the sample attributes, and the labels in which the series differ.
+//!
+//! Only raw samples have attributes, so these are read one by one in place of sums. That is bounded, and where it cannot be
+//! done the profile has fewer labels and says why.
+
+use std::collections::BTreeSet;
+
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::{Selection, SeriesAnswer, StackDetail};
+
+use crate::query::error::{ErrorKind, QueryError};
+use crate::query::limits::{LABELLED_SAMPLES_MAX, SAMPLE_LABELS_MAX};
+use crate::query::reader::Reader;
+use crate::query::run::Run;
+use crate::query::selection::fetch::Fetched;
+use crate::query::selection::selector::Selector;
+
+/// Stacks with labels, and why there are not more labels, a sentence each.
+#[derive(Debug, Default)]
+pub(crate) struct Labelled {
+    pub(crate) fetched: Fetched,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Reader {
+    /// The answers of all shards, grouped by as many labels as there can be.
+    pub(crate) async fn select_labelled(
+        &self,
+        selection: &Selection,
+        selector: &Selector,
+        run: &mut Run,
+    ) -> Result<Labelled, QueryError> {
+        let window = selection.fold.window();
+        let series = run.shards(self.nodes.series(&selection.tenant, &selection.matchers, window)).await?;
+        let Choice { of_series, of_samples, mut notes } = Choice::of(&series);
+        let mut choices = vec![of_series.clone()];
+        if !of_samples.is_empty() {
+            let counting = Selection { stacks: StackDetail::None, ..selection.clone() };
+            let counted = self.fetch(&counting, &selector.stack_matchers, run).await?;
+            let samples: u64 = counted.plain().map(|answer| answer.samples).sum();
+            if samples <= LABELLED_SAMPLES_MAX {
+                choices.insert(0, of_series.into_iter().chain(of_samples).collect());
+            } else {
+                let (max, names) = (LABELLED_SAMPLES_MAX, of_samples.join(", "));
+                notes.push(format!("no labels for {names}: {samples} samples are more than {max}, ask for less time"));
+            }
+        }
+        for group_by in choices.into_iter().filter(|names| !names.is_empty()) {
+            let names = group_by.join(", ");
+            let labelled = Selection { group_by, ..selection.clone() };
+            match self.fetch(&labelled, &selector.stack_matchers, run).await {
+                Ok(fetched) => return Ok(Labelled { fetched, notes }),
+                // Without these labels there may be an answer.
+                Err(error) if matches!(error.kind(), ErrorKind::BadData | ErrorKind::Execution) => {
+                    notes.push(format!("no labels for {names}: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let fetched = self.fetch(selection, &selector.stack_matchers, run).await?;
+        Ok(Labelled { fetched, notes })
+    }
+}
+
+/// The names of the labels that are wanted, sorted.
+struct Choice {
+    of_series: Vec<String>,
+    of_samples: Vec<String>,
+    notes: Vec<String>,
+}
+
+impl Choice {
+    fn of(found: &SeriesAnswer) -> Self {
+        let labels = || found.series.iter().flat_map(|labels| labels.iter());
+        let mut of_series: BTreeSet<&str> = BTreeSet::new();
+        if let Some(first) = found.series.first() {
+            // A label that some series lacks is "" there.
+            let differs = |name: &str| found.series.iter().any(|labels| labels.get(name) != first.get(name));
+            let names: BTreeSet<&str> = labels().map(|label| label.name.as_str()).collect();
+            of_series.extend(names.into_iter().filter(|name| *name != PROFILE_TYPE_LABEL && differs(name)));
+        }
+        let of_samples = found.attribute_names.iter().map(String::as_str).filter(|name| !of_series.contains(name));
+        let of_samples: BTreeSet<&str> = of_samples.collect();
+        let all = of_series.len() + of_samples.len();
+        let mut budget = SAMPLE_LABELS_MAX;
+        let mut take = |names: BTreeSet<&str>| {
+            let taken: Vec<String> = names.into_iter().take(budget).map(str::to_owned).collect();
+            budget -= taken.len();
+            taken
+        };
+        let (of_series, of_samples) = (take(of_series), take(of_samples));
+        let notes = (all > SAMPLE_LABELS_MAX)
+            .then(|| format!("labels for {SAMPLE_LABELS_MAX} of {all} names only: group by others with a query"));
+        Self { of_series, of_samples, notes: notes.into_iter().collect() }
+    }
+}

@@ -1,0 +1,108 @@
+//! How many of a flame graph's frames have names, and why the others have none.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use crate::query::flamegraph::stack_tree::StackTree;
+use crate::query::naming::frame::{Frames, Unnamed};
+
+/// See the module. Frames are counted once, wherever they stand in the tree.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Symbolization {
+    pub(crate) frames: usize,
+    pub(crate) named: usize,
+    /// In the order of reason, binary and build ID.
+    pub(crate) unnamed: Vec<UnnamedShare>,
+}
+
+/// What has no names for one reason in one binary.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnnamedShare {
+    pub(crate) why: Unnamed,
+    /// Distinct frames.
+    pub(crate) frames: usize,
+    /// Weight of the stacks that pass through any of them, each stack counted once.
+    pub(crate) value: i128,
+}
+
+/// The reasons on the ways from the root, as sets, so that nodes only have a number: each is one before it and one reason more.
+/// The ways of one program have few reasons, so going through a set takes no time.
+struct Ways {
+    /// (set without it, reason).
+    sets: Vec<(u32, u32)>,
+    known: HashMap<(u32, u32), u32, RandomState>,
+}
+
+/// The number of the empty set.
+const NO_REASONS: u32 = 0;
+
+/// In place of a set: nothing that weighs anything passes the node.
+const NO_WAY: u32 = u32::MAX;
+
+impl Ways {
+    fn new() -> Self {
+        Self { sets: vec![(NO_REASONS, u32::MAX)], known: HashMap::default() }
+    }
+
+    fn has(&self, mut set: u32, why: u32) -> bool {
+        while set != NO_REASONS {
+            let (rest, one) = self.sets[set as usize];
+            if one == why {
+                return true;
+            }
+            set = rest;
+        }
+        false
+    }
+
+    fn with(&mut self, set: u32, why: u32) -> u32 {
+        *self.known.entry((set, why)).or_insert_with(|| {
+            self.sets.push((set, why));
+            // There are fewer than nodes.
+            u32::try_from(self.sets.len() - 1).unwrap_or(NO_REASONS)
+        })
+    }
+}
+
+impl Symbolization {
+    /// Of a tree whose keys are frames, before it is pruned.
+    pub(crate) fn of(tree: &StackTree, frames: Frames<'_>) -> Self {
+        let table = frames.table;
+        let mut seen = vec![false; table.len()];
+        let mut shares: Vec<(usize, i128)> = vec![(0, 0); table.unnamed.len()];
+        let mut ways = Ways::new();
+        let mut way_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
+        way_of.push(NO_REASONS);
+        let mut out = Self::default();
+        // Parents stand before their children.
+        for (i, node) in (1..).zip(tree.nodes().iter().skip(1)) {
+            let (above, total) = (way_of[node.parent as usize], tree.total(i));
+            if above == NO_WAY || !tree.weighs(i) {
+                way_of.push(NO_WAY);
+                continue;
+            }
+            let unnamed = frames.unnamed(node.key);
+            let is_new = usize::from(!std::mem::replace(&mut seen[node.key as usize], true));
+            out.frames += is_new;
+            let Some(why) = unnamed.filter(|&why| !table.unnamed[why as usize].has_name()) else {
+                out.named += is_new;
+                way_of.push(above);
+                continue;
+            };
+            let (frames, value) = &mut shares[why as usize];
+            *frames += is_new;
+            if ways.has(above, why) {
+                way_of.push(above);
+            } else {
+                *value += total;
+                way_of.push(ways.with(above, why));
+            }
+        }
+        let shares = table.unnamed.iter().zip(shares).filter(|(_, (frames, _))| *frames > 0);
+        let share = |(why, (frames, value)): (&Unnamed, _)| UnnamedShare { why: why.clone(), frames, value };
+        out.unnamed = shares.map(share).collect();
+        out.unnamed.sort_unstable();
+        out
+    }
+}

@@ -1,0 +1,312 @@
+//! Frames, each distinct one once. Locations become frames when they are named.
+//!
+//! Name, source file, binary and frame type identify a frame.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+
+use foldhash::fast::RandomState;
+use proto::dictionary::Strings;
+use symbol_store::Reason;
+
+/// Code and text of the reason why the symbol store omitted inlined calls.
+pub(crate) const INLINED_OMITTED: (&str, &str) = (
+    "inlined_left_out",
+    "so many calls are inlined in this file that one response cannot have all of them: repeat the query",
+);
+
+/// Identity of a frame, as ids of the table's strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FrameKey {
+    pub(crate) name: u32,
+    pub(crate) file: u32,
+    /// Path of the mapped file.
+    pub(crate) binary: u32,
+    pub(crate) frame_type: u32,
+}
+
+/// A frame, and facts about it from the locations of a query.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    pub(crate) key: FrameKey,
+    /// First line of the function; 0 if unknown.
+    pub(crate) start_line: i64,
+    /// Index of the reason if the frame has no name.
+    pub(crate) unnamed: Option<u32>,
+}
+
+/// One frame of a location, as it is kept between queries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptLine {
+    pub(crate) line: NamedLine,
+    /// First line of the function; 0 or less if unknown.
+    pub(crate) start_line: i64,
+    /// Index of the reason if the frame has no name.
+    pub(crate) unnamed: Option<u32>,
+}
+
+/// Reason why frames of one binary have no names, or are missing calls that are inlined into them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Unnamed {
+    /// Stable code, for programs.
+    pub(crate) code: &'static str,
+    /// Text for people.
+    pub(crate) text: String,
+    pub(crate) binary: String,
+    /// Build ID in its displayed form, or "".
+    pub(crate) build_id: String,
+}
+
+impl Unnamed {
+    /// Whether the frame has a name nevertheless: only calls inlined into it are missing.
+    pub(crate) fn has_name(&self) -> bool {
+        self.code == INLINED_OMITTED.0
+    }
+
+    /// The file whose names are missing, where the next response may have them.
+    pub(crate) fn missing_names(&self) -> Option<MissingNames> {
+        let is_pending = self.code == Reason::Converting.code();
+        let missing = || MissingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
+        (is_pending || self.has_name()).then(missing)
+    }
+}
+
+/// A file whose names are missing from a response, and why. The next response may have them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct MissingNames {
+    /// Path of the file.
+    pub(crate) binary: String,
+    /// For people.
+    pub(crate) text: String,
+    /// Whether its symbol table is being made.
+    pub(crate) is_pending: bool,
+}
+
+impl fmt::Display for MissingNames {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?}: {}", self.binary, self.text)
+    }
+}
+
+/// One frame of a location.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NamedLine {
+    /// Index of the frame.
+    pub(crate) frame: u32,
+    /// 0 if unknown.
+    pub(crate) line: i64,
+    /// 0 if unknown.
+    pub(crate) column: i64,
+    /// Id of the mangled name in the table's strings; 0 if the line is an address and no function.
+    pub(crate) system_name: u32,
+}
+
+/// All frames that were named for a tenant.
+#[derive(Debug, Default)]
+pub(crate) struct FrameTable {
+    pub(crate) strings: Strings,
+    frames: Vec<FrameKey>,
+    pub(crate) unnamed: Vec<Unnamed>,
+    frame_ids: HashMap<FrameKey, u32, RandomState>,
+    unnamed_ids: HashMap<Unnamed, u32, RandomState>,
+}
+
+/// The frames of each location of one response.
+#[derive(Debug, Default)]
+pub(crate) struct NamedLocations {
+    /// Location i has the lines from `ends[i - 1]` (or 0) to `ends[i]`.
+    ends: Vec<usize>,
+    lines: Vec<NamedLine>,
+}
+
+impl NamedLocations {
+    /// The frames of a location, innermost first.
+    pub(crate) fn lines(&self, location: u32) -> &[NamedLine] {
+        let i = location as usize;
+        let start = i.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+        self.ends.get(i).and_then(|&end| self.lines.get(start..end)).unwrap_or_default()
+    }
+
+    /// Adds the frames of the next location.
+    pub(crate) fn push(&mut self, innermost_first: impl IntoIterator<Item = NamedLine>) {
+        self.lines.extend(innermost_first);
+        self.ends.push(self.lines.len());
+    }
+
+    /// Number of locations.
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.ends.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines the smallest
+/// known one counts, and of several reasons the first in their order.
+#[derive(Debug, Default)]
+pub(crate) struct FrameFacts {
+    start_lines: Vec<i64>,
+    /// One more than the index of the reason.
+    unnamed: Vec<u32>,
+}
+
+impl FrameFacts {
+    /// No facts yet about the frames of a table.
+    pub(crate) fn new(table: &FrameTable) -> Self {
+        Self { start_lines: vec![0; table.frames.len()], unnamed: vec![0; table.frames.len()] }
+    }
+
+    /// Adds the facts of a line.
+    pub(crate) fn add(&mut self, line: &KeptLine, table: &FrameTable) {
+        let frame = line.line.frame as usize;
+        if let Some(known) = self.start_lines.get_mut(frame)
+            && line.start_line > 0
+            && (*known == 0 || line.start_line < *known)
+        {
+            *known = line.start_line;
+        }
+        if let (Some(why), Some(known)) = (line.unnamed, self.unnamed.get_mut(frame))
+            && *known != why + 1
+        {
+            let text = |why: u32| table.unnamed.get(why as usize);
+            if *known == 0 || text(why) < text(*known - 1) {
+                *known = why + 1;
+            }
+        }
+    }
+}
+
+/// The frames of a query, and the facts about them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frames<'a> {
+    pub(crate) table: &'a FrameTable,
+    pub(crate) facts: &'a FrameFacts,
+}
+
+impl Frames<'_> {
+    /// Index of the reason why a frame has no name.
+    #[inline]
+    pub(crate) fn unnamed(&self, frame: u32) -> Option<u32> {
+        self.facts.unnamed.get(frame as usize).and_then(|why| why.checked_sub(1))
+    }
+
+    /// A frame by its index.
+    pub(crate) fn get(&self, frame: u32) -> Option<Frame> {
+        let key = self.table.key(frame)?;
+        let start_line = self.facts.start_lines.get(frame as usize).copied().unwrap_or(0);
+        Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
+    }
+
+    /// Files whose names are missing, where the next response may have them.
+    pub(crate) fn missing_names(&self) -> BTreeSet<MissingNames> {
+        let mut is_used = vec![false; self.table.unnamed.len()];
+        for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
+            if let Some(is_used) = is_used.get_mut(why as usize) {
+                *is_used = true;
+            }
+        }
+        let used = self.table.unnamed.iter().zip(is_used).filter(|(_, is_used)| *is_used);
+        used.filter_map(|(why, _)| why.missing_names()).collect()
+    }
+}
+
+impl FrameTable {
+    /// The text of an id.
+    #[inline]
+    pub(crate) fn text(&self, id: u32) -> &str {
+        self.strings.get(id)
+    }
+
+    /// The identity of a frame.
+    pub(crate) fn key(&self, frame: u32) -> Option<FrameKey> {
+        self.frames.get(frame as usize).copied()
+    }
+
+    /// Number of frames.
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Approximate size in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let unnamed =
+            |why: &Unnamed| size_of::<Unnamed>() * 2 + 2 * (why.text.len() + why.binary.len() + why.build_id.len());
+        // A slot of a hash table takes one more byte, and some slots are empty.
+        self.strings.memory_bytes()
+            + self.frames.capacity() * (size_of::<FrameKey>() * 2 + 8)
+            + self.unnamed.iter().map(unnamed).sum::<usize>()
+    }
+
+    /// The identity of a frame as text, whose order does not depend on ids.
+    pub(crate) fn texts(&self, key: FrameKey) -> [&str; 4] {
+        [key.name, key.file, key.binary, key.frame_type].map(|id| self.strings.get(id))
+    }
+
+    /// The order of two frames by their texts.
+    #[inline]
+    pub(crate) fn order(&self, a: u32, b: u32) -> Ordering {
+        let (Some(a), Some(b)) = (self.frames.get(a as usize), self.frames.get(b as usize)) else {
+            return a.cmp(&b);
+        };
+        // Nearly always their names differ.
+        self.text(a.name).cmp(self.text(b.name)).then_with(|| self.texts(*a).cmp(&self.texts(*b)))
+    }
+
+    /// The index of a frame, new or old.
+    pub(crate) fn intern(&mut self, key: FrameKey) -> u32 {
+        let next = u32::try_from(self.frames.len()).unwrap_or(u32::MAX);
+        let id = *self.frame_ids.entry(key).or_insert(next);
+        if id == next {
+            self.frames.push(key);
+        }
+        id
+    }
+
+    pub(crate) fn intern_unnamed(&mut self, unnamed: Unnamed) -> u32 {
+        let next = u32::try_from(self.unnamed.len()).unwrap_or(u32::MAX);
+        let id = *self.unnamed_ids.entry(unnamed.clone()).or_insert(next);
+        if id == next {
+            self.unnamed.push(unnamed);
+        }
+        id
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_has_the_smallest_known_first_line_and_the_first_reason() {
+        let mut table = FrameTable::default();
+        let key = FrameKey { name: table.strings.intern("f"), file: 0, binary: 0, frame_type: 0 };
+        let frame = table.intern(key);
+        assert_eq!((frame, table.intern(key), table.len()), (0, 0, 1));
+        let why = |binary: &str| Unnamed {
+            code: "c",
+            text: String::new(),
+            binary: binary.to_owned(),
+            build_id: String::new(),
+        };
+        let reasons = ["b", "c", "a"].map(|binary| table.intern_unnamed(why(binary)));
+        let mut facts = FrameFacts::new(&table);
+        let line = NamedLine { frame, line: 1, column: 0, system_name: 0 };
+        let [b, c, a] = reasons.map(Some);
+        for (start_line, unnamed) in [(-1, None), (30, b), (0, c), (20, a), (25, b)] {
+            facts.add(&KeptLine { line, start_line, unnamed }, &table);
+        }
+        let got = Frames { table: &table, facts: &facts }.get(frame).unwrap();
+        assert_eq!((got.start_line, got.unnamed), (20, a));
+    }
+
+    #[test]
+    fn frames_are_ordered_by_their_texts_and_not_by_their_ids() {
+        let mut table = FrameTable::default();
+        for (name, file) in [("b", "x"), ("a", "y"), ("a", "x")] {
+            let (name, file) = (table.strings.intern(name), table.strings.intern(file));
+            table.intern(FrameKey { name, file, binary: 0, frame_type: 0 });
+        }
+        let mut order = [0, 1, 2];
+        order.sort_by(|&a, &b| table.order(a, b));
+        assert_eq!(order, [2, 1, 0]);
+    }
+}

@@ -1,0 +1,112 @@
+//! Labels of stacks: `leaf_function`, `stack_file` and so on.
+//!
+//! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct value,
+//! and, where several `stack_*` labels are grouped by, once under each distinct combination that one of its frames has.
+//! A stack without frames has the value "".
+
+use promql_parser::label::MatchOp;
+use proto::FramePlace;
+use regex::{Regex, RegexBuilder};
+
+use crate::query::error::QueryError;
+use crate::query::limits::REGEX_BYTES_MAX;
+
+/// A label of stacks: a part of a frame, and the frame that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct StackLabel {
+    pub(crate) place: FramePlace,
+    pub(crate) part: Part,
+}
+
+/// Part of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    Function,
+    File,
+    Line,
+    Binary,
+    FrameType,
+}
+
+const ALL: [(&str, StackLabel); 10] = {
+    use FramePlace::{Any, Leaf};
+    use Part::{Binary, File, FrameType, Function, Line};
+    [
+        ("leaf_function", StackLabel { place: Leaf, part: Function }),
+        ("leaf_file", StackLabel { place: Leaf, part: File }),
+        ("leaf_line", StackLabel { place: Leaf, part: Line }),
+        ("leaf_binary", StackLabel { place: Leaf, part: Binary }),
+        ("leaf_frame_type", StackLabel { place: Leaf, part: FrameType }),
+        ("stack_function", StackLabel { place: Any, part: Function }),
+        ("stack_file", StackLabel { place: Any, part: File }),
+        ("stack_line", StackLabel { place: Any, part: Line }),
+        ("stack_binary", StackLabel { place: Any, part: Binary }),
+        ("stack_frame_type", StackLabel { place: Any, part: FrameType }),
+    ]
+};
+
+impl StackLabel {
+    /// The label with this name, if it is a label of stacks.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        ALL.iter().find(|(known, _)| *known == name).map(|&(_, label)| label)
+    }
+
+    /// The name of the label.
+    pub(crate) fn name(self) -> &'static str {
+        ALL.iter().find(|&&(_, label)| label == self).map_or("", |&(name, _)| name)
+    }
+}
+
+/// A matcher on a label of stacks.
+#[derive(Debug)]
+pub(crate) struct StackMatcher {
+    pub(crate) label: StackLabel,
+    test: Test,
+    /// `!=` or `!~`: the matcher holds if the opposite holds for no frame.
+    pub(crate) negated: bool,
+}
+
+#[derive(Debug)]
+enum Test {
+    Equal(String),
+    Match(Regex),
+}
+
+impl StackMatcher {
+    /// Converts a matcher of the parser.
+    pub(crate) fn new(label: StackLabel, operation: &MatchOp, value: &str) -> Result<Self, QueryError> {
+        let (test, negated) = match operation {
+            MatchOp::Equal => (Test::Equal(value.to_owned()), false),
+            MatchOp::NotEqual => (Test::Equal(value.to_owned()), true),
+            MatchOp::Re(regex) => (Test::Match(anchored(pattern_of(regex))?), false),
+            MatchOp::NotRe(regex) => (Test::Match(anchored(pattern_of(regex))?), true),
+        };
+        Ok(Self { label, test, negated })
+    }
+
+    /// Whether a value equals or matches the operand, whether the matcher is negated or not.
+    pub(crate) fn names(&self, value: &str) -> bool {
+        match &self.test {
+            Test::Equal(named) => named == value,
+            Test::Match(regex) => regex.is_match(value),
+        }
+    }
+}
+
+/// The expression without the anchors that the parser put around it. The parser has escaped literal braces.
+pub(crate) fn pattern_of(regex: &Regex) -> &str {
+    let text = regex.as_str();
+    text.strip_prefix("^(?:").and_then(|text| text.strip_suffix(")$")).unwrap_or(text)
+}
+
+/// The expression, compiled as nodes do: it matches whole values, and a dot is any character, as in Prometheus.
+pub(crate) fn anchored(pattern: &str) -> Result<Regex, QueryError> {
+    let build = |text: &str| {
+        let built = RegexBuilder::new(text).size_limit(REGEX_BYTES_MAX).dfa_size_limit(REGEX_BYTES_MAX).build();
+        let pattern = || pattern.chars().take(200).collect();
+        built.map_err(|source| QueryError::BadRegex { pattern: pattern(), source: Box::new(source) })
+    };
+    // Unanchored first: `a)|(b` is valid only between the parentheses of the anchors.
+    build(pattern)?;
+    build(&format!("^(?s:{pattern})$"))
+}

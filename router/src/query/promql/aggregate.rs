@@ -1,0 +1,160 @@
+//! Aggregations over series.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use crate::query::error::QueryError;
+use crate::query::promql::expr::{Aggregation, Grouping};
+use crate::query::promql::value::Series;
+use crate::query::run::Cancelled;
+use crate::query::selection::labels::{Labels, NAME_LABEL};
+
+/// Aggregates series, which stand in the order of their labels. `parameter`: of `topk` and `bottomk`, at each step.
+pub(crate) fn aggregate(
+    operator: Aggregation,
+    parameter: &[f64],
+    grouping: &Grouping,
+    series: Vec<Series>,
+    steps: usize,
+    cancelled: &Cancelled,
+) -> Result<Vec<Series>, QueryError> {
+    let mut groups: BTreeMap<Labels, Vec<Series>> = BTreeMap::new();
+    for one in series {
+        cancelled.check()?;
+        groups.entry(group_of(grouping, &one.labels)).or_default().push(one);
+    }
+    let mut out = Vec::new();
+    for (labels, members) in groups {
+        cancelled.check()?;
+        if operator.selects() {
+            out.extend(select(operator, parameter, members, steps, cancelled)?);
+        } else {
+            let values = (0..steps).map(|step| fold(operator, at(&members, step))).collect();
+            out.push(Series { labels, values });
+        }
+    }
+    Ok(out)
+}
+
+fn group_of(grouping: &Grouping, labels: &Labels) -> Labels {
+    match grouping {
+        Grouping::By(names) => labels.only(names),
+        Grouping::Without(names) => {
+            let names: Vec<String> = names.iter().cloned().chain([NAME_LABEL.to_owned()]).collect();
+            labels.without(&names)
+        }
+    }
+}
+
+/// The values that there are at a step.
+fn at(members: &[Series], step: usize) -> impl Iterator<Item = f64> {
+    members.iter().filter_map(move |member| member.values.get(step).copied().flatten())
+}
+
+/// One value of all; `None` if there is none.
+fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<f64> {
+    let first = values.next()?;
+    Some(match operator {
+        Aggregation::Min => {
+            values.fold(first, |least, value| if value < least || least.is_nan() { value } else { least })
+        }
+        Aggregation::Max => values.fold(first, |most, value| if value > most || most.is_nan() { value } else { most }),
+        Aggregation::Count => values.fold(1.0, |count, _| count + 1.0),
+        Aggregation::Avg => {
+            let (sum, count) = compensated_sum(first, values);
+            sum / count
+        }
+        // The others select and never come here.
+        Aggregation::Sum | Aggregation::TopK | Aggregation::BottomK => compensated_sum(first, values).0,
+    })
+}
+
+/// The sum, its rounding errors added up beside it (Neumaier), and how many values there were.
+fn compensated_sum(first: f64, values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let (mut sum, mut lost, mut count) = (first, 0.0, 1.0);
+    for value in values {
+        let next: f64 = sum + value;
+        if next.is_finite() {
+            lost += if sum.abs() >= value.abs() { (sum - next) + value } else { (value - next) + sum };
+        }
+        sum = next;
+        count += 1.0;
+    }
+    (if sum.is_finite() { sum + lost } else { sum }, count)
+}
+
+/// The best k series of a group at each step, labels unchanged; of equal values those of the smaller labels.
+fn select(
+    operator: Aggregation,
+    parameter: &[f64],
+    mut members: Vec<Series>,
+    steps: usize,
+    cancelled: &Cancelled,
+) -> Result<Vec<Series>, QueryError> {
+    for step in 0..steps {
+        cancelled.check()?;
+        let parameter = parameter.get(step).copied().unwrap_or(0.0);
+        if parameter.is_nan() || parameter.abs() >= i64::MAX as f64 {
+            return Err(QueryError::BadParameter { operator: operator.name(), value: parameter });
+        }
+        let mut present: Vec<(usize, f64)> = members
+            .iter()
+            .enumerate()
+            .filter_map(|(i, member)| Some((i, member.values.get(step).copied().flatten()?)))
+            .collect();
+        // Stable, and members stand in the order of their labels.
+        present.sort_by(|&(_, a), &(_, b)| best_first(operator, a, b));
+        // At least 0 and below 2^63; fractions are cut off.
+        let kept = parameter.max(0.0) as usize;
+        for &(i, _) in present.iter().skip(kept) {
+            if let Some(value) = members.get_mut(i).and_then(|member| member.values.get_mut(step)) {
+                *value = None;
+            }
+        }
+    }
+    members.retain(Series::has_values);
+    Ok(members)
+}
+
+/// The order of values in a `topk` or `bottomk`: NaN last.
+pub(crate) fn best_first(operator: Aggregation, a: f64, b: f64) -> Ordering {
+    let by_value = if operator == Aggregation::BottomK { a.partial_cmp(&b) } else { b.partial_cmp(&a) };
+    by_value.unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_the_least_and_the_most_only_where_there_is_nothing_else() {
+        let of = |operator, values: &[f64]| fold(operator, values.iter().copied());
+        for operator in [Aggregation::Min, Aggregation::Max] {
+            for values in [[f64::NAN, 2.0], [2.0, f64::NAN]] {
+                assert_eq!(of(operator, &values), Some(2.0));
+            }
+            assert!(of(operator, &[f64::NAN]).unwrap().is_nan());
+            assert_eq!(of(operator, &[]), None);
+        }
+        assert!(of(Aggregation::Sum, &[f64::NAN, 2.0]).unwrap().is_nan());
+        assert_eq!(of(Aggregation::Count, &[f64::NAN, 2.0]), Some(2.0));
+    }
+
+    #[test]
+    fn nan_is_last_among_the_best() {
+        for (operator, want) in [(Aggregation::TopK, [3.0, 1.0]), (Aggregation::BottomK, [1.0, 3.0])] {
+            let mut values = [f64::NAN, 1.0, f64::NAN, 3.0];
+            values.sort_by(|a, b| best_first(operator, *a, *b));
+            assert_eq!(values[..2], want);
+            assert!(values[2].is_nan() && values[3].is_nan());
+        }
+    }
+
+    #[test]
+    fn small_values_are_not_lost_beside_large_ones() {
+        let sum = |values: &[f64]| fold(Aggregation::Sum, values.iter().copied()).unwrap();
+        assert_eq!(sum(&[1e16, 1.0, -1e16]), 1.0);
+        assert_eq!(sum(&[f64::INFINITY, 1.0]), f64::INFINITY);
+        assert!(sum(&[f64::INFINITY, f64::NEG_INFINITY]).is_nan());
+    }
+}

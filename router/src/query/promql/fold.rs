@@ -1,0 +1,328 @@
+//! From the answers of shards to the series of one leaf: sums by labels and time, exact.
+//!
+//! Sums are i128 from the shards to here; `window` turns them into floats at the very end.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+use proto::answer::Cell;
+use proto::label::PROFILE_TYPE_LABEL;
+use proto::{Answer, Fold, ProfileType};
+
+use crate::query::error::QueryError;
+use crate::query::naming::frame::FrameTable;
+use crate::query::naming::stack_label::StackLabel;
+use crate::query::naming::stack_values::{Combinations, NodeValues, StackGrouping};
+use crate::query::naming::tenant_names::{Named, NamedAnswer};
+use crate::query::promql::expr::Group;
+use crate::query::run::Cancelled;
+use crate::query::selection::labels::{Labels, NAME_LABEL};
+
+/// Cells between two looks at whether anybody still waits.
+const CELLS_BETWEEN_CHECKS: usize = 1 << 16;
+
+/// (time, sum) pairs.
+pub(crate) type TimeSums = Vec<(i64, i128)>;
+
+/// Sums of one series of a leaf.
+#[derive(Debug)]
+pub(crate) struct Sums {
+    /// As the leaf's group says, without the metric's name.
+    pub(crate) labels: Labels,
+    /// Index of the type.
+    pub(crate) profile_type: usize,
+    /// Index of the stored series' times; means nothing where the group is `By`.
+    pub(crate) times: usize,
+    /// (time, sum), ascending, each time once; the time of a bucket is its end.
+    pub(crate) sums: TimeSums,
+}
+
+/// All series of a leaf.
+#[derive(Debug, Default)]
+pub(crate) struct Folded {
+    pub(crate) series: Vec<Sums>,
+    pub(crate) types: Vec<ProfileType>,
+    /// The times at which each stored series has any sample, ascending: its points, whatever part of them a `Sums` holds.
+    pub(crate) times: Vec<Vec<i64>>,
+}
+
+/// How answers become series.
+#[derive(Debug)]
+pub(crate) struct Folding<'a> {
+    pub(crate) group: &'a Group,
+    pub(crate) stacks: StackGrouping<'a>,
+    /// Of the labels that the group names, those that are sample attributes: no part of a stored series' identity.
+    pub(crate) attributes: Vec<String>,
+}
+
+impl<'a> Folding<'a> {
+    /// The labels that shards group by.
+    pub(crate) fn shard_labels(group: &Group) -> Vec<String> {
+        let (Group::Series(labels) | Group::By(labels)) = group;
+        let in_shards = |name: &&String| StackLabel::named(name).is_none() && *name != NAME_LABEL;
+        let mut labels: Vec<String> = labels.iter().filter(in_shards).cloned().collect();
+        labels.push(PROFILE_TYPE_LABEL.to_owned());
+        labels.sort_unstable();
+        labels.dedup();
+        labels
+    }
+
+    /// What is kept of a group's labels.
+    fn project(&self, labels: &Labels) -> Labels {
+        match self.group {
+            Group::Series(_) => labels.clone(),
+            Group::By(names) => labels.only(names),
+        }
+    }
+
+    /// Adds the answers to one selection.
+    pub(crate) fn fold(&self, named: &Named<'_>, fold: &Fold, cancelled: &Cancelled) -> Result<Folded, QueryError> {
+        let mut series = SeriesBuilder::default();
+        let (mut leaf, mut any) = (Combinations::default(), Combinations::default());
+        let table = named.frames().table;
+        for NamedAnswer { answer, locations, .. } in named.answers() {
+            let values = self.stacks.values_of(answer, locations, table, &mut leaf, &mut any);
+            self.add(answer, fold, &values, any.len(), &mut series, cancelled)?;
+        }
+        Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
+    }
+
+    /// Adds one answer: cells in the order of (group, bucket, leaf values), so that the sums of one series and bucket are
+    /// added up in one small table of `stack_*` values.
+    fn add(
+        &self,
+        answer: &Answer,
+        fold: &Fold,
+        values: &NodeValues,
+        combinations: usize,
+        series: &mut SeriesBuilder,
+        cancelled: &Cancelled,
+    ) -> Result<(), QueryError> {
+        let groups: Vec<Option<Grouped>> =
+            answer.groups.iter().map(|labels| self.grouped(&labels.into(), series)).collect();
+        let leaf_of = |cell: &Cell| values.leaf.get(cell.node as usize).copied().unwrap_or(0);
+        let mut cells: Vec<&Cell> = answer.cells.iter().collect();
+        cells.sort_unstable_by_key(|cell| (cell.group, cell.bucket, leaf_of(cell), cell.node));
+        let mut counted = Counted::new(combinations);
+        for (i, run) in
+            cells.chunk_by(|a, b| (a.group, a.bucket, leaf_of(a)) == (b.group, b.bucket, leaf_of(b))).enumerate()
+        {
+            if i % CELLS_BETWEEN_CHECKS == 0 {
+                cancelled.check()?;
+            }
+            let Some(first) = run.first() else { continue };
+            let Some(grouped) = groups.get(first.group as usize).copied().flatten() else { continue };
+            let Some(time) = time_of(answer, fold, first.bucket) else { continue };
+            series.saw(grouped.times, time);
+            if self.stacks.any_labels.is_empty() {
+                series.add(grouped, [leaf_of(first), 0], time, run.iter().map(|cell| cell.sum).sum())?;
+            } else {
+                for cell in run {
+                    counted.count(answer, values, cell);
+                }
+                counted.drain(|combination, sum| series.add(grouped, [leaf_of(first), combination], time, sum))?;
+            }
+        }
+        for unpassed in &answer.unpassed {
+            let grouped = groups.get(unpassed.group as usize).copied().flatten();
+            if let (Some(grouped), Some(time)) = (grouped, time_of(answer, fold, unpassed.bucket)) {
+                series.saw(grouped.times, time);
+            }
+        }
+        Ok(())
+    }
+
+    /// What a group of an answer is here; `None` if it has no profile type, which no stored series lacks.
+    fn grouped(&self, labels: &Labels, series: &mut SeriesBuilder) -> Option<Grouped> {
+        let profile_type = ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))?;
+        let profile_type = intern(&mut series.types, profile_type);
+        let times = intern(&mut series.stored, labels.without(&self.attributes));
+        let labels = intern(&mut series.labels, self.project(labels));
+        Some(Grouped { labels, profile_type, times })
+    }
+}
+
+/// The end of a bucket, or the time that it is.
+fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
+    match fold {
+        Fold::Sum(windows) => windows.get(bucket as usize).map(|window| window.end_ns),
+        Fold::Points(_) | Fold::Last(_) => answer.bucket_times_ns.get(bucket as usize).copied(),
+    }
+}
+
+/// The indices of a group's labels, type and stored series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Grouped {
+    labels: usize,
+    profile_type: usize,
+    times: usize,
+}
+
+/// What is added up of one series and bucket, by combination of `stack_*` values.
+struct Counted {
+    sums: Vec<i128>,
+    /// The last stack that counted under a combination: it counts once, however often the value is in it.
+    last_stack: Vec<u64>,
+    stacks: u64,
+    touched: Vec<u32>,
+    is_touched: Vec<bool>,
+}
+
+impl Counted {
+    fn new(combinations: usize) -> Self {
+        Self {
+            sums: vec![0; combinations],
+            last_stack: vec![0; combinations],
+            stacks: 0,
+            touched: Vec::new(),
+            is_touched: vec![false; combinations],
+        }
+    }
+
+    /// Counts a cell's sum under every combination of the frames from its node to the root.
+    fn count(&mut self, answer: &Answer, values: &NodeValues, cell: &Cell) {
+        self.stacks += 1;
+        let mut at = cell.node;
+        if at == 0 {
+            self.count_under(&values.any_of_empty, cell.sum);
+        }
+        while at != 0 {
+            let Some(node) = answer.nodes.get(at as usize) else { return };
+            self.count_under(values.any(node.location), cell.sum);
+            at = node.parent;
+        }
+    }
+
+    fn count_under(&mut self, combinations: &[u32], sum: i128) {
+        for &combination in combinations {
+            let i = combination as usize;
+            let (Some(last), Some(total), Some(touched)) =
+                (self.last_stack.get_mut(i), self.sums.get_mut(i), self.is_touched.get_mut(i))
+            else {
+                continue;
+            };
+            if *last != self.stacks {
+                *last = self.stacks;
+                *total += sum;
+                if !*touched {
+                    *touched = true;
+                    self.touched.push(combination);
+                }
+            }
+        }
+    }
+
+    /// Hands every sum over and starts again.
+    fn drain(&mut self, mut to: impl FnMut(u32, i128) -> Result<(), QueryError>) -> Result<(), QueryError> {
+        for combination in self.touched.drain(..) {
+            let i = combination as usize;
+            if let (Some(sum), Some(touched)) = (self.sums.get_mut(i), self.is_touched.get_mut(i)) {
+                to(combination, std::mem::take(sum))?;
+                *touched = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Distinct things, by index.
+type Interned<T> = HashMap<T, usize>;
+
+fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
+    let next = interned.len();
+    *interned.entry(thing).or_insert(next)
+}
+
+fn into_order<T>(interned: Interned<T>) -> Vec<T> {
+    let mut things: Vec<_> = interned.into_iter().collect();
+    things.sort_by_key(|&(_, i)| i);
+    things.into_iter().map(|(thing, _)| thing).collect()
+}
+
+/// (group, leaf values, `stack_*` values).
+type Key = (Grouped, [u32; 2]);
+
+/// Series while answers are added.
+#[derive(Default)]
+struct SeriesBuilder {
+    labels: Interned<Labels>,
+    types: Interned<ProfileType>,
+    stored: Interned<Labels>,
+    times: Vec<Vec<i64>>,
+    /// By (group, leaf values, `stack_*` values): the place of its sums.
+    known: HashMap<Key, usize, RandomState>,
+    sums: Vec<(Key, TimeSums)>,
+    /// What was added to last: cells come in the order of their groups.
+    last: usize,
+    entries: usize,
+}
+
+impl SeriesBuilder {
+    fn saw(&mut self, times: usize, time: i64) {
+        if self.times.len() <= times {
+            self.times.resize(times + 1, Vec::new());
+        }
+        if let Some(times) = self.times.get_mut(times)
+            && times.last() != Some(&time)
+        {
+            times.push(time);
+        }
+    }
+
+    fn add(&mut self, grouped: Grouped, combinations: [u32; 2], time: i64, sum: i128) -> Result<(), QueryError> {
+        self.entries += 1;
+        if self.entries > proto::limits::QUERY_CELLS_MAX {
+            return Err(QueryError::too_many_cells());
+        }
+        let key = (grouped, combinations);
+        if self.sums.get(self.last).is_none_or(|(known, _)| *known != key) {
+            self.last = *self.known.entry(key).or_insert_with(|| {
+                self.sums.push((key, Vec::new()));
+                self.sums.len() - 1
+            });
+        }
+        if let Some((_, sums)) = self.sums.get_mut(self.last) {
+            sums.push((time, sum));
+        }
+        Ok(())
+    }
+
+    /// The series, each once, in the order of their labels.
+    fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
+        let labels = into_order(self.labels);
+        let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
+        for ((grouped, combinations), sums) in self.sums {
+            let Some(labels) = labels.get(grouped.labels) else { continue };
+            let mut all: Vec<(String, String)> = Vec::new();
+            for ((labels, known), combination) in named.iter().zip(combinations) {
+                all.extend(known.texts(combination, labels, table));
+            }
+            all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+            // Groups that the projection makes equal are one series; what they are points of means nothing then.
+            merged.entry((Labels::new(all), grouped.profile_type, grouped.times)).or_default().extend(sums);
+        }
+        for times in &mut self.times {
+            times.sort_unstable();
+            times.dedup();
+        }
+        let mut series: Vec<Sums> = merged
+            .into_iter()
+            .map(|((labels, profile_type, times), sums)| Sums { labels, profile_type, times, sums: add_up(sums) })
+            .collect();
+        series.sort_by(|a, b| (&a.labels, a.profile_type, a.times).cmp(&(&b.labels, b.profile_type, b.times)));
+        Folded { series, types: into_order(self.types), times: self.times }
+    }
+}
+
+/// Ascending, each time once.
+fn add_up(mut sums: TimeSums) -> TimeSums {
+    sums.sort_unstable_by_key(|&(time, _)| time);
+    let mut out: TimeSums = Vec::with_capacity(sums.len());
+    for (time, sum) in sums {
+        match out.last_mut() {
+            Some((last, total)) if *last == time => *total += sum,
+            _ => out.push((time, sum)),
+        }
+    }
+    out
+}

@@ -1,0 +1,314 @@
+//! Windows in time: where a leaf is cut, and what its function makes of the sums inside each window.
+//!
+//! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums between the
+//! windows' own edges, so they are exact to the nanosecond. All others see points: of a gauge the times at which the series
+//! has samples; of everything else one per 10 s, aligned to 1970, stamped at its end, only where there are samples.
+
+use std::collections::VecDeque;
+
+use proto::{Fold, ProfileType, Window};
+
+use crate::query::error::QueryError;
+use crate::query::limits::QUERY_BUCKETS_MAX;
+use crate::query::promql::budget::Budget;
+use crate::query::promql::expr::{At, Function, Leaf};
+use crate::query::promql::fold::{Folded, Sums};
+use crate::query::promql::value::{Series, Steps};
+use crate::query::run::Cancelled;
+use crate::query::selection::labels::NAME_LABEL;
+
+/// The distance of the points of what is no gauge.
+const POINT_NS: i64 = 10 * 1_000_000_000;
+
+/// The window of a leaf at each step, ascending.
+pub(crate) fn windows(leaf: &Leaf, steps: &Steps) -> Result<Vec<Window>, QueryError> {
+    let first = steps.0.first().copied().unwrap_or(0);
+    let last = steps.0.last().copied().unwrap_or(0);
+    let window = |&step: &i64| {
+        let at = match leaf.at {
+            None => step,
+            Some(At::Start) => first,
+            Some(At::End) => last,
+            Some(At::Time(time)) => time,
+        };
+        let end_ns = at.checked_sub(leaf.offset_ns)?;
+        Some(Window { start_ns: end_ns.checked_sub(leaf.range_ns)?, end_ns })
+    };
+    let windows: Option<Vec<_>> = steps.0.iter().map(window).collect();
+    windows.ok_or(QueryError::TimeOutOfRange { what: "the window" })
+}
+
+/// From the start of the first window to the end of the last.
+pub(crate) fn span(windows: &[Window]) -> Window {
+    let start_ns = windows.first().map_or(0, |window| window.start_ns);
+    Window { start_ns, end_ns: windows.last().map_or(start_ns, |window| window.end_ns) }
+}
+
+/// The fold whose buckets are whole pieces of all windows; what is in none is not asked for.
+pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
+    let mut edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut pieces = Window::between(&edges);
+    // Windows ascend, so the first that ends behind a piece's start is the only one to look at.
+    let mut windows = windows.iter().peekable();
+    pieces.retain(|piece| {
+        while windows.next_if(|window| window.end_ns <= piece.start_ns).is_some() {}
+        windows.peek().is_some_and(|window| window.start_ns <= piece.start_ns)
+    });
+    Fold::Sum(pieces)
+}
+
+/// The fold whose buckets are the points; `None` if no point can be in a window.
+pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryError> {
+    let mut points: Vec<Window> = Vec::new();
+    for window in windows {
+        // The first point after the start begins at the last multiple that is not after it.
+        let first = window.start_ns.div_euclid(POINT_NS) * POINT_NS;
+        let last = window.end_ns.div_euclid(POINT_NS) * POINT_NS;
+        let mut start_ns = points.last().map_or(first, |known| first.max(known.end_ns));
+        while start_ns < last {
+            if points.len() == QUERY_BUCKETS_MAX {
+                return Err(QueryError::TooLarge { what: "points in time", max: QUERY_BUCKETS_MAX });
+            }
+            let end_ns = start_ns + POINT_NS;
+            points.push(Window { start_ns, end_ns });
+            start_ns = end_ns;
+        }
+    }
+    Ok((!points.is_empty()).then_some(Fold::Sum(points)))
+}
+
+/// The fold of a gauge's points.
+pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
+    let only_last = matches!(function, Function::Instant | Function::LastOverTime);
+    match (only_last, windows) {
+        (true, [only]) => Fold::Last(*only),
+        _ => Fold::Points(span(windows)),
+    }
+}
+
+/// What the leaf's function makes of its sums in each window; series that are there in no window are left out.
+/// `room`: for the result.
+pub(crate) fn evaluate(
+    folded: &Folded,
+    leaf: &Leaf,
+    windows: &[Window],
+    mut budget: Budget,
+    cancelled: &Cancelled,
+) -> Result<Vec<Series>, QueryError> {
+    budget.take(folded.series.len())?;
+    let function = leaf.function;
+    let mut out: Vec<Series> = Vec::with_capacity(folded.series.len());
+    for sums in &folded.series {
+        cancelled.check()?;
+        let Some(profile_type) = folded.types.get(sums.profile_type) else { continue };
+        if function.is_linear() && profile_type.is_gauge() {
+            let profile_type = Box::new(profile_type.clone());
+            return Err(QueryError::GaugeSummed { function: function.name(), profile_type });
+        }
+        let values: Vec<Option<f64>> = if function.is_linear() {
+            let scale = Scale::new(function, profile_type, leaf.range_ns);
+            sums_in(&sums.sums, windows).map(|sum| sum.map(|sum| scale.apply(sum))).collect()
+        } else {
+            let points = folded.times.get(sums.times).map(Vec::as_slice).unwrap_or_default();
+            points_in(function, sums, points, windows)
+        };
+        let labels = if function.keeps_name() {
+            sums.labels.with(NAME_LABEL, &profile_type.to_string())
+        } else {
+            sums.labels.clone()
+        };
+        match out.last_mut() {
+            // A sum over several types, which the grouping no longer tells apart.
+            Some(last) if last.labels == labels => add_values(&mut last.values, &values),
+            _ => out.push(Series { labels, values }),
+        }
+    }
+    out.retain(Series::has_values);
+    Ok(out)
+}
+
+fn add_values(to: &mut [Option<f64>], from: &[Option<f64>]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = match (*to, *from) {
+            (Some(a), Some(b)) => Some(a + b),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
+/// How a sum in the type's unit becomes a result; nanoseconds become seconds except in `sum_over_time`.
+struct Scale {
+    divisor: f64,
+}
+
+impl Scale {
+    fn new(function: Function, profile_type: &ProfileType, range_ns: i64) -> Self {
+        let is_time = profile_type.sample().unit == "nanoseconds";
+        let divisor = match (function, is_time) {
+            (Function::Rate, true) => range_ns as f64,
+            (Function::Rate, false) => range_ns as f64 / 1e9,
+            (Function::Increase, true) => 1e9,
+            _ => 1.0,
+        };
+        Self { divisor }
+    }
+
+    fn apply(&self, sum: i128) -> f64 {
+        sum as f64 / self.divisor
+    }
+}
+
+/// The places of what lies in a window, in ascending times.
+fn inside<T>(window: Window, ascending: &[T], time: impl Fn(&T) -> i64) -> std::ops::Range<usize> {
+    let start = ascending.partition_point(|item| time(item) <= window.start_ns);
+    start..ascending.partition_point(|item| time(item) <= window.end_ns).max(start)
+}
+
+/// The sum in each window, if anything is in it.
+fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Option<i128>> {
+    let mut before = Vec::with_capacity(sums.len() + 1);
+    before.push(0_i128);
+    let mut total = 0_i128;
+    for (_, sum) in sums {
+        total += sum;
+        before.push(total);
+    }
+    windows.iter().map(move |window| {
+        let range = inside(*window, sums, |&(time, _)| time);
+        let (start, end) = (before.get(range.start)?, before.get(range.end)?);
+        (!range.is_empty()).then(|| end - start)
+    })
+}
+
+/// What a function of points makes of a series in each window. `points`: when the stored series has any sample; a time at
+/// which this part of it has none counts as 0, except that a part that has none in the whole window is no series there.
+fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Window]) -> Vec<Option<f64>> {
+    let sums = series.sums.as_slice();
+    let counts = |window: &Window| inside(*window, points, |&time| time).len();
+    let with_sum = windows.iter().zip(sums_in(sums, windows));
+    match function {
+        Function::AvgOverTime => {
+            with_sum.map(|(window, sum)| sum.map(|sum| sum as f64 / counts(window).max(1) as f64)).collect()
+        }
+        Function::CountOverTime => with_sum.map(|(window, sum)| sum.map(|_| counts(window) as f64)).collect(),
+        Function::MinOverTime => extremes(sums, windows, counts, |new, old| new <= old),
+        Function::MaxOverTime => extremes(sums, windows, counts, |new, old| new >= old),
+        _ => windows
+            .iter()
+            .map(|window| {
+                let last_point = points.get(inside(*window, points, |&time| time).last()?)?;
+                let (time, sum) = sums.get(inside(*window, sums, |&(time, _)| time).last()?)?;
+                (time == last_point).then_some(*sum as f64)
+            })
+            .collect(),
+    }
+}
+
+/// The smallest or largest point of each window; windows ascend, so each sum enters and leaves once.
+fn extremes(
+    sums: &[(i64, i128)],
+    windows: &[Window],
+    counts: impl Fn(&Window) -> usize,
+    replaces: impl Fn(i128, i128) -> bool,
+) -> Vec<Option<f64>> {
+    // Places of sums that are still the extreme of a window that begins at or before them, best first.
+    let mut best: VecDeque<usize> = VecDeque::new();
+    let mut entered = 0;
+    let value = |place: usize| sums.get(place).map_or(0, |&(_, sum)| sum);
+    windows
+        .iter()
+        .map(|window| {
+            let range = inside(*window, sums, |&(time, _)| time);
+            for place in entered.max(range.start)..range.end {
+                while best.back().is_some_and(|&last| replaces(value(place), value(last))) {
+                    best.pop_back();
+                }
+                best.push_back(place);
+            }
+            entered = entered.max(range.end);
+            while best.front().is_some_and(|&first| first < range.start) {
+                best.pop_front();
+            }
+            let extreme = value(*best.front()?);
+            // A point at which this part of the series has no samples is 0.
+            let has_zero = counts(window) > range.len();
+            Some(if has_zero && replaces(0, extreme) { 0.0 } else { extreme as f64 })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: i64 = 1_000_000_000;
+
+    fn window(start_s: i64, end_s: i64) -> Window {
+        Window { start_ns: start_s * S, end_ns: end_s * S }
+    }
+
+    /// The windows of a fold, one behind the other as one.
+    fn runs(fold: Option<Fold>) -> Vec<(i64, i64)> {
+        let Some(Fold::Sum(windows)) = fold else { return Vec::new() };
+        let runs = windows.chunk_by(|before, next| before.end_ns == next.start_ns);
+        runs.map(|run| (run[0].start_ns / S, run[run.len() - 1].end_ns / S)).collect()
+    }
+
+    fn points(windows: &[Window]) -> Vec<(i64, i64)> {
+        let fold = fold_of_points(windows).unwrap();
+        if let Some(Fold::Sum(points)) = &fold {
+            assert!(
+                points.iter().all(|point| point.start_ns % POINT_NS == 0 && point.end_ns - point.start_ns == POINT_NS)
+            );
+        }
+        runs(fold)
+    }
+
+    #[test]
+    fn points_are_cut_at_multiples_of_ten_seconds() {
+        assert_eq!(points(&[window(0, 30)]), [(0, 30)]);
+        assert_eq!(points(&[window(5, 34)]), [(0, 30)]);
+        assert!(points(&[window(11, 19)]).is_empty());
+        assert!(points(&[window(10, 19)]).is_empty());
+        assert_eq!(points(&[window(10, 20)]), [(10, 20)]);
+        assert_eq!(points(&[window(0, 20), window(10, 30)]), [(0, 30)]);
+        assert_eq!(points(&[window(0, 20), window(100, 120)]), [(0, 20), (100, 120)]);
+        assert_eq!(points(&[window(0, 20), window(15, 25), window(15, 25)]), [(0, 20)]);
+        assert_eq!(points(&[window(0, 20), window(52, 58), window(60, 70)]), [(0, 20), (60, 70)]);
+        assert_eq!(points(&[window(-15, 5)]), [(-20, 0)]);
+    }
+
+    #[test]
+    fn too_many_points_are_refused() {
+        assert!(fold_of_points(&[window(0, 11_000_000)]).is_err());
+    }
+
+    #[test]
+    fn sums_are_cut_at_the_edges_of_all_windows() {
+        let fold = fold_of_sums(&[window(0, 20), window(10, 30)]);
+        assert_eq!(fold, Fold::Sum(vec![window(0, 10), window(10, 20), window(20, 30)]));
+    }
+
+    #[test]
+    fn sums_of_windows_that_are_apart_ask_for_nothing_in_between() {
+        let sums = |windows: &[Window]| runs(Some(fold_of_sums(windows)));
+        assert_eq!(sums(&[window(0, 5), window(10, 15), window(20, 25)]), [(0, 5), (10, 15), (20, 25)]);
+        assert_eq!(sums(&[window(0, 5), window(3, 8), window(20, 25)]), [(0, 8), (20, 25)]);
+        assert_eq!(sums(&[window(0, 5), window(0, 5), window(5, 10), window(11, 16)]), [(0, 10), (11, 16)]);
+    }
+
+    #[test]
+    fn extremes_of_overlapping_windows_are_those_of_each() {
+        let sums: Vec<(i64, i128)> = [(1, 5), (2, -3), (3, 9), (4, 2), (5, 2), (6, 7)].into();
+        let windows: Vec<_> = (0..6).map(|start| Window { start_ns: start, end_ns: start + 3 }).collect();
+        let all = |window: &Window| inside(*window, &sums, |&(time, _)| time).len();
+        let want = |pick: fn(&[i128]) -> i128| -> Vec<Option<f64>> {
+            let values = |w: &Window| inside(*w, &sums, |&(time, _)| time).map(|i| sums[i].1).collect::<Vec<_>>();
+            windows.iter().map(|window| Some(pick(&values(window)) as f64)).collect()
+        };
+        assert_eq!(extremes(&sums, &windows, all, |a, b| a <= b), want(|v| *v.iter().min().unwrap()));
+        assert_eq!(extremes(&sums, &windows, all, |a, b| a >= b), want(|v| *v.iter().max().unwrap()));
+    }
+}

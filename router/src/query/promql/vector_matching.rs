@@ -1,0 +1,272 @@
+//! Vector matching: which series of the two sides of a binary operator meet.
+//!
+//! Each series of the "many" side (the left one, where none is) meets the one of the other side that has the same labels to
+//! match on; which is there is decided at each step. So the other side is first made into one row for each set of these labels,
+//! with who is there at each step: the work is the values of both sides, however many series have the same labels.
+
+use std::collections::HashMap;
+
+use indexmap::{IndexMap, IndexSet};
+
+use crate::query::error::{MatchingProblem, QueryError};
+use crate::query::promql::budget::Budget;
+use crate::query::promql::expr::{Cardinality, Matching};
+use crate::query::promql::value::Series;
+use crate::query::run::Cancelled;
+use crate::query::selection::labels::{Labels, NAME_LABEL};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct VectorMatching<'a> {
+    pub(crate) matching: &'a Matching,
+    /// Whether a result is no longer what the metric's name says.
+    pub(crate) drops_name: bool,
+    /// For the results.
+    pub(crate) budget: Budget,
+    pub(crate) cancelled: &'a Cancelled,
+}
+
+/// Which side of an operator series come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl Side {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::Right => "right",
+        }
+    }
+}
+
+/// Who of the "one" side is there at a step.
+#[derive(Clone, Copy)]
+enum Partner {
+    Nobody,
+    One {
+        /// Index of the labels that its results copy from it.
+        copied: u32,
+        value: f64,
+    },
+    Several,
+    /// One, that a series of the "many" side met already, where only one may.
+    Taken,
+}
+
+/// The "one" side.
+#[derive(Default)]
+struct Partners {
+    /// By labels to match on: who is there at each step.
+    rows: HashMap<Labels, Vec<Partner>>,
+    /// Distinct labels that results copy.
+    copied: IndexSet<Labels>,
+}
+
+/// Results by their labels.
+struct Results {
+    series: IndexMap<Labels, Vec<Option<f64>>>,
+    steps: usize,
+    budget: Budget,
+}
+
+impl VectorMatching<'_> {
+    /// What the operator, `apply`, makes of the left and right values that meet.
+    pub(crate) fn apply(
+        self,
+        left: Vec<Series>,
+        right: Vec<Series>,
+        apply: impl Fn(f64, f64) -> Option<f64>,
+    ) -> Result<Vec<Series>, QueryError> {
+        match self.matching.cardinality {
+            Cardinality::OneToMany(_) => self.meet(right, left, Side::Right, |many, one| apply(one, many)),
+            Cardinality::OneToOne | Cardinality::ManyToOne(_) => self.meet(left, right, Side::Left, apply),
+        }
+    }
+
+    fn meet(
+        &self,
+        many: Vec<Series>,
+        one: Vec<Series>,
+        many_side: Side,
+        apply: impl Fn(f64, f64) -> Option<f64>,
+    ) -> Result<Vec<Series>, QueryError> {
+        let one_side = if many_side == Side::Left { Side::Right } else { Side::Left };
+        let one_to_one = matches!(self.matching.cardinality, Cardinality::OneToOne);
+        let mut partners = self.partners(one)?;
+        let steps = many.first().map_or(0, |series| series.values.len());
+        let mut results = Results { series: IndexMap::new(), steps, budget: self.budget };
+        // Where the results of one series stand, by what they copy.
+        let mut places: HashMap<u32, usize> = HashMap::new();
+        for Series { labels, values } in many {
+            self.cancelled.check()?;
+            let matched = self.matched_labels(&labels);
+            let Some(row) = partners.rows.get_mut(&matched) else { continue };
+            places.clear();
+            for (step, (value, partner)) in values.into_iter().zip(row).enumerate() {
+                let Some(value) = value else { continue };
+                let (copied, other) = match *partner {
+                    Partner::Nobody => continue,
+                    Partner::One { copied, value } => (copied, value),
+                    Partner::Several => return Err(duplicate(one_side, &matched)),
+                    Partner::Taken => return Err(duplicate(many_side, &matched)),
+                };
+                if one_to_one {
+                    *partner = Partner::Taken;
+                }
+                let Some(result) = apply(value, other) else { continue };
+                let place = match places.get(&copied) {
+                    Some(&place) => place,
+                    None => {
+                        let copied_labels = partners.copied.get_index(copied as usize);
+                        let place = results.place(self.result_labels(&labels, copied_labels))?;
+                        places.insert(copied, place);
+                        place
+                    }
+                };
+                results.set(place, step, result)?;
+            }
+        }
+        Ok(results.series.into_iter().map(|(labels, values)| Series { labels, values }).collect())
+    }
+
+    fn partners(&self, one: Vec<Series>) -> Result<Partners, QueryError> {
+        let mut partners = Partners::default();
+        for Series { labels, values } in one {
+            self.cancelled.check()?;
+            let copied = partners.copied.insert_full(self.copied_labels(&labels)).0;
+            let copied = u32::try_from(copied).unwrap_or(u32::MAX);
+            let nobody = || vec![Partner::Nobody; values.len()];
+            let row = partners.rows.entry(self.matched_labels(&labels)).or_insert_with(nobody);
+            for (partner, value) in row.iter_mut().zip(&values) {
+                *partner = match (*partner, *value) {
+                    (before, None) => before,
+                    (Partner::Nobody, Some(value)) => Partner::One { copied, value },
+                    (_, Some(_)) => Partner::Several,
+                };
+            }
+        }
+        Ok(partners)
+    }
+
+    /// The labels on which a series matches.
+    fn matched_labels(&self, labels: &Labels) -> Labels {
+        let names = &self.matching.labels;
+        if self.matching.on { labels.only(names) } else { labels.without_name().without(names) }
+    }
+
+    /// Of the labels of a series of the "one" side, those that `group_left` or `group_right` copies.
+    fn copied_labels(&self, one: &Labels) -> Labels {
+        match &self.matching.cardinality {
+            Cardinality::OneToOne => Labels::default(),
+            Cardinality::ManyToOne(names) | Cardinality::OneToMany(names) => one.only(names),
+        }
+    }
+
+    /// The labels of a result: those of the "many" side, and what is copied from the other.
+    fn result_labels(&self, many: &Labels, copied: Option<&Labels>) -> Labels {
+        let labels = if self.drops_name { many.without_name() } else { many.clone() };
+        match &self.matching.cardinality {
+            Cardinality::OneToOne if self.matching.on => labels.only(&self.matching.labels),
+            Cardinality::OneToOne => labels.without(&self.matching.labels),
+            Cardinality::ManyToOne(names) | Cardinality::OneToMany(names) => {
+                let own_name = |name: &&String| self.drops_name || name.as_str() != NAME_LABEL;
+                let value = |name| copied.map_or("", |copied| copied.get(name));
+                names.iter().filter(own_name).fold(labels, |labels, name| labels.with(name, value(name)))
+            }
+        }
+    }
+}
+
+impl Results {
+    /// Where results of these labels stand.
+    fn place(&mut self, labels: Labels) -> Result<usize, QueryError> {
+        if let Some(place) = self.series.get_index_of(&labels) {
+            return Ok(place);
+        }
+        self.budget.take(1)?;
+        Ok(self.series.insert_full(labels, vec![None; self.steps]).0)
+    }
+
+    fn set(&mut self, place: usize, step: usize, result: f64) -> Result<(), QueryError> {
+        let Some((labels, values)) = self.series.get_index_mut(place) else { return Ok(()) };
+        match values.get_mut(step) {
+            Some(empty @ None) => *empty = Some(result),
+            _ => return Err(QueryError::Matching(MatchingProblem::SameResult { labels: labels.to_string() })),
+        }
+        Ok(())
+    }
+}
+
+fn duplicate(side: Side, matched: &Labels) -> QueryError {
+    QueryError::Matching(MatchingProblem::Duplicate { side: side.name(), labels: matched.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// The sum of both sides, the left one's series being many; the label `i` is copied, and none is matched on.
+    fn sum(
+        left: Vec<Series>,
+        right: Vec<Series>,
+        budget: Budget,
+        cancelled: &Cancelled,
+    ) -> Result<Vec<Series>, QueryError> {
+        let cardinality = Cardinality::ManyToOne(vec!["i".to_owned()]);
+        let matching = Matching { on: true, labels: Vec::new(), cardinality };
+        let matching = VectorMatching { matching: &matching, drops_name: true, budget, cancelled };
+        matching.apply(left, right, |left, right| Some(left + right))
+    }
+
+    fn series(label: &str, i: usize, values: Vec<Option<f64>>) -> Series {
+        Series { labels: Labels::new(vec![(label.to_owned(), i.to_string())]), values }
+    }
+
+    /// Series of which each is there at one step alone.
+    fn one_step_each(count: usize, steps: usize) -> Vec<Series> {
+        let values = |i| (0..steps).map(|step| (step == i).then_some(i as f64)).collect();
+        (0..count).map(|i| series("i", i, values(i))).collect()
+    }
+
+    #[test]
+    fn partners_of_the_same_labels_take_turns_at_the_steps() {
+        let many = vec![series("many", 1, vec![Some(10.0), None, Some(30.0)])];
+        let got = sum(many, one_step_each(3, 3), Budget::new(3), &Cancelled::default()).unwrap();
+        let labels = |i: &str| Labels::new(vec![("many".to_owned(), "1".to_owned()), ("i".to_owned(), i.to_owned())]);
+        let want = [
+            Series { labels: labels("0"), values: vec![Some(10.0), None, None] },
+            Series { labels: labels("2"), values: vec![None, None, Some(32.0)] },
+        ];
+        assert_eq!(got, want);
+    }
+
+    // Partners were searched at every step among all series of the same labels: this took minutes.
+    #[test]
+    fn the_work_does_not_grow_with_the_series_that_have_the_same_labels() {
+        let nowhere = |count: usize| (0..count).map(|i| series("i", i, vec![None; 100])).collect::<Vec<_>>();
+        let many = (0..20_000).map(|i| series("many", i, vec![Some(1.0); 100])).collect();
+        let began = Instant::now();
+        assert!(sum(many, nowhere(20_000), Budget::new(100), &Cancelled::default()).unwrap().is_empty());
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn results_that_copied_labels_multiply_are_bounded_while_they_are_made() {
+        let many = (0..100).map(|i| series("many", i, vec![Some(1.0); 1000])).collect();
+        let got = sum(many, one_step_each(1000, 1000), Budget::new(1000), &Cancelled::default());
+        assert!(matches!(got, Err(QueryError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn nothing_is_matched_for_a_query_that_nobody_waits_for() {
+        let cancelled = Cancelled::default();
+        cancelled.cancel();
+        let got = sum(one_step_each(1, 1), one_step_each(1, 1), Budget::new(1), &cancelled);
+        assert!(matches!(got, Err(QueryError::Cancelled)));
+    }
+}

@@ -1,0 +1,8 @@
+//! Selections: which series, times and stacks a query covers, and the responses of the shards that hold them.
+
+mod deletion;
+pub(crate) mod fetch;
+pub(crate) mod labels;
+pub(crate) mod missing;
+pub(crate) mod resolve;
+pub(crate) mod selector;
