@@ -1,12 +1,11 @@
-//! What is dropped: partitions past the retention, and the oldest when the data takes nearly all that it may.
+//! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap on disk use.
 //!
-//! Dropping begins below the cap, so that appends go on meanwhile; at the cap they are refused.
+//! Dropping begins below the cap, so that appends go on during it. At the cap appends are refused.
 //!
-//! Invariant: what is still being written to is never dropped.
+//! Invariant: a partition that is still being written to is never dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::Tier;
@@ -14,34 +13,33 @@ use proto::placement::FIRST_DATA_SHARD;
 use storage_engine::Extent;
 use tokio::task::spawn_blocking;
 
-use crate::Retention;
 use crate::clock::Clock;
+use crate::config::Retention;
+use crate::consensus::Proposal;
 use crate::directory::used_bytes;
 use crate::metrics::{DiskLabels, gauge};
-use crate::node::{Shared, State};
-use crate::proposal::Proposal;
+use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// Of the cap, one part in so many is what comes while the oldest is being dropped, and what a compaction takes for a while.
+/// The part of the cap that is kept free for appends during a drop, and for the temporary files of a compaction.
 const MARGIN_PART: u64 = 8;
 
-/// What is older is not kept: partitions that ended before are dropped, and samples from before are not taken.
-pub(crate) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
+/// The time that retention begins at, nanoseconds since 1970: partitions that ended earlier are dropped, and earlier samples are
+/// refused.
+pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Has appends refused while the data takes all that it may.
-pub(crate) async fn watch_cap(shared: &Arc<Shared>) {
-    let Some(disk_bytes) = measure(shared).await else { return };
-    let is_over_cap = disk_bytes > shared.config.disk_bytes_max;
-    if shared.is_over_cap.swap(is_over_cap, Ordering::Relaxed) != is_over_cap {
-        tracing::warn!(is_over_cap, disk_bytes, cap = shared.config.disk_bytes_max, "cap on disk use");
+/// Refuses appends while the data exceeds its cap.
+pub(super) async fn watch_cap(shared: &Arc<Shared>) {
+    if let Some(disk_bytes) = measure(shared).await {
+        shared.note_use(disk_bytes);
     }
 }
 
-/// Proposes to drop what is too old or too much, and gives its space back; returns when that is done.
-pub(crate) async fn keep_retention(shared: &Arc<Shared>) {
-    // Measured anew: what the last drop freed must not be dropped again.
+/// Proposes to drop partitions that are too old or exceed the cap, and reclaims their space. Returns when that is done.
+pub(super) async fn keep_retention(shared: &Arc<Shared>) {
+    // Measured anew, so that the space that the last drop freed does not count again.
     let Some(disk_bytes) = measure(shared).await else { return };
     let State::Serving(replica) = shared.state() else { return };
     if !replica.is_leader() {
@@ -65,29 +63,29 @@ pub(crate) async fn keep_retention(shared: &Arc<Shared>) {
     }
 }
 
-/// Logs the time now and then where nothing else does: the time of the last entry is what the next start goes on from.
+/// Logs the time now and then where nothing else is logged: the next start continues from the time of the last entry.
 async fn keep_time(clock: &Clock, replica: &Replica) -> Result<(), String> {
     let logged_ns = replica.shard().engine().clock_ns();
-    // Without an entry there is no data that the time could matter to.
+    // A log without entries has no data that the time could affect.
     if logged_ns == 0 || clock.log_ns().saturating_sub(logged_ns) < clock.entry_interval_ns() {
         return Ok(());
     }
     log_time(replica).await
 }
 
-/// Logs the time: an entry that drops nothing.
-pub(crate) async fn log_time(replica: &Replica) -> Result<(), String> {
+/// Logs the time, as an entry that drops nothing.
+pub(super) async fn log_time(replica: &Replica) -> Result<(), String> {
     let proposal = Proposal::expire(Tier::Raw, 0, 0);
     replica.propose(proposal).await.map(drop).map_err(|error| error.to_string())
 }
 
-/// What could be dropped.
+/// The partitions that exist.
 struct Kept {
     /// The end of the oldest partition of each tier and class.
     oldest: BTreeMap<(Tier, u8), i64>,
-    /// What is on disk, by the end of its time. Empty where nothing has to go for its size.
+    /// Partitions on disk, with their size. Empty where the cap is not exceeded.
     extents: Vec<Extent>,
-    /// The end of the newest window that is still collected. None also where nothing has to go for its size.
+    /// The end of the newest unsealed window. `None` also where the cap is not exceeded.
     newest_unsealed_ns: Option<i64>,
 }
 
@@ -99,10 +97,11 @@ struct Expiry {
     before_ns: i64,
 }
 
-/// Not in an async task: the engine's lock may be held for as long as a large write takes.
+/// Reads the partitions that exist. `excess_bytes`: the size above the cap.
 async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
     let shard = Arc::clone(replica.shard());
-    let ask = move || {
+    // A large write may hold the engine's lock for long.
+    let read = move || {
         let oldest = shard.engine().oldest_ends_ns();
         if excess_bytes == 0 {
             return Ok(Kept { oldest, extents: Vec::new(), newest_unsealed_ns: None });
@@ -110,13 +109,15 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
         let newest_unsealed_ns = shard.engine().newest_unsealed_ns();
         Ok(Kept { oldest, extents: shard.engine().extents()?, newest_unsealed_ns })
     };
-    let asked = spawn_blocking(ask).await.map_err(|panic| panic.to_string())?;
-    asked.map_err(|error: storage_engine::EngineError| error.to_string())
+    let read = spawn_blocking(read).await.map_err(|panic| panic.to_string())?;
+    read.map_err(|error: storage_engine::EngineError| error.to_string())
 }
 
 impl Kept {
-    /// As much as is too old, and as little as makes up the excess: raw samples first, which are most of it, then minutes, hours
-    /// and days, of each the oldest first. For the excess nothing goes that ends after `written_before_ns`.
+    /// The partitions to drop: everything past its retention, and the least that makes up the excess.
+    ///
+    /// For the excess, raw samples go first because they are most of the data, then minutes, hours and days, each oldest first.
+    /// Nothing that ends after `written_before_ns` goes for the excess.
     fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
         let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
         for (&(tier, class), &end_ns) in &self.oldest {
@@ -153,7 +154,7 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     }
     replica.flush().await.map_err(|error| error.to_string())?;
     let shard = Arc::clone(replica.shard());
-    // Takes long: the replica must be free to be closed.
+    // Reclaiming takes long, and must not keep the replica from being closed.
     drop(replica);
     let reclaim = move || {
         for Expiry { tier, retention_class, before_ns } in drops {
@@ -163,9 +164,10 @@ async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), Strin
     spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
 }
 
-/// Bytes that Raft logs and states take. What else is in the directory, symbol tables for example, has its own bounds.
+/// Bytes of Raft logs and states. Other content of the directory, for example symbol tables, has its own bounds.
 async fn measure(shared: &Arc<Shared>) -> Option<u64> {
-    let (raft, shard) = (shared.directory.raft(), shared.directory.shard(FIRST_DATA_SHARD));
+    let raft = shared.directory.raft();
+    let shard = shared.directory.shard(FIRST_DATA_SHARD);
     let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, used_bytes(&shard)?))).await;
     let measured = measured.map_err(std::io::Error::other).and_then(|measured| measured);
     match measured {
@@ -176,7 +178,7 @@ async fn measure(shared: &Arc<Shared>) -> Option<u64> {
             Some(raft + shards)
         }
         Err(error) => {
-            tracing::error!(%error, "the space that the data takes cannot be measured");
+            tracing::error!(%error, "the size of the data cannot be measured");
             None
         }
     }
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn over_the_cap_as_much_of_the_oldest_goes_as_makes_up_the_excess_and_no_more() {
+    fn above_the_cap_the_oldest_partitions_make_up_the_excess_and_no_more() {
         let raw = [(Tier::Raw, 10, 100), (Tier::Raw, 20, 5), (Tier::Raw, 30, 100), (Tier::Raw, 40, 100)];
         let kept = kept(&raw);
         let before = |excess_bytes| drops(&kept, 1000, retention(1000, 1000), excess_bytes);
@@ -216,19 +218,19 @@ mod tests {
     }
 
     #[test]
-    fn coarser_tiers_go_when_nothing_finer_is_left_to_drop() {
+    fn a_coarser_tier_is_dropped_only_when_no_finer_one_is_left() {
         let kept = kept(&[(Tier::Minute, 10, 50), (Tier::Raw, 10, 100), (Tier::Hour, 10, 5), (Tier::Raw, 2000, 100)]);
         assert_eq!(drops(&kept, 1000, retention(1000, 1000), 120), [(Tier::Raw, 10), (Tier::Minute, 10)]);
     }
 
     #[test]
-    fn what_is_still_being_written_to_stays_whatever_the_excess() {
+    fn a_partition_being_written_stays_whatever_the_excess() {
         let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Raw, 20, 1000)]);
         assert_eq!(drops(&kept, 15, retention(100, 100), 500), [(Tier::Raw, 10)]);
     }
 
     #[test]
-    fn what_is_too_old_goes_by_its_tier_and_no_coarser_one_before_a_finer() {
+    fn retention_drops_by_tier_and_no_coarser_one_before_a_finer() {
         let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Minute, 10, 1), (Tier::Hour, 10, 1)]);
         assert_eq!(drops(&kept, 1015, retention(1000, 2000), 0), [(Tier::Raw, 15)]);
         let all = [(Tier::Raw, 1015), (Tier::Minute, 15), (Tier::Hour, 15)];

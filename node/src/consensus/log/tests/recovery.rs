@@ -1,4 +1,4 @@
-//! What a crash, a power cut or a bad disk may leave of the log's files: what was synced is there, or opening says that it is not.
+//! Opening the log after a crash, a power cut or damage: every synced write is there, or opening reports its loss.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,24 @@ use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 use prometheus_client::registry::Registry;
 use tempfile::TempDir;
 
-use crate::consensus::LogDatabase;
-use crate::consensus::log_store::LogStore;
-use crate::consensus::log_store_test::{append, entry, open};
+use super::{append, entry, open};
+use crate::consensus::log::{LogDatabase, LogStore};
 use crate::consensus::types::{LogEntry, Vote};
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// The one file of the WAL, and what is written in it.
+/// The only file of the WAL, and its bytes.
 fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
     let paths = fs::read_dir(folder.path().join("raft")).unwrap().map(|entry| entry.unwrap().path());
     let logs: Vec<_> = paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect();
     let [path] = &logs[..] else { panic!("{logs:?}") };
     let mut bytes = fs::read(path).unwrap();
-    // The file system may have been asked for more than is used.
+    // RocksDB preallocates the file.
     bytes.truncate(bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1));
     (path.clone(), bytes)
 }
 
-/// Opens a copy whose WAL is `bytes`; what is refused is refused again.
+/// Opens a copy whose WAL is `bytes`. A refused copy is opened twice, to see that it is refused again.
 async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String> {
     let copy = tempfile::tempdir().unwrap();
     let raft = copy.path().join("raft");
@@ -59,9 +58,9 @@ fn range(indexes: std::ops::Range<u64>) -> Vec<LogEntry> {
 }
 
 #[tokio::test]
-async fn a_flipped_bit_in_what_was_synced_is_never_a_silent_loss() {
+async fn a_flipped_bit_in_synced_writes_is_never_a_silent_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     for index in 0..20 {
         append(&mut store, range(index..index + 1)).await.await.unwrap();
     }
@@ -69,7 +68,7 @@ async fn a_flipped_bit_in_what_was_synced_is_never_a_silent_loss() {
     let (_, bytes) = wal(&folder);
     assert_eq!(reopen(&folder, &bytes).await, Ok(range(0..20)));
     let mut refused = 0;
-    // The last record from head to end; of the others, a place in each. Bits change from one place to the next.
+    // Bytes all over the last record, and one byte of each other record. The bit changes from byte to byte.
     for at in (0..bytes.len()).step_by(131).chain((bytes.len() - 40..bytes.len()).step_by(5)) {
         match reopen(&folder, &flipped(&bytes, at, (at % 8) as u8)).await {
             Ok(entries) => assert_eq!(entries, range(0..20), "byte {at}"),
@@ -82,11 +81,11 @@ async fn a_flipped_bit_in_what_was_synced_is_never_a_silent_loss() {
     assert!(refused > 25, "{refused} of {} bytes", bytes.len());
 }
 
-/// RocksDB reads such a file for ever.
+/// RocksDB would read such a file forever.
 #[tokio::test]
-async fn a_record_that_says_that_it_is_of_a_recycled_log_is_refused() {
+async fn a_record_of_a_recycled_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     for index in 0..3 {
         append(&mut store, range(index..index + 1)).await.await.unwrap();
     }
@@ -109,7 +108,7 @@ async fn a_record_that_says_that_it_is_of_a_recycled_log_is_refused() {
     assert_eq!(entries(&raft).await, Ok(range(0..3)));
 }
 
-/// Copies a folder's files over what is there.
+/// Copies a folder's files into another, which may have files of the same names.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for file in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -117,7 +116,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Names and bytes of all that RocksDB keeps of the log; its own diary changes with every look.
+/// Names and bytes of RocksDB's files, except for those that every open changes.
 fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(raft).unwrap().map(|entry| entry.unwrap().path());
     let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
@@ -125,12 +124,12 @@ fn files(raft: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     kept.map(|(name, path)| (name, fs::read(path).unwrap())).collect()
 }
 
-/// Zeroes a sector of the last change of the list of files; says where the list is.
+/// Zeroes the end of the manifest from byte `was` on. Returns the path of the manifest.
 fn tear_list(raft: &Path, was: usize) -> PathBuf {
     let list = raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim());
     let mut bytes = fs::read(&list).unwrap();
     assert!(was < bytes.len(), "the list has changed");
-    // All that is behind what was there, but for the last byte: no sector of it is good.
+    // Everything after the old end except for the last byte: no sector of the change is intact.
     let end = bytes.len() - 1;
     bytes[was..end].fill(0);
     fs::write(&list, bytes).unwrap();
@@ -138,11 +137,11 @@ fn tear_list(raft: &Path, was: usize) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_torn_end_of_the_list_of_files_is_cut_where_nothing_is_lost_and_else_refused_with_every_file_left() {
+async fn a_torn_manifest_is_truncated_only_if_no_file_is_lost() {
     for rounds in [1, 3] {
         let folder = tempfile::tempdir().unwrap();
         let raft = folder.path().join("raft");
-        let (log, _metrics) = open(&folder);
+        let (log, _metrics) = open(folder.path());
         let mut store = LogStore::new(1, Arc::clone(&log));
         let mut before = tempfile::tempdir().unwrap();
         let mut list_bytes = 0;
@@ -152,13 +151,13 @@ async fn a_torn_end_of_the_list_of_files_is_cut_where_nothing_is_lost_and_else_r
             copy(&raft, before.path());
             list_bytes =
                 fs::metadata(raft.join(fs::read_to_string(raft.join("CURRENT")).unwrap().trim())).unwrap().len();
-            // Writes a file of entries, and deletes the WAL.
+            // Writes a file of entries and deletes the WAL.
             log.flush().unwrap();
         }
         drop((store, log));
         let entries_there = range(0..rounds * 10);
 
-        // A power cut in the middle of the change: the WAL is still there, and all is.
+        // A power cut within the change: the WAL is still there.
         let torn = tempfile::tempdir().unwrap();
         let crashed = torn.path().join("raft");
         copy(&raft, &crashed);
@@ -170,7 +169,7 @@ async fn a_torn_end_of_the_list_of_files_is_cut_where_nothing_is_lost_and_else_r
         assert!(!torn.path().join("raft-look").exists());
         assert_eq!(entries(&crashed).await, Ok(entries_there.clone()), "{rounds}");
 
-        // Damage long after: the WAL is gone, and only the lost change named the file of entries.
+        // Damage long after the change: the WAL is gone, and only the lost change named the file of entries.
         let list = tear_list(&raft, list_bytes as usize);
         let left = files(&raft);
         for _ in 0..2 {
@@ -184,9 +183,9 @@ async fn a_torn_end_of_the_list_of_files_is_cut_where_nothing_is_lost_and_else_r
 }
 
 #[tokio::test]
-async fn a_log_that_ends_before_what_was_synced_is_refused() {
+async fn a_log_that_ends_before_the_last_synced_write_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     append(&mut store, range(0..10)).await.await.unwrap();
     let (_, short) = wal(&folder);
     append(&mut store, range(10..20)).await.await.unwrap();
@@ -198,9 +197,9 @@ async fn a_log_that_ends_before_what_was_synced_is_refused() {
 }
 
 #[tokio::test]
-async fn a_tear_behind_what_was_synced_is_cut() {
+async fn a_tear_after_the_last_synced_write_is_truncated() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(&folder);
+    let (log, _metrics) = open(folder.path());
     let mut store = LogStore::new(1, Arc::clone(&log));
     append(&mut store, range(0..10)).await.await.unwrap();
     let synced = wal(&folder).1.len();
@@ -213,13 +212,13 @@ async fn a_tear_behind_what_was_synced_is_cut() {
         let entries = reopen(&folder, bytes).await.unwrap();
         assert!(entries.len() >= 10 && entries == range(0..entries.len() as u64), "{} entries", entries.len());
     };
-    // But for a kind that RocksDB would read for ever: it is refused wherever it stands.
+    // RocksDB would read this kind of record forever, so it is refused anywhere.
     let error = reopen(&folder, &flipped(&bytes, synced + 6, 2)).await.unwrap_err();
     assert!(error.contains(&format!(".log: the record at byte {synced} has kind 5")), "{error}");
     for at in (synced..bytes.len()).step_by(211) {
         check(&bytes[..at]).await;
         check(&flipped(&bytes, at, 3)).await;
-        // A page that was not written, with one behind it that was.
+        // A page that was not written, followed by one that was.
         let mut hole = bytes.clone();
         let end = hole.len().min(at + 300);
         hole[at..end].fill(0);
@@ -228,12 +227,13 @@ async fn a_tear_behind_what_was_synced_is_cut() {
 }
 
 #[tokio::test]
-async fn a_damaged_mark_is_refused_by_its_name_and_none_is_taken_as_it_is() {
+async fn a_damaged_mark_is_refused_by_name_and_a_missing_one_accepted() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     append(&mut store, range(0..3)).await.await.unwrap();
     drop(store);
-    let (raft, mark) = (folder.path().join("raft"), folder.path().join("raft/SYNCED"));
+    let raft = folder.path().join("raft");
+    let mark = folder.path().join("raft/SYNCED");
     let bytes = fs::read(&mark).unwrap();
     for at in 0..bytes.len() {
         fs::write(&mark, flipped(&bytes, at, 0)).unwrap();
@@ -245,10 +245,10 @@ async fn a_damaged_mark_is_refused_by_its_name_and_none_is_taken_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_cut_off_and_reclaimed_counts_as_there() {
+async fn a_purged_and_reclaimed_log_opens_again() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..4 {
-        let (log, _metrics) = open(&folder);
+        let (log, _metrics) = open(folder.path());
         let mut store = LogStore::new(1, Arc::clone(&log));
         append(&mut store, range(round * 10..round * 10 + 10)).await.await.unwrap();
         store.purge(entry(round * 10 + 9, 0).log_id).await.unwrap();

@@ -1,18 +1,7 @@
-//! A whole node: acknowledge, restart, count once, refuse.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test's helpers may"
-)]
-
-mod common;
+//! Appends and queries: acknowledgement, restarts, retries and refusals.
 
 use std::time::{Duration, Instant};
 
-use common::{append, batch, batch_of, config, long_name, open, open_with, times_of};
 use node::{Node, NodeError};
 use prometheus_client::registry::Registry;
 use proto::placement::FIRST_DATA_SHARD;
@@ -21,8 +10,10 @@ use proto::wire::node_server::Node as _;
 use proto::{LabelSet, wire};
 use tonic::{Code, Request};
 
+use crate::support::{self, append, batch, batch_of, config, long_name, open, open_with, times_of};
+
 #[tokio::test]
-async fn a_new_node_serves_within_a_moment() {
+async fn a_new_node_serves_within_two_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let start = Instant::now();
     let opened = open_with(config(folder.path())).await;
@@ -35,7 +26,7 @@ async fn a_new_node_serves_within_a_moment() {
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_is_there_after_a_shutdown_and_after_none() {
+async fn acknowledged_samples_are_there_after_a_shutdown() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..3 {
         let opened = open(folder.path()).await;
@@ -56,7 +47,7 @@ async fn a_restart_without_a_flush_replays_the_log() {
     for serial in 0..50 {
         opened.append(&batch(None, [serial])).await.unwrap();
     }
-    // What a crash at this moment would leave: the files as they are, nothing flushed.
+    // A crash at this moment would leave these files, with nothing flushed.
     assert_eq!(opened.metric("varve_node_flushed_index"), 0.0);
     let copied = std::process::Command::new("cp").arg("-a").arg(folder.path()).arg(copy.path()).status().unwrap();
     assert!(copied.success());
@@ -115,14 +106,14 @@ async fn concurrent_appends_share_syncs_and_all_count() {
 }
 
 #[tokio::test]
-async fn more_than_may_be_in_flight_is_refused_and_counted() {
+async fn appends_beyond_the_in_flight_budget_are_refused_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     // 10 MB each, 128 MiB may be in flight.
     let tasks: Vec<_> = (0..20)
         .map(|i| {
-            let (node, batch) =
-                (std::sync::Arc::clone(&opened.node), batch_of(None, i * 200..i * 200 + 200, long_name));
+            let node = std::sync::Arc::clone(&opened.node);
+            let batch = batch_of(None, i * 200..i * 200 + 200, long_name);
             tokio::spawn(async move { append(&node, &batch).await })
         })
         .collect();
@@ -145,7 +136,7 @@ async fn more_than_may_be_in_flight_is_refused_and_counted() {
 }
 
 #[tokio::test]
-async fn the_log_is_cut_behind_the_flushed_index() {
+async fn the_log_is_purged_up_to_the_flushed_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.flush_interval = Duration::from_millis(500);
@@ -158,8 +149,8 @@ async fn the_log_is_cut_behind_the_flushed_index() {
         serial += 1;
     }
     let metric = |name: &str| opened.metric(&format!("varve_node_{name}"));
-    // 5 seconds' worth went through; the rest is what RocksDB allocates in advance.
-    let raft_bytes = || common::used_bytes(&folder.path().join("raft"));
+    // 5 seconds of appends were purged; RocksDB preallocates the rest.
+    let raft_bytes = || support::used_bytes(&folder.path().join("raft"));
     let stopped = Instant::now();
     while raft_bytes() >= 8 << 20 || metric("log_first_index") != metric("applied_index") + 1.0 {
         assert!(stopped.elapsed() < Duration::from_secs(15), "{} bytes", raft_bytes());
@@ -175,14 +166,14 @@ async fn the_log_is_cut_behind_the_flushed_index() {
     assert!(metric("flushed_index") > 0.0);
     assert_eq!(metric("log_first_index"), metric("flushed_index") + 1.0);
     opened.node.shutdown().await;
-    // What is needed again is there.
+    // Every sample is still there.
     let opened = open(folder.path()).await;
     assert_eq!(opened.times().await, times_of(0..serial));
     opened.node.shutdown().await;
 }
 
 #[tokio::test]
-async fn what_the_shard_knows_is_not_logged_again() {
+async fn definitions_that_the_shard_has_are_not_logged_again() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     let name = |_serial| long_name(0);
@@ -196,7 +187,7 @@ async fn what_the_shard_knows_is_not_logged_again() {
 }
 
 #[tokio::test]
-async fn misplaced_and_broken_requests_are_refused_with_what_to_do() {
+async fn misplaced_and_broken_requests_are_refused_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     let request = |shard, placement_epoch, batch| Request::new(wire::AppendRequest { shard, placement_epoch, batch });
@@ -234,7 +225,7 @@ async fn a_node_can_be_opened_in_a_task() {
     let config = config(folder.path());
     let opened = tokio::spawn(async move { Node::open(config, &mut Registry::default()).await }).await.unwrap();
     let node = opened.unwrap();
-    // What a router in this process holds.
+    // A router in this process holds the node like this.
     let router_side: std::sync::Arc<dyn proto::Shards> = std::sync::Arc::<Node>::clone(&node);
     assert_eq!(router_side.append(99, 1, batch(None, 0..1)).await.unwrap_err().code(), Code::NotFound);
     node.shutdown().await;
@@ -250,7 +241,7 @@ async fn a_second_opener_of_the_data_directory_is_refused() {
 }
 
 #[tokio::test]
-async fn a_state_that_lacks_what_was_cut_from_the_log_is_refused() {
+async fn a_state_without_the_purged_entries_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.flush_interval = Duration::from_millis(200);
@@ -259,17 +250,17 @@ async fn a_state_that_lacks_what_was_cut_from_the_log_is_refused() {
     opened.append(&batch(None, 0..10)).await.unwrap();
     let start = Instant::now();
     while opened.metric("varve_node_log_first_index") < 2.0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "the log is not cut");
+        assert!(start.elapsed() < Duration::from_secs(10), "the log is not purged");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     opened.node.shutdown().await;
     std::fs::remove_dir_all(folder.path().join("shard-0001")).unwrap();
     let error = Node::open(config, &mut Registry::default()).await.unwrap_err().to_string();
-    assert!(error.contains("as of entry 0, and the log is cut up to entry "), "{error}");
+    assert!(error.contains("as of entry 0, and the log is purged up to entry "), "{error}");
 }
 
 #[tokio::test]
-async fn a_sample_that_fits_into_no_entry_is_refused_for_good() {
+async fn a_sample_larger_than_an_entry_is_refused_for_good() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     let name = "x".repeat(proto::limits::ENTRY_BYTES_MAX);
@@ -279,17 +270,17 @@ async fn a_sample_that_fits_into_no_entry_is_refused_for_good() {
 }
 
 #[tokio::test]
-async fn a_stopped_node_refuses_and_says_so() {
+async fn a_stopped_node_refuses_requests() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     opened.node.shutdown().await;
     let status = opened.append(&batch(None, [1])).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    assert_eq!(common::times(&opened.node).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(support::times(&opened.node).await.unwrap_err().code(), Code::Unavailable);
 }
 
 #[tokio::test]
-async fn a_remote_router_gets_the_same_answers() {
+async fn a_remote_router_gets_the_same_responses() {
     let folder = tempfile::tempdir().unwrap();
     let opened = open(folder.path()).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

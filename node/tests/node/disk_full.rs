@@ -1,58 +1,17 @@
-//! A disk that gets full: appends are refused, reads go on, nothing acknowledged is lost, and it resumes by itself.
+//! A full disk: appends are refused, queries are answered, nothing acknowledged is lost, and appends resume.
 //!
 //! Each test mounts a small tmpfs, which needs root.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test's helpers may"
-)]
-
-mod common;
-
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Opened, batch_of, config, long_name, open, open_with, times_of};
+use testkit::small_disk::SmallDisk;
 use tonic::Code;
 
-/// Unmounts when it is dropped.
-struct SmallDisk(tempfile::TempDir);
+use crate::support::{self, Opened, batch_of, config, long_name, open, open_with, times_of};
 
-impl SmallDisk {
-    /// None, and a line that says so, where mounting is not allowed.
-    fn mount(megabytes: u32) -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let size = format!("size={megabytes}m");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(folder.path()).output();
-        match mount {
-            Ok(output) if output.status.success() => Some(Self(folder)),
-            refused => {
-                eprintln!(
-                    "SKIPPED disk_full: a tmpfs cannot be mounted (root is needed): no disk was filled: {refused:?}"
-                );
-                None
-            }
-        }
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg("--lazy").arg(self.path()).status();
-        assert!(unmounted.is_ok_and(|status| status.success()), "{} stays mounted", self.path().display());
-    }
-}
-
-/// Takes all but this much of the disk, within some milliseconds.
+/// Fills the disk except for `left_bytes`, within some milliseconds.
 fn fill(disk: &SmallDisk, left_bytes: u64) {
     let ballast = disk.path().join("ballast");
     fs::create_dir(&ballast).unwrap();
@@ -60,7 +19,7 @@ fn fill(disk: &SmallDisk, left_bytes: u64) {
     let text = String::from_utf8(output.stdout).unwrap();
     let mut rest: u64 = text.lines().nth(1).unwrap().trim().parse().unwrap();
     rest = rest.saturating_sub(left_bytes);
-    // In halves, since others take space meanwhile and an allocation that does not fit takes nothing.
+    // In halves: the node also takes space, and an allocation that does not fit takes nothing.
     let mut piece = rest;
     while piece >= 64 << 10 {
         let file = ballast.join(piece.to_string());
@@ -86,8 +45,8 @@ async fn append_until_refused(opened: &Opened, first: i64) -> (i64, tonic::Statu
     panic!("20,000 appends of 50 kB fit on a disk of some megabytes");
 }
 
-/// Tries the same append until it is taken.
-async fn append_until_taken(opened: &Opened, serial: i64) -> Duration {
+/// Repeats an append until it is accepted.
+async fn append_until_accepted(opened: &Opened, serial: i64) -> Duration {
     let start = Instant::now();
     loop {
         match opened.append(&batch_of(Some(serial as u128), [serial], long_name)).await {
@@ -99,8 +58,8 @@ async fn append_until_taken(opened: &Opened, serial: i64) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn below_the_reserve_appends_are_refused_and_reads_go_on_until_there_is_space() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+async fn below_the_reserve_appends_are_refused_and_queries_answered() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
     let data_dir = disk.path().join("data");
     let opened = open(&data_dir).await;
     let mut next = 0;
@@ -113,7 +72,7 @@ async fn below_the_reserve_appends_are_refused_and_reads_go_on_until_there_is_sp
         assert_eq!(opened.times().await, times_of(0..refused));
         assert!(opened.node.is_ready());
         empty(&disk);
-        println!("taken again {:?} after there was space", append_until_taken(&opened, refused).await);
+        println!("taken again {:?} after there was space", append_until_accepted(&opened, refused).await);
         next = refused + 1;
     }
     assert!(opened.metric("varve_node_appends_refused_total{reason=\"disk_full\"") > 0.0);
@@ -124,20 +83,20 @@ async fn below_the_reserve_appends_are_refused_and_reads_go_on_until_there_is_sp
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
     let data_dir = disk.path().join("data");
-    // Flushing fails as well as the log.
+    // Short, so that flushes fail as well as appends to the log.
     let mut config = config(&data_dir);
     config.flush_interval = Duration::from_millis(300);
     let opened = open_with(config).await;
     opened.node.ready().await;
-    // All the time.
+    // Queries run all the time.
     let reader = tokio::spawn({
         let node = std::sync::Arc::clone(&opened.node);
         async move {
             for reads in 0_u32.. {
-                if let Err(status) = common::count(&node).await {
+                if let Err(status) = support::count(&node).await {
                     return (reads, status);
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -145,13 +104,14 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
             unreachable!()
         }
     });
-    let (mut next, mut read_only) = (0, 0.0);
+    let mut next = 0;
+    let mut read_only = 0.0;
     for round in 0..5 {
         for _ in 0..100 {
-            append_until_taken(&opened, next).await;
+            append_until_accepted(&opened, next).await;
             next += 1;
         }
-        // Faster than the watch of free space looks.
+        // Faster than the interval of the watch on free space.
         let (refused, status) = tokio::join!(append_until_refused(&opened, next), async {
             tokio::task::block_in_place(|| fill(&disk, 0));
         })
@@ -160,10 +120,13 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
         tokio::time::sleep(Duration::from_secs(1)).await;
         read_only += opened.metric("varve_node_replica_state{state=\"read_only\"");
         let times = opened.times().await;
-        // The refused one may be there: what was said is that nobody knows.
+        // The refused append may be there: its response said that this is not known.
         assert!(times == times_of(0..refused) || times == times_of(0..refused + 1), "round {round}: {}", times.len());
         empty(&disk);
-        println!("round {round}: taken again {:?} after there was space", append_until_taken(&opened, refused).await);
+        println!(
+            "round {round}: taken again {:?} after there was space",
+            append_until_accepted(&opened, refused).await
+        );
         next = refused + 1;
         assert_eq!(opened.times().await, times_of(0..next), "round {round}");
     }
@@ -176,15 +139,14 @@ async fn a_disk_that_fills_to_the_last_byte_loses_nothing_and_resumes_by_itself(
     opened.node.shutdown().await;
 }
 
-// Found by review: the databases stayed open, and the process ran its exit handlers while a thread closed them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
-    let Some(disk) = SmallDisk::mount(256) else { return };
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
     let data_dir = disk.path().join("data");
     let opened = open(&data_dir).await;
     let mut next = 0;
     let is_read_only = || opened.metric("varve_node_replica_state{state=\"read_only\"") > 0.0;
-    // Faster than the watch of free space looks, which would refuse appends before a write meets the full disk.
+    // Faster than the watch on free space, which would refuse appends before a write meets the full disk.
     while !is_read_only() {
         assert!(next < 100_000, "no write met the full disk");
         let (refused, _status) = tokio::join!(append_until_refused(&opened, next), async {
@@ -195,12 +157,12 @@ async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
         next = refused + 1;
         if !is_read_only() {
             empty(&disk);
-            append_until_taken(&opened, refused).await;
+            append_until_accepted(&opened, refused).await;
         }
     }
     opened.node.shutdown().await;
     empty(&disk);
-    // The first node is still there, and holds nothing.
+    // The first node still exists and has no file open.
     let again = open(&data_dir).await;
     assert!(again.times().await.len() as i64 >= next - 1);
     again.node.shutdown().await;

@@ -1,17 +1,7 @@
-//! What was acknowledged is on disk: a child of this test runs a node, and is killed, or runs under strace, which makes syncs
-//! fail or shows them.
+//! Everything acknowledged is on disk. A child process runs a node; it is killed, or runs under strace, which makes syncs fail
+//! or lists them.
 //!
-//! With the feature `planted-skip-sync` the tests under strace must fail: that shows that they can.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test's helpers may"
-)]
-
-mod common;
+//! With the feature `planted-skip-sync` the tests under strace must fail, which shows that they can.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -20,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{append, batch, open, times_of};
+use crate::support::{self, append, batch, open, times_of};
 
-/// What the child is told, by environment.
+/// Environment variables of the child.
 const DATA_DIR: &str = "VARVE_TEST_DATA_DIR";
 const FIRST_SERIAL: &str = "VARVE_TEST_FIRST_SERIAL";
 
@@ -31,7 +21,7 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// The child: appends one by one, says which were acknowledged, and then how the node failed.
+/// The child: appends one by one, prints the acknowledged serials, and then how the node failed.
 #[tokio::test]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_the_node_fails() {
@@ -47,7 +37,7 @@ async fn child_appends_until_the_node_fails() {
                 say(&format!("failed: {}", failed.map_or_else(|_| "never".to_owned(), |error| error.to_string())));
                 let again = append(&opened.node, &batch(None, [1000])).await.unwrap_err();
                 say(&format!("append again: {:?}", again.code()));
-                let read = common::times(&opened.node).await.unwrap_err();
+                let read = support::times(&opened.node).await.unwrap_err();
                 say(&format!("read again: {:?}", read.code()));
                 return;
             }
@@ -56,7 +46,7 @@ async fn child_appends_until_the_node_fails() {
     say("done");
 }
 
-/// Lines of strace's output and of the child's, in order of time.
+/// Lines of strace's output and of the child's, in the order of time.
 fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         eprintln!("SKIPPED durability: strace is not installed (apt-get install strace): no sync was made to fail");
@@ -69,7 +59,13 @@ fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
         .arg(&output)
         .args(arguments);
     command.arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "child_appends_until_the_node_fails", "--ignored", "--nocapture", "--test-threads=1"]);
+    command.args([
+        "--exact",
+        "durability::child_appends_until_the_node_fails",
+        "--ignored",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     let child = command.env(DATA_DIR, data_dir).stdout(Stdio::null()).output().unwrap();
     let lines = std::fs::read_to_string(&output).unwrap();
     assert!(lines.contains("ready"), "the child did not get ready: {}", String::from_utf8_lossy(&child.stderr));
@@ -77,7 +73,7 @@ fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     Some(lines.lines().map(str::to_owned).collect())
 }
 
-/// What the child said of its own, without strace around it.
+/// A line that the child printed, without strace's text around it.
 fn said(line: &str) -> Option<&str> {
     let (_, text) = line.split_once("write(1<")?.1.split_once(">, \"")?;
     Some(text.split("\\n").next().unwrap_or(text))
@@ -88,7 +84,7 @@ fn acked(lines: &[String]) -> Vec<i64> {
 }
 
 #[tokio::test]
-async fn after_a_failed_sync_nothing_is_acknowledged_ever() {
+async fn after_a_failed_sync_nothing_is_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
     // Opening syncs some 40 times; from the 100th on every one fails.
@@ -104,8 +100,9 @@ async fn after_a_failed_sync_nothing_is_acknowledged_ever() {
     let said = |start: &str| after.iter().find(|line| line.starts_with(start)).copied().unwrap_or_default();
     assert!(said("refused").contains("could not be synced"), "{after:?}");
     assert!(said("failed").contains("check the disk"), "{after:?}");
-    assert_eq!((said("append again"), said("read again")), ("append again: Unavailable", "read again: Unavailable"));
-    // The disk works again: what was acknowledged is there, once, and at most the one whose fate was unknown beside it.
+    assert_eq!(said("append again"), "append again: Unavailable");
+    assert_eq!(said("read again"), "read again: Unavailable");
+    // The disk works again: every acknowledged sample is there once, and at most the one whose append had no response.
     let opened = open(&data_dir).await;
     let count = acknowledged.len() as i64;
     let times = opened.times().await;
@@ -120,7 +117,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_ever() {
 #[tokio::test]
 async fn a_failed_sync_is_not_tried_again() {
     let folder = tempfile::tempdir().unwrap();
-    // Only one fails: a second try would succeed, and would be believed.
+    // Only one sync fails: a second attempt would wrongly succeed.
     let arguments = ["-e", "inject=fsync,fdatasync:error=EIO:when=100"];
     let Some(lines) = trace(&folder.path().join("data"), &arguments) else { return };
     let failed_at = lines.iter().position(|line| line.contains("(INJECTED)")).expect("no sync was made to fail");
@@ -136,7 +133,7 @@ async fn every_acknowledgement_comes_after_a_sync() {
     assert_eq!(acknowledged, (0..300).collect::<Vec<_>>());
     let mut synced = false;
     for line in &lines {
-        // "= 0" also ends the line of a call that another thread's interrupted.
+        // "= 0" also ends the line of a call that a call of another thread interrupted.
         synced |= line.contains("sync") && line.ends_with("= 0");
         if said(line).is_some_and(|text| text.starts_with("acked")) {
             assert!(synced, "acknowledged without a sync: {line}");
@@ -146,7 +143,7 @@ async fn every_acknowledgement_comes_after_a_sync() {
 }
 
 #[tokio::test]
-async fn that_the_folders_are_there_is_synced_before_anything_is_acknowledged() {
+async fn new_folders_are_synced_before_the_first_acknowledgement() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
     let Some(lines) = trace(&data_dir, &[]) else { return };
@@ -163,21 +160,22 @@ async fn that_the_folders_are_there_is_synced_before_anything_is_acknowledged() 
     }
 }
 
-/// The child: appends from 16 tasks until it is killed, and says what was acknowledged.
+/// The child: appends from 16 tasks until it is killed, and prints the acknowledged serials.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_it_is_killed() {
     let Some(data_dir) = std::env::var_os(DATA_DIR) else { return };
-    let mut config = common::config(Path::new(&data_dir));
+    let mut config = support::config(Path::new(&data_dir));
     config.flush_interval = Duration::from_millis(200);
     let start = Instant::now();
-    let opened = common::open_with(config).await;
+    let opened = support::open_with(config).await;
     opened.node.ready().await;
     say(&format!("ready after {:?}", start.elapsed()));
     let next = Arc::new(AtomicI64::new(std::env::var(FIRST_SERIAL).unwrap().parse().unwrap()));
     let tasks: Vec<tokio::task::JoinHandle<()>> = (0..16)
         .map(|_| {
-            let (node, next) = (Arc::clone(&opened.node), Arc::clone(&next));
+            let node = Arc::clone(&opened.node);
+            let next = Arc::clone(&next);
             tokio::spawn(async move {
                 loop {
                     let serial = next.fetch_add(1, Ordering::Relaxed);
@@ -193,13 +191,14 @@ async fn child_appends_until_it_is_killed() {
 }
 
 #[tokio::test]
-async fn a_killed_node_has_everything_that_it_acknowledged_once() {
+async fn a_killed_node_has_every_acknowledged_sample_once() {
     let folder = tempfile::tempdir().unwrap();
     let data_dir = folder.path().join("data");
-    let (mut acknowledged, mut first) = (Vec::new(), 0);
+    let mut acknowledged = Vec::new();
+    let mut first = 0;
     for round in 0_i64..10 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_appends_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "durability::child_appends_until_it_is_killed", "--ignored", "--nocapture"])
             .env(DATA_DIR, &data_dir)
             .env(FIRST_SERIAL, first.to_string())
             .stdout(Stdio::piped())
@@ -207,7 +206,7 @@ async fn a_killed_node_has_everything_that_it_acknowledged_once() {
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let acked = |line: &String| line.strip_prefix("acked ").and_then(|serial| serial.parse::<i64>().ok());
-        // Another moment in each round.
+        // At another moment in each round.
         acknowledged.extend(lines.by_ref().filter_map(|line| acked(&line)).take(100 + 37 * round as usize));
         child.kill().unwrap();
         child.wait().unwrap();

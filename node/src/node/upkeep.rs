@@ -1,7 +1,6 @@
-//! What a node does by itself: flush and cut the log, watch the disk, open a replica again after a full disk.
+//! Background work of a node: flushes, purges of the log, a watch on the disk, and reopening of a replica after a full disk.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use proto::limits::QUERIES_AT_ONCE_MAX;
@@ -9,25 +8,25 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
 
-use crate::node::{Shared, State};
+use crate::error::{NodeError, ReplicaError};
+use crate::node::retention::{keep_retention, watch_cap};
+use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
-use crate::retention::{keep_retention, watch_cap};
 use crate::space::Space;
-use crate::{NodeError, ReplicaError};
 
 /// A disk that takes 1 GB/s loses a quarter of the largest reserve in this time.
 const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
-/// Between two tries to open a replica again.
+/// Interval of attempts to open a replica again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts all of it; it ends when the node is stopping.
-pub(crate) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replica: Arc<Replica>) {
+/// Starts all background tasks; they end when the node closes.
+pub(super) fn start(shared: &Arc<Shared>, tasks: &TaskTracker, replica: Arc<Replica>) {
     tasks.spawn(supervise(Arc::clone(shared), replica));
     tasks.spawn(every(Arc::clone(shared), SPACE_INTERVAL, async |shared| watch_space(shared)));
-    // Not one task: dropping takes long.
+    // A task of its own, since dropping partitions takes long.
     tasks.spawn(every(Arc::clone(shared), CAP_INTERVAL, watch_cap));
     tasks.spawn(every(Arc::clone(shared), RETENTION_INTERVAL, keep_retention));
 }
@@ -59,16 +58,17 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
             shared.set_state(State::Failed(error));
             return replica.close().await;
         }
-        // What has not replayed its log must not answer.
+        // A replica that has not replayed its log must not answer queries.
         let was_serving = matches!(shared.state(), State::Serving(_));
         shared.set_state(if was_serving { State::ReadOnly(Arc::clone(&replica)) } else { State::Starting });
         replica.stop().await;
         let Some((opened, held)) = reopen_when_there_is_space(&shared, replica).await else { return };
-        (replica, queries_held) = (opened, Some(held));
+        replica = opened;
+        queries_held = Some(held);
     }
 }
 
-/// Serves until the replica fails. Queries that were held go on as soon as it serves.
+/// Serves until the replica fails. Held queries continue as soon as it serves.
 async fn serve(
     shared: &Arc<Shared>,
     replica: &Arc<Replica>,
@@ -87,8 +87,8 @@ async fn serve(
     }
 }
 
-/// The replica, opened again, and what holds queries until it serves. None: the node stops, or the replica failed for good; either
-/// way it is closed.
+/// The reopened replica, and a permit that holds queries until it serves. `None`: the node stops, or the replica failed for good
+/// and is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
@@ -96,21 +96,21 @@ async fn reopen_when_there_is_space(
     let mut old = Some(replica);
     let reopened = reopen(shared, &mut old).await;
     if let Some(old) = old {
-        // The state of a full disk holds the replica, too.
+        // `State::ReadOnly` also holds the replica.
         shared.set_state(State::Stopped);
         old.close().await;
     }
     reopened
 }
 
-/// Closes `old` and opens it again once there is space. None with `old` left: the node stops.
+/// Closes `old` and opens it again once there is space. `None` with `old` left: the node stops.
 async fn reopen(shared: &Arc<Shared>, old: &mut Option<Arc<Replica>>) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     loop {
         shared.closing.run_until_cancelled(sleep(REOPEN_INTERVAL)).await?;
-        if shared.is_full.load(Ordering::Relaxed) {
+        if shared.is_full() {
             continue;
         }
-        // Queries that run end first, and new ones wait: none is refused because files are closed and opened.
+        // Running queries end first and new ones wait: none is refused because files are closed and opened.
         let all = u32::try_from(QUERIES_AT_ONCE_MAX).unwrap_or(u32::MAX);
         let held = Arc::clone(&shared.queries).acquire_many_owned(all);
         let held = shared.closing.run_until_cancelled(held).await?.ok()?;
@@ -135,18 +135,18 @@ async fn reopen(shared: &Arc<Shared>, old: &mut Option<Arc<Replica>>) -> Option<
     }
 }
 
-/// Flushes when it is time, and has the log cut and its space given back. Returns when that fails.
+/// Flushes when it is time, purges the log, and reclaims its space. Returns the error when one of these fails.
 async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     let mut flushed_at = Instant::now();
     loop {
         sleep(FLUSH_CHECK_INTERVAL).await;
         let shard = replica.shard();
-        // On a full disk at once: the log that is cut behind a flush is larger than what the flush writes.
-        let is_full = shared.is_full.load(Ordering::Relaxed);
+        // A full disk is a reason to flush: the purge after it frees more of the log than the flush writes.
+        let is_full = shared.is_full();
         let is_late = flushed_at.elapsed() >= shared.config.flush_interval;
         let is_due = (is_late || is_full) && shard.unflushed_bytes() > 0;
         let is_large = shard.unflushed_bytes() >= shared.config.flush_bytes;
-        // Asked in any case: it tells how much memory is taken, too.
+        // Called in any case, because it also sets the memory metrics.
         let wants_flush = replica.wants_flush().await;
         if is_due || is_large || wants_flush {
             if let Err(error) = replica.flush().await {
@@ -154,7 +154,7 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
             }
             flushed_at = Instant::now();
         }
-        // Openraft cuts a moment after the flush; there is nothing to do most of the time.
+        // Openraft purges a moment after the flush; most of the time there is nothing to reclaim.
         if replica.is_reclaimable()
             && let Err(error) = replica.reclaim().await
         {
@@ -163,8 +163,8 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
     }
 }
 
-/// Has appends refused while free space is below what a flush and the reserve need.
-pub(crate) fn watch_space(shared: &Arc<Shared>) {
+/// Refuses appends while less space is free than a flush and the reserve need.
+pub(super) fn watch_space(shared: &Arc<Shared>) {
     let unflushed_bytes = match shared.state() {
         State::Serving(replica) => replica.shard().unflushed_bytes(),
         _ => 0,
@@ -176,7 +176,5 @@ pub(crate) fn watch_space(shared: &Arc<Shared>) {
             true
         }
     };
-    if shared.is_full.swap(is_full, Ordering::Relaxed) != is_full {
-        tracing::warn!(is_full, "space for appends");
-    }
+    shared.set_full(is_full);
 }

@@ -1,11 +1,11 @@
-//! The same over the network: `varve.v1.Node`, for routers of other processes.
+//! gRPC server for `varve.v1.Node`: decodes requests of other processes and calls [`proto::Shards`].
 
 use prost::Message as _;
 use proto::{Batch, Deleted, Deletion, KnownLocations, Matcher, Selection, TenantId, Window, wire};
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
-use crate::service::Refused;
+use crate::node::service::Refused;
 
 #[tonic::async_trait]
 impl wire::node_server::Node for Node {
@@ -14,7 +14,7 @@ impl wire::node_server::Node for Node {
         let refused = |refused| self.shared.count(refused);
         let batch = batch.ok_or_else(|| refused(Refused::unreadable(&"it has no batch")))?;
         let batch = {
-            // Decoding takes memory too; what is decoded is counted by what it takes then.
+            // Decoding takes memory too. The decoded batch is counted again, by its size in memory.
             let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
             let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
             let read = read.map_err(|panic| Status::internal(panic.to_string()))?;

@@ -1,10 +1,10 @@
-//! Group commit: one thread syncs the log for everybody who waits.
+//! Group commit: one thread syncs the log for all waiting requests.
 //!
-//! It takes all that wait, syncs once, and tells them all. While it syncs the next ones gather, so the slower the disk, the
-//! larger the groups.
+//! The thread takes all waiting requests, syncs once, and completes them. Requests that arrive during a sync form the next group,
+//! so a slower disk has larger groups.
 //!
-//! Invariant: nobody is told "synced" unless a sync that began after his write returned without error; after the first error
-//! nobody is, ever, and nothing is synced again.
+//! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every request fails,
+//! and nothing is synced again.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,24 +15,24 @@ use openraft::storage::IOFlushed;
 use parking_lot::Mutex;
 use rocksdb::DB;
 
-use crate::consensus::synced_mark::SyncedMark;
+use crate::consensus::log::synced_mark::SyncedMark;
 use crate::consensus::types::Types;
 use crate::error::ReplicaError;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// Who may wait at one time. A group has one append per openraft batch, so this many never wait.
+/// Most requests that wait at one time. A group has one append per openraft batch, so the limit is never reached.
 const WAITING_MAX: usize = 4096;
 
-/// Somebody who waits.
+/// A request to sync.
 struct Waiting {
     callback: IOFlushed<Types>,
     entries: usize,
 }
 
-/// Ends when it is dropped, after everybody who waits has been told.
+/// The sync thread. Dropping it completes all waiting requests and joins the thread.
 #[derive(Debug)]
-pub(crate) struct SyncThread {
+pub(super) struct SyncThread {
     sender: Option<SyncSender<Waiting>>,
     thread: Option<JoinHandle<()>>,
     /// Held from the start of a sync until its error, if any, is reported.
@@ -40,7 +40,7 @@ pub(crate) struct SyncThread {
 }
 
 impl SyncThread {
-    pub(crate) fn start(
+    pub(super) fn start(
         database: Arc<DB>,
         mark: SyncedMark,
         failure: Failure,
@@ -56,13 +56,13 @@ impl SyncThread {
         Ok(Self { sender: Some(sender), thread: Some(thread), in_flight })
     }
 
-    /// Blocks until the sync that runs now, if any, has ended and its error is reported.
-    pub(crate) fn wait_for_report(&self) {
+    /// Blocks until the running sync, if any, has ended and its error is reported.
+    pub(super) fn wait_for_report(&self) {
         drop(self.in_flight.lock());
     }
 
-    /// Calls back when what was written before this call is on disk. `entries` is for the metrics.
-    pub(crate) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
+    /// Calls back when everything written before this call is on disk. `entries` is for the metrics.
+    pub(super) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
         let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".into());
         let sender = self.sender.as_ref().ok_or_else(gone)?;
         sender.send(Waiting { callback, entries }).map_err(|_receiver_gone| gone())
@@ -94,7 +94,7 @@ fn run(
         if failed.is_none() {
             let _in_flight = in_flight.lock();
             let start = Instant::now();
-            // What is written from here on may or may not be in this sync.
+            // Later writes may or may not be in this sync.
             let written = database.latest_sequence_number();
             let synced = sync(database).map_err(ReplicaError::Sync).and_then(|()| mark.write(written));
             if let Err(error) = synced {
@@ -118,7 +118,7 @@ fn sync(database: &DB) -> Result<(), rocksdb::Error> {
     database.flush_wal(true)
 }
 
-/// The planted fault: says "synced" and has not.
+/// The planted fault: reports success without a sync.
 #[cfg(feature = "planted-skip-sync")]
 fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
     Ok(())

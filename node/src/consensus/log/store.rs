@@ -1,86 +1,34 @@
-//! One shard's log, as openraft wants it.
+//! The adapter from openraft's log storage to one shard's log in the database.
 
-use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::io;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 use futures::Stream;
+use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use openraft::type_config::TypeConfigExt as _;
-use openraft::{EntryPayload, OptionalSend};
 use parking_lot::Mutex;
 
-use crate::consensus::log_database::LogDatabase;
-use crate::consensus::record::RecordError;
+use crate::consensus::log::database::LogDatabase;
+use crate::consensus::log::unapplied::Unapplied;
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
+use crate::error::RecordError;
 
-/// Entries that are read at one time for applying.
+/// Bytes of entries that one read for applying returns.
 const READ_BYTES_MAX: usize = 4 << 20;
 
-/// Bytes of entries that are kept for applying, so that they need not be read back.
-const UNAPPLIED_BYTES_MAX: usize = 64 << 20;
-
-/// Cheap to clone; all clones are the same log.
+/// The log of one shard. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct LogStore {
+pub(in crate::consensus) struct LogStore {
     shard: u32,
     log: Arc<LogDatabase>,
     unapplied: Arc<Mutex<Unapplied>>,
 }
 
-/// The newest entries, without gaps, until they are applied.
-#[derive(Debug, Default)]
-struct Unapplied {
-    entries: VecDeque<LogEntry>,
-    bytes: usize,
-}
-
-impl Unapplied {
-    /// Behind the last; where there is no room, all are forgotten: the oldest are wanted first.
-    fn push(&mut self, entry: LogEntry) {
-        self.bytes += bytes_of(&entry);
-        self.entries.push_back(entry);
-        if self.bytes > UNAPPLIED_BYTES_MAX {
-            *self = Self::default();
-        }
-    }
-
-    /// Takes the entries of `[start, end)`, if the first of them is here; those before go too.
-    fn take(&mut self, start: u64, end: u64) -> Vec<LogEntry> {
-        while self.first_index().is_some_and(|index| index < start) {
-            self.pop();
-        }
-        let mut taken = Vec::new();
-        if self.first_index() == Some(start) {
-            while self.first_index().is_some_and(|index| index < end) {
-                taken.extend(self.pop());
-            }
-        }
-        taken
-    }
-
-    fn first_index(&self) -> Option<u64> {
-        self.entries.front().map(|entry| entry.log_id.index)
-    }
-
-    fn pop(&mut self) -> Option<LogEntry> {
-        let entry = self.entries.pop_front()?;
-        self.bytes -= bytes_of(&entry);
-        Some(entry)
-    }
-}
-
-fn bytes_of(entry: &LogEntry) -> usize {
-    match &entry.payload {
-        EntryPayload::Normal(payload) => payload.bytes().len(),
-        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
-    }
-}
-
 impl LogStore {
-    pub(crate) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
+    pub(in crate::consensus) fn new(shard: u32, log: Arc<LogDatabase>) -> Self {
         Self { shard, log, unapplied: Arc::default() }
     }
 
@@ -89,8 +37,8 @@ impl LogStore {
     }
 }
 
-/// As `[start, end)`.
-fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+/// The range as `[start, end)`.
+fn half_open(range: &impl RangeBounds<u64>) -> Range<u64> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -101,7 +49,7 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
         Bound::Excluded(&end) => end,
         Bound::Unbounded => u64::MAX,
     };
-    (start, end)
+    start..end
 }
 
 impl RaftLogReader<Types> for LogStore {
@@ -109,27 +57,27 @@ impl RaftLogReader<Types> for LogStore {
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let (start, end) = bounds(&range);
-        self.read(start, end, usize::MAX)
+        let range = half_open(&range);
+        self.read(range.start, range.end, usize::MAX)
     }
 
     async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
         self.log.vote(self.shard).map_err(|error| self.log.failure().io_error(error))
     }
 
-    // After a restart the range is all that was not flushed: it must not be in memory at one time.
+    // After a restart the range holds all entries since the last flush, which must not be in memory at one time.
     async fn entries_stream<R>(&mut self, range: R) -> impl Stream<Item = io::Result<LogEntry>> + OptionalSend
     where
         R: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
-        let (start, end) = bounds(&range);
+        let Range { start, end } = half_open(&range);
         let store = self.clone();
         futures::stream::unfold((Vec::new().into_iter(), start), move |(mut ready, next)| {
             let store = store.clone();
             async move {
                 if ready.len() == 0 && next < end {
-                    let at_hand = store.unapplied.lock().take(next, end);
-                    let read = if at_hand.is_empty() { store.read(next, end, READ_BYTES_MAX) } else { Ok(at_hand) };
+                    let kept = store.unapplied.lock().take(next, end);
+                    let read = if kept.is_empty() { store.read(next, end, READ_BYTES_MAX) } else { Ok(kept) };
                     ready = match read {
                         // The log may end before the range does.
                         Ok(entries) if entries.first().is_none_or(|entry| entry.log_id.index == next) => {
@@ -155,7 +103,7 @@ impl RaftLogStorage<Types> for LogStore {
 
     async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
         let failed = |error| self.log.failure().io_error(error);
-        let last_purged_log_id = self.log.cut_off(self.shard).map_err(failed)?;
+        let last_purged_log_id = self.log.last_purged(self.shard).map_err(failed)?;
         let last = self.log.last(self.shard).map_err(failed)?.map(|entry| entry.log_id);
         Ok(LogState { last_purged_log_id, last_log_id: last.or(last_purged_log_id) })
     }
@@ -167,7 +115,7 @@ impl RaftLogStorage<Types> for LogStore {
     async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
         let failed = |error| self.log.failure().io_error(error);
         self.log.write_vote(self.shard, vote).map_err(failed)?;
-        // The same queue as appends: votes and entries are synced in the order in which they were written.
+        // Votes and entries share a queue, so they are synced in the order of their writes.
         let (sender, receiver) = Types::oneshot();
         self.log.sync(IOFlushed::signal(sender), 0).map_err(failed)?;
         receiver.await.map_err(io::Error::other)?
@@ -182,7 +130,7 @@ impl RaftLogStorage<Types> for LogStore {
         let entries: Vec<_> = entries.into_iter().collect();
         self.log.append(self.shard, &entries).map_err(failed)?;
         let count = entries.len();
-        // They are there when openraft asks for them, which is after the sync.
+        // Openraft reads entries for applying after the sync, so they are here by then.
         entries.into_iter().for_each({
             let mut unapplied = self.unapplied.lock();
             move |entry| unapplied.push(entry)
@@ -196,47 +144,7 @@ impl RaftLogStorage<Types> for LogStore {
         self.log.truncate(self.shard, from).map_err(|error| self.log.failure().io_error(error))
     }
 
-    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
-        self.log.cut(self.shard, &upto).map_err(|error| self.log.failure().io_error(error))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use openraft::entry::RaftEntry as _;
-    use openraft::vote::RaftLeaderId as _;
-
-    use super::*;
-    use crate::consensus::types::Payload;
-
-    fn entry(index: u64, bytes: usize) -> LogEntry {
-        let log_id = LogId::new(openraft::alias::LeaderIdOf::<Types>::new(1, 1), index);
-        LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![0; bytes]))))
-    }
-
-    fn indices(entries: &[LogEntry]) -> Vec<u64> {
-        entries.iter().map(|entry| entry.log_id.index).collect()
-    }
-
-    #[test]
-    fn what_is_taken_begins_where_it_was_asked_for_or_is_nothing() {
-        let mut unapplied = Unapplied::default();
-        (5..10).for_each(|index| unapplied.push(entry(index, 1)));
-        assert!(unapplied.take(4, 8).is_empty(), "4 must be read from the log");
-        assert_eq!(indices(&unapplied.take(5, 7)), [5, 6]);
-        assert_eq!(indices(&unapplied.take(8, 100)), [8, 9], "7 was read from the log meanwhile");
-        assert!(unapplied.take(10, 11).is_empty());
-        assert_eq!(unapplied.bytes, 0);
-    }
-
-    #[test]
-    fn what_nobody_applies_is_not_kept_for_ever() {
-        let mut unapplied = Unapplied::default();
-        for index in 0..100 {
-            unapplied.push(entry(index, 1 << 20));
-            assert!(unapplied.bytes <= UNAPPLIED_BYTES_MAX);
-        }
-        assert_eq!(indices(&unapplied.take(99, 100)), [99]);
+    async fn purge(&mut self, last: LogId) -> io::Result<()> {
+        self.log.purge(self.shard, &last).map_err(|error| self.log.failure().io_error(error))
     }
 }

@@ -1,74 +1,35 @@
-//! What becomes of a batch before it is proposed: parts that fit into entries, and the bytes of each.
+//! Batches as the parts that fit into log entries: splitting by size, and dropping samples that are too old.
 
-use std::sync::Arc;
-
-use proto::{Batch, BatchId, Command, Deletion, Importer, Samples, SeriesSamples, Tier, limits};
+use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::consensus::Payload;
-
-/// Of an entry that is not its batch: the time, and the tag and length of the command.
+/// Bytes of an entry beside its batch: the time, and the tag and length of the command.
 const ENTRY_OVERHEAD_BYTES: usize = 32;
-/// `proposed_at_ns`, field 1, a fixed64.
-const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
 
-/// A batch that cannot become entries.
+/// A batch that cannot be split into entries.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProposalError {
-    #[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
-    SampleTooLarge { bytes: usize },
-}
-
-/// The command of an entry, encoded; what is missing is the time at which it is proposed.
-#[derive(Debug)]
-pub(crate) struct Proposal {
-    bytes: Vec<u8>,
-    command: Command,
-}
-
-impl Proposal {
-    pub(crate) fn append(batch: Arc<Batch>) -> Self {
-        Self::encode(Command::Append(batch))
-    }
-
-    pub(crate) fn expire(tier: Tier, retention_class: u8, before_ns: i64) -> Self {
-        Self::encode(Command::Expire { tier, retention_class, before_ns })
-    }
-
-    pub(crate) fn delete(deletion: Deletion) -> Self {
-        Self::encode(Command::Delete(deletion))
-    }
-
-    fn encode(command: Command) -> Self {
-        let mut bytes = vec![PROPOSED_AT_TAG];
-        bytes.extend(0_u64.to_le_bytes());
-        command.encode(&mut bytes);
-        Self { bytes, command }
-    }
-
-    /// The entry. The time is set last, when the order in the log is known, so that it never goes backwards there.
-    pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
-        self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
-        let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);
-        let entry = proto::Entry { proposed_at_ns, command: self.command };
-        Payload::proposed(self.bytes.into(), entry)
-    }
+#[error("one sample with its definitions takes {bytes} bytes, an entry holds {}", limits::ENTRY_BYTES_MAX)]
+pub(super) struct SampleTooLarge {
+    bytes: usize,
 }
 
 fn fits(bytes: usize) -> bool {
     bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
 }
 
-/// Whether it is small enough for one entry, as nearly always, told without encoding it. If not, [`parts`] tells.
-pub(crate) fn is_small(batch: &Batch) -> bool {
+/// Returns whether a batch certainly fits into one entry, without encoding it. Nearly every batch does; [`split`] decides the rest.
+pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }
 
-/// The batch in parts that fit into one entry each: itself, nearly always.
+/// Splits a batch into parts that fit into one entry each; nearly always that is the batch itself.
 ///
-/// A part has an id of its own, so that a retry after some of them were acknowledged counts each once. Where the cuts are
-/// depends on the batch alone, and not on what the shard knows at the moment: a retry is cut in the same places.
-pub(crate) fn parts(batch: Batch) -> Result<Vec<Batch>, ProposalError> {
+/// A part has its own id, so that a retry after some parts were acknowledged counts each part once. The split depends on the batch
+/// alone and not on the shard's definitions, so a retry is split in the same way.
+///
+/// # Errors
+/// One sample with its definitions is larger than an entry.
+pub(super) fn split(batch: Batch) -> Result<Vec<Batch>, SampleTooLarge> {
     let bytes = batch.encoded_len();
     if fits(bytes) {
         return Ok(vec![batch]);
@@ -78,11 +39,11 @@ pub(crate) fn parts(batch: Batch) -> Result<Vec<Batch>, ProposalError> {
     Ok(parts)
 }
 
-/// Cuts until each half fits. `bytes` is the batch's encoded length, which does not fit.
-fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), ProposalError> {
+/// Splits until each half fits. `bytes` is the batch's encoded length, which does not fit.
+fn halve(batch: Batch, bytes: usize, parts: &mut Vec<Batch>) -> Result<(), SampleTooLarge> {
     let samples: usize = batch.series.iter().map(|series| series.samples.len()).sum();
     if samples < 2 {
-        return Err(ProposalError::SampleTooLarge { bytes });
+        return Err(SampleTooLarge { bytes });
     }
     for (side, from, to) in [(0, 0, samples / 2), (1, samples / 2, samples)] {
         let half = slice(&batch, side, from, to);
@@ -106,9 +67,9 @@ fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     Batch { id: batch.id.map(|id| part_id(id, side)), ..pick(batch, inside) }
 }
 
-/// The part without the samples before a time, and how many those are. A part is cut before it is filtered: where the cuts are
-/// must not depend on when a retry comes.
-pub(crate) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
+/// The part without the samples before a time, and their number. Splitting comes before filtering, so that the split does not depend
+/// on the time of a retry.
+pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     let times = part.series.iter().flat_map(|series| &series.samples.times_ns);
     let older = times.filter(|&&time_ns| time_ns < before_ns).count() as u64;
     if older == 0 {
@@ -117,7 +78,7 @@ pub(crate) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     (pick(&part, |time_ns| time_ns >= before_ns), older)
 }
 
-/// The samples that are wanted, each asked for once and in order by its time, with the definitions that they need.
+/// The wanted samples with their definitions. `is_wanted` is called with the time of each sample, once and in order.
 fn pick(batch: &Batch, mut is_wanted: impl FnMut(i64) -> bool) -> Batch {
     let mut part = Batch {
         tenant: batch.tenant.clone(),
@@ -153,12 +114,18 @@ fn part_id(whole: BatchId, side: u8) -> BatchId {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::Arc;
+
     use prost::Message as _;
     use proto::dictionary::stack_hash;
-    use proto::{Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId};
+    use proto::{Command, Fingerprint, Label, LabelSet, Line, Location, StackPair, TenantId, Tier};
 
-    fn decode(payload: Payload) -> proto::Entry {
+    use super::*;
+    use crate::consensus::Proposal;
+
+    /// The entry of a proposal, decoded from its bytes.
+    fn decode(proposal: Proposal, proposed_at_ns: u64) -> proto::Entry {
+        let payload = proposal.at(proposed_at_ns);
         proto::Entry::from_wire(proto::wire::Entry::decode(payload.bytes().clone()).unwrap()).unwrap()
     }
 
@@ -206,25 +173,25 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_reads_back_with_the_time_that_was_set_last() {
-        let entry = decode(Proposal::append(Arc::new(batch(3, 10))).at(77));
+    fn an_entry_is_decoded_with_the_time_that_was_set_last() {
+        let entry = decode(Proposal::append(Arc::new(batch(3, 10))), 77);
         assert_eq!(entry.proposed_at_ns, 77);
         let Command::Append(read) = entry.command else { panic!() };
         assert_eq!(contents(&read), contents(&batch(3, 10)));
-        let expire = decode(Proposal::expire(Tier::Hour, 3, -5).at(78));
+        let expire = decode(Proposal::expire(Tier::Hour, 3, -5), 78);
         assert!(matches!(expire.command, Command::Expire { tier: Tier::Hour, retention_class: 3, before_ns: -5 }));
     }
 
     #[test]
     fn a_batch_that_fits_stays_whole_and_keeps_its_id() {
-        let parts = parts(batch(100, 100)).unwrap();
+        let parts = split(batch(100, 100)).unwrap();
         assert_eq!((parts.len(), parts[0].id), (1, Some(BatchId(5))));
     }
 
     #[test]
-    fn a_large_batch_is_cut_into_parts_that_fit_and_hold_every_sample_once() {
+    fn a_large_batch_splits_into_parts_with_every_sample_once() {
         let whole = batch(1000, 50_000);
-        let parts = parts(whole.clone()).unwrap();
+        let parts = split(whole.clone()).unwrap();
         assert!(parts.len() >= 4, "{}", parts.len());
         for part in &parts {
             assert!(Proposal::append(Arc::new(part.clone())).at(0).bytes().len() <= limits::ENTRY_BYTES_MAX);
@@ -233,15 +200,15 @@ mod tests {
     }
 
     #[test]
-    fn parts_have_ids_of_their_own_and_a_retry_has_the_same() {
-        let ids = || parts(batch(1000, 50_000)).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
+    fn parts_have_distinct_ids_and_a_retry_has_the_same_ids() {
+        let ids = || split(batch(1000, 50_000)).unwrap().iter().map(|part| part.id.unwrap()).collect::<Vec<_>>();
         let distinct: std::collections::BTreeSet<_> = ids().into_iter().collect();
         assert_eq!(distinct.len(), ids().len());
         assert_eq!(ids(), ids());
     }
 
     #[test]
-    fn samples_that_are_too_old_are_left_out_with_their_definitions_and_counted() {
+    fn samples_that_are_too_old_are_dropped_with_their_definitions() {
         let whole = batch(100, 10);
         let (kept, older) = without_older(whole.clone(), 60);
         assert_eq!((older, kept.id), (60, Some(BatchId(5))));
@@ -253,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_sample_that_fits_into_no_entry_is_refused() {
-        let error = parts(batch(1, limits::ENTRY_BYTES_MAX)).unwrap_err();
-        assert!(matches!(error, ProposalError::SampleTooLarge { .. }), "{error}");
+        let error = split(batch(1, limits::ENTRY_BYTES_MAX)).unwrap_err();
+        assert!(error.bytes > limits::ENTRY_BYTES_MAX, "{error}");
     }
 }

@@ -1,21 +1,12 @@
-//! What a node does not keep: samples past their retention, and the oldest where the cap on the disk is reached.
-
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "a test's helpers may"
-)]
-
-mod common;
+//! Retention: samples past it are refused and dropped, and at the cap on disk use the oldest partitions are dropped.
 
 use std::time::{Duration, Instant};
 
-use common::{batch, batch_of, config, long_name, open_with, time_of, times_of};
 use node::Node;
 use prometheus_client::registry::Registry;
 use tonic::Code;
+
+use crate::support::{self, batch, batch_of, config, long_name, open_with, time_of, times_of};
 
 #[tokio::test]
 async fn a_cap_that_cannot_work_is_refused() {
@@ -27,7 +18,7 @@ async fn a_cap_that_cannot_work_is_refused() {
 }
 
 #[tokio::test]
-async fn samples_past_the_retention_are_not_taken_and_partitions_past_it_are_dropped() {
+async fn samples_past_the_retention_are_refused_and_partitions_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
@@ -37,25 +28,25 @@ async fn samples_past_the_retention_are_not_taken_and_partitions_past_it_are_dro
     config.retention.raw = retention;
     let opened = open_with(config).await;
     opened.node.ready().await;
-    let serial_of = |ns: i64| (ns - common::START_NS) / 1_000_000;
+    let serial_of = |ns: i64| (ns - support::START_NS) / 1_000_000;
     let (older, old, new) = (serial_of(end_ns) - 10_000, serial_of(end_ns) - 1, serial_of(now_ns));
-    let answer = common::answer(&opened.node, &batch(None, [older, old, new])).await.unwrap();
+    let answer = support::answer(&opened.node, &batch(None, [older, old, new])).await.unwrap();
     assert_eq!((answer.samples_too_old, answer.retention_seconds), (1, retention.as_secs()));
     assert_eq!(opened.times().await, times_of([old, new]));
-    let alone = common::answer(&opened.node, &batch(None, [older])).await.unwrap();
+    let alone = support::answer(&opened.node, &batch(None, [older])).await.unwrap();
     assert_eq!(alone.samples_too_old, 1);
     let start = Instant::now();
     while opened.times().await != [time_of(new)] {
         assert!(start.elapsed() < Duration::from_secs(15), "{:?}", opened.times().await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // The same stack again: the shard has forgotten the old partition's definitions, and says so to itself alone.
+    // The same stack again. The shard has dropped the old partition's definitions; the sender does not notice.
     opened.append(&batch(None, [new - 1])).await.unwrap();
     opened.node.shutdown().await;
 }
 
 #[tokio::test]
-async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays() {
+async fn above_the_cap_the_oldest_partition_is_dropped() {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(folder.path());
     config.disk_bytes_max = node::DISK_BYTES_MIN;
@@ -64,13 +55,13 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     let now_ns = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as i64;
     // A quarter of an hour ago, or where the partition that is being written begins, which has 6 hours.
     let partition_ns = now_ns - now_ns % (6 * 3600 * 1_000_000_000);
-    let first_today = ((now_ns - 1_000_000_000_000).max(partition_ns) - common::START_NS) / 1_000_000 + 1;
+    let first_today = ((now_ns - 1_000_000_000_000).max(partition_ns) - support::START_NS) / 1_000_000 + 1;
     // Symbol tables have a cap of their own.
     let symbols = folder.path().join("symbols");
     std::fs::write(&symbols, vec![1; 300 << 20]).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    // Each 10 MB of names that do not compress: 30 MB in January, which are in the log until it is cut, with the samples and their
-    // minutes, with the hours and with the days...
+    // Each batch has 10 MB of names that do not compress. 30 MB in January are in the log until it is purged, with the samples and
+    // their minutes, with the hours and with the days.
     let mut next_id = 0;
     let mut large = |first: i64| {
         next_id += 1;
@@ -80,9 +71,10 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
         opened.append(&large(i * 200)).await.unwrap();
     }
     assert_eq!(opened.times().await.len(), 600);
-    // ...and then today, as long as it is taken and until January has gone. A refusal alone does not drop it: the log may take
-    // the space, and give it back.
-    let (mut today, mut refused) = (0, None);
+    // Then today, until an append is refused and January is dropped. A refusal alone does not drop it, since the log may take and
+    // release the space.
+    let mut today = 0;
+    let mut refused = None;
     let of_today = |today| times_of((0..today * 200).map(|i| first_today + i));
     let start = Instant::now();
     while refused.is_none() || opened.times().await != of_today(today) {
@@ -99,7 +91,7 @@ async fn over_the_cap_the_oldest_partition_goes_and_the_one_being_written_stays(
     let status = refused.unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     assert!(status.message().contains("raise the cap"), "{status}");
-    println!("{} MB of today were taken, {} MiB are on disk", today * 10, common::used_bytes(folder.path()) >> 20);
+    println!("{} MB of today were taken, {} MiB are on disk", today * 10, support::used_bytes(folder.path()) >> 20);
     assert!(today >= 5, "{today}");
     opened.node.shutdown().await;
 }

@@ -1,33 +1,31 @@
-//! Openraft's own suite over the log store, and what the suite does not ask: crashes, group commit, cutting.
+//! Openraft's suite over the log store, and tests of crashes, group commit and purging, which the suite does not cover.
 
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use futures::{Stream, TryStreamExt as _};
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
-use openraft::entry::RaftEntry as _;
 use openraft::storage::{
     EntryResponder, IOFlushed, RaftLogReader as _, RaftLogStorage as _, RaftSnapshotBuilder, RaftStateMachine,
     Snapshot, SnapshotMeta,
 };
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt as _;
-use openraft::vote::RaftLeaderId as _;
 use openraft::{EntryPayload, OptionalSend, StorageError};
 use prometheus_client::registry::Registry;
 use storage_engine::Outcome;
 use tempfile::TempDir;
+use testkit::small_disk::SmallDisk;
 
-use crate::consensus::LogDatabase;
-use crate::consensus::log_store::LogStore;
-use crate::consensus::types::{LogEntry, LogId, Payload, StoredMembership, Types, Vote};
+use super::{append, entry, open};
+use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::types::{LogId, StoredMembership, Types, Vote};
 use crate::directory::used_bytes;
 use crate::failure::Failure;
 use crate::metrics::Metrics;
 
-/// What the suite needs beside a log store: remembers positions and nothing else.
+/// The state machine that the suite needs: keeps positions and nothing else.
 #[derive(Clone, Debug, Default)]
 struct Positions {
     applied: Option<LogId>,
@@ -64,7 +62,8 @@ impl RaftStateMachine<Types> for Positions {
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<Types>, (): ()) -> io::Result<()> {
-        (self.applied, self.membership) = (meta.last_log_id, meta.last_membership.clone());
+        self.applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
         *self.snapshot.lock() = Some(meta.clone());
         Ok(())
     }
@@ -89,30 +88,9 @@ struct Builder;
 impl StoreBuilder<Types, LogStore, Positions, TempDir> for Builder {
     async fn build(&self) -> Result<(TempDir, LogStore, Positions), StorageError<Types>> {
         let folder = tempfile::tempdir().unwrap();
-        let (log, _metrics) = open(&folder);
+        let (log, _metrics) = open(folder.path());
         Ok((folder, LogStore::new(1, log), Positions::default()))
     }
-}
-
-pub(super) fn open(folder: &TempDir) -> (Arc<LogDatabase>, Metrics) {
-    let metrics = Metrics::register(&mut Registry::default());
-    let log = LogDatabase::open(&folder.path().join("raft"), 1, Failure::new(), metrics.clone()).unwrap();
-    (Arc::new(log), metrics)
-}
-
-pub(super) fn entry(index: u64, bytes: usize) -> LogEntry {
-    let log_id = LogId::new(openraft::alias::LeaderIdOf::<Types>::new(1, 1), index);
-    LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![index as u8; bytes]))))
-}
-
-/// Appends and returns what is told when it is done.
-pub(super) async fn append(
-    store: &mut LogStore,
-    entries: Vec<LogEntry>,
-) -> impl Future<Output = io::Result<()>> + use<> {
-    let (sender, receiver) = Types::oneshot();
-    store.append(entries, IOFlushed::signal(sender)).await.unwrap();
-    async { receiver.await.unwrap() }
 }
 
 #[tokio::test]
@@ -121,28 +99,30 @@ async fn the_log_store_passes_openrafts_suite() {
 }
 
 #[tokio::test]
-async fn vote_entries_and_cut_survive_reopening() {
+async fn vote_entries_and_purge_position_survive_reopening() {
     let folder = tempfile::tempdir().unwrap();
     {
-        let mut store = LogStore::new(1, open(&folder).0);
+        let mut store = LogStore::new(1, open(folder.path()).0);
         store.save_vote(&Vote::new_committed(7, 1)).await.unwrap();
         append(&mut store, (0..10).map(|index| entry(index, 100)).collect()).await.await.unwrap();
         store.purge(entry(3, 0).log_id).await.unwrap();
         store.truncate_after(Some(entry(7, 0).log_id)).await.unwrap();
     }
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(7, 1)));
     let entries = store.try_get_log_entries(..).await.unwrap();
     assert_eq!(entries, (4..8).map(|index| entry(index, 100)).collect::<Vec<_>>());
     let state = store.get_log_state().await.unwrap();
-    assert_eq!((state.last_purged_log_id, state.last_log_id), (Some(entry(3, 0).log_id), Some(entry(7, 0).log_id)));
+    assert_eq!(state.last_purged_log_id, Some(entry(3, 0).log_id));
+    assert_eq!(state.last_log_id, Some(entry(7, 0).log_id));
 }
 
 #[tokio::test]
 async fn shards_do_not_see_each_others_entries() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(&folder);
-    let (mut one, mut two) = (LogStore::new(1, Arc::clone(&log)), LogStore::new(2, log));
+    let (log, _metrics) = open(folder.path());
+    let mut one = LogStore::new(1, Arc::clone(&log));
+    let mut two = LogStore::new(2, log);
     append(&mut one, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
     append(&mut two, vec![entry(0, 20)]).await.await.unwrap();
     one.truncate_after(None).await.unwrap();
@@ -153,7 +133,7 @@ async fn shards_do_not_see_each_others_entries() {
 #[tokio::test]
 async fn another_nodes_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    drop(open(&folder));
+    drop(open(folder.path()));
     let metrics = Metrics::register(&mut Registry::default());
     let error = LogDatabase::open(&folder.path().join("raft"), 2, Failure::new(), metrics).unwrap_err();
     assert!(matches!(error, crate::NodeError::OtherNode { found: 1, expected: 2 }), "{error}");
@@ -162,16 +142,16 @@ async fn another_nodes_log_is_refused() {
 #[tokio::test]
 async fn a_gap_in_the_log_is_an_error_and_not_skipped() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     append(&mut store, vec![entry(0, 10), entry(1, 10), entry(3, 10)]).await.await.unwrap();
     let error = store.try_get_log_entries(..).await.unwrap_err().to_string();
     assert!(error.contains("entry 2 is missing"), "{error}");
 }
 
 #[tokio::test]
-async fn who_applies_is_told_that_the_first_entry_he_needs_is_missing() {
+async fn a_stream_whose_first_entry_is_missing_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     append(&mut store, vec![entry(2, 10)]).await.await.unwrap();
     let streamed: io::Result<Vec<_>> = Box::pin(store.entries_stream(1..3).await).try_collect().await;
     let error = streamed.unwrap_err().to_string();
@@ -181,7 +161,7 @@ async fn who_applies_is_told_that_the_first_entry_he_needs_is_missing() {
 #[tokio::test]
 async fn entries_are_streamed_in_order_whatever_their_size() {
     let folder = tempfile::tempdir().unwrap();
-    let mut store = LogStore::new(1, open(&folder).0);
+    let mut store = LogStore::new(1, open(folder.path()).0);
     let entries: Vec<_> = (0..20).map(|index| entry(index, 1 << 20)).collect();
     append(&mut store, entries.clone()).await.await.unwrap();
     let stream = store.entries_stream(3..17).await;
@@ -192,7 +172,7 @@ async fn entries_are_streamed_in_order_whatever_their_size() {
 #[tokio::test]
 async fn many_appends_share_few_syncs() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, metrics) = open(&folder);
+    let (log, metrics) = open(folder.path());
     let mut store = LogStore::new(1, log);
     let mut done = Vec::new();
     for index in 0..2000 {
@@ -207,11 +187,12 @@ async fn many_appends_share_few_syncs() {
 }
 
 #[tokio::test]
-async fn what_is_cut_off_gives_its_space_back() {
+async fn purged_entries_return_their_space_to_the_file_system() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(&folder);
+    let (log, _metrics) = open(folder.path());
     let mut store = LogStore::new(1, Arc::clone(&log));
-    let (mut next, mut largest) = (0, 0);
+    let mut next = 0;
+    let mut largest = 0;
     let start = Instant::now();
     for _round in 0..8 {
         for _ in 0..64 {
@@ -236,35 +217,36 @@ async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
     first + 63
 }
 
-/// Space that the logs take once RocksDB has deleted the files that nothing uses any more.
-async fn settled_mib(folder: &TempDir) -> u64 {
+/// Space of the logs once RocksDB has deleted unused files, MiB.
+async fn used_mib(folder: &TempDir) -> u64 {
     tokio::time::sleep(Duration::from_millis(300)).await;
     used_bytes(folder.path()).unwrap() >> 20
 }
 
 #[tokio::test]
-async fn every_shard_gets_its_purged_space_back_in_any_order_of_purges() {
+async fn purged_space_is_reclaimed_for_every_order_of_shards() {
     for (large, small) in [(1, 2), (2, 1)] {
         let folder = tempfile::tempdir().unwrap();
-        let (log, _metrics) = open(&folder);
-        let (mut store, mut other) = (LogStore::new(large, Arc::clone(&log)), LogStore::new(small, Arc::clone(&log)));
+        let (log, _metrics) = open(folder.path());
+        let mut store = LogStore::new(large, Arc::clone(&log));
+        let mut other = LogStore::new(small, Arc::clone(&log));
         append(&mut store, (0..24).map(|index| entry(index, 1 << 20)).collect()).await.await.unwrap();
-        // Files of this shard's own: RocksDB compacts by itself only where there are more.
+        // One file of this shard alone: RocksDB compacts only where there are more.
         log.flush().unwrap();
         store.purge(entry(23, 0).log_id).await.unwrap();
         log.flush().unwrap();
         append(&mut other, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
         other.purge(entry(0, 0).log_id).await.unwrap();
         log.reclaim().unwrap();
-        let used = settled_mib(&folder).await;
+        let used = used_mib(&folder).await;
         assert!(used < 12, "shard {large}, then shard {small}: {used} MiB are left");
     }
 }
 
 #[tokio::test]
-async fn interleaved_purges_and_a_truncate_lose_no_range_and_no_live_entry() {
+async fn interleaved_purges_and_a_truncate_lose_no_live_entry() {
     let folder = tempfile::tempdir().unwrap();
-    let (log, _metrics) = open(&folder);
+    let (log, _metrics) = open(folder.path());
     let [mut one, mut two, mut three] = [1, 2, 3].map(|shard| LogStore::new(shard, Arc::clone(&log)));
     append(&mut two, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
     let last = append_and_purge(&mut three, 0).await;
@@ -274,7 +256,7 @@ async fn interleaved_purges_and_a_truncate_lose_no_range_and_no_live_entry() {
     append_and_purge(&mut one, 64).await;
     log.reclaim().unwrap();
     assert!(!log.is_reclaimable());
-    let used = settled_mib(&folder).await;
+    let used = used_mib(&folder).await;
     assert!(used < 32, "{used} MiB are left");
     for (store, entries) in [(&mut one, vec![127]), (&mut two, vec![0, 1]), (&mut three, vec![126])] {
         let read = store.try_get_log_entries(..).await.unwrap();
@@ -283,36 +265,33 @@ async fn interleaved_purges_and_a_truncate_lose_no_range_and_no_live_entry() {
 }
 
 #[tokio::test]
-async fn space_that_was_purged_before_a_restart_is_reclaimed_after_it() {
+async fn space_purged_before_a_restart_is_reclaimed_after_it() {
     let folder = tempfile::tempdir().unwrap();
     {
-        let (log, _metrics) = open(&folder);
+        let (log, _metrics) = open(folder.path());
         for shard in [1, 2] {
             append_and_purge(&mut LogStore::new(shard, Arc::clone(&log)), 0).await;
         }
     }
-    let (log, _metrics) = open(&folder);
+    let (log, _metrics) = open(folder.path());
     assert!(log.is_reclaimable());
     log.reclaim().unwrap();
-    let used = settled_mib(&folder).await;
+    let used = used_mib(&folder).await;
     assert!(used < 32, "{used} MiB are left");
 }
 
 #[tokio::test]
 async fn a_failed_reclaim_forgets_no_range() {
     let test = "a_failed_reclaim_forgets_no_range";
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!("SKIPPED {test}: a tmpfs cannot be mounted (root is needed): no disk was filled");
-        return;
-    };
-    let (log, _metrics) = open(&disk.0);
+    let Some(disk) = SmallDisk::mount(test, 64) else { return };
+    let (log, _metrics) = open(disk.path());
     for shard in [2, 1] {
         let mut store = LogStore::new(shard, Arc::clone(&log));
         append(&mut store, (0..80).map(|index| entry(index, 100_000)).collect()).await.await.unwrap();
         store.purge(entry(78, 0).log_id).await.unwrap();
     }
-    // Somebody else takes all the space: the flush before the compaction fails.
-    let ballast = disk.0.path().join("ballast");
+    // A file takes all the space, so the flush before the compaction fails.
+    let ballast = disk.path().join("ballast");
     let filled = std::fs::write(&ballast, vec![1; 64 << 20]).unwrap_err();
     assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
     let error = log.reclaim().unwrap_err();
@@ -320,42 +299,13 @@ async fn a_failed_reclaim_forgets_no_range() {
     assert!(log.is_reclaimable(), "the ranges are forgotten");
 }
 
-/// A tmpfs, unmounted when it is dropped.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// None where mounting is not allowed.
-    fn mount() -> Option<Self> {
-        let disk = Self(tempfile::tempdir().unwrap());
-        disk.run("mount", &["-t", "tmpfs", "-o", "size=64m", "tmpfs"]).then_some(disk)
-    }
-
-    fn run(&self, program: &str, arguments: &[&str]) -> bool {
-        std::process::Command::new(program)
-            .args(arguments)
-            .arg(self.0.path())
-            .status()
-            .is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        self.run("umount", &["--lazy"]);
-    }
-}
-
 #[tokio::test]
-async fn a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced() {
-    let Some(disk) = SmallDisk::mount() else {
-        eprintln!(
-            "SKIPPED a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced: a tmpfs cannot be mounted (root is needed): no disk was filled"
-        );
-        return;
-    };
+async fn a_full_disk_is_reported_as_such_and_loses_no_synced_entry() {
+    let test = "a_full_disk_is_reported_as_such_and_loses_no_synced_entry";
+    let Some(disk) = SmallDisk::mount(test, 64) else { return };
     let mut synced = 0;
     {
-        let (log, _metrics) = open(&disk.0);
+        let (log, _metrics) = open(disk.path());
         let mut store = LogStore::new(1, Arc::clone(&log));
         loop {
             let (sender, receiver) = Types::oneshot();
@@ -369,8 +319,8 @@ async fn a_full_disk_is_known_as_such_and_loses_nothing_that_was_synced() {
         assert!(error.is_disk_full(), "{error}");
         assert!(synced > 100, "{synced}");
     }
-    assert!(disk.run("mount", &["-o", "remount,size=128m"]));
-    let mut store = LogStore::new(1, open(&disk.0).0);
+    disk.resize(128);
+    let mut store = LogStore::new(1, open(disk.path()).0);
     let entries = store.try_get_log_entries(..synced).await.unwrap();
     assert_eq!(entries, (0..synced).map(|index| entry(index, 100_000)).collect::<Vec<_>>());
     let next = store.get_log_state().await.unwrap().last_log_id.unwrap().index + 1;

@@ -1,4 +1,4 @@
-//! What whoever runs a shard asks of it: settle, statistics, verify. Answers are JSON objects, the same for people and tools.
+//! Tasks of administrators: compaction, statistics, verification, the clock. Responses are JSON objects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::clock::ClockReport;
-use crate::node::{Shared, State};
+use crate::node::retention::{expired_before_ns, log_time};
+use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
-use crate::retention::{expired_before_ns, log_time};
 
-/// How often it is looked whether the log has been cut.
-const CUT_INTERVAL: Duration = Duration::from_millis(20);
-/// How long that may take: openraft does it a moment after it was asked.
-const CUT_PATIENCE: Duration = Duration::from_secs(30);
+/// Interval of checks whether the log has been purged.
+const PURGE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a purge may take. Openraft purges a moment after the request.
+const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Does it, and says what came of it.
-pub(crate) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
+/// Runs the task and returns its report.
+pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
     let State::Serving(replica) = shared.state() else {
         return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
     };
     let report = match task {
-        AdministrationTask::Settle => settle(&replica).await?,
+        AdministrationTask::Settle => compact(&replica).await?,
         AdministrationTask::Statistics => {
             let statistics = read(&replica, |replica| replica.shard().engine().statistics()).await?;
             statistics_report(&statistics)
@@ -38,7 +38,7 @@ pub(crate) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
             shared.clock.accept();
-            // So that it also holds after a restart.
+            // A restart reads the time of the last entry, so the confirmation must be logged.
             log_time(&replica).await.map_err(Status::unavailable)?;
             clock_report(shared)
         }
@@ -55,22 +55,24 @@ async fn read<T: Send + 'static>(
     done.map_err(|error| Status::data_loss(error.to_string()))
 }
 
-async fn settle(replica: &Arc<Replica>) -> Result<Value, Status> {
+/// Seals, rolls up and compacts everything, and waits until the log is purged and its space reclaimed.
+async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
-    replica.settle().await.map_err(|error| failed(&error))?;
-    let flushed = replica.shard().flushed().0.map(|log_id| log_id.index);
-    let cut = async {
-        while replica.cut_off().await.map_err(|error| failed(&error))? < flushed {
-            tokio::time::sleep(CUT_INTERVAL).await;
+    replica.compact().await.map_err(|error| failed(&error))?;
+    let flushed = replica.shard().flushed_index();
+    let purge = async {
+        while replica.last_purged().await.map_err(|error| failed(&error))? < flushed {
+            tokio::time::sleep(PURGE_INTERVAL).await;
         }
         replica.reclaim().await.map_err(|error| failed(&error))
     };
-    let late = |_elapsed| Status::unavailable(format!("the Raft log was not cut within {CUT_PATIENCE:?}: try again"));
-    tokio::time::timeout(CUT_PATIENCE, cut).await.map_err(late)??;
+    let late =
+        |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));
+    tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)??;
     Ok(json!({"settled_to": flushed}))
 }
 
-/// Times as Unix seconds. `drops_before`: what retention drops of each tier once the system clock is accepted.
+/// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is accepted.
 fn clock_report(shared: &Shared) -> Value {
     let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
     let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;

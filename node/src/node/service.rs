@@ -1,4 +1,4 @@
-//! What routers ask of a node, as gRPC statuses: each says what is wrong and what to do.
+//! Requests of routers: append, query, delete. Every refusal is a gRPC status that says what is wrong and what to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,24 +13,25 @@ use tokio::sync::SemaphorePermit;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
-use crate::administration;
+use crate::consensus::{ConsensusError, Proposal};
 use crate::error::ReplicaError;
 use crate::metrics::Refusal;
-use crate::node::{APPENDS_IN_FLIGHT_BYTES_MAX, Node, Shared, State};
-use crate::proposal::{Proposal, ProposalError, is_small, parts, without_older};
-use crate::replica::{ConsensusError, Replica};
-use crate::retention::expired_before_ns;
+use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
+use crate::node::retention::expired_before_ns;
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
+use crate::node::{Node, administration};
+use crate::replica::Replica;
 
-/// A refusal and what it is counted as.
-pub(crate) struct Refused(Refusal, Status);
+/// A refusal: its reason in the metrics, and the response.
+pub(super) struct Refused(Refusal, Status);
 
 impl Refused {
-    pub(crate) fn invalid(text: String) -> Self {
+    fn invalid(text: String) -> Self {
         Self(Refusal::Invalid, Status::invalid_argument(text))
     }
 
     /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of the profiles.
-    pub(crate) fn unreadable(error: &dyn std::fmt::Display) -> Self {
+    pub(super) fn unreadable(error: &dyn std::fmt::Display) -> Self {
         let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
         Self(Refusal::Invalid, Status::internal(text))
     }
@@ -40,7 +41,7 @@ impl Refused {
 impl Shards for Node {
     async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
         let shared = Arc::clone(&self.shared);
-        // A task of its own: a caller who goes away does not free what his append still takes.
+        // A task of its own: the append keeps its budget when the caller goes away.
         let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
         let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
         appended.map_err(|refused| self.shared.count(refused))
@@ -79,7 +80,7 @@ impl Shards for Node {
 
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
         check_shard(shard)?;
-        // A task of its own: a caller who goes away does not leave half of it done.
+        // A task of its own: a caller that goes away does not leave the task half done.
         let shared = Arc::clone(&self.shared);
         let administer = tokio::spawn(async move { administration::run(&shared, task).await });
         administer.await.map_err(|panic| Status::internal(panic.to_string()))?
@@ -90,19 +91,19 @@ fn check_shard(shard: u32) -> Result<(), Status> {
     if shard == FIRST_DATA_SHARD {
         return Ok(());
     }
-    Err(Status::not_found(format!("shard {shard} is not on this node: ask for the placement again")))
+    Err(Status::not_found(format!("shard {shard} is not on this node: read the placement again")))
 }
 
 impl Shared {
-    /// Counts a refusal; returns what the caller is told.
-    pub(crate) fn count(&self, Refused(reason, status): Refused) -> Status {
+    /// Counts a refusal and returns its response.
+    pub(super) fn count(&self, Refused(reason, status): Refused) -> Status {
         self.metrics.refused(reason);
         status
     }
 
-    /// Room for an append of so many bytes, until what is returned is dropped. One that is larger than everything that may be in
-    /// flight is taken when it is alone.
-    pub(crate) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
+    /// Reserves budget for an append of `bytes`, until the permit is dropped. An append larger than the whole budget is accepted when
+    /// it is alone.
+    pub(super) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
         let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
         self.appends.try_acquire_many(permits).map_err(|_none_left| {
             let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
@@ -110,15 +111,16 @@ impl Shared {
         })
     }
 
-    /// The replica, if it takes appends.
+    /// The replica, if it accepts appends.
     fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
-            let text = if self.is_over_cap.load(Ordering::Relaxed) {
-                "disk is full: the data takes all that it may: the oldest is dropped in a moment; where nothing old is left, \
+            let text = if self.is_over_cap() {
+                "disk is full: the data has reached its cap: the oldest is dropped in a moment; where nothing old is left, \
                  raise the cap on disk use"
             } else {
-                "disk is full: free some space, or let the data take less; reads go on, and appends when there is space"
+                "disk is full: free some space, or lower the cap on disk use; queries are answered, and appends resume when \
+                 there is space"
             };
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
@@ -128,18 +130,18 @@ impl Shared {
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
             State::ReadOnly(_) => Err(full()),
-            State::Serving(_) if self.is_refusing_for_space() => Err(full()),
+            State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
             State::Serving(replica) => Ok(replica),
         }
     }
 
-    /// Answers from the engine, on a thread that may block, when it is known to be up to date. The answer is told whether anybody still
-    /// waits for it.
+    /// Runs a query on the engine, on a thread that may block, once the engine is known to be up to date. `answer` gets a function that
+    /// returns whether the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
-        // Before the replica is asked for: who holds all of these is closing it, see the upkeep.
+        // Before the replica is read: the upkeep holds all permits while it closes the replica.
         let permit = Arc::clone(&self.queries).acquire_owned().await;
         let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let replica = match self.state() {
@@ -149,21 +151,21 @@ impl Shared {
             State::Failed(error) => return Err(failed(&error)),
             State::Serving(replica) => {
                 match replica.linearize().await {
-                    // It becomes read-only at this moment.
+                    // The replica becomes read-only at this moment.
                     Err(ConsensusError::Failed(cause)) if cause.is_disk_full() && replica.is_alone() => {}
                     linearized => linearized.map_err(|error| unavailable(&error))?,
                 }
                 replica
             }
-            // Consensus has stopped. What a single member acknowledged is in its engine; others might know more.
+            // Consensus has stopped. A single member's engine holds everything acknowledged; other members might hold more.
             State::ReadOnly(replica) if replica.is_alone() => replica,
-            State::ReadOnly(_) => return Err(Status::unavailable("disk is full: ask another member of the shard")),
+            State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
         };
         let caller = Caller::default();
         let has_gone = Arc::clone(&caller.has_gone);
         let closing = self.closing.clone();
         let answered = spawn_blocking(move || {
-            // Held until the work is done, also for a caller who has gone.
+            // Held until the work is done, even if the caller has gone.
             let _permit = permit;
             let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
             answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
@@ -172,7 +174,7 @@ impl Shared {
     }
 }
 
-/// Who waits for an answer, until this is dropped.
+/// The caller of a query, who waits until this is dropped.
 #[derive(Debug, Default)]
 struct Caller {
     has_gone: Arc<AtomicBool>,
@@ -212,24 +214,24 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     check_shard(shard).map_err(misplaced)?;
     let epoch = shared.placement.epoch();
     if placement_epoch != epoch {
-        let text = format!("placement {placement_epoch} is not this node's, {epoch}: ask for it again");
+        let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
         return Err(misplaced(Status::failed_precondition(text)));
     }
     let replica = shared.appendable()?;
     let _in_flight = shared.take_in(batch.memory_bytes())?;
-    let cut = if is_small(&batch) {
+    let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
-        spawn_blocking(move || parts(batch)).await.map_err(panicked)?
+        spawn_blocking(move || split(batch)).await.map_err(panicked)?
     };
-    // Both errors are for good: a sample that fits into no entry never will.
-    let parts = cut.map_err(|error: ProposalError| Refused::invalid(error.to_string()))?;
+    // The error is final: a sample that fits into no entry never will.
+    let parts = split.map_err(|error: SampleTooLarge| Refused::invalid(error.to_string()))?;
     let retention = shared.config.retention.raw;
     let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
     for part in parts {
         let (part, too_old) = without_older(part, expired_before_ns(shared.clock.now_ns(), retention));
         answer.samples_too_old += too_old;
-        // What is left of nothing needs no entry.
+        // A part without samples needs no entry.
         if too_old == 0 || !part.series.is_empty() {
             let outcome = append_part(&replica, part).await?;
             answer.duplicate &= outcome == Outcome::Duplicate;
@@ -241,7 +243,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
     Ok(answer)
 }
 
-/// Proposes a batch that fits into an entry, without what the shard knows.
+/// Proposes a batch that fits into an entry, without the definitions that the shard has.
 async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
     let of = Arc::clone(replica);
     let strip = move || {
@@ -260,7 +262,7 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
     if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
-        // What was stripped has been dropped meanwhile: with all definitions it cannot dangle, if it came with all.
+        // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
             whole.put_back(left_out);
@@ -273,7 +275,7 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
 }
 
-/// Nothing was stored; [`tonic::Code::Aborted`] tells the router to send the batch with all definitions.
+/// Nothing was stored. [`tonic::Code::Aborted`] makes the router send the batch with all definitions.
 fn dangling() -> Refused {
     Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
 }
@@ -321,9 +323,8 @@ mod tests {
     use super::*;
     use crate::{Config, Retention};
 
-    // Found by review: eight of them, and nobody else was answered.
     #[tokio::test(flavor = "multi_thread")]
-    async fn the_question_of_a_caller_who_has_gone_ends_and_makes_room() {
+    async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
         let folder = tempfile::tempdir().unwrap();
         let day = Duration::from_secs(86_400);
         let retention = Retention { raw: day, minutes: day, hours: day, days: day };
@@ -337,10 +338,10 @@ mod tests {
                 tokio::spawn(async move {
                     let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
                         began.send(()).unwrap();
-                        let asked = Instant::now();
+                        let start = Instant::now();
                         while is_wanted() {
-                            // Ends in any case, so that a fault fails this test and does not stop all.
-                            assert!(asked.elapsed() < Duration::from_secs(30));
+                            // A fault must fail this test and not block all others.
+                            assert!(start.elapsed() < Duration::from_secs(30));
                             std::thread::sleep(Duration::from_millis(1));
                         }
                         Err::<(), _>(SelectError::Cancelled)
@@ -354,7 +355,7 @@ mod tests {
         callers.iter().for_each(tokio::task::JoinHandle::abort);
         let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
         let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
-        assert!(answered.expect("there is no room").unwrap(), "of who waits, one is told that he does");
+        assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
         node.shutdown().await;
     }
 }

@@ -1,15 +1,15 @@
-//! The RocksDB that holds the Raft logs of all shards of a node, with its WAL on.
+//! The RocksDB database of the Raft logs of all shards of a node, with its WAL on.
 //!
 //! ```text
 //! column family  key                          value
 //! log            shard u32 | index u64        entry record
 //! meta           shard u32 | `v`              vote record
-//! meta           shard u32 | `p`              log id record: the last entry that was cut off
+//! meta           shard u32 | `p`              log id record: the last purged entry
 //! meta           `node`                       node id u64
 //! ```
 //!
-//! Integers are big-endian. Vote and log are in one database because their order must survive a crash, and one sync serves
-//! all shards.
+//! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and because one sync
+//! serves all shards.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -21,33 +21,32 @@ use rocksdb::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
 };
 
-use crate::consensus::purged_ranges::PurgedRanges;
-use crate::consensus::record::{self, RecordError, entry_key};
-use crate::consensus::recovery;
-use crate::consensus::sync_thread::SyncThread;
-use crate::consensus::synced_mark::SyncedMark;
+use crate::consensus::log::families::{LOG, META};
+use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
+use crate::consensus::log::recovery;
+use crate::consensus::log::sync_thread::SyncThread;
+use crate::consensus::log::synced_mark::SyncedMark;
+use crate::consensus::record::{self, entry_key};
 use crate::consensus::types::{LogEntry, LogId, Types, Vote};
-use crate::error::{NodeError, ReplicaError};
+use crate::error::{NodeError, RecordError, ReplicaError};
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
 
-pub(crate) const LOG: &str = "log";
-pub(crate) const META: &str = "meta";
 const NODE_KEY: &[u8] = b"node";
 
-/// One for all shards. Writing does not sync; [`LogDatabase::sync`] does.
+/// The logs of all shards. Writing does not sync; [`LogDatabase::sync`] does.
 #[derive(Debug)]
 pub(crate) struct LogDatabase {
     database: Arc<DB>,
-    // Behind `database`: its thread holds a reference.
+    // After `database`: the thread holds a reference to it.
     sync_thread: SyncThread,
     failure: Failure,
     metrics: Metrics,
     /// Entries that were purged and still take space.
     purged: Mutex<PurgedRanges>,
-    /// Held while space is given back.
+    /// Held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
-    /// Dropped last: while anybody can upgrade it, files may be open.
+    /// Dropped last: while a weak reference can be upgraded, files may be open.
     open: Arc<()>,
 }
 
@@ -58,21 +57,29 @@ impl LogDatabase {
         let mark = SyncedMark::open(path)?;
         let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
             .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
-        let purged = Mutex::new(PurgedRanges::default());
-        let (reclaiming, open) = (Mutex::new(()), Arc::default());
-        let log = Self { database, sync_thread, failure, metrics, purged, reclaiming, open };
+        let log = Self {
+            database,
+            sync_thread,
+            failure,
+            metrics,
+            purged: Mutex::default(),
+            reclaiming: Mutex::default(),
+            open: Arc::default(),
+        };
         log.check_node(node_id)?;
         log.find_purged()?;
         Ok(log)
     }
 
-    /// Entries that an earlier process purged may still take space: it may have ended before it reclaimed them, or failed to.
+    /// Notes the ranges that earlier processes purged: their entries may still take space.
     fn find_purged(&self) -> Result<(), ReplicaError> {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
             if let [a, b, c, d, b'p'] = *key {
-                let (shard, upto) = (u32::from_be_bytes([a, b, c, d]), record::decode_log_id(&value)?);
-                self.purged.lock().add(shard, entry_key(shard, 0), entry_key(shard, upto.index + 1));
+                let shard = u32::from_be_bytes([a, b, c, d]);
+                let last = record::decode_log_id(&value)?;
+                let range = PurgedRange { from: entry_key(shard, 0), to: entry_key(shard, last.index + 1) };
+                self.purged.lock().add(shard, range);
             }
         }
         Ok(())
@@ -93,7 +100,8 @@ impl LogDatabase {
         }
     }
 
-    /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
+    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference to `self`
+    /// is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -116,8 +124,7 @@ impl LogDatabase {
         self.database.write(batch).map_err(|error| self.refused(error))
     }
 
-    /// Why RocksDB refuses to write. Once a sync has failed it does, in one of several words, and maybe before that sync's caller is
-    /// told: the failed sync is reported before its consequences are.
+    /// The error of a refused write. A failed sync makes RocksDB refuse writes, so its report comes first: the first error counts.
     fn refused(&self, error: rocksdb::Error) -> ReplicaError {
         self.sync_thread.wait_for_report();
         ReplicaError::Log(error)
@@ -128,7 +135,7 @@ impl LogDatabase {
         self.sync_thread.request(callback, entries)
     }
 
-    /// Writes entries.
+    /// Writes entries without syncing them.
     pub(crate) fn append(&self, shard: u32, entries: &[LogEntry]) -> Result<(), ReplicaError> {
         let family = self.family(LOG)?;
         let mut batch = WriteBatch::default();
@@ -143,7 +150,7 @@ impl LogDatabase {
         Ok(())
     }
 
-    /// The entries of `[start, end)` that there are, without gaps; stops early behind `bytes_max`, but not before the first.
+    /// The existing entries of `[start, end)`, without gaps. Stops after the entry that reaches `bytes_max`.
     pub(crate) fn read(
         &self,
         shard: u32,
@@ -161,10 +168,10 @@ impl LogDatabase {
             let (key, value) = item.map_err(ReplicaError::Log)?;
             bytes += value.len();
             let entry = decode(&key, value)?;
-            if let Some(before) = entries.last()
-                && entry.log_id.index != before.log_id.index + 1
+            if let Some(previous) = entries.last()
+                && entry.log_id.index != previous.log_id.index + 1
             {
-                return Err(RecordError::Missing { shard, index: before.log_id.index + 1 }.into());
+                return Err(RecordError::Missing { shard, index: previous.log_id.index + 1 }.into());
             }
             entries.push(entry);
             if bytes >= bytes_max {
@@ -174,6 +181,7 @@ impl LogDatabase {
         Ok(entries)
     }
 
+    /// The last entry of a shard's log.
     pub(crate) fn last(&self, shard: u32) -> Result<Option<LogEntry>, ReplicaError> {
         let mut options = ReadOptions::default();
         options.set_iterate_lower_bound(entry_key(shard, 0));
@@ -184,39 +192,39 @@ impl LogDatabase {
         Ok(Some(decode(&key, value)?))
     }
 
-    /// Drops the entries from `index` on.
+    /// Deletes the entries from `index` on.
     pub(crate) fn truncate(&self, shard: u32, index: u64) -> Result<(), ReplicaError> {
         let mut batch = WriteBatch::default();
         batch.delete_range_cf(self.family(LOG)?, entry_key(shard, index), entry_key(shard, u64::MAX));
         self.write(batch)
     }
 
-    /// Drops the entries up to `upto` and remembers that.
-    pub(crate) fn cut(&self, shard: u32, upto: &LogId) -> Result<(), ReplicaError> {
-        let before = self.cut_off(shard)?.map_or(0, |log_id| log_id.index + 1);
-        // From where the last cut ended: a range that always began at 0 would overlap every file there is.
-        let (from, to) = (entry_key(shard, before), entry_key(shard, upto.index + 1));
+    /// Deletes the entries up to and including `last`, and stores `last` as the purge position.
+    pub(crate) fn purge(&self, shard: u32, last: &LogId) -> Result<(), ReplicaError> {
+        let first = self.last_purged(shard)?.map_or(0, |log_id| log_id.index + 1);
+        // From the end of the last purge: a range that always began at 0 would overlap every file.
+        let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, last.index + 1) };
         let mut batch = WriteBatch::default();
-        batch.delete_range_cf(self.family(LOG)?, from, to);
-        batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(upto));
+        batch.delete_range_cf(self.family(LOG)?, range.from, range.to);
+        batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(last));
         self.write(batch)?;
-        self.metrics.first_log_index.set(gauge(upto.index + 1));
-        self.purged.lock().add(shard, from, to);
+        self.metrics.first_log_index.set(gauge(last.index + 1));
+        self.purged.lock().add(shard, range);
         Ok(())
     }
 
-    /// The last entry that was cut off.
-    pub(crate) fn cut_off(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
+    /// The last purged entry.
+    pub(crate) fn last_purged(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
         let Some(value) = self.get(&meta_key(shard, b'p'))? else { return Ok(None) };
         Ok(Some(record::decode_log_id(&value)?))
     }
 
-    /// Whether anything was cut off that [`LogDatabase::reclaim`] has not reclaimed.
+    /// Returns whether [`LogDatabase::reclaim`] has space to reclaim.
     pub(crate) fn is_reclaimable(&self) -> bool {
         !self.purged.lock().is_empty()
     }
 
-    /// Gives the space of what was cut off back to the file system. Takes long: not for an async task.
+    /// Returns the space of purged entries to the file system. Blocks, for long.
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
         let _reclaiming = self.reclaiming.lock();
         let purged = std::mem::take(&mut *self.purged.lock());
@@ -229,13 +237,13 @@ impl LogDatabase {
         }
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
-        for (from, to) in purged.iter() {
+        for PurgedRange { from, to } in purged.iter() {
             self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
         }
         Ok(())
     }
 
-    /// Writes everything to files of its own, so that no old WAL file is needed any more.
+    /// Writes everything to table files, so that no old WAL file is needed any more.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
         for family in [META, LOG] {
             self.database.flush_cf(self.family(family)?).map_err(|error| self.refused(error))?;
@@ -243,12 +251,14 @@ impl LogDatabase {
         Ok(())
     }
 
+    /// Writes a vote without syncing it.
     pub(crate) fn write_vote(&self, shard: u32, vote: &Vote) -> Result<(), ReplicaError> {
         let mut batch = WriteBatch::default();
         batch.put_cf(self.family(META)?, meta_key(shard, b'v'), record::encode_vote(vote));
         self.write(batch)
     }
 
+    /// The last vote.
     pub(crate) fn vote(&self, shard: u32) -> Result<Option<Vote>, ReplicaError> {
         let Some(value) = self.get(&meta_key(shard, b'v'))? else { return Ok(None) };
         Ok(Some(record::decode_vote(&value)?))
