@@ -1,14 +1,15 @@
-//! The capabilities that `scripts/run` puts on the binary: they arrive permitted and not effective, so what a user names on the
-//! command line (config and token files) is read with the user's own rights. Sampling takes them up; all else gives them away.
+//! The capabilities that `scripts/run` puts on the binary: they arrive permitted and not effective, so what a user
+//! names on the command line (config and token files) is read with the user's own rights. Sampling takes them up; all
+//! else gives them away.
 
 use anyhow::Context as _;
 use caps::{CapSet, CapsHashSet};
 
 use crate::command::Command;
 
-/// Takes up what sampling needs, or gives everything away; before any thread is started, since threads inherit it. Root keeps
-/// what it has: its files are its own.
-pub(crate) fn settle(command: &Command) -> anyhow::Result<()> {
+/// Takes up what sampling needs, or gives everything away; before any thread is started, since threads inherit it.
+/// Root keeps what it has: its files are its own.
+pub(crate) fn restrict(command: &Command) -> anyhow::Result<()> {
     if is_root() {
         return Ok(());
     }

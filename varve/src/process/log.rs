@@ -1,4 +1,5 @@
-//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` filters as `RUST_LOG` does elsewhere.
+//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` filters as `RUST_LOG` does
+//! elsewhere.
 
 use std::io::IsTerminal as _;
 

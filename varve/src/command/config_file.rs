@@ -1,5 +1,5 @@
-//! The TOML file: a flat table whose keys are the long flags. Its values become the defaults of the command line, so that one
-//! parser checks all of them.
+//! The TOML file: a flat table whose keys are the long flags. Its values become the defaults of the command line, so
+//! that one parser checks all of them.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -15,8 +15,8 @@ pub(crate) struct ConfigFile {
     values: Vec<(String, String)>,
 }
 
-/// The file that the command line or `VARVE_CONFIG` names; the full parser, which needs the file's values first, refuses what
-/// is wrong with the rest.
+/// The file that the command line or `VARVE_CONFIG` names; the full parser, which needs the file's values first,
+/// refuses what is wrong with the rest.
 pub(crate) fn path_from_arguments(arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
@@ -60,8 +60,8 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// The command line with these values as defaults of every role that has such an option, and of what can be asked of a role.
-    /// Not of the clients, whose `--endpoint` is another than an agent's.
+    /// The command line with these values as defaults of every role that has such an option, and of what can be asked
+    /// of a role. Not of the clients, whose `--endpoint` is another than an agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {
@@ -77,7 +77,8 @@ impl ConfigFile {
     }
 }
 
-/// A command that has a value as the default of an option, if it has such an option; so have those below it that have it, too.
+/// A command that has a value as the default of an option, if it has such an option; so have those below it that have
+/// it, too.
 fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };
