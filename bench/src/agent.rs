@@ -17,9 +17,9 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::record::Group;
+use crate::process::Group;
 use crate::report::{Report, rounded};
+use crate::system::Client;
 use cost::Bpf;
 pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};

@@ -8,8 +8,8 @@ use foldhash::fast::FixedState;
 use proto::Batch;
 use serde_json::{Value, json};
 
-use crate::core_time::CoreTime;
 use crate::generator::{BatchBuilder, Corpus, Days, Drawn, Fleet, HOST_REQUESTS, HostSamples, Mix, Plan};
+use crate::process::CoreTime;
 use crate::report::{print, rounded};
 
 /// Prints what a mix is like: stacks, threads, times, entropies.

@@ -7,7 +7,7 @@ use proto::{Address, placement::FIRST_DATA_SHARD};
 use proto::{Answer, Dictionary, Fold, Location, MappingIdentity, Matcher, Selection, StackDetail, TenantId, Window};
 
 use crate::grpc::block_on;
-use crate::sample::{Multiset, Sample, address_location, line, lines_location, names};
+use crate::payload::sample::{Multiset, Sample, address_location, line, lines_location, names};
 use crate::server::Varve;
 
 /// One answer may be large.

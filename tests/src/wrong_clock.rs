@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::program::Program;
 
-const SOURCE: &str = include_str!("wrong_clock.c");
+const SOURCE: &str = include_str!("programs/wrong_clock.c");
 
 /// A library that is preloaded, and the file that it reads how wrong the clock is from.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! `varve agent record`: samples this host for a while, and writes what it saw to a file.
 //!
-//! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before anything is sampled.
+//! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before
+//! anything is sampled.
 
 pub(crate) mod output;
 mod progress;
@@ -18,9 +19,10 @@ use symbol_store::{Reason, SymbolStore};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+use crate::client;
 use crate::command::{Format, RecordOptions};
+use crate::process::log;
 use crate::roles::{self, StopSignals, open_symbols};
-use crate::{client, log};
 use output::Output;
 use progress::Progress;
 
