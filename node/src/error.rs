@@ -124,12 +124,25 @@ pub enum ReplicaError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Table files of the state have damaged blocks.
+    #[error("the state has files with damaged blocks, which are repaired when it is opened again")]
+    Damaged,
     /// The thread that syncs is gone, a task panicked, or openraft stopped by itself.
     #[error("consensus stopped: {0}")]
     Consensus(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ReplicaError {
+    /// Whether stored values are damaged: the replica is opened again, which repairs its files.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_damage(),
+            Self::Damaged => true,
+            _ => false,
+        }
+    }
+
     /// Whether the disk is full: what was acknowledged is in the log, and the replica is opened again when there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
@@ -139,7 +152,12 @@ impl ReplicaError {
             Self::Engine(error) => error.is_disk_full(),
             Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
             // Not `Sync`: also a sync that fails for want of space leaves the log unknown.
-            Self::Sync(_) | Self::Lost { .. } | Self::Behind { .. } | Self::Record(_) | Self::Consensus(_) => false,
+            Self::Sync(_)
+            | Self::Lost { .. }
+            | Self::Behind { .. }
+            | Self::Record(_)
+            | Self::Consensus(_)
+            | Self::Damaged => false,
         }
     }
 }

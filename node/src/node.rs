@@ -29,6 +29,9 @@ use crate::upkeep;
 /// Appends in flight, bytes as they came: what is decoded, encoded and waiting for the disk takes some times this.
 pub(crate) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
 
+/// Time that a request waits for a repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
+
 /// How long a shutdown waits for appends in flight...
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
 /// ...and then for the last flush, and for all that uses the databases.
@@ -71,6 +74,8 @@ pub(crate) enum State {
     /// It replays its log, waits for an election, or is being opened again.
     Starting,
     Serving(Arc<Replica>),
+    /// It is being opened again because stored values are damaged. Requests wait.
+    Repairing,
     /// Its log or engine has met a full disk: reads go on, and it is opened again when there is space.
     ReadOnly(Arc<Replica>),
     Failed(Arc<ReplicaError>),
@@ -78,13 +83,14 @@ pub(crate) enum State {
 }
 
 impl State {
-    const NAMES: [&str; 5] = ["starting", "serving", "read_only", "failed", "stopped"];
+    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
 
     fn name(&self) -> &'static str {
-        let [starting, serving, read_only, failed, stopped] = Self::NAMES;
+        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
         match self {
             Self::Starting => starting,
             Self::Serving(_) => serving,
+            Self::Repairing => repairing,
             Self::ReadOnly(_) => read_only,
             Self::Failed(_) => failed,
             Self::Stopped => stopped,
@@ -95,6 +101,15 @@ impl State {
 impl Shared {
     pub(crate) fn state(&self) -> State {
         self.state.borrow().clone()
+    }
+
+    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`], and returns the state.
+    pub(crate) async fn state_after_repair(&self) -> State {
+        let mut states = self.state.subscribe();
+        let repaired = states.wait_for(|state| !matches!(state, State::Repairing));
+        // The sender lives in `self`.
+        let repaired = tokio::time::timeout(REPAIR_PATIENCE, repaired).await;
+        repaired.ok().and_then(Result::ok).map_or(State::Repairing, |state| state.clone())
     }
 
     pub(crate) fn set_state(&self, state: State) {
@@ -158,10 +173,11 @@ impl Node {
         self.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
     }
 
-    /// Whether reads and appends are answered at this moment. A full disk does not make a node unready: it answers reads.
+    /// Whether reads and appends are answered at this moment. A full disk does not make a node unready: it answers reads. Requests
+    /// wait during a repair.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(self.shared.state(), State::Serving(_) | State::ReadOnly(_))
+        matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
     }
 
     /// Returns when the replica has failed for good, with the reason: the process should say it and exit with an error.

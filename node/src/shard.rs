@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use openraft::EntryPayload;
 use parking_lot::Mutex;
-use storage_engine::{Engine, Outcome, Position};
+use storage_engine::{DamageCounts, Engine, Outcome, Position};
 
 use crate::consensus::RecordError;
 use crate::consensus::record;
@@ -19,6 +19,9 @@ use crate::consensus::types::{LogEntry, LogId, StoredMembership};
 use crate::error::ReplicaError;
 use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
+
+/// Damaged windows that one log line names.
+const DAMAGE_LOGGED_MAX: usize = 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
+    /// Damaged reads that were counted and logged already.
+    damage_reported: AtomicU64,
     failure: Failure,
     metrics: Metrics,
     /// Dropped last: while anybody can upgrade it, files may be open.
@@ -63,7 +68,8 @@ impl Shard {
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
         let (flushed, unflushed_bytes) = (Mutex::new(flushed), AtomicU64::new(0));
-        Ok(Self { id, engine, flushed, unflushed_bytes, failure, metrics, open: Arc::default() })
+        let damage_reported = AtomicU64::new(0);
+        Ok(Self { id, engine, flushed, unflushed_bytes, damage_reported, failure, metrics, open: Arc::default() })
     }
 
     /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
@@ -131,9 +137,24 @@ impl Shard {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
         self.metrics.head_memory_bytes.set(bytes(self.engine.head_bytes()));
+        self.report_damage();
         // Of a shard to which nothing is sent, too, the time of the last windows is over.
         self.engine.pass_time(log_ns);
         self.engine.wants_flush()
+    }
+
+    /// Counts and logs damage that was found since the last call.
+    fn report_damage(&self) {
+        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        self.metrics.quarantined_windows.set(gauge(windows));
+        let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);
+        let new = damaged_reads.saturating_sub(reported);
+        if new > 0 {
+            self.metrics.damaged_reads.inc_by(new);
+            let damaged = self.engine.damaged_windows();
+            let some: Vec<String> = damaged.iter().take(DAMAGE_LOGGED_MAX).map(ToString::to_string).collect();
+            tracing::error!(shard = self.id, new, quarantined = windows, ?some, "stored values are damaged");
+        }
     }
 
     /// Makes everything applied so far durable, so that the log may be cut behind it. Blocks.

@@ -28,7 +28,7 @@ pub struct Answer {
     pub rows: u64,
     /// What was read for it.
     pub windows_read: WindowsRead,
-    /// Times that are no part of the sums, ascending, though there are samples: no tier holds them so finely any more.
+    /// Times that the sums miss, ascending: no tier holds them so finely any more, or values are damaged.
     pub missing: Vec<Missing>,
     /// Where there are samples and no cell, ascending.
     pub unpassed: Vec<Unpassed>,
@@ -78,7 +78,10 @@ pub struct Missing {
     /// Which.
     pub window: Window,
     /// The finest tier that holds it still: its edges are not on that tier's windows. Raw samples: none can answer.
+    /// For a damaged time, the tier whose values are damaged.
     pub finest: Tier,
+    /// Values of this time are damaged on disk. The answer may hold some of its samples.
+    pub is_damaged: bool,
 }
 
 /// A label of series that a tier has not.
@@ -233,8 +236,8 @@ impl Missing {
     /// As it is sent.
     #[must_use]
     pub fn to_wire(&self) -> wire::MissingTime {
-        let Self { window: Window { start_ns, end_ns }, finest } = *self;
-        wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into() }
+        let Self { window: Window { start_ns, end_ns }, finest, is_damaged } = *self;
+        wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into(), is_damaged }
     }
 
     /// What was sent.
@@ -243,7 +246,7 @@ impl Missing {
     /// A tier that this version does not know.
     pub fn from_wire(from: wire::MissingTime) -> Result<Self, SelectionError> {
         let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
-        Ok(Self { window, finest: tier_from_wire(from.finest_tier)? })
+        Ok(Self { window, finest: tier_from_wire(from.finest_tier)?, is_damaged: from.is_damaged })
     }
 }
 

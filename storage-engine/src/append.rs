@@ -31,7 +31,8 @@ impl Engine {
         if partitions > partitions_max {
             return Err(StripError::TooManyPartitions { partitions, partitions_max });
         }
-        let known = keys.iter().map(|&key| self.partition(key)).collect::<Result<Option<Vec<_>>, _>>()?;
+        let known =
+            keys.iter().map(|&key| self.partition_or_replacement(key)).collect::<Result<Option<Vec<_>>, _>>()?;
         let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
         let vocabulary = self.vocabulary(tenant.unwrap_or_default());
         let left_out = if known.is_empty() {
@@ -123,21 +124,30 @@ impl Engine {
         }
         let mut partitions = Vec::new();
         for (key, parts) in parts {
-            partitions.push((key, self.partition(key)?, parts));
+            partitions.push((key, self.partition_or_replacement(key)?, parts));
         }
         let vocabulary = self.vocabulary(tenant);
-        let Some(nodes) = known_nodes(batch, &partitions, &vocabulary.read()) else { return pass(Outcome::Dangling) };
+        let (nodes, incomplete) = known_nodes(batch, &partitions, &vocabulary.read());
+        // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied there without the
+        // samples that need them, which lie in a damaged area: no other outcome may follow from damage that only this replica has.
+        if incomplete.iter().any(|key| !self.state.read().replaced.contains_key(key)) {
+            return pass(Outcome::Dangling);
+        }
         // Definitions first, which nothing refers to yet, so that the state is held for the samples alone.
         let partitions: Vec<_> = partitions
             .into_iter()
-            .map(|(key, partition, parts)| (self.existing_or_new(key, partition, &vocabulary), parts))
+            .map(|(key, partition, parts)| {
+                (self.existing_or_new(key, partition, &vocabulary), parts, incomplete.contains(&key))
+            })
             .collect();
         let mut imported = Vec::new();
-        for (partition, parts) in partitions {
+        for (partition, parts, skips_undefined) in partitions {
             let mut vocabulary = vocabulary.write();
             let mut inner = partition.write();
-            let mut import = Import::new(batch, vocabulary.current(&nodes), self.config.time_resolution);
-            let samples: Vec<_> = parts.iter().map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
+            let mut import =
+                Import::new(batch, vocabulary.current(&nodes), self.config.time_resolution, skips_undefined);
+            let samples: Vec<_> =
+                parts.iter().filter_map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
             inner.recount();
             vocabulary.recount();
             drop(inner);
@@ -187,14 +197,15 @@ impl Engine {
     }
 }
 
-/// The nodes of a batch's stacks, as far as they are known; `None` where a definition that the batch leaves out is not there.
-fn known_nodes(batch: &Batch, partitions: &[Destination<'_>], vocabulary: &Vocabulary) -> Option<NodesOf> {
+/// The nodes of a batch's stacks, as far as they are known, and the partitions that miss definitions which the batch leaves out.
+fn known_nodes(batch: &Batch, partitions: &[Destination<'_>], vocabulary: &Vocabulary) -> (NodesOf, Vec<PartitionKey>) {
     let nodes = vocabulary.nodes_of(&batch.dictionary);
     let knows = |(key, partition, _): &Destination<'_>| match partition {
         Some(partition) => partition.read().knows_what_is_stripped(batch, &nodes),
         None => Partition::new(*key, 0).knows_what_is_stripped(batch, &nodes),
     };
-    partitions.iter().all(knows).then_some(nodes)
+    let incomplete = partitions.iter().filter(|partition| !knows(partition)).map(|(key, ..)| *key).collect();
+    (nodes, incomplete)
 }
 
 /// Series of one partition are bounded: each costs memory in every query.
@@ -216,6 +227,8 @@ struct Import<'a> {
     stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
+    /// Skips samples whose series or stack is not defined.
+    skips_undefined: bool,
 }
 
 /// Nothing has this number.
@@ -223,7 +236,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Import<'a> {
     /// `stacks`: the nodes that are known.
-    fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution) -> Self {
+    fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution, skips_undefined: bool) -> Self {
         let dictionary = &batch.dictionary;
         Self {
             batch,
@@ -232,13 +245,17 @@ impl<'a> Import<'a> {
             stacks,
             pairs: vec![UNKNOWN; dictionary.pairs.len()],
             attribute_sets: vec![UNKNOWN; dictionary.attribute_sets.len()],
+            skips_undefined,
         }
     }
 
     /// Adds the definitions of a part to the partition; returns the series' number and the samples by the partition's numbers.
-    /// What the part refers to must be in the batch or in the partition.
-    fn part(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, part: &Part<'_>) -> (u32, Samples) {
+    /// What the part refers to must be in the batch or in the partition; `None`: its series is not, and undefined samples are skipped.
+    fn part(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, part: &Part<'_>) -> Option<(u32, Samples)> {
         let series = part.series;
+        if self.skips_undefined && series.labels.is_none() && !to.series.contains_key(&series.fingerprint) {
+            return None;
+        }
         let labels = || series.labels.clone().unwrap_or_default();
         let number = match to.series.get_index_of(&series.fingerprint) {
             Some(number) => crate::partition::dense(number),
@@ -247,11 +264,21 @@ impl<'a> Import<'a> {
         let from = &series.samples;
         let mut samples = Samples::with_capacity(part.samples() as usize);
         part.for_each(|i| {
+            if self.skips_undefined && !self.defines(from.pairs[i]) {
+                return;
+            }
             let pair = self.pair(to, vocabulary, from.pairs[i]);
             let set = self.attribute_set(to, vocabulary, from.attribute_sets[i]);
             samples.push(self.resolution.round(from.times_ns[i]), pair, from.values[i], set);
         });
-        (number, samples)
+        Some((number, samples))
+    }
+
+    /// Whether both stacks of a pair are known, here or in the batch.
+    fn defines(&self, pair: u32) -> bool {
+        let dictionary = &self.batch.dictionary;
+        let StackPair { user, kernel } = dictionary.pairs[pair as usize];
+        [user, kernel].into_iter().all(|id| self.stacks[id as usize].is_some() || dictionary.stacks.get(id).is_some())
     }
 
     fn pair(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {

@@ -13,8 +13,7 @@ use proto::{Batch, BatchId, Tier, limits};
 use rocksdb::{DB, WriteBatch};
 
 use crate::database;
-use crate::encoding::frame;
-use crate::error::EngineError;
+use crate::error::{EngineError, is_corruption};
 use crate::key::PartitionKey;
 
 /// Partitions of raw samples in which a retry's id may be, its own included.
@@ -73,13 +72,15 @@ pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     }
 }
 
-/// Whether the database holds this id in one of these partitions.
+/// Whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts. An ID in a block that
+/// cannot be read counts as missing: a batch that counts twice is better than one that is acknowledged and lost.
 pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
     for partition in partitions {
-        let key = partition.batch_id(id);
-        if let Some(value) = database.get_pinned(&key)? {
-            frame::open(&key, &value)?;
-            return Ok(true);
+        match database.get_pinned(partition.batch_id(id)) {
+            Ok(Some(_)) => return Ok(true),
+            Ok(None) => {}
+            Err(error) if is_corruption(&error) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(false)

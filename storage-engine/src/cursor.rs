@@ -3,10 +3,9 @@
 //! Keys ascend by series, and so do most questions: what is asked next is the next key, or a few behind it. Only what is farther
 //! away, or before, is sought, and one iterator of the database does for all series.
 
-use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions};
-
 use crate::database::Snapshot;
 use crate::error::EngineError;
+use crate::quarantine::damaged_keys::{DamagedKeys, RawIterator, Source, after};
 
 /// Keys that are stepped over rather than sought over.
 const STEPS_MAX: usize = 6;
@@ -16,19 +15,20 @@ type Item<'a> = (&'a [u8], &'a [u8]);
 
 /// See the module.
 pub(crate) struct Cursor<'a> {
-    iterator: DBRawIteratorWithThreadMode<'a, DB>,
+    source: Source<'a>,
+    iterator: RawIterator<'a>,
     /// Every key from this one on is where the iterator is, or behind. None: it is nowhere yet.
     floor: Option<Vec<u8>>,
+    /// No key from here on can be read.
+    is_at_end: bool,
 }
 
 impl<'a> Cursor<'a> {
     /// Of all keys that begin so.
-    pub(crate) fn new(snapshot: &'a Snapshot<'_>, mut prefix: Vec<u8>) -> Self {
-        // No section's key continues with so many bytes of ones.
-        prefix.extend([0xff; 20]);
-        let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(prefix);
-        Self { iterator: snapshot.raw_iterator_opt(options), floor: None }
+    pub(crate) fn new(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
+        let source = Source::new(snapshot, after(&prefix));
+        let iterator = source.iterator();
+        Self { source, iterator, floor: None, is_at_end: false }
     }
 
     /// Goes to the first key that is not before this one.
@@ -44,6 +44,7 @@ impl<'a> Cursor<'a> {
         if steps == 0 {
             self.iterator.seek(key);
         }
+        self.is_at_end = false;
         let floor = self.floor.get_or_insert_default();
         floor.clear();
         floor.extend_from_slice(key);
@@ -59,8 +60,21 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Continues after the keys that [`Cursor::item`] failed to read. Returns those keys.
+    pub(crate) fn skip_damaged_keys(&mut self) -> Result<Option<DamagedKeys>, EngineError> {
+        let floor = self.floor.take().unwrap_or_default();
+        let (iterator, damaged) = self.source.after_error(&floor)?;
+        self.iterator = iterator;
+        self.is_at_end = damaged.as_ref().is_some_and(|keys| keys.to.as_slice() >= self.source.end());
+        self.floor = Some(damaged.as_ref().map_or(floor, |keys| keys.to.clone()));
+        Ok(damaged)
+    }
+
     /// Key and value where it is; `None` at the end of the section.
     pub(crate) fn item(&self) -> Result<Option<Item<'_>>, EngineError> {
+        if self.is_at_end {
+            return Ok(None);
+        }
         let item = self.iterator.item();
         if item.is_none() {
             self.iterator.status()?;
@@ -72,6 +86,7 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use rocksdb::DB;
 
     use super::*;
 

@@ -9,10 +9,10 @@
 
 use proto::entry::Deletion;
 use proto::{Samples, Tier, Window};
-use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use rocksdb::WriteBatch;
 
-use crate::chunk::{Chunk, Scratch};
-use crate::database::{self, unlogged};
+use crate::chunk::Scratch;
+use crate::database::{self, Snapshot, unlogged};
 use crate::encoding::frame;
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
@@ -20,7 +20,10 @@ use crate::flush::{events_key, stale_key};
 use crate::key::{self, PartitionKey, Section, StaleKey, two_numbers};
 use crate::matcher::{ReadyMatcher, on_series};
 use crate::partition::LeftOut;
+use crate::quarantine::area::{Area, area_of};
+use crate::quarantine::damaged_keys::{DamagedKeys, Walk};
 use crate::seal::{Place, Sealing, write_chunk, write_minutes};
+use crate::stored_rows::read_rows;
 use crate::windows::{self, Minutes, WindowRows};
 use crate::{Outcome, Position};
 
@@ -41,6 +44,8 @@ struct Selected {
 struct Changes {
     batch: WriteBatch,
     stale: Vec<StaleKey>,
+    /// Values that are deleted as a whole, and their damage with them: partition, series and window.
+    gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
     windows: u64,
     scratch: Scratch,
@@ -75,6 +80,9 @@ impl Engine {
                 }
             }
         }
+        if !matchers.is_empty() {
+            self.delete_damaged_partitions(deletion)?;
+        }
         if selected.is_empty() {
             return Ok(self.pass(position, now_ns, Outcome::Deleted { samples: 0, windows: 0 }));
         }
@@ -107,9 +115,17 @@ impl Engine {
     fn write_piece(&self, changes: &mut Changes) -> Result<(), EngineError> {
         let mut batch = std::mem::take(&mut changes.batch);
         changes.stale.iter().for_each(|stale| database::put(&mut batch, &stale.bytes(), &[]));
-        // Stale first: whoever plans from now on asks the windows that they are made of.
-        self.state.write().stale.extend(changes.stale.drain(..));
-        Ok(self.database.write_opt(batch, &unlogged())?)
+        let damage = {
+            let mut state = self.state.write();
+            // Stale first: whoever plans from now on asks the windows that they are made of.
+            state.stale.extend(changes.stale.drain(..));
+            changes.gone.drain(..).for_each(|(key, series, window)| state.damage.restored(key, series, window));
+            state.damage.unwritten()
+        };
+        damage.write(&mut batch);
+        self.database.write_opt(batch, &unlogged())?;
+        self.state.write().damage.wrote(&damage);
+        Ok(())
     }
 
     fn write_if_large(&self, changes: &mut Changes) -> Result<(), EngineError> {
@@ -160,7 +176,13 @@ impl Engine {
         matchers: &[ReadyMatcher],
     ) -> Result<Result<Vec<Selected>, usize>, EngineError> {
         let named = if key.tier == Tier::Raw { key.in_tier(Tier::Minute) } else { key };
-        let Some(partition) = self.partition(named)? else { return Ok(Ok(Vec::new())) };
+        let partition = match self.partition(named) {
+            Ok(Some(partition)) => partition,
+            Ok(None) => return Ok(Ok(Vec::new())),
+            // It is dropped as a whole, because nobody can tell which series match.
+            Err(error) if error.is_damage() => return Ok(Ok(Vec::new())),
+            Err(error) => return Err(error),
+        };
         let partition = partition.read();
         let is_unsaid = |name: &str| {
             partition.is_attribute(name)
@@ -184,27 +206,28 @@ impl Engine {
     }
 
     /// What a section has of a series in the windows that hold any of a time.
-    fn stored(
-        &self,
-        Selected { key, series, .. }: Selected,
-        section: Section,
-        time: Window,
-    ) -> impl Iterator<Item = Result<database::Item, rocksdb::Error>> + '_ {
-        // Minutes are stored by the window of their chunk.
-        let values = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+    fn stored<'a>(snapshot: &'a Snapshot<'_>, selected: Selected, section: Section, time: Window) -> Walk<'a> {
+        let Selected { key, series, .. } = selected;
+        let values = values_of(key.tier);
         let first = values.window_of(time.start_ns.max(key.start_ns()).saturating_add(1));
         let last = values.window_of(time.end_ns.min(key.end_ns()));
-        let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(key.series_window(section, series, last.saturating_add(1)));
-        let from = key.series_window(section, series, first);
-        self.database.iterator_opt(IteratorMode::From(&from, Direction::Forward), options)
+        let end = key.series_window(section, series, last.saturating_add(1));
+        Walk::between(snapshot, key.series_window(section, series, first), end, true)
     }
 
     fn delete_raw(&self, selected: Selected, deleted: Window, changes: &mut Changes) -> Result<(), EngineError> {
         let Selected { key: raw, series, .. } = selected;
         let mut before = None;
-        for item in self.stored(selected, Section::Chunks, deleted) {
-            let (at, value) = item?;
+        let snapshot = self.database.snapshot();
+        let mut walk = Self::stored(&snapshot, selected, Section::Chunks, deleted);
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    self.delete_damaged_chunks(selected, &keys, changes);
+                    continue;
+                }
+            };
             let window = window_of(&at)?;
             let is_first = before.replace(window) != Some(window);
             if is_first {
@@ -219,20 +242,32 @@ impl Engine {
                 }
                 continue;
             }
-            // Its events need not be read to go.
-            let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
-            let chunk = Chunk::read(frame::open(&at, &value)?, window).ok_or_else(corrupt)?;
-            changes.samples += chunk.samples;
+            // Its events are deleted unread. The number of samples of a damaged chunk is unknown.
+            changes.samples += Self::count_of(&at, &value, window).unwrap_or_default();
             changes.batch.delete(&at);
-            if chunk.has_own_events() {
-                changes.batch.delete(events_key(&at));
-            }
-            changes.batch.delete(raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window));
+            changes.batch.delete(events_key(&at));
+            let minutes = raw.in_tier(Tier::Minute);
+            changes.batch.delete(minutes.series_window(Section::Windows, series, window));
+            changes.gone.extend([(raw, series, window), (minutes, series, window)]);
         }
         self.write_if_large(changes)
     }
 
-    /// A window on an edge of the time: what lies outside stays, with its minutes.
+    /// Deletes chunks that cannot be read with their minutes, also those of windows on an edge of the deleted time.
+    fn delete_damaged_chunks(&self, selected: Selected, keys: &DamagedKeys, changes: &mut Changes) {
+        let Selected { key: raw, series, .. } = selected;
+        let minutes = raw.in_tier(Tier::Minute);
+        let (first, last) = area_of(raw, Section::Chunks, keys).windows;
+        for (key, section) in [(raw, Section::Chunks), (raw, Section::Events), (minutes, Section::Windows)] {
+            let from = key.series_window(section, series, first);
+            changes.batch.delete_range(from, key.series_window(section, series, last.saturating_add(1)));
+        }
+        changes.stale.extend((first..=last).map(|window| hour_of(raw, series, window)));
+        let area = Area { series: (series, series), windows: (first, last) };
+        self.state.write().quarantine_in_all_tiers(minutes, area, keys.error.as_ref());
+    }
+
+    /// A window on an edge of the time: what lies outside stays, with its minutes. A damaged chunk is deleted.
     fn cut_window(
         &self,
         Selected { key: raw, series, is_gauge }: Selected,
@@ -242,21 +277,43 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut minutes = Minutes::default();
         let Changes { batch, scratch, .. } = changes;
-        for (key, before) in self.chunks_of(raw, window, series)? {
+        let (chunks, mut damage) = self.chunks_of(raw, window, series)?;
+        let mut kept = Vec::new();
+        for (key, before) in chunks {
             let mut left = Samples::default();
-            keep_outside(&self.samples_of(&key, window)?, deleted, &mut left);
+            match self.samples_of(&key, window) {
+                Ok(samples) => keep_outside(&samples, deleted, &mut left),
+                Err(error) if error.is_damage() => {
+                    damage = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             batch.delete(&key);
             batch.delete(events_key(&key));
             changes.samples += before - left.len() as u64;
             if !left.is_empty() {
-                let log_index = key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index));
-                write_chunk(Place { raw, window, series, is_gauge }, log_index, &left, scratch, batch)?;
-                minutes.add(windows::minutes_of(&left, window, is_gauge, scratch), is_gauge);
+                kept.push((key.last_chunk().map_or(0, |index| u64::from_be_bytes(*index)), left));
             }
+        }
+        if damage.is_some() {
+            for section in [Section::Chunks, Section::Events] {
+                let from = raw.series_window(section, series, window);
+                batch.delete_range(from, raw.series_window(section, series, window.saturating_add(1)));
+            }
+        }
+        for (log_index, left) in kept {
+            write_chunk(Place { raw, window, series, is_gauge }, log_index, &left, scratch, batch)?;
+            minutes.add(windows::minutes_of(&left, window, is_gauge, scratch), is_gauge);
+        }
+        let of_minutes = raw.in_tier(Tier::Minute);
+        if let Some(damage) = damage {
+            let area = Area::value(series, window);
+            self.state.write().quarantine_in_all_tiers(of_minutes, area, &damage.to_string());
         }
         let minutes = minutes.into_windows();
         if minutes.is_empty() {
-            batch.delete(raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window));
+            batch.delete(of_minutes.series_window(Section::Windows, series, window));
         } else {
             write_minutes(raw, (window, series), is_gauge, &minutes, batch);
         }
@@ -267,40 +324,46 @@ impl Engine {
     fn delete_windows(&self, selected: Selected, deleted: Window, changes: &mut Changes) -> Result<(), EngineError> {
         let Selected { key, series, is_gauge } = selected;
         let tier = key.tier;
-        let values = if tier == Tier::Minute { Tier::Raw } else { tier };
+        let values = values_of(tier);
         let finer = Tier::from_number(tier.number().wrapping_sub(1));
         let gone_ns = finer.map_or(i64::MIN, |finer| self.state.read().horizon_ns(finer, key.class));
-        for item in self.stored(selected, Section::Windows, deleted) {
-            let (at, value) = item?;
+        let snapshot = self.database.snapshot();
+        let mut walk = Self::stored(&snapshot, selected, Section::Windows, deleted);
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    // Values that cannot be read are deleted too. Their area stays.
+                    self.quarantine_keys(key, Section::Windows, &keys);
+                    changes.batch.delete_range(&keys.from, &keys.to);
+                    continue;
+                }
+            };
             let window = window_of(&at)?;
             let (start_ns, end_ns) = (values.window_start_ns(window), values.window_end_ns(window));
             // Where the finer tier has it still, it is summed up again.
             if end_ns > gone_ns {
                 continue;
             }
-            let corrupt = || Corruption { key: at.to_vec(), check: CorruptionCheck::Content };
-            let stored = windows::decode(frame::open(&at, &value)?, values, window).ok_or_else(corrupt)?;
-            let (count, mut left) = (stored.len(), Vec::new());
-            for stored in stored {
+            let stored = read_rows(&at, &value, values, window).unwrap_or_else(|damage| {
+                self.quarantine_value(key, series, window, &damage.into());
+                Vec::new()
+            });
+            let count = stored.len();
+            let is_left = |stored: &WindowRows| {
                 let inner_ns =
                     if tier == Tier::Minute { start_ns + i64::from(stored.place) * tier.window_ns() } else { start_ns };
-                if inner_ns + tier.window_ns() <= deleted.start_ns || deleted.end_ns <= inner_ns {
-                    let mut rows = Vec::new();
-                    let read = stored.sums.for_each(|pair, sum| {
-                        rows.push((pair, sum));
-                        Some(())
-                    });
-                    read.ok_or_else(corrupt)?;
-                    rows.sort_unstable_by_key(|row| row.0);
-                    let last_ns = stored.last_ns.unwrap_or_default();
-                    left.push(WindowRows { place: stored.place, samples: stored.samples, last_ns, rows });
-                }
-            }
+                inner_ns + tier.window_ns() <= deleted.start_ns || deleted.end_ns <= inner_ns
+            };
+            let left: Vec<WindowRows> = stored.into_iter().filter(is_left).collect();
             changes.windows += (count - left.len()) as u64;
             if left.is_empty() {
                 changes.batch.delete(&at);
             } else {
                 changes.batch.put(&at, frame::seal(&at, &windows::encode(&left, is_gauge, start_ns)));
+            }
+            if deleted.start_ns <= start_ns && end_ns <= deleted.end_ns {
+                changes.gone.push((key, series, window));
             }
             if let Some(coarser) = tier.coarser() {
                 changes.stale.push(stale_key(key, coarser, coarser.window_of(end_ns), series));
@@ -309,6 +372,19 @@ impl Engine {
         }
         Ok(())
     }
+
+    /// Drops the partitions of a deletion's time whose definitions are damaged: nobody can tell which of their series match, and data
+    /// that is to be deleted never stays.
+    fn delete_damaged_partitions(&self, deletion: &Deletion) -> Result<(), EngineError> {
+        let tenant = self.state.read().tenants.get(&deletion.tenant).copied();
+        let Window { start_ns, end_ns } = deletion.window;
+        self.drop_damaged_partitions(|key| Some(key.tenant) == tenant && key.overlaps(start_ns, end_ns))
+    }
+}
+
+/// The tier whose windows the values of a tier are numbered by: minutes are stored by the window of their chunk.
+fn values_of(tier: Tier) -> Tier {
+    if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
 /// The window in a key of a partition whose numbers are series and window.

@@ -3,6 +3,8 @@
 //! Their keys go by range, and their space with the next compaction of that range (`space`): files are not deleted at once, since
 //! whoever reads a partition as of one moment needs all of it.
 
+use std::collections::BTreeSet;
+
 use proto::Tier;
 use rocksdb::WriteBatch;
 
@@ -10,6 +12,7 @@ use crate::database::{self, Expired};
 use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::key::{PartitionKey, StaleKey};
+use crate::quarantine::replace::delete_quarantined;
 use crate::seal::Sealing;
 use crate::{Outcome, Position};
 
@@ -41,6 +44,18 @@ impl Engine {
                 state.existing.remove(key);
                 state.forget(key);
                 batch.delete_range(key.prefix(), key.end());
+            }
+            // Areas and moved values may be left of a partition that does not exist any more.
+            let damaged: BTreeSet<PartitionKey> = state.damage.iter().map(|(key, ..)| key).filter(goes).collect();
+            damaged.iter().for_each(|key| state.damage.forget(*key, &mut batch));
+            let replaced: Vec<PartitionKey> = state.replaced.keys().copied().collect();
+            for key in replaced {
+                if goes(&key) {
+                    delete_quarantined(key, &mut batch);
+                    state.replaced.remove(&key);
+                } else if goes(&key.in_tier(Tier::Raw)) {
+                    delete_quarantined(key.in_tier(Tier::Raw), &mut batch);
+                }
             }
             let gone: Vec<StaleKey> =
                 state.stale.iter().filter(|key| is_without_source(key, &expired)).copied().collect();

@@ -22,6 +22,7 @@ use crate::head::Frozen;
 use crate::head_block;
 use crate::key::{self, PartitionKey, Section, StaleKey};
 use crate::partition::{Lengths, Partition};
+use crate::quarantine::damage::UnwrittenDamage;
 use crate::seal::{GRACE_NS, Place, Sealed, Sealing, is_due};
 use crate::vocabulary::Vocabulary;
 use crate::{Flushed, Position};
@@ -62,6 +63,7 @@ struct Encoded {
     sealed: Sealed,
     /// By place in the frozen partitions, and chunk.
     fates: Vec<Vec<Fate>>,
+    damage: UnwrittenDamage,
 }
 
 impl Engine {
@@ -90,6 +92,15 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]; where the disk is full nothing is lost, and flushing may be tried again when there is space.
     pub fn flush(&self) -> Result<Flushed, EngineError> {
+        let flushed = self.flush_all();
+        if let Err(EngineError::Database(error)) = &flushed {
+            // After a compaction read a damaged block, each write fails with an error that names the file.
+            self.note_file(error.as_ref());
+        }
+        flushed
+    }
+
+    fn flush_all(&self) -> Result<Flushed, EngineError> {
         let _writing = self.writing.lock();
         self.write_all(WriteBatch::default(), Sealing::Due)?;
         let clock_ns = self.state.read().sealing_clock_ns();
@@ -138,6 +149,7 @@ impl Engine {
         }
         encoded.sealed.marks.apply(&mut state);
         state.batch_ids.wrote();
+        state.damage.wrote(&encoded.damage);
         for tenant in frozen.tenants.keys() {
             state.unwritten_tenants.remove(tenant);
         }
@@ -172,7 +184,7 @@ impl Engine {
     }
 
     fn encode(&self, frozen: &FrozenState, batch: WriteBatch, sealing: Sealing) -> Result<Encoded, EngineError> {
-        let mut out = Encoded { sealed: Sealed::behind(batch), fates: Vec::new() };
+        let mut out = Encoded { sealed: Sealed::behind(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
         for partition in &frozen.partitions {
             let FrozenPartition { key, lengths, chunks, .. } = partition;
             let unwritten = {
@@ -201,6 +213,9 @@ impl Engine {
             out.fates.push(fates);
         }
         batch_ids::write(&frozen.batch_ids, &mut out.sealed.batch);
+        // This includes damage that sealing found.
+        out.damage = self.state.read().damage.unwritten();
+        out.damage.write(&mut out.sealed.batch);
         for (id, tenant) in &frozen.tenants {
             database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
         }

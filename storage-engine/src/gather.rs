@@ -4,6 +4,7 @@
 //! never change. So a long question never holds up `apply`. Partitions are read one after another, those of the newest times
 //! first, and may be let go in between: a question holds one of them, however many it reaches.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,11 +16,18 @@ use crate::database::Snapshot;
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::key::PartitionKey;
+use crate::lacking::sort;
 use crate::matcher::ReadyMatcher;
 use crate::partition::{LeftOut, Lengths, Partition};
 use crate::plan::{PartPlan, Plan, Tiers, plan};
+use crate::quarantine::area::Area;
+use crate::quarantine::damage::NewDamage;
+use crate::quarantine::part_damage::PartDamage;
 use crate::run::Run;
 use crate::vocabulary::Vocabulary;
+
+/// Passes of a query, each of which found new damage, after which partitions with more damage are quarantined as a whole.
+const PASSES_MAX: usize = 8;
 
 /// What is asked of a tenant's data.
 pub(crate) struct Question<'a> {
@@ -64,6 +72,8 @@ pub(crate) struct View<'a> {
     pub(crate) snapshot: Snapshot<'a>,
     /// Of the question.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
+    /// Damage that was unknown before. A query that finds any is planned again.
+    pub(crate) found: RefCell<Vec<NewDamage>>,
 }
 
 /// Everything as of one moment.
@@ -71,6 +81,10 @@ pub(crate) struct Moment<'a> {
     pub(crate) plan: Plan,
     /// Those with a head: the samples in it are of this moment, too.
     with_heads: BTreeMap<PartitionKey, PartView>,
+    /// Damage of the planned partitions.
+    damage: BTreeMap<PartitionKey, PartDamage>,
+    /// Damaged times of the partitions that were read.
+    damaged: Vec<Missing>,
     pub(crate) view: View<'a>,
 }
 
@@ -82,6 +96,7 @@ pub(crate) struct PartView {
     pub(crate) series: Vec<SeriesView>,
     /// How many numbers there are: what was written by then refers to no others.
     pub(crate) known: Lengths,
+    pub(crate) damage: PartDamage,
 }
 
 /// A series that matches.
@@ -124,7 +139,7 @@ pub(crate) enum Conflict {
 enum Progress {
     All,
     Conflict(Conflict),
-    /// One was dropped meanwhile, and its files, which no snapshot keeps, may have gone before all was read.
+    /// One was dropped meanwhile, and its files, which no snapshot keeps, may have gone before all was read; or it was found to be damaged.
     Dropped,
 }
 
@@ -136,7 +151,7 @@ impl Engine {
         new: impl Fn() -> W,
     ) -> Result<(W, Found), SelectError> {
         let (mut tiers, mut refused) = (question.tiers, None);
-        loop {
+        for pass in 0_usize.. {
             let mut moment = self.moment(question, tiers)?;
             // Only what is looked for before may be elsewhere in what was read.
             if question.asks != Asks::Last
@@ -147,6 +162,11 @@ impl Engine {
             }
             let mut work = new();
             let read = self.read_parts(question, &mut moment, &mut work);
+            // Values of a partition that was dropped meanwhile may be missing, which is no damage.
+            let is_dropped = matches!(read, Ok(Progress::Dropped));
+            if is_dropped || self.quarantine_found(&mut moment, pass) {
+                continue;
+            }
             match read? {
                 Progress::Dropped => continue,
                 Progress::Conflict(conflict) => {
@@ -159,12 +179,32 @@ impl Engine {
                 }
                 Progress::All => {}
             }
-            let missing = self.lacking(question, &moment, |labels, end_ns| work.lacks(labels, end_ns))?;
+            let mut missing = self.lacking(question, &moment, |labels, end_ns| work.lacks(labels, end_ns))?;
             if let Some(conflict) = &refused {
                 refuse(conflict, &missing)?;
             }
+            if self.quarantine_found(&mut moment, pass) {
+                continue;
+            }
+            missing.append(&mut moment.damaged);
+            sort(&mut missing);
             return Ok((work, Found { windows_read: moment.plan.windows_read, missing }));
         }
+        Err(SelectError::Cancelled)
+    }
+
+    /// Quarantines damage that was found. Returns whether there was any, so that the query must be planned again.
+    fn quarantine_found(&self, moment: &mut Moment<'_>, pass: usize) -> bool {
+        let found = moment.view.found.take();
+        let mut is_new = false;
+        for mut found in found {
+            if pass > PASSES_MAX {
+                // Each pass found more.
+                found.area = Area::whole(found.key, found.key.end_ns());
+            }
+            is_new |= self.quarantine(&found);
+        }
+        is_new
     }
 
     fn moment<'a>(&'a self, question: &Question<'a>, tiers: Tiers) -> Result<Moment<'a>, SelectError> {
@@ -182,9 +222,12 @@ impl Engine {
                 with_heads.insert(*key, gather(*key, Arc::clone(partition), part.clone(), question));
             }
         }
+        let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
+        let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
         let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
-        let view = View { vocabulary, snapshot: self.database.snapshot(), is_wanted: question.is_wanted };
-        Ok(Moment { plan, with_heads, view })
+        let found = RefCell::default();
+        let view = View { vocabulary, snapshot: self.database.snapshot(), is_wanted: question.is_wanted, found };
+        Ok(Moment { plan, with_heads, damage, damaged: Vec::new(), view })
     }
 
     fn read_parts(
@@ -213,26 +256,46 @@ impl Engine {
     ) -> Result<Progress, SelectError> {
         for key in keys {
             question.check_wanted()?;
-            let part = match moment.with_heads.remove(key) {
+            let damage = moment.damage.remove(key).unwrap_or_default();
+            let mut part = match moment.with_heads.remove(key) {
                 Some(part) => part,
                 None => {
-                    let Some(partition) = self.partition_for(question, *key, &moment.view.snapshot)? else {
-                        return Ok(Progress::Dropped);
+                    let plan = moment.plan.parts.get(key).cloned().unwrap_or_default();
+                    if damage.has_damaged_definitions {
+                        // Nobody can tell whether its series match.
+                        moment.damaged.extend(damage.missing(*key, &plan, |_, _| true));
+                        continue;
+                    }
+                    let partition = match self.partition_for(question, *key, &moment.view.snapshot) {
+                        Ok(Some(partition)) => partition,
+                        Ok(None) => return Ok(Progress::Dropped),
+                        // It has been quarantined.
+                        Err(error) if error.is_damage() => return Ok(Progress::Dropped),
+                        Err(error) => return Err(error.into()),
                     };
                     moment.view.vocabulary = Some(self.vocabulary(key.tenant));
-                    let plan = moment.plan.parts.get(key).cloned().unwrap_or_default();
                     // What was in the head at that moment was not loaded, so there was none.
                     let mut part = gather(*key, partition, plan, question);
                     part.series.iter_mut().for_each(|series| series.head.clear());
                     part
                 }
             };
+            part.damage = damage;
             if let Some(conflict) = part.conflict(question) {
                 return Ok(Progress::Conflict(conflict));
             }
             if work.add(&moment.view, &part)?.is_none() {
                 return Ok(Progress::Dropped);
             }
+            let concerns = |(first, last): (u32, u32), end_ns: i64| {
+                // Any of the series may have matched.
+                (first, last) == (0, u32::MAX)
+                    || part
+                        .series
+                        .iter()
+                        .any(|series| (first..=last).contains(&series.number) && work.lacks(&series.labels, end_ns))
+            };
+            moment.damaged.extend(part.damage.missing(*key, &part.plan, concerns));
         }
         Ok(Progress::All)
     }
@@ -332,5 +395,5 @@ pub(crate) fn gather(
     }
     let known = inner.lengths();
     drop(inner);
-    PartView { key, partition, plan, series, known }
+    PartView { key, partition, plan, series, known, damage: PartDamage::default() }
 }

@@ -4,6 +4,9 @@
 //! 00 tag                                                  the shard: f format, a applied position, m membership, c clock
 //! 00 x tier u8 | class u8                                 up to where partitions were dropped
 //! 02 tenant u32                                           name of a tenant
+//! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series, first and last window
+//! 05 key                                                  keys from this one on were lost in a repair
+//! 11 partition ...                                        values of a partition with damaged definitions, moved from 10
 //! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window of this tier that must be summed up again from the finer
 //!                                                         one, since that one's series changed
 //! 10 tier u8 | class u8 | start u32 | tenant u32 | section  all of a partition, so that it is dropped as one range
@@ -31,7 +34,11 @@ pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
 
 const TENANTS: u8 = 2;
 const STALE: u8 = 3;
+const DAMAGE: u8 = 4;
+const LOST: u8 = 5;
 const PARTITIONS: u8 = 0x10;
+/// Partitions whose definitions are damaged, kept apart from those that took their place.
+const QUARANTINED: u8 = 0x11;
 
 /// Identity of a partition in keys and in memory: of one tier, retention class, span of time, and tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,6 +119,11 @@ impl PartitionKey {
     /// The partition of another tier at its start.
     pub(crate) fn in_tier(self, tier: Tier) -> Self {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
+    }
+
+    /// The partition of the same time of another tenant.
+    pub(crate) fn of_tenant(self, tenant: u32) -> Self {
+        Self { tenant, ..self }
     }
 
     /// The partition of the time just before.
@@ -199,8 +211,17 @@ impl PartitionKey {
 
     /// The partition of any of its keys; `None` for other keys.
     pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
+        Self::of_kind(PARTITIONS, key)
+    }
+
+    /// The partition whose values were moved to this key.
+    pub(crate) fn of_quarantined(key: &[u8]) -> Option<Self> {
+        Self::of_kind(QUARANTINED, key)
+    }
+
+    fn of_kind(kind: u8, key: &[u8]) -> Option<Self> {
         let prefix = key.get(..PARTITION_PREFIX)?;
-        if prefix[0] != PARTITIONS {
+        if prefix[0] != kind {
             return None;
         }
         let tier = Tier::from_number(prefix[1])?;
@@ -242,6 +263,18 @@ impl StaleKey {
         key
     }
 
+    /// Whether it is made of values of this partition, not of raw samples: a window of minutes is made of the raw samples of its own.
+    pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
+        // Windows of minutes are numbered as those of chunks.
+        let numbered = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
+        let end_ns = numbered.window_end_ns(self.window);
+        let is_of_tier = Some(self.tier) == key.tier.coarser() || (key.tier, self.tier) == (Tier::Minute, Tier::Minute);
+        is_of_tier
+            && (self.class, self.tenant) == (key.class, key.tenant)
+            && key.start_ns() < end_ns
+            && end_ns <= key.end_ns()
+    }
+
     pub(crate) fn read(key: &[u8]) -> Option<Self> {
         let &[STALE, tier, class, ref numbers @ ..] = key else { return None };
         let (window, tenant, rest) = two_numbers(numbers)?;
@@ -254,6 +287,47 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
     [EXPIRED, &[tier.number(), class]].concat()
 }
 
+/// Keys from this one on were lost in a repair.
+pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
+    [&[LOST], from].concat()
+}
+
+/// Where keys begin that were lost in repairs.
+pub(crate) fn losses() -> [u8; 1] {
+    [LOST]
+}
+
+/// Where the damaged areas of a partition begin.
+pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
+    let mut bytes = key.prefix();
+    bytes[0] = DAMAGE;
+    bytes
+}
+
+/// The partition of the record of a damaged area, and the rest of the record's key.
+pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
+    Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
+}
+
+/// Where damaged areas begin.
+pub(crate) fn damage() -> [u8; 1] {
+    [DAMAGE]
+}
+
+/// The key that a value of a partition with damaged definitions is moved to.
+pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
+    let mut key = key.to_vec();
+    if let Some(kind) = key.first_mut() {
+        *kind = QUARANTINED;
+    }
+    key
+}
+
+/// Where the keys of moved values begin.
+pub(crate) fn quarantined_partitions() -> [u8; 1] {
+    [QUARANTINED]
+}
+
 /// Where stale windows begin.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
@@ -264,6 +338,8 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
         Some(&TENANTS) => "tenants",
         Some(&STALE) => "stale windows",
+        Some(&DAMAGE | &LOST) => "damaged areas",
+        Some(&QUARANTINED) => "quarantined values",
         _ => "shard",
     }
 }

@@ -40,8 +40,7 @@ impl Engine {
                 }
             }
         }
-        lacking.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
-        lacking.dedup();
+        sort(&mut lacking);
         Ok(lacking)
     }
 
@@ -69,7 +68,13 @@ impl Engine {
         }
         for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
             // One that was dropped meanwhile has nothing.
-            let Some(partition) = self.outline(key, &moment.view.snapshot)? else { continue };
+            let partition = match self.outline(key, &moment.view.snapshot) {
+                Ok(Some(partition)) => partition,
+                Ok(None) => continue,
+                // Nobody can tell whether it has any.
+                Err(error) if error.is_damage() => return Ok(true),
+                Err(error) => return Err(error.into()),
+            };
             // Of a label that the windows have not, any value may be the one that is asked for.
             let matchers = {
                 let partition = partition.read();
@@ -88,6 +93,12 @@ impl Engine {
         }
         Ok(false)
     }
+}
+
+/// Sorts times and removes duplicates.
+pub(crate) fn sort(missing: &mut Vec<Missing>) {
+    missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
+    missing.dedup();
 }
 
 /// From the first to the last time of each class and tier that holds them.

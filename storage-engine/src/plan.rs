@@ -128,6 +128,9 @@ struct Stale {
     chunks: BTreeSet<u32>,
     hours: BTreeSet<u32>,
     days: BTreeSet<u32>,
+    /// Damaged windows whose finer tier still exists: minutes by the windows of chunks, then hours and days. Windows of coarser tiers
+    /// are exact nevertheless.
+    damaged: [BTreeSet<u32>; 3],
 }
 
 impl Stale {
@@ -155,6 +158,14 @@ impl Stale {
                 };
             }
         }
+        for (key, area, _) in state.damage.iter().filter(|(key, ..)| (key.tenant, key.class) == (tenant, class)) {
+            let numbered = if key.tier == Tier::Minute { Tier::Raw } else { key.tier };
+            let Some(finer) = Tier::from_number(key.tier.number().wrapping_sub(1)) else { continue };
+            let horizon_ns = state.horizon_ns(finer, class);
+            let windows =
+                (area.windows.0..=area.windows.1).filter(|&window| numbered.window_start_ns(window) >= horizon_ns);
+            stale.damaged[usize::from(finer.number())].extend(windows);
+        }
         stale.hours.extend(stale.chunks.iter().map(|window| window / Tier::Raw.windows_in(Tier::Hour)));
         stale.days.extend(stale.hours.iter().map(|window| window / Tier::Hour.windows_in(Tier::Day)));
         stale
@@ -162,14 +173,15 @@ impl Stale {
 
     /// From this window on, the first that is not exact and the first behind it that is, if there are any.
     fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
+        let [chunks, hours, days] = &self.damaged;
         let (windows, of_tier) = match tier {
             Tier::Raw => return None,
-            Tier::Minute => (&self.chunks, i64::from(Tier::Minute.windows_in(Tier::Raw))),
-            Tier::Hour => (&self.hours, 1),
-            Tier::Day => (&self.days, 1),
+            Tier::Minute => ([&self.chunks, chunks], i64::from(Tier::Minute.windows_in(Tier::Raw))),
+            Tier::Hour => ([&self.hours, hours], 1),
+            Tier::Day => ([&self.days, days], 1),
         };
         let first = u32::try_from(from.div_euclid(of_tier).max(0)).ok()?;
-        let stale = i64::from(*windows.range(first..).next()?);
+        let stale = i64::from(*windows.iter().filter_map(|windows| windows.range(first..).next()).min()?);
         Some(((stale * of_tier).max(from), (stale + 1) * of_tier))
     }
 }
@@ -298,7 +310,7 @@ impl Cutter<'_> {
                 last.missing.window.end_ns = end_ns;
             }
             _ => {
-                let missing = Missing { window: Window { start_ns, end_ns }, finest };
+                let missing = Missing { window: Window { start_ns, end_ns }, finest, is_damaged: false };
                 self.plan.gaps.push(Gap { class: self.class, holder, missing });
             }
         }
@@ -406,7 +418,8 @@ mod tests {
         let range = Window::between(&[start, T0 + 30 * DAY_NS]);
         let plan = plan(&state, 1, &range, Tiers::ALL);
         let hour_end = T0 + DAY_NS + Tier::Hour.window_ns();
-        let missing = Missing { window: Window { start_ns: start, end_ns: hour_end }, finest: Tier::Hour };
+        let window = Window { start_ns: start, end_ns: hour_end };
+        let missing = Missing { window, finest: Tier::Hour, is_damaged: false };
         assert_eq!(plan.gaps, [Gap { class: 0, holder: Tier::Hour, missing }]);
         assert_eq!((plan.windows_read.hours, plan.windows_read.days), (23, 28));
         let raw_only = super::plan(&state, 1, &range, Tiers::RAW);

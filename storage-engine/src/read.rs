@@ -1,5 +1,6 @@
 //! Reading series of a partition, as planned: sums of windows, and raw samples at the edges.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use proto::{Samples, Tier};
@@ -14,6 +15,9 @@ use crate::flush::events_key;
 use crate::gather::{PartView, SeriesView, View};
 use crate::key::{PartitionKey, Section, two_numbers};
 use crate::plan::Interval;
+use crate::quarantine::area::{Area, area_of};
+use crate::quarantine::damage::NewDamage;
+use crate::quarantine::damaged_keys::DamagedKeys;
 use crate::run::Run;
 use crate::windows::{self, StoredWindow};
 
@@ -66,6 +70,7 @@ pub(crate) struct PartReader<'a> {
     windows: Cursor<'a>,
     chunks: Cursor<'a>,
     is_wanted: &'a dyn Fn() -> bool,
+    found: &'a RefCell<Vec<NewDamage>>,
 }
 
 impl<'a> PartReader<'a> {
@@ -78,7 +83,27 @@ impl<'a> PartReader<'a> {
             windows: Cursor::new(snapshot, part.key.section(Section::Windows)),
             chunks: Cursor::new(snapshot, raw.section(Section::Chunks)),
             is_wanted: view.is_wanted,
+            found: &view.found,
         }
+    }
+
+    /// Records damage. Reading continues after it.
+    fn meet(&self, section: Section, area: Area, damage: EngineError) {
+        let is_raw = section == Section::Chunks;
+        let key = if is_raw { self.part.key.in_tier(Tier::Raw) } else { self.part.key };
+        let skipped = match &damage {
+            EngineError::Corruption(Corruption { key, check: CorruptionCheck::Content }) => Some(key.clone()),
+            _ => None,
+        };
+        if skipped.is_some() || !self.part.damage.knows(is_raw, area) {
+            self.found.borrow_mut().push(NewDamage { key, area, what: damage.to_string(), skipped });
+        }
+    }
+
+    fn meet_damaged_keys(&self, section: Section, keys: Option<DamagedKeys>) {
+        let Some(keys) = keys else { return };
+        let key = if section == Section::Chunks { self.part.key.in_tier(Tier::Raw) } else { self.part.key };
+        self.meet(section, area_of(key, section, &keys), keys.error.into());
     }
 
     /// Reads everything that is planned of a series, if anybody still waits for it.
@@ -108,7 +133,17 @@ impl<'a> PartReader<'a> {
         let mut runs = plan.windows.as_slice();
         let Some(first) = runs.first() else { return Ok(()) };
         self.windows.seek(&key_of(first.first));
-        while let Some((key, value)) = self.windows.item()? {
+        loop {
+            let (key, value) = match self.windows.item() {
+                Ok(Some(item)) => item,
+                Ok(None) => break,
+                Err(error) if error.is_damage() => {
+                    let keys = self.windows.skip_damaged_keys()?;
+                    self.meet_damaged_keys(Section::Windows, keys);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let (number, value_window) = numbers_of(key)?;
             let window = value_window.saturating_mul(per_value);
             runs = &runs[runs.partition_point(|run| run.end <= window)..];
@@ -118,8 +153,20 @@ impl<'a> PartReader<'a> {
                 self.windows.seek(&next);
                 continue;
             }
-            let stored = windows::decode(frame::open(key, value)?, values, value_window);
-            let stored = stored.ok_or_else(|| corrupt(key))?;
+            let area = Area::value(number, value_window);
+            let is_skipped = self.part.damage.skips(key);
+            let stored = frame::open(key, value)
+                .and_then(|value| windows::decode(value, values, value_window).ok_or_else(|| corrupt(key)));
+            let stored = match stored {
+                Ok(stored) if !is_skipped => stored,
+                damaged => {
+                    if let Some(damage) = damaged.err().filter(|_| !is_skipped) {
+                        self.meet(Section::Windows, area, damage.into());
+                    }
+                    self.windows.next();
+                    continue;
+                }
+            };
             let run_of = |stored: &StoredWindow<'_>| {
                 let window = window.saturating_add(stored.place.into());
                 let run = runs.get(runs.partition_point(|run| run.end <= window)).filter(|run| run.first <= window);
@@ -129,7 +176,9 @@ impl<'a> PartReader<'a> {
                 let Some(bucket) = of_bucket.first().and_then(run_of) else { continue };
                 for StoredWindow { samples, total, last_ns, sums, .. } in windows::joined(of_bucket) {
                     let read = ReadSums { samples, total, last_ns, sums };
-                    visitor.sums(bucket, &read)?.ok_or_else(|| corrupt(key))?;
+                    if visitor.sums(bucket, &read)?.is_none() {
+                        self.meet(Section::Windows, area, corrupt(key).into());
+                    }
                     if visitor.is_done() {
                         return Ok(());
                     }
@@ -149,7 +198,17 @@ impl<'a> PartReader<'a> {
         let mut intervals = self.part.plan.raw.as_slice();
         let Some(first) = intervals.first() else { return Ok(()) };
         self.chunks.seek(&key_of(first));
-        while let Some((key, value)) = self.chunks.item()? {
+        loop {
+            let (key, value) = match self.chunks.item() {
+                Ok(Some(item)) => item,
+                Ok(None) => break,
+                Err(error) if error.is_damage() => {
+                    let keys = self.chunks.skip_damaged_keys()?;
+                    self.meet_damaged_keys(Section::Chunks, keys);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let (number, window) = numbers_of(key)?;
             let (start_ns, end_ns) = (Tier::Raw.window_start_ns(window), Tier::Raw.window_end_ns(window));
             intervals = &intervals[intervals.partition_point(|interval| interval.end_ns <= start_ns)..];
@@ -159,7 +218,20 @@ impl<'a> PartReader<'a> {
                 self.chunks.seek(&next);
                 continue;
             }
-            let chunk = Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?;
+            let area = Area::value(number, window);
+            let is_skipped = self.part.damage.skips(key);
+            let chunk =
+                frame::open(key, value).and_then(|value| Chunk::read(value, window).ok_or_else(|| corrupt(key)));
+            let chunk = match chunk {
+                Ok(chunk) if !is_skipped => chunk,
+                damaged => {
+                    if let Some(damage) = damaged.err().filter(|_| !is_skipped) {
+                        self.meet(Section::Chunks, area, damage.into());
+                    }
+                    self.chunks.next();
+                    continue;
+                }
+            };
             let asked = &intervals[intervals.partition_point(|interval| interval.end_ns < chunk.first_ns)..];
             if let Some(first) = asked.first().filter(|first| first.start_ns < chunk.last_ns) {
                 let is_inside = first.start_ns < chunk.first_ns && chunk.last_ns <= first.end_ns;
@@ -168,15 +240,18 @@ impl<'a> PartReader<'a> {
                     Need::Sums => {
                         let Chunk { samples, total, sums, .. } = chunk;
                         let read = ReadSums { samples, total, last_ns: None, sums };
-                        visitor.sums(first.bucket, &read)?.ok_or_else(|| corrupt(key))?;
-                    }
-                    Need::Samples if visitor.takes_totals() && chunk.has_timeline() => {
-                        let parts = read_timeline(asked, (key, &chunk), visitor)?;
-                        if !parts.is_empty() {
-                            read_events(self.snapshot, &parts, (key, &chunk), visitor)?;
+                        if visitor.sums(first.bucket, &read)?.is_none() {
+                            self.meet(Section::Chunks, area, corrupt(key).into());
                         }
                     }
-                    Need::Samples => read_events(self.snapshot, asked, (key, &chunk), visitor)?,
+                    Need::Samples => match read_samples(self.snapshot, asked, (key, &chunk), visitor) {
+                        Err(SelectError::Engine(damage)) if damage.is_damage() => {
+                            // Part of its samples may be counted already, so it must not be read again.
+                            let damage = if damage.is_content() { corrupt(key).into() } else { damage };
+                            self.meet(Section::Chunks, area, damage);
+                        }
+                        read => read?,
+                    },
                 }
             }
             if visitor.is_done() {
@@ -297,6 +372,20 @@ fn read_timeline(
         parts.extend(split.parts.into_iter().flatten().map(part));
     }
     Ok(parts)
+}
+
+/// Gives samples of a chunk to the visitor, or totals of its timeline where those are enough.
+fn read_samples(
+    snapshot: &Snapshot<'_>,
+    intervals: &[Interval],
+    (key, chunk): (&[u8], &Chunk<'_>),
+    visitor: &mut impl Visitor,
+) -> Result<(), SelectError> {
+    if !visitor.takes_totals() || !chunk.has_timeline() {
+        return read_events(snapshot, intervals, (key, chunk), visitor);
+    }
+    let parts = read_timeline(intervals, (key, chunk), visitor)?;
+    if parts.is_empty() { Ok(()) } else { read_events(snapshot, &parts, (key, chunk), visitor) }
 }
 
 fn read_events(

@@ -11,14 +11,16 @@
 //! before RocksDB reads a file ([`check`]).
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write as _};
 use std::path::Path;
 
 pub(crate) const BLOCK: usize = 32 << 10;
 pub(crate) const HEADER: usize = 7;
+const WHOLE: u8 = 1;
 /// Parts of a record that goes on in the next block.
 pub(crate) const FIRST: u8 = 2;
 pub(crate) const MIDDLE: u8 = 3;
+const LAST: u8 = 4;
 
 /// What stands before a record's bytes.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +55,55 @@ impl Header {
 /// As RocksDB stores it, so that the sum of something that holds sums is not fixed.
 pub(crate) fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
+/// Appends a record to a list of files, behind the last one that is there.
+///
+/// # Errors
+/// What open(2), read(2) and write(2) say.
+pub(crate) fn append(path: &Path, record: &[u8]) -> io::Result<()> {
+    let mut bytes = std::fs::read(path)?;
+    // What follows is space for what was never written.
+    bytes.truncate(end_of(&bytes));
+    let (mut rest, mut is_first) = (record, true);
+    loop {
+        let left = BLOCK - bytes.len() % BLOCK;
+        if left < HEADER {
+            bytes.resize(bytes.len() + left, 0);
+            continue;
+        }
+        let (part, behind) = rest.split_at(rest.len().min(left - HEADER));
+        let kind = match (is_first, behind.is_empty()) {
+            (true, true) => WHOLE,
+            (true, false) => FIRST,
+            (false, false) => MIDDLE,
+            (false, true) => LAST,
+        };
+        let summed = [&[kind], part].concat();
+        bytes.extend(masked(crc32c::crc32c(&summed)).to_le_bytes());
+        bytes.extend(u16::try_from(part.len()).unwrap_or_default().to_le_bytes());
+        bytes.extend(summed);
+        if behind.is_empty() {
+            break;
+        }
+        (rest, is_first) = (behind, false);
+    }
+    let file = std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;
+    (&file).write_all(&bytes)?;
+    file.sync_all()
+}
+
+/// Where the last record ends.
+fn end_of(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    loop {
+        let left = BLOCK - at % BLOCK;
+        let next = if left < HEADER { at + left } else { at };
+        match Header::read(bytes, next) {
+            Some(header) if !header.is_unwritten() => at = next + HEADER + header.length,
+            _ => return at.min(bytes.len()),
+        }
+    }
 }
 
 /// Looks for what RocksDB would never end reading, where it would look: in each block up to its first bad record.
@@ -144,6 +195,28 @@ mod tests {
         damaged.resize(BLOCK, 0);
         damaged.extend(record(5, b"recycled"));
         assert!(check_bytes(&damaged).unwrap_err().to_string().contains(&format!("at byte {BLOCK} has kind 5")));
+    }
+
+    #[test]
+    fn a_record_is_appended_behind_the_last_one_and_over_blocks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("MANIFEST-000001");
+        for (first, padding) in [(10, 0), (10, 500), (BLOCK - HEADER - 3, 0), (BLOCK - 2 * HEADER - 4, 3)] {
+            std::fs::write(&path, [record(1, &vec![7; first]), vec![0; padding]].concat()).unwrap();
+            append(&path, &[9; 100]).unwrap();
+            let bytes = std::fs::read(&path).unwrap();
+            let (mut at, mut payload) = (HEADER + first, Vec::<u8>::new());
+            while at < bytes.len() {
+                if BLOCK - at % BLOCK < HEADER {
+                    at += BLOCK - at % BLOCK;
+                }
+                let header = Header::read(&bytes, at).unwrap();
+                assert!(header.is_good(&bytes, at), "at {at}");
+                payload.extend(&bytes[at + HEADER..at + HEADER + header.length]);
+                at += HEADER + header.length;
+            }
+            assert_eq!(payload, [9; 100]);
+        }
     }
 
     #[test]

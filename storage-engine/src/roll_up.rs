@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use proto::{Fingerprint, LabelSet, TenantId, Tier};
-use rocksdb::{Direction, IteratorMode, ReadOptions, WriteBatch};
+use rocksdb::WriteBatch;
 
 use crate::database::{self, unlogged};
 use crate::dense::Dense;
@@ -20,6 +20,8 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::flush::stale_key;
 use crate::key::{PartitionKey, Section, StaleKey, two_numbers};
 use crate::partition::{LeftOut, Partition};
+use crate::quarantine::area::Area;
+use crate::quarantine::damaged_keys::Walk;
 use crate::vocabulary::Vocabulary;
 use crate::windows::{self, WindowRows};
 
@@ -76,13 +78,21 @@ impl Engine {
         let target = PartitionKey::of_window(tier, class, tenant, window);
         let mut batch = WriteBatch::default();
         let mut stale = Vec::new();
+        let mut restored = Vec::new();
         let mut written = None;
-        if let Some(source) = self.partition(source)? {
+        let source = match self.partition(source) {
+            // Its windows are quarantined, and so are those that would be made from them.
+            Err(error) if error.is_damage() => return Ok(()),
+            source => source?,
+        };
+        if let Some(source) = source {
             let target = self.partition_or_new(target)?;
             let vocabulary = self.vocabulary(tenant);
             let roll_up = RollUp { due, source, target, vocabulary };
             for (series, sources) in roll_up.targets(self.tenant_name(tenant), self.config.dropped_labels(tier)) {
-                self.sum_up(&roll_up, series, &sources, &mut batch)?;
+                if self.sum_up(&roll_up, series, &sources, &mut batch)? {
+                    restored.push(series);
+                }
                 if let Some(coarser) = tier.coarser() {
                     let window = window / tier.windows_in(coarser);
                     stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
@@ -101,9 +111,14 @@ impl Engine {
         let done: Vec<StaleKey> = done.collect();
         done.iter().for_each(|key| batch.delete(key.bytes()));
         stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
+        let damage = self.state.read().damage.unwritten();
+        damage.write(&mut batch);
         // Until the state says otherwise, the finer windows are asked instead.
         self.database.write_opt(batch, &unlogged())?;
         let mut state = self.state.write();
+        let target = PartitionKey::of_window(tier, class, tenant, window);
+        state.damage.wrote(&damage);
+        restored.into_iter().for_each(|series| state.damage.restored(target, series, window));
         if let Some((target, lengths)) = written {
             let mut target = target.write();
             target.wrote(lengths);
@@ -118,8 +133,11 @@ impl Engine {
 
     /// A partition of a rolled-up tier.
     fn partition_or_new(&self, key: PartitionKey) -> Result<Arc<RwLock<Partition>>, EngineError> {
-        if let Some(partition) = self.partition(key)? {
-            return Ok(partition);
+        match self.partition(key) {
+            Ok(Some(partition)) => return Ok(partition),
+            Ok(None) => {}
+            Err(EngineError::Quarantined { .. }) => self.replace_partition(key)?,
+            Err(error) => return Err(error),
         }
         let vocabulary = self.vocabulary(key.tenant);
         let mut state = self.state.write();
@@ -134,14 +152,15 @@ impl Engine {
         name.unwrap_or_else(TenantId::default_tenant)
     }
 
-    /// Writes one window of one series of the coarser tier.
+    /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If some of those are
+    /// damaged, it is quarantined.
     fn sum_up(
         &self,
         roll_up: &RollUp<'_>,
         series: u32,
         sources: &[u32],
         batch: &mut WriteBatch,
-    ) -> Result<(), EngineError> {
+    ) -> Result<bool, EngineError> {
         let (source_key, pairs) = {
             let source = roll_up.source.read();
             (source.key, source.pairs.len())
@@ -157,40 +176,57 @@ impl Engine {
             }
         }
         let &Due { tier, window, .. } = roll_up.due;
+        let finer = roll_up.windows();
+        let finer = (finer.start, finer.end.saturating_sub(1));
+        let target_key = roll_up.target.read().key;
+        let is_whole = {
+            let mut state = self.state.write();
+            let is_damaged = |source: &&u32| state.damage.touches(source_key, **source, finer);
+            let damaged = sources.iter().find(is_damaged).is_some();
+            if damaged {
+                let what = "made from damaged windows";
+                state.add_damage(target_key, Area::value(series, window), what);
+            }
+            !damaged
+        };
         // Both held, so that numbers are of the same vocabulary; the finer first, as whoever renews it does.
         let source = roll_up.source.read();
         let mut target = roll_up.target.write();
         let key = target.key.series_window(Section::Windows, series, window);
         if samples == 0 {
             batch.delete(key);
-            return Ok(());
+            return Ok(is_whole);
         }
         let mut rows: Vec<Row> = Vec::new();
-        let mut unknown = false;
-        dense.drain(|pair, sum| match source.pairs.get(pair) {
-            Some(pair) => rows.push((target.add_pair(pair).0, sum)),
-            None => unknown = true,
+        // Values with stacks that are not defined were quarantined when they were read.
+        dense.drain(|pair, sum| {
+            if let Some(pair) = source.pairs.get(pair) {
+                rows.push((target.add_pair(pair).0, sum));
+            }
         });
-        if unknown {
-            let key = source.key.section(Section::Windows);
-            return Err(Corruption { key, check: CorruptionCheck::Content }.into());
-        }
         rows.sort_unstable_by_key(|row| row.0);
         let is_gauge = target.is_gauge(series);
         let rows = WindowRows { place: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
         let value = windows::encode(&[rows], is_gauge, tier.window_start_ns(window));
         batch.put(&key, frame::seal(&key, &value));
-        Ok(())
+        Ok(is_whole)
     }
 
     /// The stored windows of a series in a range: key, value and window of each, ascending.
     fn values(&self, partition: PartitionKey, series: u32, windows: Range<u32>) -> Result<Vec<Stored>, EngineError> {
         let mut values = Vec::new();
-        let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(partition.series_window(Section::Windows, series, windows.end));
+        let end = partition.series_window(Section::Windows, series, windows.end);
         let from = partition.series_window(Section::Windows, series, windows.start);
-        for item in self.database.iterator_opt(IteratorMode::From(&from, Direction::Forward), options) {
-            let (key, value) = item?;
+        let snapshot = self.database.snapshot();
+        let mut walk = Walk::between(&snapshot, from, end, true);
+        while let Some(item) = walk.next()? {
+            let (key, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    self.quarantine_keys(partition, Section::Windows, &keys);
+                    continue;
+                }
+            };
             let numbers = PartitionKey::section_of(&key).and_then(|(_, rest)| two_numbers(rest));
             let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
             let (_, window, _) = numbers.ok_or_else(wrong)?;
@@ -214,21 +250,39 @@ impl Engine {
         let mut added = Vec::new();
         // The newest first: of a gauge no other counts.
         for (key, value, window) in values.iter().rev() {
-            let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
-            let stored = windows::decode(frame::open(key, value)?, unit, *window).ok_or_else(corrupt)?;
-            let last = stored.last().filter(|last| last.last_ns.is_some());
-            let wanted = last.map_or(stored.as_slice(), std::slice::from_ref);
-            for window in windows::joined(wanted) {
-                dense.resize(pairs);
-                window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;
-                added.push(Added { samples: window.samples, last_ns: window.last_ns });
-            }
-            if last.is_some() {
-                return Ok(added);
+            match add_windows((key, value), unit, *window, pairs, dense) {
+                Ok((windows, is_gauge)) => {
+                    added.extend(windows);
+                    if is_gauge {
+                        return Ok(added);
+                    }
+                }
+                Err(damage) => self.quarantine_value(source, series, *window, &damage.into()),
             }
         }
         Ok(added)
     }
+}
+
+/// Adds up the windows of a value. Returns the added windows, and whether they are a gauge's.
+fn add_windows(
+    (key, value): (&[u8], &[u8]),
+    unit: Tier,
+    window: u32,
+    pairs: usize,
+    dense: &mut Dense,
+) -> Result<(Vec<Added>, bool), Corruption> {
+    let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
+    let stored = windows::decode(frame::open(key, value)?, unit, window).ok_or_else(corrupt)?;
+    let last = stored.last().filter(|last| last.last_ns.is_some());
+    let wanted = last.map_or(stored.as_slice(), std::slice::from_ref);
+    let mut added = Vec::new();
+    for window in windows::joined(wanted) {
+        dense.resize(pairs);
+        window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;
+        added.push(Added { samples: window.samples, last_ns: window.last_ns });
+    }
+    Ok((added, last.is_some()))
 }
 
 /// Key, value and window.

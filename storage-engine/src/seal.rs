@@ -11,12 +11,15 @@ use crate::chunk::{self, Chunk, Scratch};
 use crate::database::{self, unlogged};
 use crate::encoding::frame;
 use crate::engine::Engine;
-use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::flush::{events_key, stale_key};
 use crate::head::Frozen;
 use crate::head_block;
 use crate::key::{PartitionKey, Section, StaleKey};
+use crate::quarantine::area::Area;
+use crate::quarantine::damaged_keys::Walk;
 use crate::state::State;
+use crate::stored_rows::read_rows;
 use crate::windows::{self, Minutes, WindowRows};
 
 /// How long behind a window's end samples for it are waited for, by the state's clock: agents send every 5 s and try again.
@@ -58,11 +61,16 @@ pub(crate) struct Place {
     pub(crate) is_gauge: bool,
 }
 
+/// Chunks by key, with their numbers of samples, and the error of a chunk that cannot be read.
+pub(crate) type Chunks = (Vec<(Vec<u8>, u64)>, Option<EngineError>);
+
 /// Which windows became stale, and which are no longer.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     stale: Vec<StaleKey>,
     no_longer_stale: Vec<StaleKey>,
+    /// Minutes that were made again from all their samples: partition, series and window.
+    restored: Vec<(PartitionKey, u32, u32)>,
 }
 
 impl Marks {
@@ -72,6 +80,12 @@ impl Marks {
         self.no_longer_stale.iter().for_each(|key| {
             state.stale.remove(key);
         });
+        for (key, series, window) in self.restored {
+            // Samples that were lost in the head stay lost.
+            if !state.damage.touches(key.in_tier(Tier::Raw), series, (window, window)) {
+                state.damage.restored(key, series, window);
+            }
+        }
     }
 }
 
@@ -126,7 +140,13 @@ impl Engine {
         let mut sealed = Sealed::default();
         for key in evicted {
             let minutes = minutes_of(&key);
-            let Some(partition) = self.partition(minutes)? else { continue };
+            let partition = match self.partition(minutes) {
+                Ok(Some(partition)) => partition,
+                Ok(None) => continue,
+                // It is quarantined. The other windows are sealed.
+                Err(error) if error.is_damage() => continue,
+                Err(error) => return Err(error),
+            };
             let is_gauge = partition.read().is_gauge(key.series);
             let at = Place { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
             self.seal(at, None, log_index, &mut sealed)?;
@@ -140,8 +160,12 @@ impl Engine {
     fn write_sealed(&self, sealed: &mut Sealed) -> Result<(), EngineError> {
         let Sealed { batch, marks, .. } = sealed;
         // Until the state says otherwise, a window is stale, and its chunks are asked: all of it or one, of the same samples.
+        let damage = self.state.read().damage.unwritten();
+        damage.write(batch);
         self.database.write_opt(std::mem::take(batch), &unlogged())?;
-        std::mem::take(marks).apply(&mut self.state.write());
+        let mut state = self.state.write();
+        state.damage.wrote(&damage);
+        std::mem::take(marks).apply(&mut state);
         Ok(())
     }
 
@@ -156,18 +180,30 @@ impl Engine {
         let Place { raw, window, series, is_gauge } = at;
         let Sealed { batch, marks, scratch } = out;
         let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
-        let before = self.chunks_of(raw, window, series)?;
+        let (before, mut damage) = self.chunks_of(raw, window, series)?;
+        if damage.is_none() && self.state.read().damage.is_partly_damaged(raw, series, window) {
+            // A repair lost a chunk of this window.
+            let key = raw.series_window(Section::Chunks, series, window);
+            damage = Some(Corruption { key, check: CorruptionCheck::Missing }.into());
+        }
         let stale = stale_key(raw, Tier::Minute, window, series);
         batch.delete(stale.bytes());
         marks.no_longer_stale.push(stale);
         let count = samples.len() as u64 + before.iter().map(|(_, samples)| samples).sum::<u64>();
-        if count == 0 {
+        if count == 0 && damage.is_none() {
             return Ok(());
         }
         let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::head::SAMPLE_BYTES) as u64;
         let mut minutes = Minutes::default();
         for (key, _) in before {
-            let of_chunk = self.samples_of(&key, window)?;
+            let of_chunk = match self.samples_of(&key, window) {
+                Ok(of_chunk) => of_chunk,
+                Err(error) if error.is_damage() => {
+                    damage = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if stays {
                 minutes.add(windows::minutes_of(&of_chunk, window, is_gauge, scratch), is_gauge);
             } else {
@@ -181,7 +217,15 @@ impl Engine {
             write_chunk(at, log_index, &samples, scratch, batch)?;
             minutes.add(windows::minutes_of(&samples, window, is_gauge, scratch), is_gauge);
         }
-        write_minutes(raw, (window, series), is_gauge, &minutes.into_windows(), batch);
+        let mut minutes = minutes.into_windows();
+        match &damage {
+            Some(damage) => {
+                let kept = self.minutes_with_damage(Place { raw, window, series, is_gauge }, head, damage, scratch)?;
+                minutes = kept.unwrap_or(minutes);
+            }
+            None => marks.restored.push((raw.in_tier(Tier::Minute), series, window)),
+        }
+        write_minutes(raw, (window, series), is_gauge, &minutes, batch);
         for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
             batch.delete(raw.head(window, series, at));
         }
@@ -192,20 +236,61 @@ impl Engine {
         Ok(())
     }
 
-    /// The chunks of a window of a series: their keys, and how many samples each has.
-    pub(crate) fn chunks_of(
+    /// The minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored ones were made from all
+    /// chunks. `None`: the samples of the damaged chunk are lost in every tier, and the window is quarantined in all of them.
+    fn minutes_with_damage(
         &self,
-        raw: PartitionKey,
-        window: u32,
-        series: u32,
-    ) -> Result<Vec<(Vec<u8>, u64)>, EngineError> {
-        let mut chunks = Vec::new();
-        for item in database::scan(&self.database, &raw.series_window(Section::Chunks, series, window)) {
-            let (key, value) = item?;
-            let chunk = Chunk::read(frame::open(&key, &value)?, window).ok_or_else(|| corrupt(&key))?;
-            chunks.push((key.to_vec(), chunk.samples));
+        Place { raw, window, series, is_gauge }: Place,
+        head: Option<&Frozen>,
+        damage: &EngineError,
+        scratch: &mut Scratch,
+    ) -> Result<Option<Vec<WindowRows>>, EngineError> {
+        let key = raw.in_tier(Tier::Minute);
+        self.quarantine_value(raw, series, window, damage);
+        let are_exact = {
+            let state = self.state.read();
+            !state.stale.contains(&stale_key(raw, Tier::Minute, window, series))
+                && !state.damage.touches(key, series, (window, window))
+        };
+        let at = key.series_window(Section::Windows, series, window);
+        let stored = if are_exact { self.database.get(&at) } else { Ok(None) };
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) if is_corruption(&error) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(stored) = stored.and_then(|value| read_rows(&at, &value, Tier::Raw, window).ok()) else {
+            self.state.write().quarantine_in_all_tiers(key, Area::value(series, window), &damage.to_string());
+            return Ok(None);
+        };
+        let mut minutes = Minutes::default();
+        minutes.add(stored, is_gauge);
+        if let Some(head) = head {
+            minutes.add(windows::minutes_of(&head_block::joined(&head.runs), window, is_gauge, scratch), is_gauge);
         }
-        Ok(chunks)
+        Ok(Some(minutes.into_windows()))
+    }
+
+    /// The readable chunks of a window of a series, and the error of one that cannot be read.
+    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<Chunks, EngineError> {
+        let (mut chunks, mut damage) = (Vec::new(), None);
+        let snapshot = self.database.snapshot();
+        let mut walk = Walk::new(&snapshot, raw.series_window(Section::Chunks, series, window));
+        while let Some(item) = walk.next()? {
+            match item {
+                Ok((key, value)) => match Self::count_of(&key, &value, window) {
+                    Ok(samples) => chunks.push((key.to_vec(), samples)),
+                    Err(wrong) => damage = Some(wrong.into()),
+                },
+                Err(keys) => damage = Some(keys.error.into()),
+            }
+        }
+        Ok((chunks, damage))
+    }
+
+    /// Number of samples of a chunk.
+    pub(crate) fn count_of(key: &[u8], value: &[u8], window: u32) -> Result<u64, Corruption> {
+        Ok(Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?.samples)
     }
 
     /// All samples of a chunk, sorted by time.

@@ -1,5 +1,7 @@
 //! Settling: everything that can be sealed, rolled up and compacted is, so that anyone can count the bytes from outside.
 
+use std::sync::atomic::Ordering;
+
 use proto::Tier;
 use rocksdb::{BottommostLevelCompaction, CompactOptions, WriteBatch};
 
@@ -39,6 +41,10 @@ impl Engine {
             let _writing = self.writing.lock();
             self.make_durable()?
         };
+        if self.has_damaged_files.load(Ordering::Relaxed) {
+            // RocksDB refuses all writes after a compaction that read a damaged block.
+            return Ok(settled);
+        }
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
@@ -48,7 +54,12 @@ impl Engine {
 
     /// Makes the blocks of a partition's dictionary one: they repeat the names that they share. The caller holds `writing`.
     fn join_dictionary(&self, key: PartitionKey) -> Result<(), EngineError> {
-        let Some(partition) = self.partition(key)? else { return Ok(()) };
+        let partition = match self.partition(key) {
+            Ok(Some(partition)) => partition,
+            Ok(None) => return Ok(()),
+            Err(error) if error.is_damage() => return Ok(()),
+            Err(error) => return Err(error),
+        };
         if partition.read().dictionary_blocks() < 2 {
             return Ok(());
         }

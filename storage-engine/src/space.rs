@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use proto::Tier;
 use rocksdb::CompactOptions;
@@ -46,6 +47,10 @@ impl Engine {
     /// raw samples, too: what was not a file of its own lies among other keys until it is compacted. Takes long; what was dropped
     /// must be flushed.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
+        if self.has_damaged_files.load(Ordering::Relaxed) {
+            // RocksDB refuses all writes after a compaction that read a damaged block.
+            return;
+        }
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };

@@ -14,6 +14,7 @@ use crate::footprint::MemoryTotal;
 use crate::head::HeadSize;
 use crate::key::{PartitionKey, StaleKey};
 use crate::partition::Partition;
+use crate::quarantine::damage::Damage;
 use crate::vocabulary::Vocabulary;
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed. Where there are more,
@@ -41,6 +42,10 @@ pub(crate) struct State {
     /// Windows that are not the sum of their finer ones (yet).
     pub(crate) stale: BTreeSet<StaleKey>,
     pub(crate) expired: Expired,
+    pub(crate) damage: Damage,
+    /// Partitions that replaced one with damaged definitions, never of raw samples, with the number of the newest table file that the
+    /// old partition may have values in.
+    pub(crate) replaced: BTreeMap<PartitionKey, u64>,
     pub(crate) head: HeadSize,
     /// How often partitions were dropped: what was read of one before may be of another than there is now.
     pub(crate) drops: u64,

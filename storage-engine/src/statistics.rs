@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use proto::Tier;
-use rocksdb::{IteratorMode, ReadOptions};
 
 use crate::chunk::Chunk;
 use crate::encoding::frame;
 use crate::engine::Engine;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::key::{PartitionKey, Section, two_numbers};
+use crate::quarantine::damaged_keys::Walk;
+use crate::quarantine::report::DamagedWindow;
 use crate::windows;
 
 /// Keys and values of one kind.
@@ -41,6 +42,8 @@ pub struct Statistics {
     pub series: u64,
     /// See `series`.
     pub label_values: BTreeMap<String, u64>,
+    /// All known damage.
+    pub damaged: Vec<DamagedWindow>,
 }
 
 impl Engine {
@@ -64,12 +67,17 @@ impl Engine {
             }
         }
         let snapshot = self.database.snapshot();
-        let mut options = ReadOptions::default();
-        options.fill_cache(false);
-        for item in snapshot.iterator_opt(IteratorMode::Start, options) {
-            let (key, value) = item?;
-            statistics.add(&key, &value)?;
+        let mut walk = Walk::once(&snapshot, Vec::new());
+        while let Some(item) = walk.next()? {
+            // Damaged values are counted as far as they can be read.
+            if let Ok((key, value)) = item
+                && let Err(error) = statistics.add(&key, &value)
+                && !error.is_damage()
+            {
+                return Err(error);
+            }
         }
+        statistics.damaged = self.damaged_windows();
         statistics.file_bytes = self.database.live_files()?.iter().map(|file| file.size as u64).sum();
         Ok(statistics)
     }

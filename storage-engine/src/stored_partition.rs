@@ -12,6 +12,8 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::head_block;
 use crate::key::{PartitionKey, Section, two_numbers};
 use crate::partition::{Lengths, Partition};
+use crate::quarantine::area::{Area, area_of};
+use crate::quarantine::damaged_keys::Walk;
 use crate::vocabulary::Vocabulary;
 
 /// See the module.
@@ -21,12 +23,14 @@ pub(crate) struct StoredPartition {
     partition: Partition,
     /// Each with its key.
     blocks: Vec<(Box<[u8]>, Block)>,
+    /// Areas of the head that cannot be read, with the errors.
+    pub(crate) damaged_head: Vec<(Area, String)>,
 }
 
 impl StoredPartition {
     /// Reads a partition, what of the head was written included, from the state database as of one moment.
     pub(crate) fn read(snapshot: &Snapshot<'_>, key: PartitionKey, now_ns: i64) -> Result<Self, EngineError> {
-        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new() };
+        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
         for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
             let (at, value) = item?;
             // A block that is missing would give its numbers to the next.
@@ -44,7 +48,7 @@ impl StoredPartition {
 
     /// Reads what a partition has beside its dictionary and its head.
     pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
-        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new() };
+        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
         stored.read_outline(snapshot)?;
         Ok(stored.partition)
     }
@@ -84,17 +88,32 @@ impl StoredPartition {
 
     fn read_head(&mut self, snapshot: &Snapshot<'_>, now_ns: i64) -> Result<(), EngineError> {
         let known = self.lengths();
-        for item in scan_at(snapshot, &self.partition.key.in_tier(Tier::Raw).section(Section::Head)) {
-            let (at, value) = item?;
+        let raw = self.partition.key.in_tier(Tier::Raw);
+        let mut walk = Walk::new(snapshot, raw.section(Section::Head));
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    self.damaged_head.push((area_of(raw, Section::Head, &keys), keys.error.to_string()));
+                    continue;
+                }
+            };
             let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
             let (window, series, index) = numbers.ok_or_else(|| corrupt(&at))?;
             let index = u64::from_be_bytes(index.try_into().map_err(|_length| corrupt(&at))?);
-            let samples = head_block::decode(&at, &value)?;
+            let samples = match head_block::decode(&at, &value) {
+                Ok(samples) => samples,
+                Err(damage) => {
+                    self.damaged_head.push((Area::value(series, window), damage.to_string()));
+                    continue;
+                }
+            };
             let dangles = series as usize >= known.series
                 || samples.pairs.iter().any(|&pair| pair as usize >= known.pairs)
                 || samples.attribute_sets.iter().any(|&set| set as usize >= known.attribute_sets);
             if dangles || samples.times_ns.iter().any(|&time| Tier::Raw.window_of(time) != window) {
-                return Err(corrupt(&at).into());
+                self.damaged_head.push((Area::value(series, window), corrupt(&at).to_string()));
+                continue;
             }
             self.partition.head.restore((window, series), index, samples, now_ns);
         }
@@ -116,7 +135,7 @@ impl StoredPartition {
     /// # Errors
     /// What is there twice.
     pub(crate) fn into_partition(self, vocabulary: &mut Vocabulary) -> Result<Partition, Corruption> {
-        let Self { mut partition, blocks } = self;
+        let Self { mut partition, blocks, .. } = self;
         for (at, block) in blocks {
             if !partition.learn(&block, vocabulary) {
                 return Err(corrupt(&at));

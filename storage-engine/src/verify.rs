@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto::Tier;
-use rocksdb::ReadOptions;
+use proto::build_id::to_hex;
 
 use crate::database::{self, Snapshot};
 use crate::encoding::frame;
 use crate::engine::Engine;
 use crate::error::EngineError;
-use crate::key::{PartitionKey, Section, StaleKey};
+use crate::key::{self, PartitionKey, Section, StaleKey};
+use crate::quarantine::damaged_keys::{self, DamagedKeys, Walk};
 use crate::verify_partition::PartitionCheck;
 
 /// Faults that are described; more are only counted.
@@ -34,6 +35,8 @@ pub struct Verified {
     /// Sum of the signatures of all windows of minutes, hours and days but those of gauges, modulo 2^128: equal on replicas that applied
     /// the same entries and have sealed and rolled up everything.
     pub signature: u128,
+    /// Keys of the first faults, and what is wrong with them.
+    pub(crate) noted: Vec<(Vec<u8>, String)>,
 }
 
 impl Verified {
@@ -42,21 +45,26 @@ impl Verified {
             Ok(()) => self.values += 1,
             Err(what) => {
                 self.faults += 1;
-                if self.described.len() < DESCRIBED_MAX {
-                    self.described.push(format!("key {}: {what}", proto::build_id::to_hex(key)));
+                if self.noted.len() < DESCRIBED_MAX {
+                    self.noted.push((key.to_vec(), what));
                 }
             }
         }
     }
 
+    /// Counts keys that the database cannot read.
+    pub(crate) fn note_damaged_keys(&mut self, keys: &DamagedKeys) {
+        self.note(&keys.from, Err(format!("it cannot be read, up to key {}: {}", to_hex(&keys.to), keys.error)));
+    }
+
     fn extend(&mut self, other: Self) {
-        let Self { values, samples, faults, described, signature } = other;
+        let Self { values, samples, faults, noted, signature, .. } = other;
         self.values += values;
         self.samples += samples;
         self.faults += faults;
         self.signature = self.signature.wrapping_add(signature);
-        let room = DESCRIBED_MAX.saturating_sub(self.described.len());
-        self.described.extend(described.into_iter().take(room));
+        let more = DESCRIBED_MAX.saturating_sub(self.noted.len());
+        self.noted.extend(noted.into_iter().take(more));
     }
 }
 
@@ -117,7 +125,22 @@ impl Engine {
             self.keep_if_there(*raw, alone, &mut verified);
         }
         self.compare(&signatures, &stale, &mut verified);
+        self.describe(&mut verified);
         Ok(verified)
+    }
+
+    /// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
+    fn describe(&self, verified: &mut Verified) {
+        for (key, what) in std::mem::take(&mut verified.noted) {
+            let place = self.describe_key(&key).map(|place| format!("{place}: ")).unwrap_or_default();
+            verified.described.push(format!("{place}key {}: {what}", to_hex(&key)));
+        }
+        for damaged in self.damaged_windows() {
+            verified.faults += 1;
+            if verified.described.len() < DESCRIBED_MAX {
+                verified.described.push(format!("{damaged}"));
+            }
+        }
     }
 
     /// What was found in a partition that was dropped meanwhile, whose files no snapshot keeps, means nothing.
@@ -149,19 +172,24 @@ impl Engine {
 /// All partitions, ascending, so the finer ones of a time first. What is of none of them is checked here.
 fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
-    let mut options = ReadOptions::default();
-    options.fill_cache(false);
-    let mut cursor = snapshot.raw_iterator_opt(options);
-    cursor.seek_to_first();
-    while let Some((key, value)) = cursor.item() {
-        if let Some(partition) = PartitionKey::of_key(key) {
+    let mut walk = Walk::once(snapshot, Vec::new());
+    while let Some(item) = walk.next()? {
+        let (key, value) = match item {
+            Ok(item) => item,
+            Err(damaged) => {
+                verified.note_damaged_keys(&damaged);
+                continue;
+            }
+        };
+        if let Some(partition) = PartitionKey::of_key(&key) {
             keys.insert(partition);
-            cursor.seek(partition.end());
+            walk.seek(partition.end());
+        } else if PartitionKey::of_quarantined(&key).is_some() {
+            // Nothing reads it.
+            walk.seek(damaged_keys::after(&key::quarantined_partitions()));
         } else {
-            verified.note(key, frame::open(key, value).map(drop).map_err(|error| error.to_string()));
-            cursor.next();
+            verified.note(&key, frame::open(&key, &value).map(drop).map_err(|error| error.to_string()));
         }
     }
-    cursor.status()?;
     Ok(keys)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use proto::{Samples, TenantId, Tier};
 
 use crate::chunk::{Chunk, Scratch};
-use crate::database::{self, Snapshot};
+use crate::database::Snapshot;
 use crate::dense::Dense;
 use crate::encoding::frame;
 use crate::encoding::sums::Row;
@@ -14,6 +14,7 @@ use crate::flush::events_key;
 use crate::head_block;
 use crate::key::{PartitionKey, Section, StaleKey, two_numbers};
 use crate::partition::{Lengths, Partition};
+use crate::quarantine::damaged_keys::Walk;
 use crate::signature::Weights;
 use crate::verify::{Signatures, Verified};
 use crate::vocabulary::Vocabulary;
@@ -63,8 +64,15 @@ impl<'a> PartitionCheck<'a> {
 
     /// Its windows, whose signatures are added.
     pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
-        for item in database::scan_at(self.snapshot, &self.key.section(Section::Windows)) {
-            let (at, value) = item?;
+        let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    verified.note_damaged_keys(&keys);
+                    continue;
+                }
+            };
             let result = self.value(&at, &value, signatures);
             verified.signature = verified.signature.wrapping_add(*result.as_ref().unwrap_or(&0));
             verified.note(&at, result.map(drop));
@@ -131,8 +139,15 @@ impl<'a> PartitionCheck<'a> {
         let raw = self.key.in_tier(Tier::Raw);
         let mut window = OfWindow::default();
         for section in [Section::Head, Section::BatchIds, Section::Chunks, Section::Events] {
-            for item in database::scan_at(self.snapshot, &raw.section(section)) {
-                let (at, value) = item?;
+            let mut walk = Walk::once(self.snapshot, raw.section(section));
+            while let Some(item) = walk.next()? {
+                let (at, value) = match item {
+                    Ok(item) => item,
+                    Err(keys) => {
+                        verified.note_damaged_keys(&keys);
+                        continue;
+                    }
+                };
                 let result = match section {
                     Section::Head => head_block::decode(&at, &value).map(drop).map_err(|error| error.to_string()),
                     Section::Chunks => numbers_of(&at).and_then(|of| {
@@ -215,8 +230,9 @@ impl<'a> PartitionCheck<'a> {
     /// That there are minutes of no other windows than those that have chunks.
     fn count_minutes(&self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let mut count = 0;
-        for item in database::scan_at(self.snapshot, &self.key.section(Section::Windows)) {
-            let (at, _) = item?;
+        let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
+        while let Some(item) = walk.next()? {
+            let Ok((at, _)) = item else { continue };
             count += u64::from(numbers_of(&at).is_ok_and(|of| !stale.contains(&self.stale_key(of))));
         }
         if count != self.settled_values {

@@ -22,7 +22,7 @@ impl Lacking {
     /// Adds times.
     pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
         self.times.extend(missing);
-        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
         self.times.dedup();
     }
 
@@ -64,6 +64,12 @@ fn told_of_times(missing: &[Missing]) -> Vec<String> {
     let tell = |one: &Missing| {
         let (start, end) = (seconds(one.window.start_ns), seconds(one.window.end_ns));
         let tier = one.finest.name();
+        if one.is_damaged {
+            return format!(
+                "damaged: from {start} to {end}, samples are missing because values of tier {tier} cannot be read from disk; \
+                 `varve admin verify` names them"
+            );
+        }
         if one.finest == Tier::Raw {
             return format!(
                 "left out: from {start} to {end}, of which no single samples are kept any more, and sums cannot answer this"
@@ -104,7 +110,11 @@ mod tests {
 
     #[test]
     fn each_time_is_told_once_and_many_are_counted() {
-        let missing = |start_ns| Missing { window: Window { start_ns, end_ns: 2_500_000_000 }, finest: Tier::Hour };
+        let missing = |start_ns| Missing {
+            window: Window { start_ns, end_ns: 2_500_000_000 },
+            finest: Tier::Hour,
+            is_damaged: false,
+        };
         let answer =
             |starts: std::ops::Range<i64>| Answer { missing: starts.map(missing).collect(), ..Answer::default() };
         let of = |answers: &[Answer]| {
@@ -122,6 +132,11 @@ mod tests {
         let points = Missing { finest: Tier::Raw, ..missing(0) };
         let points = told_of_times(&[points]);
         assert!(points[0].contains("no single samples"), "{points:?}");
+        let damaged = told_of_times(&[Missing { is_damaged: true, ..missing(0) }]);
+        assert!(
+            damaged[0].starts_with("damaged: from 0 to 2.500000000, ") && damaged[0].contains("tier 1h"),
+            "{damaged:?}"
+        );
         let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
         let list = told_of_list(&few, &BTreeSet::from([pod]));
         assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");
