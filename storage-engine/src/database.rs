@@ -1,5 +1,10 @@
 //! The state database: one RocksDB without a WAL, and the few values that are not a partition's.
 
+pub(crate) mod cursor;
+pub(crate) mod frame;
+pub(crate) mod key;
+pub(crate) mod stored_rows;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -8,12 +13,11 @@ use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch,
     WriteBufferManager, WriteOptions,
 };
+use rocksdb_files::manifest::TornTail;
 
-use crate::encoding::frame;
+use crate::database::key::{PartitionKey, StaleKey};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
-use crate::key::{self, PartitionKey, StaleKey};
-use crate::manifest::TornTail;
-use crate::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
@@ -66,7 +70,7 @@ pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError>
     options.set_disable_auto_compactions(is_damaged);
     // The log is applied again from there, or, if it begins later, the state is refused.
     if let Some(torn) = TornTail::find(&config.directory).map_err(EngineError::Files)? {
-        torn.cut().map_err(EngineError::Files)?;
+        torn.truncate().map_err(EngineError::Files)?;
     }
     let database = DB::open(&options, &config.directory)?;
     check_format(&database)?;

@@ -5,6 +5,10 @@
 //! the state as of one position exactly; what lies behind it is in the Raft log. The database has no WAL: a write is durable when
 //! [`Engine::flush`] has flushed it. Entries are applied while a flush goes on.
 
+pub(crate) mod apply;
+pub(crate) mod state;
+pub(crate) mod upkeep;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -16,17 +20,17 @@ use parking_lot::{Mutex, RwLock};
 use proto::Tier;
 use rocksdb::DB;
 
+use crate::database::key::{PartitionKey, Section};
 use crate::database::{self, Snapshot};
+use crate::engine::state::State;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
-use crate::footprint::MemoryTotal;
-use crate::key::{PartitionKey, Section};
-use crate::partition::Partition;
-use crate::quarantine::damage::{Damage, read_replaced};
-use crate::quarantine::damaged_keys::Walk;
-use crate::quarantine::repair;
-use crate::state::State;
-use crate::stored_partition::StoredPartition;
-use crate::vocabulary::Vocabulary;
+use crate::integrity::quarantine::damage::{Damage, read_replaced};
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::repair;
+use crate::memory::footprint::MemoryTotal;
+use crate::memory::partition::Partition;
+use crate::memory::stored_partition::StoredPartition;
+use crate::memory::vocabulary::Vocabulary;
 use crate::{Config, Position};
 
 /// One shard's data. All methods take `&self`; apply and skip are called by one thread at a time, the others by any.

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DB, DBCompressionType, DBRecoveryMode, ErrorKind, Options};
-use storage_engine::manifest::TornTail;
-use storage_engine::record_file;
+use rocksdb_files::manifest::TornTail;
+use rocksdb_files::record_file;
 
 use crate::consensus::log_database::{LOG, META};
 use crate::consensus::synced_mark::SyncedMark;
@@ -54,7 +54,7 @@ pub(crate) fn open(raft: &Path) -> Result<DB, ReplicaError> {
 fn cut_list(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
     let TornTail { path, length } = torn;
     let look = raft.with_file_name("raft-look");
-    let linked = link_files(raft, &look, path).and_then(|list| TornTail { path: list, length: *length }.cut());
+    let linked = link_files(raft, &look, path).and_then(|list| TornTail { path: list, length: *length }.truncate());
     linked.map_err(ReplicaError::Files)?;
     let options = options(DBRecoveryMode::PointInTime);
     let readable = DB::open_cf_descriptors_read_only(&options, &look, families(), false).map_err(ReplicaError::Log)?;
@@ -78,7 +78,7 @@ fn cut_list(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), Rep
         );
         return Err(ReplicaError::Files(io::Error::new(io::ErrorKind::InvalidData, what)));
     }
-    torn.cut().map_err(ReplicaError::Files)
+    torn.truncate().map_err(ReplicaError::Files)
 }
 
 /// RocksDB's number of the oldest WAL that its list of files needs.
