@@ -126,12 +126,25 @@ pub enum ReplicaError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Table files of the state have damaged blocks.
+    #[error("the state has files with damaged blocks, which are repaired when it is opened again")]
+    Damaged,
     /// The sync thread ended, a task panicked, or openraft stopped by itself.
     #[error("consensus stopped: {0}")]
     Consensus(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ReplicaError {
+    /// Returns whether stored values are damaged. The replica is then opened again, which repairs its files.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_damage(),
+            Self::Damaged => true,
+            _ => false,
+        }
+    }
+
     /// Returns whether the disk is full. Everything acknowledged is then in the log, and the replica reopens when there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
@@ -141,7 +154,12 @@ impl ReplicaError {
             Self::Engine(error) => error.is_disk_full(),
             Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
             // Not `Sync`: a sync that fails for lack of space also leaves the log unknown.
-            Self::Sync(_) | Self::Lost { .. } | Self::Gap { .. } | Self::Record(_) | Self::Consensus(_) => false,
+            Self::Sync(_)
+            | Self::Lost { .. }
+            | Self::Gap { .. }
+            | Self::Record(_)
+            | Self::Consensus(_)
+            | Self::Damaged => false,
         }
     }
 }

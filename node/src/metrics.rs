@@ -22,6 +22,8 @@ pub(crate) struct Metrics {
     pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
     pub(crate) dictionary_memory_bytes: Gauge,
     pub(crate) head_memory_bytes: Gauge,
+    pub(crate) quarantined_windows: Gauge,
+    pub(crate) damaged_reads: Counter,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
     pub(crate) clock_jump_seconds: Gauge,
@@ -67,6 +69,8 @@ pub(crate) enum Refusal {
     DiskFull,
     /// The batch was proposed, and this node does not know whether it was committed.
     Uncommitted,
+    /// Stored values that it needs are damaged.
+    Damage,
 }
 
 impl Refusal {
@@ -79,6 +83,7 @@ impl Refusal {
             Self::Busy => "busy",
             Self::DiskFull => "disk_full",
             Self::Uncommitted => "uncommitted",
+            Self::Damage => "damage",
         }
     }
 }
@@ -98,6 +103,8 @@ impl Metrics {
             disk_bytes: Family::default(),
             dictionary_memory_bytes: Gauge::default(),
             head_memory_bytes: Gauge::default(),
+            quarantined_windows: Gauge::default(),
+            damaged_reads: Counter::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
             clock_jump_seconds: Gauge::default(),
@@ -121,6 +128,12 @@ impl Metrics {
             it.dictionary_memory_bytes,
         );
         registry.register("head_memory_bytes", "Memory of samples that are not sealed yet", it.head_memory_bytes);
+        registry.register(
+            "quarantined_windows",
+            "Windows with damaged values, which queries report as missing",
+            it.quarantined_windows,
+        );
+        registry.register("damaged_reads", "Damaged values and blocks found when they were read", it.damaged_reads);
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
         registry.register(

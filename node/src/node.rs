@@ -74,9 +74,10 @@ impl Node {
     }
 
     /// Returns whether the node answers queries at this moment. A full disk does not make a node unready.
+    /// Requests wait during a repair, so a node that repairs its files is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(self.shared.state(), State::Serving(_) | State::ReadOnly(_))
+        matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
     }
 
     /// Returns the reason when the replica has failed for good: the process should report it and exit with an error.

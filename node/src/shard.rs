@@ -10,10 +10,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use storage_engine::{Engine, Flushed, Outcome, Position};
+use storage_engine::{DamageCounts, Engine, Flushed, Outcome, Position};
 
 use crate::error::ReplicaError;
 use crate::metrics::{Metrics, gauge};
+
+/// Damaged windows that one log line names.
+const DAMAGE_LOGGED_MAX: usize = 10;
 
 /// An open engine and its flushed position.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) struct Shard {
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
+    /// Damaged reads that were counted and logged already.
+    damage_reported: AtomicU64,
     metrics: Metrics,
     /// Dropped last: while a weak reference can be upgraded, files may be open.
     open: Arc<()>,
@@ -49,8 +54,15 @@ impl Shard {
         let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
-        let flushed = Mutex::new(flushed);
-        Ok(Self { id, engine, flushed, unflushed_bytes: AtomicU64::new(0), metrics, open: Arc::default() })
+        Ok(Self {
+            id,
+            engine,
+            flushed: Mutex::new(flushed),
+            unflushed_bytes: AtomicU64::new(0),
+            damage_reported: AtomicU64::new(0),
+            metrics,
+            open: Arc::default(),
+        })
     }
 
     /// A reference that has no strong count once all files are closed, which may be a moment after the last reference to `self`
@@ -120,9 +132,24 @@ impl Shard {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
         self.metrics.head_memory_bytes.set(bytes(self.engine.head_bytes()));
+        self.report_damage();
         // Windows also end in a shard that receives no entries.
         self.engine.pass_time(log_ns);
         self.engine.wants_flush()
+    }
+
+    /// Counts and logs damage that was found since the last call.
+    fn report_damage(&self) {
+        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        self.metrics.quarantined_windows.set(gauge(windows));
+        let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);
+        let new = damaged_reads.saturating_sub(reported);
+        if new > 0 {
+            self.metrics.damaged_reads.inc_by(new);
+            let damaged = self.engine.damaged_windows();
+            let some: Vec<String> = damaged.iter().take(DAMAGE_LOGGED_MAX).map(ToString::to_string).collect();
+            tracing::error!(shard = self.id, new, quarantined = windows, ?some, "stored values are damaged");
+        }
     }
 
     /// Writes everything applied so far to disk, so that the log may be purged up to it. Blocks.

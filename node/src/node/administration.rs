@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proto::{AdministrationTask, Tier};
 use serde_json::{Map, Value, json};
-use storage_engine::{EngineError, Statistics, Verified};
+use storage_engine::{DamagedWindow, EngineError, Statistics, Verified};
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
@@ -33,7 +33,15 @@ pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         AdministrationTask::Verify => {
             let Verified { values, samples, faults, described, .. } =
                 read(&replica, |replica| replica.shard().engine().verify()).await?;
-            json!({"values": values, "raw_samples": samples, "faults": faults, "described": described})
+            let quarantined = replica.shard().engine().damaged_windows();
+            let quarantined: Vec<Value> = quarantined.iter().map(damaged_report).collect();
+            json!({
+                "values": values,
+                "raw_samples": samples,
+                "faults": faults,
+                "described": described,
+                "quarantined": quarantined,
+            })
         }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
@@ -92,6 +100,18 @@ fn clock_report(shared: &Shared) -> Value {
     })
 }
 
+fn damaged_report(damaged: &DamagedWindow) -> Value {
+    let DamagedWindow { tier, tenant, window, what, .. } = damaged;
+    json!({
+        "tier": tier.name(),
+        "tenant": tenant,
+        "start": window.start_ns as f64 / 1e9,
+        "end": window.end_ns as f64 / 1e9,
+        "what": what,
+        "text": damaged.to_string(),
+    })
+}
+
 fn statistics_report(statistics: &Statistics) -> Value {
     let tier_name = |tier: Option<Tier>| tier.map_or("", Tier::name);
     let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &storage_engine::SectionBytes)| {
@@ -116,5 +136,6 @@ fn statistics_report(statistics: &Statistics) -> Value {
         "dictionary_bytes_in_memory": statistics.dictionary_bytes,
         "series_in_memory": statistics.series,
         "label_values": statistics.label_values,
+        "quarantined": statistics.damaged.iter().map(damaged_report).collect::<Vec<_>>(),
     })
 }

@@ -114,7 +114,7 @@ impl Shared {
     }
 
     /// The replica, if it accepts appends.
-    fn appendable(&self) -> Result<Arc<Replica>, Refused> {
+    async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
             let text = if self.is_over_cap() {
@@ -126,9 +126,9 @@ impl Shared {
             };
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
-        match self.state() {
+        match self.state_after_repair().await {
             _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
-            State::Starting => Err(not_ready("the node is not ready yet: try again in a moment")),
+            State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
             State::Stopped => Err(not_ready("the node has stopped")),
             State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
             State::ReadOnly(_) => Err(full()),
@@ -143,12 +143,16 @@ impl Shared {
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
     ) -> Result<T, Status> {
+        // Before the permit, because a repair takes all permits.
+        self.state_after_repair().await;
         // Before the replica is read: the upkeep holds all permits while it closes the replica.
         let permit = Arc::clone(&self.queries).acquire_owned().await;
         let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
         let replica = match self.state() {
             _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
-            State::Starting => return Err(Status::unavailable("the node is not ready yet: try again in a moment")),
+            State::Starting | State::Repairing => {
+                return Err(Status::unavailable("the node is not ready yet: try again in a moment"));
+            }
             State::Stopped => return Err(Status::unavailable("the node has stopped")),
             State::Failed(error) => return Err(failed(&error)),
             State::Serving(replica) => {
@@ -207,6 +211,11 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
             Status::resource_exhausted(error.to_string())
         }
         SelectError::Cancelled => Status::cancelled(error.to_string()),
+        // The damage is quarantined: the next query is answered without it.
+        SelectError::Engine(error) if error.is_damage() => {
+            tracing::error!(%error, "a query found damage");
+            Status::data_loss(error.to_string())
+        }
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
     }
 }
@@ -219,7 +228,7 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
         return Err(misplaced(Status::failed_precondition(text)));
     }
-    let replica = shared.appendable()?;
+    let replica = shared.appendable().await?;
     let _in_flight = shared.take_in(batch.memory_bytes())?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
@@ -260,6 +269,11 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
         StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
             Refused(Refusal::Busy, Status::resource_exhausted(error.to_string()))
         }
+        // The damage is quarantined: the next try succeeds.
+        StripError::Engine(error) if error.is_damage() => {
+            tracing::error!(%error, "an append found damage");
+            Refused(Refusal::Damage, Status::unavailable(format!("{error}: send it again")))
+        }
         StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
@@ -283,7 +297,7 @@ fn dangling() -> Refused {
 }
 
 async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {
-    let replica = shared.appendable().map_err(|Refused(_, status)| status)?;
+    let replica = shared.appendable().await.map_err(|Refused(_, status)| status)?;
     check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
     let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
     match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {

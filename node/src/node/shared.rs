@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use proto::limits;
 use proto::placement::{FIRST_DATA_SHARD, Placement};
@@ -17,6 +18,9 @@ use crate::replica::Replica;
 
 /// Bytes of appends in flight, as received. Decoded, encoded and waiting for the disk, they take a few times this.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+
+/// Longest wait of a request for a repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Shared state of one node.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub(super) enum State {
     /// The replica replays its log, waits for an election, or is being opened again.
     Starting,
     Serving(Arc<Replica>),
+    /// The replica is being opened again because stored values are damaged. Requests wait.
+    Repairing,
     /// The log or the engine met a full disk: queries are answered, and the replica reopens when there is space.
     ReadOnly(Arc<Replica>),
     Failed(Arc<ReplicaError>),
@@ -54,13 +60,14 @@ pub(super) enum State {
 }
 
 impl State {
-    const NAMES: [&str; 5] = ["starting", "serving", "read_only", "failed", "stopped"];
+    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
 
     fn name(&self) -> &'static str {
-        let [starting, serving, read_only, failed, stopped] = Self::NAMES;
+        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
         match self {
             Self::Starting => starting,
             Self::Serving(_) => serving,
+            Self::Repairing => repairing,
             Self::ReadOnly(_) => read_only,
             Self::Failed(_) => failed,
             Self::Stopped => stopped,
@@ -112,6 +119,12 @@ impl Shared {
                 std::future::pending::<()>().await;
             }
         }
+    }
+
+    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`], and returns the state.
+    pub(super) async fn state_after_repair(&self) -> State {
+        let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
+        tokio::time::timeout(REPAIR_PATIENCE, repaired).await.unwrap_or(State::Repairing)
     }
 
     pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {

@@ -19,6 +19,10 @@ const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause before a replica with damage is opened again. It doubles if damage is found again within [`REPAIR_MEMORY`].
+const REPAIR_INTERVAL: Duration = Duration::from_millis(250);
+const REPAIR_DOUBLINGS_MAX: u32 = 8;
+const REPAIR_MEMORY: Duration = Duration::from_secs(300);
 /// Interval of attempts to open a replica again.
 const REOPEN_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -43,6 +47,7 @@ async fn every(shared: Arc<Shared>, period: Duration, work: impl AsyncFn(&Arc<Sh
 async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
     let mut replica = first;
     let mut queries_held = None;
+    let mut repaired = Repaired::default();
     loop {
         let error = tokio::select! {
             error = serve(&shared, &replica, queries_held.take()) => error,
@@ -54,6 +59,11 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
                 return replica.close().await;
             }
         };
+        if error.is_damage() {
+            let Some((opened, held)) = repair(&shared, replica, &error, &mut repaired).await else { return };
+            (replica, queries_held) = (opened, Some(held));
+            continue;
+        }
         if !error.is_disk_full() {
             shared.set_state(State::Failed(error));
             return replica.close().await;
@@ -87,16 +97,59 @@ async fn serve(
     }
 }
 
+/// Recent repairs of the replica.
+#[derive(Debug, Default)]
+struct Repaired {
+    times: u32,
+    last: Option<Instant>,
+}
+
+impl Repaired {
+    /// Pause before the next repair.
+    fn pause(&mut self) -> Duration {
+        let is_soon = self.last.is_some_and(|last| last.elapsed() < REPAIR_MEMORY);
+        self.times = if is_soon { self.times.saturating_add(1).min(REPAIR_DOUBLINGS_MAX) } else { 0 };
+        self.last = Some(Instant::now());
+        REPAIR_INTERVAL.saturating_mul(1 << self.times)
+    }
+}
+
+/// Opens the replica again, which repairs its files. Returns it with a permit that holds queries until it serves. `None`: the node
+/// stops, or the replica failed for good and is closed.
+async fn repair(
+    shared: &Arc<Shared>,
+    replica: Arc<Replica>,
+    error: &ReplicaError,
+    repaired: &mut Repaired,
+) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
+    tracing::error!(%error, "stored values are damaged: the replica is opened again and repaired");
+    if !matches!(error, ReplicaError::Damaged) {
+        // The replica applies no more entries.
+        shared.set_state(State::Repairing);
+    }
+    close_and_open(shared, replica, repaired.pause(), &State::Repairing).await
+}
+
 /// The reopened replica, and a permit that holds queries until it serves. `None`: the node stops, or the replica failed for good
 /// and is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
 ) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
+    close_and_open(shared, replica, REOPEN_INTERVAL, &State::Starting).await
+}
+
+/// Opens a replica again after `pause`; `state` is the node's from when the replica is closed until it is open.
+async fn close_and_open(
+    shared: &Arc<Shared>,
+    replica: Arc<Replica>,
+    pause: Duration,
+    state: &State,
+) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     let mut old = Some(replica);
-    let reopened = reopen(shared, &mut old).await;
+    let reopened = reopen(shared, &mut old, pause, state).await;
     if let Some(old) = old {
-        // `State::ReadOnly` also holds the replica.
+        // The state also holds the replica.
         shared.set_state(State::Stopped);
         old.close().await;
     }
@@ -104,9 +157,14 @@ async fn reopen_when_there_is_space(
 }
 
 /// Closes `old` and opens it again once there is space. `None` with `old` left: the node stops.
-async fn reopen(shared: &Arc<Shared>, old: &mut Option<Arc<Replica>>) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
+async fn reopen(
+    shared: &Arc<Shared>,
+    old: &mut Option<Arc<Replica>>,
+    pause: Duration,
+    state: &State,
+) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
     loop {
-        shared.closing.run_until_cancelled(sleep(REOPEN_INTERVAL)).await?;
+        shared.closing.run_until_cancelled(sleep(pause)).await?;
         if shared.is_full() {
             continue;
         }
@@ -114,7 +172,7 @@ async fn reopen(shared: &Arc<Shared>, old: &mut Option<Arc<Replica>>) -> Option<
         let all = u32::try_from(QUERIES_AT_ONCE_MAX).unwrap_or(u32::MAX);
         let held = Arc::clone(&shared.queries).acquire_many_owned(all);
         let held = shared.closing.run_until_cancelled(held).await?.ok()?;
-        shared.set_state(State::Starting);
+        shared.set_state(state.clone());
         if let Some(old) = old.take() {
             old.close().await;
         }
@@ -153,6 +211,11 @@ async fn keep_flushed(shared: &Shared, replica: &Replica) -> Arc<ReplicaError> {
                 return error;
             }
             flushed_at = Instant::now();
+        }
+        if shard.engine().needs_repair() {
+            // Flushed entries need not be applied again after the repair.
+            let flushed = replica.flush().await;
+            return flushed.err().unwrap_or_else(|| Arc::new(ReplicaError::Damaged));
         }
         // Openraft purges a moment after the flush; most of the time there is nothing to reclaim.
         if replica.is_reclaimable()

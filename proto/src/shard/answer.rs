@@ -28,7 +28,8 @@ pub struct Answer {
     pub rows: u64,
     /// Numbers of windows that were read.
     pub windows_read: WindowsRead,
-    /// Times with samples that the sums do not include, ascending: no tier stores them at this resolution any more.
+    /// Times with samples that the sums do not include, ascending: no tier stores them at this resolution any more, or
+    /// stored values are damaged.
     pub missing: Vec<Missing>,
     /// Groups and buckets that have samples but no cell, ascending.
     pub unpassed: Vec<Unpassed>,
@@ -78,7 +79,10 @@ pub struct Missing {
     /// Time range.
     pub window: Window,
     /// Finest tier that still stores it, and whose windows do not have its edges. [`Tier::Raw`] if no tier can be used.
+    /// For a damaged time, the tier whose values are damaged.
     pub finest: Tier,
+    /// Values of this time are damaged on disk. The answer may hold some of its samples.
+    pub is_damaged: bool,
 }
 
 /// A label of series that a tier does not store.
@@ -231,8 +235,8 @@ impl Missing {
     /// Encodes the time range.
     #[must_use]
     pub fn to_wire(&self) -> wire::MissingTime {
-        let Self { window: Window { start_ns, end_ns }, finest } = *self;
-        wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into() }
+        let Self { window: Window { start_ns, end_ns }, finest, is_damaged } = *self;
+        wire::MissingTime { start_ns, end_ns, finest_tier: finest.number().into(), is_damaged }
     }
 
     /// Decodes a time range.
@@ -241,7 +245,7 @@ impl Missing {
     /// [`SelectionError`] for a tier that this version does not know.
     pub fn from_wire(from: wire::MissingTime) -> Result<Self, SelectionError> {
         let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
-        Ok(Self { window, finest: tier_from_wire(from.finest_tier)? })
+        Ok(Self { window, finest: tier_from_wire(from.finest_tier)?, is_damaged: from.is_damaged })
     }
 }
 

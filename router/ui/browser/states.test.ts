@@ -145,6 +145,15 @@ browserTest("warnings are counted as warnings, and all of them are a click away"
   await fixture.close();
 });
 
+browserTest("damaged data has a banner that names the first damaged time", {}, async ({ page }) => {
+  const warnings = ["damaged: from 1 to 2, samples are missing", "left out: from 3 to 4", "damaged: from 5 to 6, samples are missing"];
+  const fixture = await startFixture({ warnings });
+  await page.goto(`${fixture.url}/?live=0`);
+  await page.getByText("Damaged data.").waitFor();
+  expect(await page.locator(".notice.warn").textContent()).toContain("from 1 to 2, samples are missing. And 1 more.");
+  await fixture.close();
+});
+
 browserTest("the matcher that excludes everything is named and can be left out", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   const address = here.address().replace(encodeURIComponent("}"), encodeURIComponent(', region="mars"}'));

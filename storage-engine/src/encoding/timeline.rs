@@ -17,9 +17,9 @@
 
 use proto::{Samples, Tier};
 
-use super::packed::{BLOCK, Block, put_block, take_block};
-use super::sums::unit_of;
-use super::varint::{put, put_sum, take, take_length, take_sum, take_u32, unzigzag, zigzag};
+use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
+use crate::encoding::sums::unit_of;
+use crate::encoding::varint::{put, put_sum, take, take_length, take_sum, take_u32, unzigzag, zigzag};
 
 /// Widths of bins, finest first; each divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];

@@ -7,10 +7,11 @@ use serde_json::Value;
 use tests::shared::workspace;
 
 /// Crates that each crate may depend on, for its build scripts, its code and its tests.
-const ALLOWED: [(&str, &[&str]); 9] = [
+const ALLOWED: [(&str, &[&str]); 10] = [
     ("proto", &[]),
-    ("storage-engine", &["proto"]),
-    ("node", &["proto", "storage-engine"]),
+    ("rocksdb-files", &[]),
+    ("storage-engine", &["proto", "rocksdb-files"]),
+    ("node", &["proto", "rocksdb-files", "storage-engine"]),
     ("host-files", &["proto"]),
     ("symbol-store", &["proto", "host-files"]),
     ("ebpf", &["proto"]),

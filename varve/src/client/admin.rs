@@ -32,7 +32,10 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             show(options, &shards, verified)?;
             let faults: u64 = shards.iter().filter_map(|shard| shard["report"]["faults"].as_u64()).sum();
             if faults > 0 {
-                bail!("{faults} values are damaged: restore the shard from a snapshot or another replica");
+                bail!(
+                    "{faults} values are damaged or wrong; queries report quarantined windows as missing: \
+                     restore the shard from a snapshot or another replica, or let the time expire"
+                );
             }
             Ok(())
         }
@@ -163,6 +166,10 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
     out.push_str(&table::render(&["label", "values"], &labels));
     let (head, memory) = (&report["head_samples"], &report["dictionary_bytes_in_memory"]);
     out.push_str(&format!("\n{head} samples in the head; {memory} bytes of definitions in memory\n"));
+    for damaged in report["quarantined"].as_array().into_iter().flatten() {
+        let text = super::printable::printable(damaged["text"].as_str().unwrap_or_default());
+        out.push_str(&format!("quarantined: {text}\n"));
+    }
     Ok(out)
 }
 

@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{DB, DBRecoveryMode, ErrorKind};
-use storage_engine::manifest::TornTail;
-use storage_engine::record_file;
+use rocksdb_files::manifest::TornTail;
+use rocksdb_files::record_file;
 
 use crate::consensus::log::families::{families, options};
 use crate::consensus::log::synced_mark::SyncedMark;
@@ -49,7 +49,7 @@ pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
 fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
     let TornTail { path, length } = torn;
     let copy = raft.with_file_name("raft-look");
-    let linked = link_files(raft, &copy, path).and_then(|list| TornTail { path: list, length: *length }.cut());
+    let linked = link_files(raft, &copy, path).and_then(|list| TornTail { path: list, length: *length }.truncate());
     linked.map_err(ReplicaError::Files)?;
     let options = options(DBRecoveryMode::PointInTime);
     let readable = DB::open_cf_descriptors_read_only(&options, &copy, families(), false).map_err(ReplicaError::Log)?;
@@ -73,7 +73,7 @@ fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Resul
         );
         return Err(ReplicaError::Files(io::Error::new(io::ErrorKind::InvalidData, what)));
     }
-    torn.cut().map_err(ReplicaError::Files)
+    torn.truncate().map_err(ReplicaError::Files)
 }
 
 /// RocksDB's number of the oldest WAL that the manifest needs.

@@ -2,6 +2,7 @@
 
 import { createSignal, For, onCleanup, Show } from "solid-js";
 import { setToken } from "../api/client";
+import { printable } from "../flame/printable";
 import { usePage } from "./page_store";
 import { sentence } from "./sentence";
 
@@ -15,6 +16,8 @@ export function Notices() {
     const shards = page.flame.latest()?.shards;
     return shards !== undefined && shards.answered < shards.asked ? shards : undefined;
   };
+  /** The response's warnings about times that are damaged on the server's disk. */
+  const damaged = () => page.flame.latest()?.warnings.filter((warning) => warning.startsWith("damaged: ")) ?? [];
   const kept = () => (page.flame.latest() === undefined ? "" : " The picture below is the last answer.");
   return (
     <div class="notices">
@@ -39,6 +42,14 @@ export function Notices() {
         {(shards) => (
           <div class="notice warn" role="status">
             <b>Partial answer.</b> {shards().answered} of {shards().asked} shards answered: every number below is too low.
+          </div>
+        )}
+      </Show>
+      <Show when={damaged()[0]}>
+        {(first) => (
+          <div class="notice warn" role="status" title={damaged().map(printable).join("\n")}>
+            <b>Damaged data.</b> {sentence(printable(first()))}
+            {damaged().length > 1 ? ` And ${damaged().length - 1} more.` : ""}
           </div>
         )}
       </Show>
