@@ -3,7 +3,7 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import type { Page } from "playwright-core";
-import { nextAnswer, readAnswer } from "./api_answer";
+import { nextAnswer, readAnswer } from "./api_response";
 import { browserTest, measures, pictureIsThere, withBrowser } from "./chromium";
 import { startFixture } from "./fixture/server";
 import { manyStacks } from "./fixture/stacks";

@@ -1,7 +1,7 @@
 // The tooltip against the API: what is read off the picture is what the server said.
 
 import { expect } from "vitest";
-import { nextAnswer, readAnswer, type ApiNode } from "./api_answer";
+import { nextAnswer, readAnswer, type ApiNode } from "./api_response";
 import { browserTest, pictureIsThere, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
 import { hostStacks, manyStacks } from "./fixture/stacks";

@@ -2,14 +2,14 @@
 
 import { render } from "solid-js/web";
 import "uplot/dist/uPlot.min.css";
-import "./style/page.css";
+import "./style/base.css";
 import "./style/controls.css";
-import "./style/question.css";
-import "./style/notices.css";
-import "./style/picture.css";
+import "./style/header.css";
+import "./style/status.css";
+import "./style/views.css";
 import "./style/tooltip.css";
-import "./style/states.css";
-import { App } from "./page/app";
+import "./style/empty.css";
+import { App } from "./app/app";
 
 const root = document.getElementById("page");
 if (root !== null) render(() => <App />, root);

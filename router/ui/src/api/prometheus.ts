@@ -1,8 +1,8 @@
 // The part of the Prometheus API that the page uses.
 
-import type { MatrixSeries } from "../timeline/stacked_areas";
-import type { TimelineQuery } from "../timeline/timeline_query";
-import { secondsText, type TimeWindow } from "../time/time_range";
+import type { MatrixSeries } from "../profile/stacked_areas";
+import type { TimelineQuery } from "../query/range_query";
+import { secondsText, type TimeWindow } from "../query/time_range";
 import { callData } from "./client";
 
 /** Full ids of all stored profile types; none means that nothing is stored. */

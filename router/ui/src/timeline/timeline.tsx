@@ -3,14 +3,14 @@
 import { createEffect, createMemo, createResource, createSignal, For, on, onCleanup, onMount, Show } from "solid-js";
 import type uPlot from "uplot";
 import { askLabels } from "../api/prometheus";
-import { paint } from "../flame/color_legend";
-import type { ThemeName } from "../flame/frame_color";
-import { printable } from "../flame/printable";
-import { usePage } from "../page/page_store";
-import { apiSelector } from "../selector/matchers";
-import { clockText, offsetText, secondsText } from "../time/time_range";
-import { formatAxis, formatRate, formatValue, rateOf } from "../units/format";
-import { settledCount, type Area } from "./stacked_areas";
+import { paint } from "../views/color_legend";
+import type { ThemeName } from "../color/frame_color";
+import { printable } from "../text/printable";
+import { usePage } from "../state/app_store";
+import { apiSelector } from "../query/matchers";
+import { clockText, offsetText, secondsText } from "../query/time_range";
+import { formatAxis, formatRate, formatValue, rateOf } from "../text/format";
+import { settledCount, type Area } from "../profile/stacked_areas";
 import { areaColor, makeChart } from "./timeline_chart";
 
 /** Agents send every 5 s and a push takes a moment: younger points are not whole yet. */

@@ -4,8 +4,8 @@
 // covering the one before. Steps, not slopes: a point is the mean of the window before it.
 
 import uPlot from "uplot";
-import { oklchCss, type ThemeName } from "../flame/frame_color";
-import { AREA_HUES, type StackedAreas } from "./stacked_areas";
+import { oklchCss, type ThemeName } from "../color/frame_color";
+import { AREA_HUES, type StackedAreas } from "../profile/stacked_areas";
 
 export interface ChartOptions {
   readonly stacked: StackedAreas;
