@@ -4,7 +4,16 @@ import { type Browser, type BrowserContext, chromium, type Page } from "playwrig
 import { afterAll, beforeAll, expect, test } from "vitest";
 
 const EXECUTABLE = process.env.VARVE_CHROMIUM ?? "/usr/bin/chromium";
-const ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const ARGUMENTS = [
+  "--headless",
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
 
 let browser: Browser | undefined;
 
@@ -33,9 +42,18 @@ export interface VisitOptions {
 }
 
 /** A new tab, as of somebody who has never been here. */
-export async function visit({ width = 1280, height = 800, scale = 1, theme = "light" }: VisitOptions = {}): Promise<Visit> {
+export async function visit({
+  width = 1280,
+  height = 800,
+  scale = 1,
+  theme = "light",
+}: VisitOptions = {}): Promise<Visit> {
   if (browser === undefined) throw new Error("withBrowser() has not run");
-  const context = await browser.newContext({ viewport: { width, height }, deviceScaleFactor: scale, colorScheme: theme });
+  const context = await browser.newContext({
+    viewport: { width, height },
+    deviceScaleFactor: scale,
+    colorScheme: theme,
+  });
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const page = await context.newPage();
   const faults: string[] = [];
@@ -63,9 +81,13 @@ export function browserTest(name: string, options: VisitOptions, act: (visit: Vi
 }
 
 /** Waits until the flame graph or the table shows an answer. */
-export async function pictureIsThere(page: Page): Promise<void> {
+export async function viewsAreShown(page: Page): Promise<void> {
   await page.locator(".picture").waitFor();
-  await page.waitForFunction(() => performance.getEntriesByName("varve:flame-first-draw").length > 0 || document.querySelector(".view-table") !== null);
+  await page.waitForFunction(
+    () =>
+      performance.getEntriesByName("varve:flame-first-draw").length > 0 ||
+      document.querySelector(".view-table") !== null,
+  );
 }
 
 /** Milliseconds of each measure of a name that the page has taken. */

@@ -3,7 +3,7 @@
 import { expect } from "vitest";
 import { gunzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
-import { browserTest, pictureIsThere, withBrowser } from "./chromium";
+import { browserTest, viewsAreShown, withBrowser } from "./chromium";
 import { hostStacks, HOSTILE_NAMES, hostileStacks } from "./fixture/stacks";
 import { stored, VARVE_URL } from "./store";
 
@@ -13,7 +13,7 @@ const HOT = process.env.VARVE_HOT_FUNCTION;
 if (VARVE_URL !== undefined && HOT !== undefined) {
   browserTest("from opening the page to the hot function of this host", {}, async ({ page }) => {
     await page.goto(VARVE_URL ?? "");
-    await pictureIsThere(page);
+    await viewsAreShown(page);
     await expect.poll(() => page.locator(".bottom").textContent()).toMatch(/sample/);
     await page.keyboard.press("/");
     await page.keyboard.type(HOT);
@@ -37,7 +37,7 @@ if (VARVE_URL !== undefined && HOT !== undefined) {
 browserTest("from the whole picture to one function and back", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   const drawn_ms = await page.evaluate(() => {
     const [first] = performance.getEntriesByName("varve:flame-first-draw");
     return first.startTime + first.duration;
@@ -59,7 +59,7 @@ browserTest("from the whole picture to one function and back", {}, async ({ page
   expect(page.url()).toContain("zoom=");
   const zoomed = page.url();
   await page.reload();
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   expect(await page.locator(".breadcrumb [aria-current]").textContent()).toBe("render_invoice");
   await page.goBack();
   await expect.poll(() => page.locator(".breadcrumb [aria-current]").count()).toBe(0);
@@ -74,7 +74,8 @@ browserTest("the table sorts, picks and is walked by keys", {}, async ({ page })
   const here = await stored(hostStacks());
   await page.goto(here.address("&view=table"));
   await page.locator(".grid-row").first().waitFor();
-  const totals = async (): Promise<number[]> => page.locator(".grid-row").evaluateAll((rows) => rows.map((row) => Number((row as HTMLElement).dataset.total)));
+  const totals = async (): Promise<number[]> =>
+    page.locator(".grid-row").evaluateAll((rows) => rows.map((row) => Number((row as HTMLElement).dataset.total)));
   await page.getByRole("button", { name: "total", exact: true }).click();
   await expect.poll(async () => (await totals()).every((value, i, all) => i === 0 || all[i - 1] >= value)).toBe(true);
   expect(await page.locator('[aria-sort="descending"]').textContent()).toContain("total");
@@ -86,14 +87,16 @@ browserTest("the table sorts, picks and is walked by keys", {}, async ({ page })
   await page.keyboard.press("Enter");
   const picked = page.locator(".grid-row.picked");
   await expect.poll(() => picked.count()).toBe(1);
-  expect(await page.locator(".share").textContent()).toContain((await picked.locator(".grid-name").textContent()) ?? "?");
+  expect(await page.locator(".share").textContent()).toContain(
+    (await picked.locator(".grid-name").textContent()) ?? "?",
+  );
   expect(page.url()).toContain("pick=");
 });
 
 browserTest("the selector completes, chips and menus edit the same text", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   const selector = page.locator("#selector");
   expect(await selector.inputValue()).toBe(`{service_name="${here.service}"}`);
   await page.locator(".chip-remove").click();
@@ -122,7 +125,7 @@ browserTest("the selector completes, chips and menus edit the same text", {}, as
 browserTest("a frame's menu narrows to its stacks", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.locator(".grid-row", { hasText: "render_invoice" }).click({ button: "right" });
   await page.getByRole("menuitem", { name: "Copy name" }).click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe("render_invoice");
@@ -131,18 +134,26 @@ browserTest("a frame's menu narrows to its stacks", {}, async ({ page }) => {
   await page.getByRole("menuitem", { name: "Only stacks with it" }).click();
   expect((await answered).status(), await (await answered).text()).toBe(200);
   await expect.poll(() => page.locator("#selector").inputValue()).toContain('stack_function="render_invoice"');
-  await expect.poll(() => page.locator(".grid-row", { hasText: "render_invoice" }).locator(".grid-total .grid-share").textContent()).toBe("100.0 %");
+  await expect
+    .poll(() =>
+      page.locator(".grid-row", { hasText: "render_invoice" }).locator(".grid-total .grid-share").textContent(),
+    )
+    .toBe("100.0 %");
   await expect.poll(() => page.locator(".grid-row", { hasText: "sqlite3_step" }).count()).toBe(0);
 });
 
 browserTest("the picture can be taken away: link and pprof", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address("&view=flame&flip=1"));
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.getByRole("button", { name: "Copy link" }).click();
   const link = new URL(await page.evaluate(() => navigator.clipboard.readText()));
   expect(Number(link.searchParams.get("to")) - Number(link.searchParams.get("from"))).toBeCloseTo(900, 1);
-  expect([link.searchParams.get("view"), link.searchParams.get("flip"), link.searchParams.get("live")]).toEqual(["flame", "1", "0"]);
+  expect([link.searchParams.get("view"), link.searchParams.get("flip"), link.searchParams.get("live")]).toEqual([
+    "flame",
+    "1",
+    "0",
+  ]);
   if (VARVE_URL === undefined) return;
   const downloading = page.waitForEvent("download");
   await page.getByRole("button", { name: "pprof" }).click();
@@ -153,7 +164,7 @@ browserTest("the picture can be taken away: link and pprof", {}, async ({ page }
 browserTest("dragging over the timeline zooms in time", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.locator(".u-over").waitFor();
   const box = await page.locator(".u-over").boundingBox();
   if (box === null) throw new Error("no timeline");
@@ -171,7 +182,7 @@ browserTest("dragging over the timeline zooms in time", {}, async ({ page }) => 
 browserTest("names with <script> and of 5 kB stay names", {}, async ({ page }) => {
   const here = await stored(hostileStacks());
   await page.goto(here.address());
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await expect.poll(() => page.locator(".grid-row").count()).toBe(HOSTILE_NAMES.length + 1);
   const scroller = page.locator(".flame-scroller");
   const width = await scroller.evaluate((element) => element.clientWidth);
@@ -195,22 +206,26 @@ browserTest("names with <script> and of 5 kB stay names", {}, async ({ page }) =
   expect(await page.locator("#page script, #page img").count()).toBe(0);
 });
 
-browserTest("keys, themes and a window of 1024 pixels at 200 per cent", { width: 512, height: 384, scale: 2 }, async ({ page }) => {
-  const here = await stored(hostStacks());
-  await page.goto(here.address());
-  await pictureIsThere(page);
-  expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
-  const theme = (): Promise<string | undefined> => page.evaluate(() => document.documentElement.dataset.theme);
-  expect(await theme()).toBe("light");
-  await page.keyboard.press("t");
-  expect(await theme()).toBe("dark");
-  await page.reload();
-  await pictureIsThere(page);
-  expect(await theme()).toBe("dark");
-  await page.keyboard.press("f");
-  expect(page.url()).toContain("flip=1");
-  await page.keyboard.press("?");
-  await page.getByRole("dialog", { name: "Keys" }).waitFor();
-  await page.keyboard.press("Escape");
-  await expect.poll(() => page.getByRole("dialog").count()).toBe(0);
-});
+browserTest(
+  "keys, themes and a window of 1024 pixels at 200 per cent",
+  { width: 512, height: 384, scale: 2 },
+  async ({ page }) => {
+    const here = await stored(hostStacks());
+    await page.goto(here.address());
+    await viewsAreShown(page);
+    expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
+    const theme = (): Promise<string | undefined> => page.evaluate(() => document.documentElement.dataset.theme);
+    expect(await theme()).toBe("light");
+    await page.keyboard.press("t");
+    expect(await theme()).toBe("dark");
+    await page.reload();
+    await viewsAreShown(page);
+    expect(await theme()).toBe("dark");
+    await page.keyboard.press("f");
+    expect(page.url()).toContain("flip=1");
+    await page.keyboard.press("?");
+    await page.getByRole("dialog", { name: "Keys" }).waitFor();
+    await page.keyboard.press("Escape");
+    await expect.poll(() => page.getByRole("dialog").count()).toBe(0);
+  },
+);

@@ -3,8 +3,8 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import type { Page } from "playwright-core";
-import { nextAnswer, readAnswer } from "./api_response";
-import { browserTest, measures, pictureIsThere, withBrowser } from "./chromium";
+import { nextResponse, readResponse } from "./api_response";
+import { browserTest, measures, viewsAreShown, withBrowser } from "./chromium";
 import { startFixture } from "./fixture/server";
 import { manyStacks } from "./fixture/stacks";
 import { push, stored, VARVE_URL } from "./store";
@@ -25,7 +25,10 @@ async function measurePicture(page: Page, name: string): Promise<void> {
   for (let i = 0; i < 4; i++) {
     const before = (await measures(page, "varve:flame-first-draw")).length;
     await page.getByRole("button", { name: "Run", exact: true }).click();
-    await page.waitForFunction((count) => performance.getEntriesByName("varve:flame-first-draw").length > count, before);
+    await page.waitForFunction(
+      (count) => performance.getEntriesByName("varve:flame-first-draw").length > count,
+      before,
+    );
   }
   const box = await page.locator(".flame-scroller").boundingBox();
   if (box === null) throw new Error("no flame graph");
@@ -45,7 +48,7 @@ async function measurePicture(page: Page, name: string): Promise<void> {
   const figures = {
     suite: "browser",
     picture: name,
-    parse_ms_p50: middleOf(await measures(page, "varve:answer-parse")),
+    parse_ms_p50: middleOf(await measures(page, "varve:response-parse")),
     first_draw_ms_min: Math.min(...firstDraws),
     first_draw_ms_p50: middleOf(firstDraws),
     first_draw_ms_max: Math.max(...firstDraws),
@@ -53,7 +56,11 @@ async function measurePicture(page: Page, name: string): Promise<void> {
     zoom_frame_ms_p95: middleOf(zooms, 0.95),
     zoom_frames: zooms.length,
   };
-  console.log(JSON.stringify(figures, (_key, value: unknown) => (typeof value === "number" ? Math.round(value * 100) / 100 : value)));
+  console.log(
+    JSON.stringify(figures, (_key, value: unknown) =>
+      typeof value === "number" ? Math.round(value * 100) / 100 : value,
+    ),
+  );
   expect(hovers.length).toBeGreaterThan(100);
   expect(zooms.length).toBeGreaterThan(20);
   // The least of five: whatever else this machine does can only add to what the page needs.
@@ -65,11 +72,11 @@ async function measurePicture(page: Page, name: string): Promise<void> {
 browserTest("100,000 nodes draw within 100 ms and move at 60 frames a second", {}, async ({ page }) => {
   // The fixture, whatever VARVE_URL says: here the page is measured, not the server.
   const fixture = await startFixture({ stacks: manyStacks(45_000) });
-  const answer = nextAnswer(page);
+  const answer = nextResponse(page);
   await page.goto(`${fixture.url}/?view=flame&live=0`);
-  const size = readAnswer(await (await answer).text()).length;
+  const size = readResponse(await (await answer).text()).length;
   expect(size).toBe(100_000);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await measurePicture(page, "100,000 nodes");
   await fixture.close();
 });
@@ -77,10 +84,10 @@ browserTest("100,000 nodes draw within 100 ms and move at 60 frames a second", {
 browserTest("40,000 stacks", {}, async ({ page }) => {
   const stacks = manyStacks(40_000, 11);
   const here = await stored(stacks);
-  const answer = nextAnswer(page);
+  const answer = nextResponse(page);
   await page.goto(here.address());
-  const nodes = readAnswer(await (await answer).text());
-  await pictureIsThere(page);
+  const nodes = readResponse(await (await answer).text());
+  await viewsAreShown(page);
   const sum = stacks.reduce((all, stack) => all + BigInt(stack.value), 0n);
   expect(nodes[0].total).toBe(String(sum));
   expect(nodes.length).toBeGreaterThan(40_000);
@@ -92,7 +99,8 @@ browserTest("40,000 stacks", {}, async ({ page }) => {
 
 const LARGE = process.env.VARVE_LARGE_PROFILE;
 if (VARVE_URL === undefined || LARGE === undefined) {
-  test.skip("a large C++ profile (needs VARVE_URL and VARVE_LARGE_PROFILE, the path of large_cpp.cpu)", () => undefined);
+  test.skip("a large C++ profile (needs VARVE_URL and VARVE_LARGE_PROFILE, the path of large_cpp.cpu)", () =>
+    undefined);
 } else {
   const base = VARVE_URL;
   const profile = readFileSync(LARGE);
@@ -101,7 +109,7 @@ if (VARVE_URL === undefined || LARGE === undefined) {
     await push(base, service, profile);
     // Its samples lie where the file says: from the first time that varve takes.
     await page.goto(`${base}/?query=${encodeURIComponent(`{service_name="${service}"}`)}&from=946684800&to=now&live=0`);
-    await pictureIsThere(page);
+    await viewsAreShown(page);
     await measurePicture(page, "large_cpp.cpu");
     expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
   });

@@ -65,10 +65,33 @@ export function pprofOf(stacks: readonly FixtureStack[], end_s: number): Uint8Ar
     if (mapping === undefined) {
       mapping = mappings.size + 1;
       mappings.set(binary, mapping);
-      definitions.push([3, new Message().varint(1, mapping).varint(2, mapping << 24).varint(3, (mapping + 1) << 24).varint(5, text(binary)).varint(7, 1)]);
+      definitions.push([
+        3,
+        new Message()
+          .varint(1, mapping)
+          .varint(2, mapping << 24)
+          .varint(3, (mapping + 1) << 24)
+          .varint(5, text(binary))
+          .varint(7, 1),
+      ]);
     }
-    definitions.push([5, new Message().varint(1, id).varint(2, text(frame.name)).varint(3, text(frame.name)).varint(4, text(frame.file ?? "")).varint(5, frame.line ?? 0)]);
-    definitions.push([4, new Message().varint(1, id).varint(2, mapping).varint(3, (mapping << 24) + id).bytes(4, new Message().varint(1, id).varint(2, frame.line ?? 0))]);
+    definitions.push([
+      5,
+      new Message()
+        .varint(1, id)
+        .varint(2, text(frame.name))
+        .varint(3, text(frame.name))
+        .varint(4, text(frame.file ?? ""))
+        .varint(5, frame.line ?? 0),
+    ]);
+    definitions.push([
+      4,
+      new Message()
+        .varint(1, id)
+        .varint(2, mapping)
+        .varint(3, (mapping << 24) + id)
+        .bytes(4, new Message().varint(1, id).varint(2, frame.line ?? 0)),
+    ]);
     return id;
   };
   for (const { frames, value } of stacks) {

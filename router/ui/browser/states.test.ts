@@ -2,7 +2,7 @@
 
 import { execSync } from "node:child_process";
 import { expect, test } from "vitest";
-import { browserTest, pictureIsThere, withBrowser } from "./chromium";
+import { browserTest, viewsAreShown, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
 import { hostStacks, type FixtureStack } from "./fixture/stacks";
 import { pprofOf } from "./pprof_writer";
@@ -18,7 +18,11 @@ if (EMPTY_URL === undefined) {
     const base = EMPTY_URL;
     await page.goto(base);
     await page.getByRole("heading", { name: "No profiles yet" }).waitFor();
-    const agent = ((await (await fetch(`${base}/api/v1/agent`)).json()) as { data?: { state: string; missing?: string[]; reason?: string } }).data;
+    const agent = (
+      (await (await fetch(`${base}/api/v1/agent`)).json()) as {
+        data?: { state: string; missing?: string[]; reason?: string };
+      }
+    ).data;
     const card = (await page.locator(".card").textContent()) ?? "";
     expect(card).toContain(agent?.state === "running" ? "runs" : agent?.state === "off" ? "off" : "does not run");
     for (const missing of agent?.missing ?? []) expect(card).toContain(missing);
@@ -28,7 +32,7 @@ if (EMPTY_URL === undefined) {
     expect(command).toContain(`${base}/api/v1/push?service_name=`);
     expect(await page.locator(".bottom").isVisible()).toBe(true);
     await push(base, "first", pprofOf(hostStacks(), Date.now() / 1000 - 2));
-    await pictureIsThere(page);
+    await viewsAreShown(page);
     await page.locator(".grid-row", { hasText: "render_invoice" }).waitFor();
   });
 }
@@ -40,7 +44,7 @@ if (VARVE_URL === undefined || KILL === undefined || START === undefined) {
   browserTest("a server killed midway is said so, and the page recovers by itself", {}, async ({ page }) => {
     const here = await stored(hostStacks());
     await page.goto(here.address());
-    await pictureIsThere(page);
+    await viewsAreShown(page);
     await page.locator(".grid-row", { hasText: "render_invoice" }).waitFor();
     execSync(KILL, { stdio: "inherit" });
     await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -56,7 +60,7 @@ if (VARVE_URL === undefined || KILL === undefined || START === undefined) {
 browserTest("a slow answer dims the last picture and can be cancelled", {}, async ({ page }) => {
   const fixture = await startFixture();
   await page.goto(`${fixture.url}/?live=0`);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   fixture.behaviour.delay_ms = 60_000;
   await page.getByRole("button", { name: "Run", exact: true }).click();
   expect(await page.locator(".picture.stale").count()).toBe(0);
@@ -72,7 +76,7 @@ browserTest("a slow answer dims the last picture and can be cancelled", {}, asyn
 browserTest("an error shows the server's sentence and keeps the picture", {}, async ({ page }) => {
   const fixture = await startFixture();
   await page.goto(`${fixture.url}/?live=0`);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   fixture.behaviour.error = "the query would read 3.1 GiB <b>of stacks</b>: ask for a shorter time";
   await page.getByRole("button", { name: "Run", exact: true }).click();
   await page.getByText("The query would read 3.1 GiB <b>of stacks</b>: ask for a shorter time.").waitFor();
@@ -83,33 +87,48 @@ browserTest("an error shows the server's sentence and keeps the picture", {}, as
   await fixture.close();
 });
 
-browserTest("a partial answer has a banner, and the reasons for unnamed frames are a click away", {}, async ({ page }) => {
-  const fixture = await startFixture({ shards: { asked: 4, answered: 3 } });
-  await page.goto(`${fixture.url}/?live=0`);
-  await page.getByText("Partial answer.").waitFor();
-  expect(await page.locator(".bottom").textContent()).toContain("3 of 4 shards");
-  expect(await page.locator(".bottom").textContent()).toContain("14 ms");
-  await page.getByText("why not 100 %?").click();
-  const dialog = page.getByRole("dialog", { name: "Frames without a name" });
-  expect(await dialog.textContent()).toContain("upload it with `varve upload`");
-  await page.keyboard.press("Escape");
-  await expect.poll(() => dialog.count()).toBe(0);
-  await fixture.close();
-});
+browserTest(
+  "a partial answer has a banner, and the reasons for unnamed frames are a click away",
+  {},
+  async ({ page }) => {
+    const fixture = await startFixture({ shards: { asked: 4, answered: 3 } });
+    await page.goto(`${fixture.url}/?live=0`);
+    await page.getByText("Partial answer.").waitFor();
+    expect(await page.locator(".bottom").textContent()).toContain("3 of 4 shards");
+    expect(await page.locator(".bottom").textContent()).toContain("14 ms");
+    await page.getByText("why not 100 %?").click();
+    const dialog = page.getByRole("dialog", { name: "Frames without a name" });
+    expect(await dialog.textContent()).toContain("upload it with `varve upload`");
+    await page.keyboard.press("Escape");
+    await expect.poll(() => dialog.count()).toBe(0);
+    await fixture.close();
+  },
+);
 
 browserTest("names on their way are announced in the view and appear by themselves", {}, async ({ page }) => {
-  const address = { name: "libpython3.11.so.1.0+0x1af844", binary: "/usr/lib/libpython3.11.so.1.0", type: "native", reason: "converting" };
+  const address = {
+    name: "libpython3.11.so.1.0+0x1af844",
+    binary: "/usr/lib/libpython3.11.so.1.0",
+    type: "native",
+    reason: "converting",
+  };
   const stack = (...frames: FixtureStack["frames"]): FixtureStack => ({ service: "billing", frames, value: 5e9 });
   const files = ["/usr/lib/libpython3.11.so.1.0", "/usr/lib/libc.so.6", "/usr/lib/libssl.so.3", "/usr/bin/python3.11"];
-  const fixture = await startFixture({ stacks: [stack({ name: "main" }, address)], namesPending: files });
+  const fixture = await startFixture({ stacks: [stack({ name: "main" }, address)], pendingFiles: files });
   await page.goto(`${fixture.url}/?live=0&pick=main`);
-  await page.getByText("Symbol tables are being built for libpython3.11.so.1.0 and 3 more: names appear by themselves.").waitFor();
-  const outlines = (): number => fixture.asked.filter((url) => url.includes("max_nodes=1&") || url.endsWith("max_nodes=1")).length;
+  await page
+    .getByText("Symbol tables are being built for libpython3.11.so.1.0 and 3 more: names appear by themselves.")
+    .waitFor();
+  const outlines = (): number =>
+    fixture.asked.filter((url) => url.includes("max_nodes=1&") || url.endsWith("max_nodes=1")).length;
   const trees = (): number => fixture.asked.length - outlines();
   await expect.poll(outlines, { timeout: 15_000 }).toBeGreaterThan(1);
   expect(trees(), "the tree is asked for once while nothing has changed").toBe(1);
   const question = new URL(fixture.asked[0], fixture.url).searchParams;
-  Object.assign(fixture.behaviour, { stacks: [stack({ name: "main" }, { ...address, name: "_PyEval_EvalFrameDefault", reason: undefined })], namesPending: [] });
+  Object.assign(fixture.behaviour, {
+    stacks: [stack({ name: "main" }, { ...address, name: "_PyEval_EvalFrameDefault", reason: undefined })],
+    pendingFiles: [],
+  });
   await page.locator(".grid-row", { hasText: "_PyEval_EvalFrameDefault" }).waitFor({ timeout: 30_000 });
   await expect.poll(() => page.locator(".notice.names").count()).toBe(0);
   expect(trees()).toBe(2);
@@ -122,7 +141,7 @@ browserTest("names on their way are announced in the view and appear by themselv
 });
 
 browserTest("a hidden page does not ask for names", {}, async ({ page }) => {
-  const fixture = await startFixture({ namesPending: ["/usr/lib/libc.so.6"] });
+  const fixture = await startFixture({ pendingFiles: ["/usr/lib/libc.so.6"] });
   await page.addInitScript(() => Object.defineProperty(document, "hidden", { get: () => true }));
   await page.goto(`${fixture.url}/?live=0`);
   await page.getByText("Symbol tables are being built for libc.so.6: names appear by themselves.").waitFor();
@@ -135,7 +154,7 @@ browserTest("warnings are counted as warnings, and all of them are a click away"
   const warnings = ['left out: names of "/usr/lib/libc.so.6": why', "left out: from 10 to 20", "third <b>one</b>"];
   const fixture = await startFixture({ warnings });
   await page.goto(`${fixture.url}/?live=0`);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   const bottom = page.locator(".bottom");
   await expect.poll(() => bottom.textContent()).toContain(`3 warnings: ${warnings[0]}`);
   expect(await bottom.textContent()).not.toContain("times left out");
@@ -152,7 +171,7 @@ browserTest("the matcher that excludes everything is named and can be left out",
   await page.getByText('region="mars" excludes everything').waitFor();
   expect(await page.getByText("excludes everything: without it").count()).toBe(1);
   await page.getByRole("button", { name: "Leave it out" }).click();
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   expect(await page.locator("#selector").inputValue()).toBe(`{service_name="${here.service}"}`);
 });
 
@@ -161,7 +180,7 @@ browserTest("a time without data leads to the time that has some", {}, async ({ 
   await page.goto(here.address("&from=1000000000&to=1000000900"));
   await page.getByText("The time excludes everything").waitFor();
   await page.getByRole("button", { name: /^Show the last|^Show all time/ }).click();
-  await pictureIsThere(page);
+  await viewsAreShown(page);
 });
 
 browserTest("a server with a token asks for it once", {}, async ({ page }) => {
@@ -170,21 +189,25 @@ browserTest("a server with a token asks for it once", {}, async ({ page }) => {
   await page.getByText("This server wants a token.").waitFor();
   await page.getByLabel("Token").fill("secret");
   await page.getByRole("button", { name: "Use it" }).click();
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.reload();
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   expect(await page.getByText("This server wants a token.").count()).toBe(0);
   await fixture.close();
 });
 
 browserTest("an agent that does not run says exactly why", {}, async ({ page }) => {
   const missing = ["CAP_BPF: load the BPF programs", "CAP_PERFMON: open the CPU clock"];
-  const fixture = await startFixture({ empty: true, agent: { state: "failed", reason: "the kernel did not load the profiler", missing } });
+  const fixture = await startFixture({
+    empty: true,
+    agent: { state: "failed", reason: "the kernel did not load the profiler", missing },
+  });
   await page.goto(fixture.url);
   await page.getByText("The local agent does not run").waitFor();
-  for (const text of ["The kernel did not load the profiler.", ...missing]) expect(await page.locator(".card").textContent()).toContain(text);
+  for (const text of ["The kernel did not load the profiler.", ...missing])
+    expect(await page.locator(".card").textContent()).toContain(text);
   Object.assign(fixture.behaviour, { empty: false, stacks: STACKS.host() });
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.getByRole("button", { name: "agent does not run: why?" }).click();
   expect(await page.getByRole("dialog", { name: "Agent" }).textContent()).toContain(missing[1]);
   await fixture.close();
@@ -221,7 +244,7 @@ browserTest("every one of many services can be chosen from the menu", {}, async 
   const stacks = Array.from({ length: 60 }, (_, i) => ({ ...STACKS.host()[0], service: `service-${i}` }));
   const fixture = await startFixture({ stacks });
   await page.goto(`${fixture.url}/?live=0`);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.locator(".chip-add").click();
   await page.getByRole("menuitem", { name: "service_name" }).click();
   await page.getByText("20 more: type to narrow").waitFor();

@@ -42,6 +42,9 @@ export async function stored(stacks: readonly FixtureStack[]): Promise<Stored> {
 
 /** Pushes a pprof file to a varve; throws with the server's answer if it refuses. */
 export async function push(base: string, service: string, body: Uint8Array): Promise<void> {
-  const response = await fetch(`${base}/api/v1/push?service_name=${encodeURIComponent(service)}`, { method: "POST", body: body as unknown as BodyInit });
+  const response = await fetch(`${base}/api/v1/push?service_name=${encodeURIComponent(service)}`, {
+    method: "POST",
+    body: body as unknown as BodyInit,
+  });
   if (!response.ok) throw new Error(`push of ${service}: ${response.status} ${await response.text()}`);
 }

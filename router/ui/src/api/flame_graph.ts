@@ -1,23 +1,14 @@
-// `/api/v1/flamegraph`: the answer as the page keeps it.
+// `/api/v1/flamegraph`: the response as the web UI keeps it.
 
 import { buildProfileTree, type Frame, type ProfileTree, type WireNode } from "../profile/profile_tree";
+import type { UnnamedFrames } from "../profile/unnamed_frames";
+import { type WireInteger, wireNumber } from "../profile/wire_integer";
 import { apiSelector, type Matcher } from "../query/matchers";
 import { secondsText, type TimeWindow } from "../query/time_range";
 import { measureOf, type Measure } from "../text/format";
-import { bodyText, call, parseAnswer } from "./client";
-import { type WireInteger, wireNumber } from "./exact_json";
+import { bodyText, call, parseResponse } from "./client";
 
-/** Frames of one binary that have no name, and why. */
-export interface UnnamedFrames {
-  readonly reason: string;
-  readonly text: string;
-  readonly binary?: string;
-  readonly build_id?: string;
-  readonly frames: number;
-  readonly value: WireInteger;
-}
-
-interface WireFlameAnswer {
+interface WireFlameResponse {
   profile_type: string;
   unit: string;
   gauge: boolean;
@@ -34,56 +25,60 @@ interface WireFlameAnswer {
   warnings: string[];
 }
 
-/** What an answer is the answer to. */
-export interface FlameQuestion {
+/** The stacks that a flame graph shows. */
+export interface FlameQuery {
   readonly profileType: string;
   readonly matchers: readonly Matcher[];
   readonly window: TimeWindow;
 }
 
-export interface FlameAnswer {
-  readonly question: FlameQuestion;
+export interface FlameResponse {
+  readonly query: FlameQuery;
   readonly tree: ProfileTree;
   readonly measure: Measure;
   readonly total: number;
   readonly samples: number;
   readonly series: number;
-  readonly symbolization: WireFlameAnswer["symbolization"];
-  readonly shards: WireFlameAnswer["shards"];
+  readonly symbolization: WireFlameResponse["symbolization"];
+  readonly shards: WireFlameResponse["shards"];
   readonly prunedNodes: number;
   readonly prunedValue: number;
-  /** Paths of the files whose symbol tables are being built: their names come with a later answer. */
-  readonly namesPending: readonly string[];
-  /** What the answer leaves out, a sentence each. */
+  /** Paths of the files whose symbol tables are being built; a later response has their names. */
+  readonly pendingFiles: readonly string[];
+  /** Parts of the data that the response could not include, one sentence each. */
   readonly warnings: readonly string[];
-  /** Milliseconds the server took, by its own account where it gives one. */
+  /** Time in milliseconds, as the server reports it, otherwise until the whole response was received. */
   readonly took_ms: number;
 }
 
-/** Most nodes asked for: what the page draws in one frame, and more than a screen has pixels for. */
+/** Largest number of nodes requested: as many as the web UI draws within 100 ms. */
 export const NODES_MAX = 100_000;
 
-function params({ profileType, matchers, window }: FlameQuestion): Record<string, string> {
-  return { query: apiSelector(profileType, matchers), start: secondsText(window.start_s), end: secondsText(window.end_s) };
+function params({ profileType, matchers, window }: FlameQuery): Record<string, string> {
+  return {
+    query: apiSelector(profileType, matchers),
+    start: secondsText(window.start_s),
+    end: secondsText(window.end_s),
+  };
 }
 
-/** Asks for the flame graph of a selector. Throws `ApiError` or `MalformedTree`. */
-export async function askFlame(question: FlameQuestion, signal: AbortSignal): Promise<FlameAnswer> {
+/** Fetches the flame graph of a query. Throws `ApiError` or `MalformedTree`. */
+export async function fetchFlameGraph(query: FlameQuery, signal: AbortSignal): Promise<FlameResponse> {
   const path = "api/v1/flamegraph";
-  const asked_ms = performance.now();
-  const response = await call(path, { ...params(question), max_nodes: String(NODES_MAX) }, signal);
+  const sent_ms = performance.now();
+  const response = await call(path, { ...params(query), max_nodes: String(NODES_MAX) }, signal);
   const text = await bodyText(response, signal);
-  const took_ms = serverTime(response.headers.get("Server-Timing")) ?? performance.now() - asked_ms;
-  performance.clearMarks("varve:answer-received");
-  performance.mark("varve:answer-received");
-  const wire = parseAnswer(text, path) as WireFlameAnswer;
+  const took_ms = serverTime(response.headers.get("Server-Timing")) ?? performance.now() - sent_ms;
+  performance.clearMarks("varve:response-received");
+  performance.mark("varve:response-received");
+  const wire = parseResponse(text, path) as WireFlameResponse;
   const tree = buildProfileTree(wire.names, wire.frames, wire.nodes);
-  performance.measure("varve:answer-parse", "varve:answer-received");
+  performance.measure("varve:response-parse", "varve:response-received");
   return {
-    question,
+    query,
     tree,
-    // By the question's type: an answer without profiles has none of its own.
-    measure: measureOf(question.profileType, wire.gauge),
+    // The query's type: a response without profiles has none.
+    measure: measureOf(query.profileType, wire.gauge),
     total: wireNumber(wire.total),
     samples: wireNumber(wire.samples),
     series: wire.series,
@@ -91,36 +86,36 @@ export async function askFlame(question: FlameQuestion, signal: AbortSignal): Pr
     shards: wire.shards,
     prunedNodes: wire.pruned.nodes,
     prunedValue: wireNumber(wire.pruned.value),
-    namesPending: wire.names_pending,
+    pendingFiles: wire.names_pending,
     warnings: wire.warnings,
     took_ms,
   };
 }
 
-/** The answer without its tree. */
-async function askOutline(question: FlameQuestion, signal: AbortSignal): Promise<WireFlameAnswer> {
+/** The response without its tree. */
+async function fetchOutline(query: FlameQuery, signal: AbortSignal): Promise<WireFlameResponse> {
   const path = "api/v1/flamegraph";
-  const response = await call(path, { ...params(question), max_nodes: "1" }, signal);
-  return parseAnswer(await bodyText(response, signal), path) as WireFlameAnswer;
+  const response = await call(path, { ...params(query), max_nodes: "1" }, signal);
+  return parseResponse(await bodyText(response, signal), path) as WireFlameResponse;
 }
 
-/** The weight of a selector alone, in the type's unit. */
-export async function askTotal(question: FlameQuestion, signal: AbortSignal): Promise<number> {
-  return wireNumber((await askOutline(question, signal)).total);
+/** Total value of a query, in the profile type's unit. Throws `ApiError`. */
+export async function fetchTotal(query: FlameQuery, signal: AbortSignal): Promise<number> {
+  return wireNumber((await fetchOutline(query, signal)).total);
 }
 
-/** Paths of the files whose symbol tables are still being built. */
-export async function askNamesPending(question: FlameQuestion, signal: AbortSignal): Promise<readonly string[]> {
-  return (await askOutline(question, signal)).names_pending;
+/** Paths of the files whose symbol tables are still being built. Throws `ApiError`. */
+export async function fetchPendingFiles(query: FlameQuery, signal: AbortSignal): Promise<readonly string[]> {
+  return (await fetchOutline(query, signal)).names_pending;
 }
 
-/** The same stacks as a gzipped pprof profile. */
-export async function askPprof(question: FlameQuestion, signal: AbortSignal): Promise<Blob> {
-  const response = await call("api/v1/flamegraph", { ...params(question), format: "pprof" }, signal);
+/** The stacks as a gzipped pprof profile. Throws `ApiError`. */
+export async function fetchPprof(query: FlameQuery, signal: AbortSignal): Promise<Blob> {
+  const response = await call("api/v1/flamegraph", { ...params(query), format: "pprof" }, signal);
   return response.blob();
 }
 
-/** Milliseconds of a `Server-Timing` header: its `total`, else the sum of its parts; null without any. */
+/** Milliseconds of a `Server-Timing` header: its `total`, otherwise the sum of its parts; null if it has none. */
 export function serverTime(header: string | null): number | null {
   if (header === null) return null;
   let sum_ms: number | null = null;

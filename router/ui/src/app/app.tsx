@@ -1,44 +1,44 @@
-// The page, top to bottom as the question narrows.
+// The web UI, from top to bottom: query, timeline, views, status bar.
 
 import { createMemo, createSignal, Match, onCleanup, Show, Switch } from "solid-js";
-import { compileSearch, findMatches, type Matches } from "../profile/matches";
-import { Timeline } from "../timeline/timeline";
-import { BottomLine } from "../status/status_bar";
-import { EmptyState } from "../views/empty/no_profiles";
-import { Help } from "./help";
-import { NamesNotice } from "../status/names_notice";
-import { NoData } from "../views/empty/no_data";
-import { Notices } from "../status/notices";
-import { createPage, PageProvider } from "../state/app_store";
-import { Picture } from "../views/views";
 import { createTheme } from "../color/theme";
+import { Header } from "../header/header";
+import { compileSearch, findMatches, type Matches } from "../profile/matches";
+import { createAppStore, StoreProvider } from "../state/app_store";
+import { NamesNotice } from "../status/names_notice";
+import { Notices } from "../status/notices";
+import { StatusBar } from "../status/status_bar";
+import { Timeline } from "../timeline/timeline";
+import { NoData } from "../views/empty/no_data";
+import { NoProfiles } from "../views/empty/no_profiles";
 import { Toolbar } from "../views/toolbar";
-import { TopBar } from "../header/header";
+import { Views } from "../views/views";
+import { Help } from "./help";
 
 export function App() {
-  const page = createPage();
+  const store = createAppStore();
   const theme = createTheme();
   const [help, setHelp] = createSignal(false);
 
   const matches = createMemo<Matches | null>(() => {
-    const tree = page.flame.latest()?.tree;
+    const tree = store.flame.latest()?.tree;
     if (tree === undefined) return null;
-    if (page.state.search !== "") {
-      const pattern = compileSearch(page.state.search);
+    if (store.state.search !== "") {
+      const pattern = compileSearch(store.state.search);
       return findMatches(tree, (name) => pattern.test(name));
     }
-    if (page.state.pick === "") return null;
-    return findMatches(tree, (name) => name === page.state.pick);
+    if (store.state.pick === "") return null;
+    return findMatches(tree, (name) => name === store.state.pick);
   });
-  /** The answer if it has any weight: an empty one says why instead. */
-  const picture = () => {
-    const answer = page.flame.latest();
-    return answer !== undefined && answer.total > 0 ? answer : undefined;
+  /** The response, unless its total is 0. */
+  const nonEmptyResponse = () => {
+    const response = store.flame.latest();
+    return response !== undefined && response.total > 0 ? response : undefined;
   };
 
   const keys: Record<string, () => void> = {
     "/": () => document.getElementById("search")?.focus(),
-    f: () => page.navigate({ flip: !page.state.flip }),
+    f: () => store.navigate({ flip: !store.state.flip }),
     t: theme.toggle,
     "?": () => setHelp(true),
   };
@@ -53,14 +53,14 @@ export function App() {
   onCleanup(() => removeEventListener("keydown", onKeyDown));
 
   return (
-    <PageProvider value={page}>
-      <TopBar theme={theme} onHelp={() => setHelp(true)} />
+    <StoreProvider value={store}>
+      <Header theme={theme} onHelp={() => setHelp(true)} />
       <Notices />
       <Show
-        when={!page.isEmpty()}
+        when={!store.isEmpty()}
         fallback={
           <div class="body">
-            <EmptyState />
+            <NoProfiles />
           </div>
         }
       >
@@ -68,21 +68,18 @@ export function App() {
         <Toolbar matches={matches()} />
         <div class="body">
           <NamesNotice />
-          <Switch fallback={<Waiting />}>
-            <Match when={picture()}>{(answer) => <Picture answer={answer()} matches={matches()} theme={theme} />}</Match>
-            <Match when={page.flame.latest()}>{(answer) => <NoData answer={answer()} />}</Match>
+          <Switch fallback={<section class="empty muted">No response yet. Press Run to start the query.</section>}>
+            <Match when={nonEmptyResponse()}>
+              {(response) => <Views response={response()} matches={matches()} theme={theme} />}
+            </Match>
+            <Match when={store.flame.latest()}>{(response) => <NoData response={response()} />}</Match>
           </Switch>
         </div>
       </Show>
-      <BottomLine />
+      <StatusBar />
       <Show when={help()}>
         <Help onClose={() => setHelp(false)} />
       </Show>
-    </PageProvider>
+    </StoreProvider>
   );
-}
-
-/** Before the first answer: what the page waits for. */
-function Waiting() {
-  return <section class="empty muted">Nothing to show yet. Press Run to ask.</section>;
 }

@@ -1,40 +1,39 @@
-// What the keys do.
+// Dialog with the keyboard shortcuts.
 
 import { For } from "solid-js";
 import { Dialog } from "../widgets/dialog";
-import { usePage } from "../state/app_store";
 
 const KEYS: ReadonlyArray<readonly [string, string]> = [
-  ["/", "search functions; Esc clears"],
-  ["f", "flip: root at the top or the bottom"],
-  ["t", "light or dark"],
-  ["?", "this help"],
-  ["↑ ↓ ← →", "in the flame graph: move; in the table: move"],
-  ["Enter", "in the flame graph: zoom; in the table: mark the function in the flame graph"],
-  ["Shift Enter", "in the table: zoom to the function's widest frame"],
-  ["Esc", "in the flame graph: back to the zoom before"],
-  ["Shift F10", "menu of the frame: copy, only stacks with it, hide them"],
+  ["/", "search functions; Esc clears the search"],
+  ["f", "flip the flame graph: root at the top or at the bottom"],
+  ["t", "switch between light and dark"],
+  ["?", "show this help"],
+  ["↑ ↓ ← →", "move in the flame graph or the table"],
+  ["Enter", "flame graph: zoom; table: mark the function in the flame graph"],
+  ["Shift Enter", "table: zoom to the widest frame of the function"],
+  ["Esc", "flame graph: return to the previous zoom"],
+  ["Shift F10", "open the menu of the frame: copy, show or hide its stacks"],
 ];
 
 export function Help(props: { onClose(): void }) {
-  const page = usePage();
   return (
-    <Dialog title="Keys" onClose={props.onClose} page={page}>
+    <Dialog title="Keys" onClose={props.onClose}>
       <dl class="keys">
         <For each={KEYS}>
-          {([key, meaning]) => (
+          {([key, action]) => (
             <>
               <dt>
                 <kbd>{key}</kbd>
               </dt>
-              <dd>{meaning}</dd>
+              <dd>{action}</dd>
             </>
           )}
         </For>
       </dl>
       <p class="muted">
-        Click a frame to zoom, right-click it for its menu. Drag over the timeline to zoom in time. Everything you choose is in the address: Back goes
-        back, and “Copy link” fixes the times. Windows are (after, until].
+        Click a frame to zoom, or right-click it for its menu. Drag over the timeline to zoom in time. The address
+        contains every setting: Back returns to the previous view, and “Copy link” fixes the times. A time range
+        excludes its start and includes its end.
       </p>
     </Dialog>
   );

@@ -1,7 +1,7 @@
-// Light and dark: the system's choice until the person makes one, which this browser then keeps.
+// The theme in use: the system's until the user chooses one, which this browser then remembers.
 
 import { createSignal, type Accessor } from "solid-js";
-import type { ThemeName } from "./frame_color";
+import type { ThemeName } from "./palette";
 
 const KEY = "varve-theme";
 
@@ -13,8 +13,8 @@ export interface Theme {
 export function createTheme(): Theme {
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const chosen = (): ThemeName | null => {
-    const kept = localStorage.getItem(KEY);
-    return kept === "light" || kept === "dark" ? kept : null;
+    const stored = localStorage.getItem(KEY);
+    return stored === "light" || stored === "dark" ? stored : null;
   };
   const system = (): ThemeName => (dark.matches ? "dark" : "light");
   const [name, setName] = createSignal<ThemeName>(chosen() ?? system());
@@ -30,7 +30,7 @@ export function createTheme(): Theme {
     name,
     toggle: () => {
       const next = name() === "dark" ? "light" : "dark";
-      // Going back to what the system says is following the system again.
+      // Returning to the system's theme means following the system again.
       if (next === system()) localStorage.removeItem(KEY);
       else localStorage.setItem(KEY, next);
       apply(next);

@@ -1,78 +1,91 @@
 // The selector as text, with completion of labels, values and functions.
 
 import { createEffect, createMemo, createSignal, createUniqueId, For, on, Show } from "solid-js";
-import { askLabels, askLabelValues } from "../api/prometheus";
+import { fetchLabels, fetchLabelValues } from "../api/prometheus";
 import { printable } from "../text/printable";
-import { usePage } from "../state/app_store";
-import { applyCompletion, completionPlace, otherMatchers, rankCandidates, STACK_LABELS, stackLabelValues, type CompletionPlace } from "../query/completion";
+import { useStore } from "../state/app_store";
+import {
+  applyCompletion,
+  completionRange,
+  otherMatchers,
+  rankCandidates,
+  STACK_LABELS,
+  stackLabelValues,
+  type CompletionRange,
+} from "../query/completion";
 import { apiSelector, quoted, type Matcher } from "../query/matchers";
 
 export function SelectorBox() {
-  const page = usePage();
+  const store = useStore();
   let input!: HTMLInputElement;
   let list: HTMLUListElement | undefined;
   const id = createUniqueId();
-  const [text, setText] = createSignal(page.state.query);
-  const [place, setPlace] = createSignal<CompletionPlace>(null);
+  const [text, setText] = createSignal(store.state.query);
+  const [completed, setCompleted] = createSignal<CompletionRange>(null);
   const [candidates, setCandidates] = createSignal<readonly string[]>([]);
   const [active, setActive] = createSignal(-1);
-  let asked = "";
-  let underWay = new AbortController();
+  /** Context of the candidates: they are the same while it is. */
+  let fetched = "";
+  let running = new AbortController();
 
   // Chips, links and the back button change the text too.
-  createEffect(on(() => page.state.query, setText));
+  createEffect(on(() => store.state.query, setText));
 
   const shown = createMemo(() => {
-    const at = place();
+    const at = completed();
     return at === null ? [] : rankCandidates(candidates(), at.typed);
   });
 
   function close(): void {
-    setPlace(null);
+    setCompleted(null);
     setActive(-1);
   }
 
-  /** Looks at what the cursor stands in and fetches its candidates once. */
+  /** Fetches the candidates for the text at the cursor, once per label. */
   async function suggest(): Promise<void> {
-    const at = completionPlace(input.value, input.selectionStart ?? input.value.length);
-    setPlace(at);
+    const at = completionRange(input.value, input.selectionStart ?? input.value.length);
+    setCompleted(at);
     setActive(-1);
     if (at === null) return;
     const others = otherMatchers(input.value, at);
-    const question = JSON.stringify([at.kind, at.kind === "value" && at.label, page.type(), others]);
-    if (question === asked) return;
-    asked = question;
-    underWay.abort();
-    underWay = new AbortController();
+    const context = JSON.stringify([at.kind, at.kind === "value" && at.label, store.type(), others]);
+    if (context === fetched) return;
+    fetched = context;
+    running.abort();
+    running = new AbortController();
     setCandidates([]);
     try {
-      setCandidates(await candidatesAt(at, others, underWay.signal));
+      setCandidates(await candidatesAt(at, others, running.signal));
     } catch (_noCandidates) {
-      // Completion is a help: without it the text can still be typed. Asked again at the next key.
-      if (asked === question) asked = "";
+      // The text can be typed without completion; the next key tries again.
+      if (fetched === context) fetched = "";
     }
   }
 
-  async function candidatesAt(at: NonNullable<CompletionPlace>, others: readonly Matcher[], signal: AbortSignal): Promise<string[]> {
-    const window = page.timeWindow();
+  async function candidatesAt(
+    at: NonNullable<CompletionRange>,
+    others: readonly Matcher[],
+    signal: AbortSignal,
+  ): Promise<string[]> {
+    const window = store.timeWindow();
     if (window === null) return [];
-    const selector = apiSelector(page.type(), others);
+    const series = { selector: apiSelector(store.type(), others), window };
     if (at.kind === "name") {
-      const labels = await askLabels(selector, window, signal);
+      const labels = await fetchLabels(series, signal);
       return [...new Set([...labels.filter((label) => label !== "__profile_type__"), ...STACK_LABELS])];
     }
-    return stackLabelValues(at.label, page.flame.latest()?.tree) ?? askLabelValues(at.label, selector, window, signal);
+    return stackLabelValues(at.label, store.flame.latest()?.tree) ?? fetchLabelValues(at.label, series, signal);
   }
 
   function take(chosen: string): void {
-    const at = place();
+    const at = completed();
     if (at === null) return;
-    const taken = applyCompletion(input.value, at, chosen, quoted);
-    // Signals follow the input here: the cursor must be set on the new text.
-    input.value = taken.text;
-    setText(taken.text);
+    const completion = applyCompletion(input.value, at, chosen, quoted);
+    // Sets the input before the signal, because the cursor position refers to the new text.
+    input.value = completion.text;
+    setText(completion.text);
     input.focus();
-    input.setSelectionRange(taken.cursor, taken.cursor);
+    input.setSelectionRange(completion.cursor, completion.cursor);
     if (at.kind === "value") close();
     else void suggest();
   }
@@ -86,8 +99,8 @@ export function SelectorBox() {
     } else if (open && (event.key === "Tab" || event.key === "Enter") && active() >= 0) take(shown()[active()]);
     else if (event.key === "Enter") {
       close();
-      page.commitSelector(input.value);
-    } else if (event.key === "Escape" && place() !== null) close();
+      store.commitSelector(input.value);
+    } else if (event.key === "Escape" && completed() !== null) close();
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -106,7 +119,7 @@ export function SelectorBox() {
         aria-controls={`${id}-list`}
         aria-autocomplete="list"
         aria-activedescendant={active() >= 0 ? `${id}-${active()}` : undefined}
-        aria-invalid={page.selectorFault() !== undefined}
+        aria-invalid={store.selectorError() !== undefined}
         autocomplete="off"
         spellcheck={false}
         placeholder={'{service_name="…"}'}
@@ -128,7 +141,7 @@ export function SelectorBox() {
                 id={`${id}-${i()}`}
                 role="option"
                 aria-selected={i() === active()}
-                // Before the blur, so that the list is still there.
+                // The blur that follows would remove the list before a click.
                 onPointerDown={(event) => {
                   event.preventDefault();
                   take(candidate);
@@ -140,7 +153,13 @@ export function SelectorBox() {
           </For>
         </ul>
       </Show>
-      <Show when={page.selectorFault()}>{(fault) => <div class="field-fault" role="alert">{fault().message}</div>}</Show>
+      <Show when={store.selectorError()}>
+        {(fault) => (
+          <div class="field-error" role="alert">
+            {fault().message}
+          </div>
+        )}
+      </Show>
     </div>
   );
 }

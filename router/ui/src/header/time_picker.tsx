@@ -1,17 +1,17 @@
-// When: ranges that end now, or two local times.
+// The time range: one that ends now, or two local times.
 
 import { createSignal, For, onCleanup, onMount, Show } from "solid-js";
-import { usePage } from "../state/app_store";
+import { useStore } from "../state/app_store";
 import { clockText, offsetText, PRESETS, rangeLabel, secondsText, widened } from "../query/time_range";
 
 export function TimePicker() {
-  const page = usePage();
+  const store = useStore();
   const [open, setOpen] = createSignal(false);
   let opener!: HTMLButtonElement;
 
   function close(): void {
     setOpen(false);
-    page.setHeld(false);
+    store.setHeld(false);
     opener.focus();
   }
 
@@ -23,13 +23,13 @@ export function TimePicker() {
         class="control"
         aria-haspopup="dialog"
         aria-expanded={open()}
-        title={`Time, local (${offsetText(page.timeWindow()?.end_s ?? 0)})`}
+        title={`Time range, in local time (${offsetText(store.timeWindow()?.end_s ?? 0)})`}
         onClick={() => {
-          page.setHeld(!open());
+          store.setHeld(!open());
           setOpen(!open());
         }}
       >
-        {rangeLabel(page.range(), page.timeWindow())} <span aria-hidden="true">▾</span>
+        {rangeLabel(store.range(), store.timeWindow())} <span aria-hidden="true">▾</span>
       </button>
       <Show when={open()}>
         <TimeForm onClose={close} />
@@ -39,8 +39,8 @@ export function TimePicker() {
 }
 
 function TimeForm(props: { onClose(): void }) {
-  const page = usePage();
-  const window = page.timeWindow() ?? { start_s: Date.now() / 1000 - 900, end_s: Date.now() / 1000 };
+  const store = useStore();
+  const window = store.timeWindow() ?? { start_s: Date.now() / 1000 - 900, end_s: Date.now() / 1000 };
   const [from, setFrom] = createSignal(fieldText(window.start_s));
   const [to, setTo] = createSignal(fieldText(window.end_s));
   let form!: HTMLFormElement;
@@ -56,7 +56,7 @@ function TimeForm(props: { onClose(): void }) {
   });
 
   function choose(range: { from: string; to: string }): void {
-    page.navigate(range);
+    store.navigate(range);
     props.onClose();
   }
 
@@ -65,7 +65,7 @@ function TimeForm(props: { onClose(): void }) {
       class="popover time-form"
       ref={form}
       role="dialog"
-      aria-label="Time"
+      aria-label="Time range"
       onKeyDown={(event) => {
         if (event.key !== "Escape") return;
         event.stopPropagation();
@@ -73,13 +73,17 @@ function TimeForm(props: { onClose(): void }) {
       }}
       onSubmit={(event) => {
         event.preventDefault();
-        if (isWindow()) choose({ from: secondsText(new Date(from()).getTime() / 1000), to: secondsText(new Date(to()).getTime() / 1000) });
+        if (isWindow()) choose({ from: unixText(from()), to: unixText(to()) });
       }}
     >
       <div class="time-presets">
         <For each={PRESETS}>
           {(preset) => (
-            <button type="button" aria-pressed={page.state.to === "now" && page.state.from === preset.from} onClick={() => choose({ from: preset.from, to: "now" })}>
+            <button
+              type="button"
+              aria-pressed={store.state.to === "now" && store.state.from === preset.from}
+              onClick={() => choose({ from: preset.from, to: "now" })}
+            >
               {preset.label}
             </button>
           )}
@@ -97,7 +101,12 @@ function TimeForm(props: { onClose(): void }) {
       <div class="time-fields">
         <label>
           after
-          <input type="datetime-local" step="1" value={from()} onInput={(event) => setFrom(event.currentTarget.value)} />
+          <input
+            type="datetime-local"
+            step="1"
+            value={from()}
+            onInput={(event) => setFrom(event.currentTarget.value)}
+          />
         </label>
         <label>
           until
@@ -112,7 +121,12 @@ function TimeForm(props: { onClose(): void }) {
   );
 }
 
-/** A time as a `datetime-local` field wants it. */
+/** A field's time in Unix seconds. */
+function unixText(field: string): string {
+  return secondsText(new Date(field).getTime() / 1000);
+}
+
+/** A time in the format of a `datetime-local` field. */
 function fieldText(seconds: number): string {
   return clockText(seconds).replace(" ", "T");
 }

@@ -1,16 +1,16 @@
-// The flame graph as a table: self and total of each function.
+// The functions of a profile tree, with their self and total values.
 //
-// Invariant: `total` counts a stack once per function, so recursion never passes 100 per cent;
-// the sum of all `self` is the total of the subtree.
+// Invariant: `total` counts a stack once per function, so that recursion never exceeds 100 per cent.
+// The sum of all `self` is the total of the subtree.
 
 import type { ProfileTree } from "./profile_tree";
 
 export type SortKey = "name" | "self" | "total";
 
 export interface FunctionTable {
-  /** Indices into `tree.names`, one a row, in no order. */
+  /** Indices into `tree.names`, one per row, unsorted. */
   readonly rows: Int32Array;
-  /** By name index, in the answer's unit. */
+  /** Values by name index, in the response's unit. */
   readonly self: Float64Array;
   readonly total: Float64Array;
 }
@@ -20,7 +20,7 @@ export function tabulate(tree: ProfileTree, root: number): FunctionTable {
   const self = new Float64Array(tree.names.length);
   const total = new Float64Array(tree.names.length);
   const seen = new Uint8Array(tree.names.length);
-  // How often each name stands on the path from `root` to the present node.
+  // Number of occurrences of each name on the path from `root` to the current node.
   const onPath = new Int32Array(tree.names.length);
   const path: number[] = [];
   for (let node = root; node < tree.end[root]; node++) {
@@ -39,10 +39,15 @@ export function tabulate(tree: ProfileTree, root: number): FunctionTable {
   return { rows: Int32Array.from(rows), self, total };
 }
 
-/** Rows in the order of `key`; equal values go by name, so the order never jumps between loads. */
-export function sortRows(table: FunctionTable, names: readonly string[], key: SortKey, descending: boolean): Int32Array {
+/** Rows sorted by `key`; rows with equal values by name, so that the order is the same on every load. */
+export function sortRows(
+  table: FunctionTable,
+  names: readonly string[],
+  key: SortKey,
+  descending: boolean,
+): Int32Array {
   const sign = descending ? -1 : 1;
-  // Plain comparison of code units: a locale's rules are a hundred times slower and no use on symbols.
+  // Compares code units: a locale's rules are a hundred times slower and do not help with symbols.
   const byName = (a: number, b: number): number => (names[a] < names[b] ? -1 : names[a] > names[b] ? 1 : a - b);
   const rows = table.rows.slice();
   if (key === "name") return rows.sort((a, b) => sign * byName(a, b));

@@ -1,21 +1,21 @@
-// Which frames a search matches, and what share of the weight.
+// Frames that match a search, and the value of their stacks.
 //
-// Invariant: a stack counts once, however many of its frames match: a match below a match adds nothing.
+// Invariant: a stack counts once, however many of its frames match.
 
 import type { ProfileTree } from "./profile_tree";
 
 export interface Matches {
   /** 1 for each name that matches; index as in `tree.names`. */
   readonly names: Uint8Array;
-  /** Matches before each place of `levelNodes`: a range has one if the two ends differ. */
+  /** Number of matches before each index of `levelNodes`; a range has a match if its two ends differ. */
   readonly before: Int32Array;
-  /** Weight of the stacks with at least one match, in the answer's unit. */
+  /** Value of the stacks with at least one match, in the response's unit. */
   readonly value: number;
-  /** Count of names that match. */
+  /** Number of names that match. */
   readonly count: number;
 }
 
-/** Compiles a search; a text that is not a regular expression is searched as it stands. */
+/** Compiles a search; a text that is not a valid regular expression is searched literally. */
 export function compileSearch(text: string): RegExp {
   try {
     return new RegExp(text, "i");
@@ -24,11 +24,11 @@ export function compileSearch(text: string): RegExp {
   }
 }
 
-/** Matches of a predicate on names over the whole tree. Time: O(nodes). */
+/** Matches of a predicate on names in the whole tree. Time: O(nodes). */
 export function findMatches(tree: ProfileTree, isMatch: (name: string) => boolean): Matches {
   const names = new Uint8Array(tree.names.length);
   let count = 0;
-  // The root's name is not a function's.
+  // The root is not a function.
   for (let i = 0; i < names.length; i++) {
     if (i !== tree.name[0] && isMatch(tree.names[i])) {
       names[i] = 1;
@@ -36,7 +36,7 @@ export function findMatches(tree: ProfileTree, isMatch: (name: string) => boolea
     }
   }
   let value = 0;
-  for (let node = 0; node < tree.size; ) {
+  for (let node = 0; node < tree.size;) {
     if (names[tree.name[node]]) {
       value += tree.total[node];
       node = tree.end[node];

@@ -1,13 +1,13 @@
-// The picture's data: one flame graph as arrays, in preorder.
+// One flame graph as arrays, in preorder.
 //
-// Node i's children follow it; its subtree is the nodes [i, end[i]). `start` is where a node begins
-// on the value axis: children lie side by side from their parent's start, in the order the server
-// gave (falling total), and what remains on the right is the parent's self value.
-// Values are in the answer's unit. Numbers draw; `exact` has the digits of what a number cannot hold.
+// The children of node i follow it; its subtree is the nodes [i, end[i]).
+// `start` is the offset of a node on the value axis: children lie side by side from their parent's start,
+// in the server's order (descending total), and the rest on the right is the parent's self value.
+// Values are in the response's unit. `exact` holds the digits of values that a number cannot hold.
 
-import { type WireInteger, wireNumber } from "../api/exact_json";
+import { type WireInteger, wireNumber } from "./wire_integer";
 
-/** What is known of a name besides the name; empty where the server knows nothing. */
+/** Properties of a function besides its name; absent where the server has none. */
 export interface Frame {
   file?: string;
   line?: number;
@@ -16,10 +16,10 @@ export interface Frame {
   reason?: string;
 }
 
-/** `[parent, name, self, total]`, as the server sends it: parents before children. */
+/** `[parent, name, self, total]`, as the server sends it; parents precede children. */
 export type WireNode = [number, number, WireInteger, WireInteger];
 
-/** Digits of a node's values where they pass 2^53. */
+/** Decimal digits of a node's values, where they exceed 2^53. */
 export interface ExactValues {
   self: string;
   total: string;
@@ -28,7 +28,7 @@ export interface ExactValues {
 export interface ProfileTree {
   readonly names: readonly string[];
   readonly frames: readonly Frame[];
-  /** Count of nodes; every array below has this length. */
+  /** Number of nodes, and length of the arrays by node below. */
   readonly size: number;
   readonly parent: Int32Array;
   readonly name: Int32Array;
@@ -42,24 +42,24 @@ export interface ProfileTree {
   /** Nodes of depth d, from left to right: `levelNodes[levelFrom[d] .. levelFrom[d + 1])`. */
   readonly levelFrom: Int32Array;
   readonly levelNodes: Int32Array;
-  /** Count of levels: depth of the deepest node + 1. */
+  /** Number of levels: depth of the deepest node + 1. */
   readonly levels: number;
 }
 
-/** The answer's nodes do not form a tree; the message says where. */
+/** The nodes of a response do not form a tree; the message names the node. */
 export class MalformedTree extends Error {}
 
 /**
  * Builds the tree from the server's flat form.
  *
- * Throws `MalformedTree` if a parent does not stand before its child or a name is out of range.
+ * Throws `MalformedTree` if a parent does not precede its child or a name is out of range.
  */
 export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNode[]): ProfileTree {
   const size = nodes.length;
-  if (size === 0) throw new MalformedTree("the answer has no root node");
+  if (size === 0) throw new MalformedTree("the response has no root node");
   const order = preorder(names.length, nodes);
-  const place = new Int32Array(size);
-  for (let i = 0; i < size; i++) place[order[i]] = i;
+  const position = new Int32Array(size);
+  for (let i = 0; i < size; i++) position[order[i]] = i;
 
   const parent = new Int32Array(size);
   const name = new Int32Array(size);
@@ -69,13 +69,13 @@ export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNo
   const total = new Float64Array(size);
   const start = new Float64Array(size);
   const exact = new Map<number, ExactValues>();
-  // Where the next child of a node begins.
+  // Start of the next child of a node.
   const cursor = new Float64Array(size);
   let levels = 1;
   for (let i = 0; i < size; i++) {
-    // By index: taking 100,000 arrays apart by pattern costs as much as all the rest.
+    // By index: destructuring 100,000 arrays costs as much as the rest of this function.
     const node = nodes[order[i]];
-    const above = node[0] < 0 ? -1 : place[node[0]];
+    const above = node[0] < 0 ? -1 : position[node[0]];
     parent[i] = above;
     name[i] = node[1];
     self[i] = wireNumber(node[2]);
@@ -99,21 +99,21 @@ export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNo
   return { names, frames, size, parent, name, depth, end, self, total, start, exact, levelFrom, levelNodes, levels };
 }
 
-/** Positions in `nodes` in preorder, children in the order given. */
+/** Indices into `nodes` in preorder; children keep their order. */
 function preorder(nameCount: number, nodes: WireNode[]): Int32Array {
   const size = nodes.length;
   const firstChild = new Int32Array(size).fill(-1);
   const nextSibling = new Int32Array(size).fill(-1);
-  // From the back, each pushed at the front of its parent's list: so the lists keep the order.
+  // Backwards, each node is pushed to the front of its parent's list, so the lists keep the order.
   for (let i = size - 1; i >= 0; i--) {
     const up = nodes[i][0];
     const name = nodes[i][1];
     const isRoot = i === 0 && up === -1;
     if (!isRoot && !(Number.isInteger(up) && up >= 0 && up < i)) {
-      throw new MalformedTree(`node ${i} of the answer has parent ${up}, which does not stand before it`);
+      throw new MalformedTree(`node ${i} of the response has parent ${up}, which does not precede it`);
     }
     if (!(Number.isInteger(name) && name >= 0 && name < nameCount)) {
-      throw new MalformedTree(`node ${i} of the answer has name ${name}, but there are ${nameCount} names`);
+      throw new MalformedTree(`node ${i} of the response has name ${name}, but there are ${nameCount} names`);
     }
     if (!isRoot) {
       nextSibling[i] = firstChild[up];
@@ -126,14 +126,14 @@ function preorder(nameCount: number, nodes: WireNode[]): Int32Array {
   for (let filled = 0; depth > 0; filled++) {
     const node = waiting[--depth];
     order[filled] = node;
-    // The sibling waits below the children, so a whole subtree comes out first.
+    // The sibling is pushed before the child, so that the whole subtree comes first.
     if (nextSibling[node] >= 0) waiting[depth++] = nextSibling[node];
     if (firstChild[node] >= 0) waiting[depth++] = firstChild[node];
   }
   return order;
 }
 
-/** Buckets nodes by depth; preorder makes each bucket ascend from left to right. */
+/** Groups nodes by depth; preorder sorts each group from left to right. */
 function byLevel(depth: Int32Array, levels: number): { levelFrom: Int32Array; levelNodes: Int32Array } {
   const levelFrom = new Int32Array(levels + 1);
   for (const d of depth) levelFrom[d + 1]++;
@@ -145,7 +145,7 @@ function byLevel(depth: Int32Array, levels: number): { levelFrom: Int32Array; le
 }
 
 /** Exact decimal digits of a node's self and total. */
-export function exactValues(tree: ProfileTree, node: number): ExactValues {
+export function exactValuesOf(tree: ProfileTree, node: number): ExactValues {
   return tree.exact.get(node) ?? { self: String(tree.self[node]), total: String(tree.total[node]) };
 }
 
@@ -168,4 +168,24 @@ export function deepestBelow(tree: ProfileTree, node: number): number {
   let deepest = tree.depth[node];
   for (let i = node + 1; i < tree.end[node]; i++) if (tree.depth[i] > deepest) deepest = tree.depth[i];
   return deepest;
+}
+
+/** Source location of a frame, `file:line`; "" if it is unknown. */
+export function sourceLocation({ file, line }: Frame): string {
+  if (file === undefined) return "";
+  return line === undefined ? file : `${file}:${line}`;
+}
+
+/** The widest frame of a function below `zoom`, otherwise in the whole tree; the root if there is none. */
+export function widestFrame(tree: ProfileTree, functionName: string, zoom: number): number {
+  const widestIn = (from: number, to: number): number => {
+    let widest = -1;
+    for (let node = from; node < to; node++) {
+      if (tree.names[tree.name[node]] !== functionName) continue;
+      if (widest < 0 || tree.total[node] > tree.total[widest]) widest = node;
+    }
+    return widest;
+  };
+  const inside = widestIn(zoom + 1, tree.end[zoom]);
+  return inside >= 0 ? inside : Math.max(widestIn(0, tree.size), 0);
 }

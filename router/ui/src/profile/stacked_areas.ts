@@ -1,9 +1,9 @@
 // Series of a range query, stacked for drawing.
 //
-// Invariant: the upper edge of the topmost area is the sum of all series at every time, those that
-// are too small for an area of their own included (in the area `others`).
+// Invariant: the upper edge of the topmost area is the sum of all series at every time.
+// Series too small for an area of their own share the last area.
 
-import { hashText } from "../color/frame_color";
+import { hashText } from "../text/hash";
 
 /** One series of a range query's matrix. */
 export interface MatrixSeries {
@@ -13,15 +13,15 @@ export interface MatrixSeries {
 }
 
 export interface Area {
-  /** Label value; "" for series without the label, null for the small ones together. */
+  /** Label value; "" for series without the label, null for the area that the small series share. */
   readonly name: string | null;
-  /** How many series are in it. */
+  /** Number of series in the area. */
   readonly count: number;
   /** Value at each time of `StackedAreas.times_s`. */
   readonly values: Float64Array;
   /** Mean over all times. */
   readonly mean: number;
-  /** One of `AREA_HUES` hues; -1 for the small ones. */
+  /** One of `AREA_HUES` hues; -1 for the shared area. */
   readonly hue: number;
 }
 
@@ -33,14 +33,22 @@ export interface StackedAreas {
   readonly sum: Float64Array;
 }
 
-/** Most areas with a colour of their own. */
+/** Largest number of areas, including the shared one. */
 export const AREAS_MAX = 10;
 
-/** Count of different hues. */
+/** Number of different hues. */
 export const AREA_HUES = 16;
 
-/** Stacks the matrix on the grid `start_s, start_s + step_s .. end_s`; times without a point are 0. */
-export function stackAreas(matrix: readonly MatrixSeries[], by: string, start_s: number, end_s: number, step_s: number): StackedAreas {
+/** Times of a range query's points: `start_s, start_s + step_s .. end_s`, in Unix seconds. */
+export interface TimeGrid {
+  readonly start_s: number;
+  readonly end_s: number;
+  readonly step_s: number;
+}
+
+/** Stacks the matrix on a grid; a series is 0 where it has no point. */
+export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: TimeGrid): StackedAreas {
+  const { start_s, end_s, step_s } = grid;
   const count = Math.max(Math.round((end_s - start_s) / step_s) + 1, 1);
   const times_s = Float64Array.from({ length: count }, (_, i) => start_s + i * step_s);
   const all = matrix.map((series) => {
@@ -56,7 +64,7 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, start_s:
     return { name: by === "" ? "" : (series.metric[by] ?? ""), values, mean: sum / count };
   });
   all.sort((a, b) => b.mean - a.mean || (a.name < b.name ? -1 : 1));
-  // One place is enough for a single small series: it is then shown as itself.
+  // A single small series gets an area of its own.
   const own = all.length <= AREAS_MAX ? all : all.slice(0, AREAS_MAX - 1);
   const small = all.slice(own.length);
   const hues = assignHues(own.map((area) => area.name));
@@ -64,18 +72,24 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, start_s:
   if (small.length > 0) {
     const values = new Float64Array(count);
     for (const area of small) for (let i = 0; i < count; i++) values[i] += area.values[i];
-    areas.push({ name: null, count: small.length, values, mean: small.reduce((sum, area) => sum + area.mean, 0), hue: -1 });
+    areas.push({
+      name: null,
+      count: small.length,
+      values,
+      mean: small.reduce((sum, area) => sum + area.mean, 0),
+      hue: -1,
+    });
   }
   const sum = new Float64Array(count);
   for (const area of areas) for (let i = 0; i < count; i++) sum[i] += area.values[i];
   return { times_s, areas, sum };
 }
 
-/** A hue for each name by its hash; a name whose hue is taken gets the next free one. */
+/** Assigns each name a hue by its hash, or the next free one if that is taken. */
 function assignHues(names: readonly string[]): Map<string, number> {
   const hues = new Map<string, number>();
   const taken = new Set<number>();
-  // In the order of names, not of size: so that colours do not swap when two areas change places.
+  // By name and not by size, so that colours do not swap when two areas swap places.
   for (const name of [...names].sort()) {
     let hue = hashText(name) % AREA_HUES;
     while (taken.has(hue)) hue = (hue + 1) % AREA_HUES;
@@ -86,13 +100,15 @@ function assignHues(names: readonly string[]): Map<string, number> {
 }
 
 /**
- * Count of points to draw: the last ones of a range that ends now are left out while agents
- * are still sending them, unless they are all there is.
+ * Number of points to draw.
+ *
+ * The points younger than `delay_s` are skipped, because agents are still sending their samples,
+ * unless there are no others.
  */
-export function settledCount(stacked: StackedAreas, now_s: number, settle_s: number): number {
+export function completeCount(stacked: StackedAreas, now_s: number, delay_s: number): number {
   const { times_s, sum } = stacked;
   let count = times_s.length;
-  while (count > 0 && times_s[count - 1] > now_s - settle_s) count--;
+  while (count > 0 && times_s[count - 1] > now_s - delay_s) count--;
   for (let i = 0; i < count; i++) if (sum[i] > 0) return count;
   return times_s.length;
 }

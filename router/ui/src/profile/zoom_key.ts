@@ -1,6 +1,6 @@
-// A short name for a node that survives a reload: the hash of the names on its path.
+// Short key of a node that stays valid after a reload: the hash of the names on its path.
 //
-// Node numbers change with every answer; names of 5 kB do not fit into a link.
+// Node numbers change with every response, and names of 5 kB do not fit into a link.
 
 import type { ProfileTree } from "./profile_tree";
 
@@ -19,7 +19,7 @@ function hashName(name: string): [number, number] {
   return [low, high];
 }
 
-/** Mixes a parent's half with a name's half; the shift keeps parent and child from cancelling. */
+/** Mixes a half of the parent's hash with a half of a name's; the shift prevents them from cancelling out. */
 function step(parentHalf: number, nameHalf: number): number {
   const mixed = Math.imul(parentHalf ^ (nameHalf >>> 15) ^ nameHalf, 0xcc9e2d51);
   return mixed ^ (mixed >>> 13);
@@ -44,12 +44,12 @@ export function zoomKey(tree: ProfileTree, node: number): string {
   return text(low, high);
 }
 
-/** The node with this key, or -1 where the tree has none. Time: O(nodes). */
+/** The node with this key, or -1 if the tree has none. Time: O(nodes). */
 export function nodeOfZoomKey(tree: ProfileTree, key: string): number {
   if (key === "") return 0;
   const halves = key.split("-");
-  const wantedLow = Number.parseInt(halves[0], 36) | 0;
-  const wantedHigh = Number.parseInt(halves[1] ?? "", 36) | 0;
+  const keyLow = Number.parseInt(halves[0], 36) | 0;
+  const keyHigh = Number.parseInt(halves[1] ?? "", 36) | 0;
   const nameHashes = tree.names.map(hashName);
   const low = new Int32Array(tree.size);
   const high = new Int32Array(tree.size);
@@ -59,7 +59,7 @@ export function nodeOfZoomKey(tree: ProfileTree, key: string): number {
     const [nameLow, nameHigh] = nameHashes[tree.name[i]];
     low[i] = step(low[tree.parent[i]], nameLow);
     high[i] = step(high[tree.parent[i]], nameHigh);
-    if (low[i] === wantedLow && high[i] === wantedHigh) return i;
+    if (low[i] === keyLow && high[i] === keyHigh) return i;
   }
   return -1;
 }

@@ -1,17 +1,23 @@
-// What the cursor stands in: a label name, an operator, or a value, of a selector being typed.
+// Completion of a selector while it is typed: of a label name or a value, at the cursor.
 //
-// Works on unfinished text, so it does not parse: it walks the matchers before the cursor.
+// Works on unfinished text, so that it cannot parse: it walks the matchers before the cursor.
 
 import type { ProfileTree } from "../profile/profile_tree";
 import { parseSelector, SelectorError, type Matcher } from "./matchers";
 
-export type CompletionPlace =
+export type CompletionRange =
   | { readonly kind: "name"; readonly from: number; readonly to: number; readonly typed: string }
-  | { readonly kind: "value"; readonly from: number; readonly to: number; readonly typed: string; readonly label: string }
+  | {
+      readonly kind: "value";
+      readonly from: number;
+      readonly to: number;
+      readonly typed: string;
+      readonly label: string;
+    }
   | null;
 
-/** Where a completion would go at `cursor`; null where there is nothing to complete. */
-export function completionPlace(text: string, cursor: number): CompletionPlace {
+/** Range that a completion at `cursor` would replace; null where there is nothing to complete. */
+export function completionRange(text: string, cursor: number): CompletionRange {
   let at = 0;
   const brace = text.indexOf("{");
   const firstQuote = text.search(/["'`]/);
@@ -45,9 +51,15 @@ export function completionPlace(text: string, cursor: number): CompletionPlace {
     if (cursor <= valueStart) return null;
     const closed = closingQuote(text, valueStart, quote);
     if (closed < 0 || cursor <= closed) {
-      // An open quote reaches to the next comma or brace, so that what follows is not swallowed.
+      // An open quote ends at the next comma or brace, so that the matchers after it stay.
       const to = closed >= 0 ? closed + 1 : skip(text, valueStart + 1, /[^,}]/);
-      return { kind: "value", label, from: valueStart, to: Math.max(to, cursor), typed: text.slice(valueStart + 1, cursor) };
+      return {
+        kind: "value",
+        label,
+        from: valueStart,
+        to: Math.max(to, cursor),
+        typed: text.slice(valueStart + 1, cursor),
+      };
     }
     at = closed + 1;
     const next = skip(text, at, /\s/);
@@ -70,30 +82,44 @@ function closingQuote(text: string, opened: number, quote: string): number {
   return -1;
 }
 
-/** Labels that look into the stacks; the server has them on no series, so the page offers them. */
+/** Labels that match frames of stacks; the server does not list them, because no series has them. */
 export const STACK_LABELS = [
-  "stack_function", "leaf_function", "stack_file", "leaf_file", "stack_binary", "leaf_binary", "stack_frame_type", "leaf_frame_type",
+  "stack_function",
+  "leaf_function",
+  "stack_file",
+  "leaf_file",
+  "stack_binary",
+  "leaf_binary",
+  "stack_frame_type",
+  "leaf_frame_type",
 ] as const;
 
-/** Values of a stack label in a picture, the heaviest first; null for any other label. */
+/** Values of a stack label in the shown tree, the largest total first; null for any other label. */
 export function stackLabelValues(label: string, tree: ProfileTree | undefined): string[] | null {
   if (!(STACK_LABELS as readonly string[]).includes(label)) return null;
   if (tree === undefined) return [];
   const part = label.slice(label.indexOf("_") + 1);
-  const heaviest = new Map<string, number>();
+  const largest = new Map<string, number>();
   for (let node = 1; node < tree.size; node++) {
     const name = tree.name[node];
     const frame = tree.frames[name];
-    const value = part === "function" ? tree.names[name] : part === "file" ? frame?.file : part === "binary" ? frame?.binary : frame?.type;
-    if (value !== undefined) heaviest.set(value, Math.max(heaviest.get(value) ?? 0, tree.total[node]));
+    const value =
+      part === "function"
+        ? tree.names[name]
+        : part === "file"
+          ? frame?.file
+          : part === "binary"
+            ? frame?.binary
+            : frame?.type;
+    if (value !== undefined) largest.set(value, Math.max(largest.get(value) ?? 0, tree.total[node]));
   }
-  return [...heaviest].sort((a, b) => b[1] - a[1]).map(([value]) => value);
+  return [...largest].sort((a, b) => b[1] - a[1]).map(([value]) => value);
 }
 
 /** Most suggestions shown at once. */
 export const SUGGESTIONS_MAX = 50;
 
-/** Candidates that contain what was typed, those that begin with it first. */
+/** Candidates that contain the typed text; those that begin with it come first. */
 export function rankCandidates(candidates: readonly string[], typed: string): string[] {
   const wanted = typed.toLowerCase();
   const begins: string[] = [];
@@ -106,33 +132,32 @@ export function rankCandidates(candidates: readonly string[], typed: string): st
   return [...begins, ...contains].slice(0, SUGGESTIONS_MAX);
 }
 
-/** The text and cursor after taking a suggestion at `place`. */
+/** The text and the cursor after a suggestion is accepted at `range`. */
 export function applyCompletion(
   text: string,
-  place: NonNullable<CompletionPlace>,
+  range: NonNullable<CompletionRange>,
   chosen: string,
   quote: (value: string) => string,
 ): { text: string; cursor: number } {
-  const after = text.slice(place.to);
-  // A name is followed by its operator and an open value, unless they are there already.
-  const inserted =
-    place.kind === "value" ? quote(chosen) : /^\s*[=!]/.test(after) ? chosen : `${chosen}=""`;
-  const cursor = place.from + inserted.length - (place.kind === "name" && inserted.endsWith('""') ? 1 : 0);
-  return { text: text.slice(0, place.from) + inserted + after, cursor };
+  const after = text.slice(range.to);
+  // A name gets an operator and empty quotes, unless an operator follows already.
+  const inserted = range.kind === "value" ? quote(chosen) : /^\s*[=!]/.test(after) ? chosen : `${chosen}=""`;
+  const cursor = range.from + inserted.length - (range.kind === "name" && inserted.endsWith('""') ? 1 : 0);
+  return { text: text.slice(0, range.from) + inserted + after, cursor };
 }
 
 const WHOLE_MATCHER = /[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\]|\\.)*"/g;
 
-/** The finished matchers of a text, without the one being typed at `place`: what narrows its candidates. */
-export function otherMatchers(text: string, place: NonNullable<CompletionPlace>): Matcher[] {
+/** The complete matchers of a text, without the one being typed at `range`; they restrict its candidates. */
+export function otherMatchers(text: string, range: NonNullable<CompletionRange>): Matcher[] {
   const others: Matcher[] = [];
   for (const found of text.matchAll(WHOLE_MATCHER)) {
-    const isTyped = found.index < place.to && found.index + found[0].length > place.from;
+    const isTyped = found.index < range.to && found.index + found[0].length > range.from;
     if (isTyped) continue;
     try {
       others.push(...parseSelector(`{${found[0]}}`).matchers);
     } catch (error) {
-      // An escape that is still being typed: the matcher narrows nothing yet.
+      // An unfinished escape: the matcher does not restrict anything yet.
       if (!(error instanceof SelectorError)) throw error;
     }
   }

@@ -1,7 +1,7 @@
 // The selector as text and as matchers: `{service_name="api", region=~"eu.*"}`.
 //
-// The text is the truth; chips are its matchers. Printing a parsed selector gives the canonical text,
-// and parsing that gives the same matchers again. Braces may be left out while typing.
+// Printing a parsed selector gives its canonical text, and parsing that text gives the same matchers again.
+// The braces are optional in input.
 
 export type Operator = "=" | "!=" | "=~" | "!~";
 
@@ -12,12 +12,12 @@ export interface Matcher {
 }
 
 export interface Selector {
-  /** A metric name before the brace, "" if there is none. */
+  /** Metric name before the brace; "" if there is none. */
   readonly metric: string;
   readonly matchers: readonly Matcher[];
 }
 
-/** What is wrong with a selector text, and where. */
+/** A syntax error in a selector: the message says what to write. */
 export class SelectorError extends Error {
   constructor(
     message: string,
@@ -70,7 +70,8 @@ class Reader {
       }
       const escaped = this.text[this.at++];
       const plain = escaped === undefined ? undefined : ESCAPES[escaped];
-      if (plain === undefined) throw new SelectorError(`\\${escaped ?? ""} is not an escape: write \\\\ for a backslash`, this.at - 2);
+      if (plain === undefined)
+        throw new SelectorError(`\\${escaped ?? ""} is not an escape: write \\\\ for a backslash`, this.at - 2);
       value += plain;
     }
   }
@@ -79,9 +80,9 @@ class Reader {
 const ESCAPES: Readonly<Record<string, string>> = { n: "\n", t: "\t", r: "\r", "\\": "\\", '"': '"', "'": "'" };
 
 /**
- * Reads a selector.
+ * Parses a selector.
  *
- * Throws `SelectorError` with the place and what to write there.
+ * Throws `SelectorError` with the offset and what to write there.
  */
 export function parseSelector(text: string): Selector {
   const reader = new Reader(text);
@@ -92,7 +93,7 @@ export function parseSelector(text: string): Selector {
   reader.skipSpace();
   const braced = reader.takeCharacter("{");
   if (!braced) {
-    // `service_name="api"` without braces: what looked like a metric is the first label.
+    // `service_name="api"` without braces: the word is a label and not a metric.
     OPERATOR.lastIndex = reader.at;
     if (OPERATOR.test(text)) {
       reader.at = beforeMetric;
@@ -110,19 +111,25 @@ export function parseSelector(text: string): Selector {
     reader.skipSpace();
     if (reader.takeCharacter(",")) continue;
     if (braced && reader.text[reader.at] !== "}") {
-      throw new SelectorError(reader.at === text.length ? "close the brace: add }" : "put a comma between matchers", reader.at);
+      throw new SelectorError(
+        reader.at === text.length ? "close the brace: add }" : "put a comma between matchers",
+        reader.at,
+      );
     }
     if (!braced && reader.at < text.length) throw new SelectorError("put a comma between matchers", reader.at);
   }
   reader.skipSpace();
-  if (reader.at < text.length) throw new SelectorError("nothing may follow the selector", reader.at);
+  if (reader.at < text.length) throw new SelectorError("remove the text after the selector", reader.at);
   return { metric, matchers };
 }
 
 function takeMatcher(reader: Reader): Matcher {
   const label = reader.take(LABEL);
   if (label === "") {
-    throw new SelectorError(reader.at === reader.text.length ? "close the brace: add }" : "write a label name", reader.at);
+    throw new SelectorError(
+      reader.at === reader.text.length ? "close the brace: add }" : "write a label name",
+      reader.at,
+    );
   }
   reader.skipSpace();
   const operator = reader.take(OPERATOR) as Operator | "";
@@ -133,35 +140,39 @@ function takeMatcher(reader: Reader): Matcher {
 
 /** A PromQL string literal. */
 export function quoted(value: string): string {
-  const escaped = value.replace(/[\\"\n\r\t]/g, (c) => (c === "\n" ? "\\n" : c === "\r" ? "\\r" : c === "\t" ? "\\t" : `\\${c}`));
+  const escaped = value.replace(/[\\"\n\r\t]/g, (c) =>
+    c === "\n" ? "\\n" : c === "\r" ? "\\r" : c === "\t" ? "\\t" : `\\${c}`,
+  );
   return `"${escaped}"`;
 }
 
+/** Text of one matcher. */
 export function printMatcher(matcher: Matcher): string {
   return `${matcher.label}${matcher.operator}${quoted(matcher.value)}`;
 }
 
-/** Canonical text of matchers; `{}` is everything. */
+/** Canonical text of matchers; `{}` selects everything. */
 export function printMatchers(matchers: readonly Matcher[]): string {
   return `{${matchers.map(printMatcher).join(", ")}}`;
 }
 
-/** The selector that the API is asked: the profile type as one more matcher, whatever characters it has. */
+/** Selector for the API: the profile type is one more matcher, whatever characters it contains. */
 export function apiSelector(profileType: string, matchers: readonly Matcher[]): string {
   return printMatchers([{ label: "__profile_type__", operator: "=", value: profileType }, ...matchers]);
 }
 
-/** Adds a matcher; one for the same label with an operator that this one makes pointless is replaced. */
+/** Adds a matcher; a second `=` for the label of a series replaces the first. */
 export function withMatcher(matchers: readonly Matcher[], added: Matcher): Matcher[] {
   const kept = matchers.filter((m) => {
     if (printMatcher(m) === printMatcher(added)) return false;
-    // A series has one value for a label, so a second `=` selects nothing. A stack has many functions.
+    // A series has one value per label, so that two different `=` match nothing. A stack has many functions.
     const oneValue = !added.label.startsWith("stack_");
     return !(oneValue && added.operator === "=" && m.label === added.label && m.operator === "=");
   });
   return [...kept, added];
 }
 
+/** The matchers without the one at `index`. */
 export function withoutMatcher(matchers: readonly Matcher[], index: number): Matcher[] {
   return matchers.filter((_, i) => i !== index);
 }

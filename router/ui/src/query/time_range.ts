@@ -1,13 +1,13 @@
-// The window of a question: two ends, each `now`, `now-15m` or Unix seconds.
+// The time range of a query: two ends, each `now`, `now-15m` or Unix seconds.
 //
-// Windows are (start, end], as the API has them.
+// A range excludes its start and includes its end, as in the API.
 
 export interface TimeRange {
   readonly from: string;
   readonly to: string;
 }
 
-/** A range with the clock read: Unix seconds. */
+/** A range resolved against the clock, in Unix seconds. */
 export interface TimeWindow {
   readonly start_s: number;
   readonly end_s: number;
@@ -36,7 +36,7 @@ export function resolveEnd(text: string, now_s: number): number {
   return /^\d{1,12}(\.\d{1,9})?$/.test(text) ? Number(text) : NaN;
 }
 
-/** The window of a range at `now_s`; null if an end is malformed or the window is empty. */
+/** The range resolved at `now_s`; null if an end is malformed or the range is empty. */
 export function resolveRange(range: TimeRange, now_s: number): TimeWindow | null {
   const start_s = resolveEnd(range.from, now_s);
   const end_s = resolveEnd(range.to, now_s);
@@ -48,32 +48,33 @@ export function isRelative(range: TimeRange): boolean {
   return RELATIVE.test(range.from) || RELATIVE.test(range.to);
 }
 
-/** The same range with the clock read, for a link that shows the same to everybody. */
+/** A range with fixed ends, for a link that shows everybody the same. */
 export function absoluteRange(window: TimeWindow): TimeRange {
   return { from: secondsText(window.start_s), to: secondsText(window.end_s) };
 }
 
-/** Seconds to the millisecond, without trailing zeros. */
+/** Seconds rounded to milliseconds, without trailing zeros. */
 export function secondsText(seconds: number): string {
   return String(Math.round(seconds * 1000) / 1000);
 }
 
-/** The window twice as long with the same middle, its end not after `now_s`. */
+/** A window twice as long with the same middle, which ends at `now_s` at the latest. */
 export function widened(window: TimeWindow, now_s: number): TimeWindow {
   const length_s = window.end_s - window.start_s;
   const end_s = Math.min(window.end_s + length_s / 2, Math.max(now_s, window.end_s));
   return { start_s: end_s - 2 * length_s, end_s };
 }
 
-/** How the range reads on its button. */
+/** Label of the range on its button. */
 export function rangeLabel(range: TimeRange, window: TimeWindow | null): string {
   if (range.to === "now") {
     const preset = PRESETS.find((p) => p.from === range.from);
     if (preset) return preset.label;
     const relative = RELATIVE.exec(range.from);
-    if (relative && relative[1] !== undefined) return `last ${relative[1]} ${relative[2] === "m" ? "min" : relative[2]}`;
+    if (relative && relative[1] !== undefined)
+      return `last ${relative[1]} ${relative[2] === "m" ? "min" : relative[2]}`;
   }
-  if (window === null) return "choose a time";
+  if (window === null) return "choose a time range";
   return `${clockText(window.start_s)} – ${clockText(window.end_s, window.start_s)}`;
 }
 
@@ -81,7 +82,7 @@ function two(number: number): string {
   return String(number).padStart(2, "0");
 }
 
-/** Local time to the second; the date is left out if it is that of `beside_s`. */
+/** Local time to the second, without the date if it is the date of `beside_s`. */
 export function clockText(seconds: number, beside_s?: number): string {
   const date = new Date(seconds * 1000);
   const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
@@ -90,7 +91,7 @@ export function clockText(seconds: number, beside_s?: number): string {
   return `${day} ${clock}`;
 }
 
-/** The local zone's offset at a time: `UTC+02:00`. */
+/** Offset of the local time zone at a time: `UTC+02:00`. */
 export function offsetText(seconds: number): string {
   const minutes = -new Date(seconds * 1000).getTimezoneOffset();
   const size = Math.abs(minutes);

@@ -1,59 +1,60 @@
-// The page's state and the questions that follow from it. Components read it and call its verbs.
+// State of the web UI and the queries that follow from it. Components read the store and call its methods.
 //
-// Address -> state -> questions -> answers -> picture: nothing flows back, so a link is enough
-// to show the same picture elsewhere.
+// Data flows one way: address, state, queries, responses, views. A link therefore reproduces the same view.
 
 import { batch, createContext, createEffect, createMemo, createSignal, on, onCleanup, useContext } from "solid-js";
 import { createStore } from "solid-js/store";
-import { askAgent, type AgentState } from "../api/agent";
-import { askFlame, type FlameAnswer } from "../api/flame_graph";
-import { askGauges, askProfileTypes, askTimeline } from "../api/prometheus";
-import { parseSelector, printMatchers, SelectorError, withMatcher, type Matcher } from "../query/matchers";
-import { absoluteRange, isRelative, resolveRange, type TimeRange, type TimeWindow } from "../query/time_range";
+import { fetchAgent, type AgentState } from "../api/agent";
+import { fetchFlameGraph, type FlameResponse } from "../api/flame_graph";
+import { fetchGauges, fetchProfileTypes, fetchRange } from "../api/prometheus";
 import { stackAreas, type StackedAreas } from "../profile/stacked_areas";
-import { timelineQuery } from "../query/range_query";
+import { parseSelector, printMatchers, withMatcher, type Matcher } from "../query/matchers";
+import { rangeQuery } from "../query/range_query";
+import { absoluteRange, isRelative, resolveRange, type TimeRange, type TimeWindow } from "../query/time_range";
 import { measureOf, type Measure } from "../text/format";
 import { createLoader } from "./loader";
 import { createNamesWatch } from "./names_watch";
+import { defaultType, typeOfMetric } from "./profile_type";
 import { createRecovery } from "./recovery";
-import { readState, writeState, type PageState } from "./url_state";
+import { readState, writeState, type UrlState } from "./url_state";
 
-/** What there is to ask for. */
+/** The stored profile types. */
 export interface Catalog {
   readonly types: readonly string[];
+  /** Those whose values are gauges. */
   readonly gauges: ReadonlySet<string>;
 }
 
-export interface TimelineAnswer {
+export interface TimelineResponse {
   readonly stacked: StackedAreas;
   readonly by: string;
   readonly measure: Measure;
   readonly window: TimeWindow;
   readonly step_s: number;
-  /** True if the window ended when it was asked for. */
+  /** True if the window ended at the time of the query. */
   readonly moving: boolean;
 }
 
-/** How often a relative range is asked again while it is live. */
+/** Period of the automatic queries of a relative time range, in milliseconds. */
 export const LIVE_MS = 10_000;
-/** How often an empty store is asked whether the first profile has come. */
+/** Period of the polls for the first profile of an empty store, in milliseconds. */
 const EMPTY_POLL_MS = 2_000;
 
-export type Page = ReturnType<typeof createPage>;
+export type AppStore = ReturnType<typeof createAppStore>;
 
-export function createPage() {
-  const [state, setState] = createStore<PageState>(readState(location.search));
+export function createAppStore() {
+  const [state, setState] = createStore<UrlState>(readState(location.search));
   const catalog = createLoader<Catalog>();
-  const flame = createLoader<FlameAnswer>();
-  const timeline = createLoader<TimelineAnswer>();
+  const flame = createLoader<FlameResponse>();
+  const timeline = createLoader<TimelineResponse>();
   const agent = createLoader<AgentState | null>();
-  const [selectorFault, setSelectorFault] = createSignal<SelectorError | Error>();
+  const [selectorError, setSelectorError] = createSignal<Error>();
   const [timeWindow, setTimeWindow] = createSignal<TimeWindow | null>(null);
-  /** True while the person holds something open that a new picture would take away. */
+  /** True while something is open that a redraw would close, such as a menu or a drag. */
   const [held, setHeld] = createSignal(false);
 
-  /** Changes the state and the address; `replace` for what is still being typed. */
-  function navigate(patch: Partial<PageState>, how: "push" | "replace" = "push"): void {
+  /** Changes the state and the address; "replace" adds no entry to the history. */
+  function navigate(patch: Partial<UrlState>, how: "push" | "replace" = "push"): void {
     batch(() => setState(patch));
     const address = location.pathname + writeState(state);
     if (address === location.pathname + location.search) return;
@@ -64,15 +65,15 @@ export function createPage() {
   addEventListener("popstate", followHistory);
   onCleanup(() => removeEventListener("popstate", followHistory));
 
-  // Kept once chosen: a type that arrives later must not change the picture under somebody's eyes.
+  // A chosen type stays: one that is stored later must not change the view.
   const type = createMemo<string>((before) => {
     const types = catalog.latest()?.types ?? [];
-    return state.type || (types.includes(before) ? before : firstType(types));
+    return state.type || (types.includes(before) ? before : defaultType(types));
   }, "");
   const matchers = createMemo<readonly Matcher[] | null>(() => {
     try {
       return parseSelector(state.query).matchers;
-    } catch (_asTyped) {
+    } catch (_malformed) {
       return null;
     }
   });
@@ -81,68 +82,74 @@ export function createPage() {
 
   function refreshCatalog(): Promise<void> {
     return catalog.run(async (signal) => {
-      const [types, gauges] = await Promise.all([askProfileTypes(signal), askGauges(signal)]);
+      const [types, gauges] = await Promise.all([fetchProfileTypes(signal), fetchGauges(signal)]);
       return { types: [...types].sort(), gauges };
     });
   }
 
-  /** Asks for the picture that the state describes. */
+  /** Runs the queries of the current state. */
   function run(): void {
-    const asked = matchers();
+    const selected = matchers();
     const window = resolveRange(range(), Date.now() / 1000);
-    if (asked === null || type() === "" || window === null || catalog.latest() === undefined) return;
-    const question = { profileType: type(), matchers: asked, window };
-    void flame.run((signal) => askFlame(question, signal));
+    if (selected === null || type() === "" || window === null || catalog.latest() === undefined) return;
+    const query = { profileType: type(), matchers: selected, window };
+    void flame.run((signal) => fetchFlameGraph(query, signal));
     setTimeWindow(window);
     runTimeline();
   }
 
   function runTimeline(): void {
-    const [asked, window, known] = [matchers(), timeWindow(), catalog.latest()];
-    if (asked === null || window === null || known === undefined || type() === "") return;
-    const [profileType, by, moving] = [type(), state.by, isRelative(range())];
+    const selected = matchers();
+    const window = timeWindow();
+    const known = catalog.latest();
+    const profileType = type();
+    if (selected === null || window === null || known === undefined || profileType === "") return;
+    const by = state.by;
+    const moving = isRelative(range());
     const gauge = known.gauges.has(profileType);
-    const query = timelineQuery(profileType, gauge, asked, by, window, moving);
+    const query = rangeQuery(profileType, gauge, selected, by, window, moving);
     void timeline.run(async (signal) => {
-      const matrix = await askTimeline(query, signal);
-      const stacked = stackAreas(matrix, by, query.start_s, query.end_s, query.step_s);
+      const stacked = stackAreas(await fetchRange(query, signal), by, query);
       return { stacked, by, measure: measureOf(profileType, gauge), window, step_s: query.step_s, moving };
     });
   }
 
-  /** Takes the selector as typed: runs it, or says what is wrong with it. */
+  /** Runs the query with a typed selector, or shows its syntax error. */
   function commitSelector(text: string): void {
     try {
       const selector = parseSelector(text);
-      setSelectorFault(undefined);
-      const patch: Partial<PageState> = { query: printMatchers(selector.matchers) };
+      setSelectorError(undefined);
+      const patch: Partial<UrlState> = { query: printMatchers(selector.matchers) };
       const named = selector.metric === "" ? type() : typeOfMetric(selector.metric, catalog.latest()?.types ?? []);
       const before = writeState(state);
       navigate(named === type() ? patch : { ...patch, type: named });
       if (writeState(state) === before) run();
     } catch (error) {
-      setSelectorFault(error instanceof Error ? error : new Error(String(error)));
+      setSelectorError(error instanceof Error ? error : new Error(String(error)));
     }
   }
 
-  /** Adds a matcher to the selector and runs it. */
+  /** Adds a matcher to the selector and runs the query. */
   function addMatcher(matcher: Matcher): void {
     commitSelector(printMatchers(withMatcher(matchers() ?? [], matcher)));
   }
 
-  /** Asks for everything again, from what there is to ask for. */
+  /** Fetches everything again, beginning with the profile types. */
   function restart(): void {
     const before = type();
     void refreshCatalog().then(() => {
-      // A type that has just become known asks by itself.
+      // A change of the type runs the query by its own effect.
       if (catalog.failure() === undefined && type() === before) run();
     });
-    void agent.run(askAgent);
+    void agent.run(fetchAgent);
   }
 
-  const failures = createMemo(() => [catalog.failure(), flame.failure(), timeline.failure()].filter((f) => f !== undefined));
-  const lostServer = createMemo(() => failures().find((f) => f.kind === "unreachable" || f.kind === "unavailable"));
-  const needsToken = createMemo(() => failures().find((f) => f.kind === "unauthorized"));
+  const failures = createMemo(() =>
+    [catalog.failure(), flame.failure(), timeline.failure()].filter((failure) => failure !== undefined),
+  );
+  const lostServer = createMemo(() => failures().find(({ kind }) => kind === "unreachable" || kind === "unavailable"));
+  const needsToken = createMemo(() => failures().find(({ kind }) => kind === "unauthorized"));
+  const isServing = (): boolean => lostServer() === undefined && needsToken() === undefined;
   createRecovery(
     () => lostServer() !== undefined,
     () => catalog.pending() || flame.pending() || timeline.pending(),
@@ -150,23 +157,23 @@ export function createPage() {
   );
 
   const namesWatch = createNamesWatch({
-    answer: flame.latest,
-    canRedraw: () => !document.hidden && !held() && !flame.pending() && lostServer() === undefined && needsToken() === undefined,
+    response: flame.latest,
+    canRedraw: () => !document.hidden && !held() && !flame.pending() && isServing(),
     redraw: flame.put,
   });
 
   createEffect(on([type, () => state.query, () => state.from, () => state.to], run));
   createEffect(on(() => state.by, runTimeline, { defer: true }));
   createEffect(() => every(EMPTY_POLL_MS, isEmpty() && lostServer() === undefined, restart));
-  const live = createMemo(() => state.live && isRelative(range()) && !isEmpty() && lostServer() === undefined && needsToken() === undefined);
+  const live = createMemo(() => state.live && isRelative(range()) && !isEmpty() && isServing());
   createEffect(() =>
     every(LIVE_MS, live(), () => {
       if (document.hidden || held() || flame.pending()) return;
       restart();
     }),
   );
-  // A link whose selector cannot be read says so, as typing it would.
-  createEffect(on(matchers, (read) => (read === null ? commitSelector(state.query) : setSelectorFault(undefined))));
+  // A malformed selector in a link shows the same error as a typed one.
+  createEffect(on(matchers, (read) => (read === null ? commitSelector(state.query) : setSelectorError(undefined))));
   restart();
 
   return {
@@ -184,17 +191,17 @@ export function createPage() {
     failures,
     lostServer,
     needsToken,
-    selectorFault,
-    /** True when names that were on their way have not come for minutes, and are not asked for any more. */
-    namesGivenUp: namesWatch.givenUp,
+    selectorError,
+    /** True when pending names have not arrived for minutes and polling has stopped. */
+    hasNamesTimedOut: namesWatch.hasTimedOut,
     commitSelector,
     addMatcher,
     run,
-    restart,
     setHeld,
-    /** Stops everything under way; the last picture stays. */
+    restart,
+    /** Stops all running queries; the views stay. */
     cancel: () => [catalog, flame, timeline].forEach((loader) => loader.cancel()),
-    /** Address that shows the same picture to somebody else, later. */
+    /** Address that shows the same view later and to other people. */
     link: () => {
       const window = timeWindow();
       const fixed = window === null ? {} : { ...absoluteRange(window), live: false };
@@ -203,36 +210,18 @@ export function createPage() {
   };
 }
 
-/** Calls `act` every `period_ms` while `when`; for use in an effect. */
-function every(period_ms: number, when: boolean, act: () => void): void {
-  if (!when) return;
+/** Calls `act` every `period_ms` if `isActive`; for use in an effect. */
+function every(period_ms: number, isActive: boolean, act: () => void): void {
+  if (!isActive) return;
   const timer = setInterval(act, period_ms);
   onCleanup(() => clearInterval(timer));
 }
 
-/** Processor time first: it is what most people come for. */
-function firstType(types: readonly string[]): string {
-  return types.find((type) => type.startsWith("process_cpu:cpu:")) ?? types[0] ?? "";
-}
+const StoreContext = createContext<AppStore>();
+export const StoreProvider = StoreContext.Provider;
 
-/** The type that a metric name means. Throws with what to do where it means none or several. */
-function typeOfMetric(metric: string, types: readonly string[]): string {
-  const found = types.filter((type) => type === metric || type.split(":")[0] === metric);
-  if (found.length === 1) return found[0];
-  // The short name is the type whose sample type is its period's, as the server resolves it.
-  const ofPeriod = found.filter((type) => {
-    const [, sampleType, sampleUnit, periodType, periodUnit] = type.split(":");
-    return sampleType === periodType && sampleUnit === periodUnit;
-  });
-  if (ofPeriod.length === 1) return ofPeriod[0];
-  throw new Error(found.length === 0 ? `no profile type is called ${metric}: choose one in the menu` : `${metric} is several profile types: choose one in the menu`);
-}
-
-const PageContext = createContext<Page>();
-export const PageProvider = PageContext.Provider;
-
-export function usePage(): Page {
-  const page = useContext(PageContext);
-  if (page === undefined) throw new Error("usePage outside of PageProvider");
-  return page;
+export function useStore(): AppStore {
+  const store = useContext(StoreContext);
+  if (store === undefined) throw new Error("useStore needs a StoreProvider around the component");
+  return store;
 }

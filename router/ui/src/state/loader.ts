@@ -1,26 +1,26 @@
-// One question at a time, and the last good answer until the next one is there.
+// Loads one value at a time and keeps the last good response until the next one arrives.
 //
-// Invariant: `latest` never goes back to nothing, and an answer that a newer question has overtaken
-// is dropped. So the picture stays while loading, on errors, and after a cancel.
+// Invariant: `latest` never becomes undefined again, and the response to an older call is dropped.
+// The views therefore stay while a query runs, after an error, and after a cancel.
 
 import { createSignal, type Accessor } from "solid-js";
 import { type ApiError, asApiError } from "../api/client";
 
 export interface Loader<T> {
   readonly latest: Accessor<T | undefined>;
-  /** Why the last question has no answer; undefined after a success. */
+  /** Error of the last call; undefined after a success. */
   readonly failure: Accessor<ApiError | undefined>;
   readonly pending: Accessor<boolean>;
-  /** True when the question has been under way for `SLOW_MS`. */
+  /** True once a call has been running for `SLOW_MS`. */
   readonly slow: Accessor<boolean>;
-  /** Asks; a question under way is cancelled. Resolves when it has ended in any way. */
-  run(ask: (signal: AbortSignal) => Promise<T>): Promise<void>;
+  /** Starts a call and cancels the running one. Resolves when the new call has ended in any way. */
+  run(fetch: (signal: AbortSignal) => Promise<T>): Promise<void>;
   cancel(): void;
-  /** Takes an answer that was asked for elsewhere, unless a question is under way. */
-  put(answer: T): void;
+  /** Takes a response that was fetched by other code, unless a call is running. */
+  put(response: T): void;
 }
 
-/** A wait is shown after this long, in milliseconds: below it a flash would only disturb. */
+/** Time before a wait is shown, in milliseconds; a shorter notice would only flicker. */
 export const SLOW_MS = 300;
 
 export function createLoader<T>(): Loader<T> {
@@ -28,26 +28,26 @@ export function createLoader<T>(): Loader<T> {
   const [failure, setFailure] = createSignal<ApiError>();
   const [pending, setPending] = createSignal(false);
   const [slow, setSlow] = createSignal(false);
-  let underWay: AbortController | null = null;
+  let running: AbortController | null = null;
 
-  async function run(ask: (signal: AbortSignal) => Promise<T>): Promise<void> {
-    underWay?.abort();
-    const mine = new AbortController();
-    underWay = mine;
+  async function run(fetch: (signal: AbortSignal) => Promise<T>): Promise<void> {
+    running?.abort();
+    const own = new AbortController();
+    running = own;
     setPending(true);
-    const timer = setTimeout(() => underWay === mine && setSlow(true), SLOW_MS);
+    const timer = setTimeout(() => running === own && setSlow(true), SLOW_MS);
     try {
-      const answer = await ask(mine.signal);
-      if (underWay !== mine) return;
+      const response = await fetch(own.signal);
+      if (running !== own) return;
       setFailure(undefined);
-      setLatest(() => answer);
+      setLatest(() => response);
     } catch (error) {
       const reason = asApiError(error);
-      if (underWay === mine && reason.kind !== "cancelled") setFailure(reason);
+      if (running === own && reason.kind !== "cancelled") setFailure(reason);
     } finally {
       clearTimeout(timer);
-      if (underWay === mine) {
-        underWay = null;
+      if (running === own) {
+        running = null;
         setPending(false);
         setSlow(false);
       }
@@ -55,11 +55,11 @@ export function createLoader<T>(): Loader<T> {
   }
 
   function cancel(): void {
-    underWay?.abort();
+    running?.abort();
   }
 
-  function put(answer: T): void {
-    if (underWay === null) setLatest(() => answer);
+  function put(response: T): void {
+    if (running === null) setLatest(() => response);
   }
 
   return { latest, failure, pending, slow, run, cancel, put };

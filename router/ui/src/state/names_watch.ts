@@ -1,73 +1,76 @@
-// Frames without names whose symbol tables the server is building: asks until they are there, then takes the answer with names.
+// Waits for names: while the server builds symbol tables of shown files, fetches the flame graph again once they exist.
 //
-// What is asked again and again is the answer without its tree, of the same question: the picture changes only when names have come.
+// Each poll fetches the response of the same query without its tree, so that the views change only when names arrive.
 
 import { createEffect, createSignal, on, onCleanup, type Accessor } from "solid-js";
-import { askFlame, askNamesPending, type FlameAnswer, type FlameQuestion } from "../api/flame_graph";
+import { fetchFlameGraph, fetchPendingFiles, type FlameQuery, type FlameResponse } from "../api/flame_graph";
 
-/** Milliseconds before each question; the last of them before every further one. */
+/** Milliseconds before each poll; the last value repeats. */
 const PAUSES_MS = [500, 1_000, 1_000, 2_000, 2_000, 3_000, 5_000, 10_000];
-/** The server gives up a symbol table after five minutes; so does the page. */
-const GIVE_UP_MS = 300_000;
+/** Time after which the web UI stops polling, as long as the server tries to build a symbol table. */
+const TIMEOUT_MS = 300_000;
 
 interface Watched {
-  readonly answer: Accessor<FlameAnswer | undefined>;
-  /** False while a new picture would disturb, or nobody sees it: then nothing is asked. */
+  readonly response: Accessor<FlameResponse | undefined>;
+  /** False while the views must not change or nobody sees them; nothing is fetched then. */
   canRedraw(): boolean;
-  redraw(answer: FlameAnswer): void;
+  redraw(response: FlameResponse): void;
 }
 
 export interface NamesWatch {
-  /** True when names have not come for so long that they are not asked for any more. */
-  readonly givenUp: Accessor<boolean>;
+  /** True when names have not arrived for so long that polling has stopped. */
+  readonly hasTimedOut: Accessor<boolean>;
 }
 
-export function createNamesWatch({ answer, canRedraw, redraw }: Watched): NamesWatch {
-  const [givenUp, setGivenUp] = createSignal(false);
-  // Of the question whose names are waited for: an answer with some of them does not begin the wait anew.
-  let question: FlameQuestion | undefined;
-  let began_ms = 0;
+export function createNamesWatch({ response, canRedraw, redraw }: Watched): NamesWatch {
+  const [hasTimedOut, setTimedOut] = createSignal(false);
+  // The query that is waited for: a response with only some of the names does not restart the timeout.
+  let query: FlameQuery | undefined;
+  let start_ms = 0;
 
   createEffect(
-    on(answer, (shown) => {
-      setGivenUp(false);
-      if (shown === undefined || shown.namesPending.length === 0) return;
-      if (shown.question !== question) [question, began_ms] = [shown.question, Date.now()];
+    on(response, (shown) => {
+      setTimedOut(false);
+      if (shown === undefined || shown.pendingFiles.length === 0) return;
+      if (shown.query !== query) {
+        query = shown.query;
+        start_ms = Date.now();
+      }
       const stop = new AbortController();
       let timer: ReturnType<typeof setTimeout>;
-      let asked = 0;
-      const again = (): void => {
-        if (Date.now() - began_ms > GIVE_UP_MS) setGivenUp(true);
-        else timer = setTimeout(() => void poll(), PAUSES_MS[Math.min(asked, PAUSES_MS.length - 1)]);
+      let polls = 0;
+      const schedule = (): void => {
+        if (Date.now() - start_ms > TIMEOUT_MS) setTimedOut(true);
+        else timer = setTimeout(() => void poll(), PAUSES_MS[Math.min(polls, PAUSES_MS.length - 1)]);
       };
       const poll = async (): Promise<void> => {
         if (canRedraw()) {
-          asked++;
-          const named = await answerWithNames(shown, stop.signal);
+          polls++;
+          const named = await responseWithNames(shown, stop.signal);
           if (stop.signal.aborted) return;
-          // Somebody may have opened a menu meanwhile: then it is asked again later.
+          // The user may have opened a menu in the meantime; then the next poll redraws.
           if (named !== undefined && canRedraw()) return redraw(named);
         }
-        again();
+        schedule();
       };
-      again();
+      schedule();
       onCleanup(() => {
         stop.abort();
         clearTimeout(timer);
       });
     }),
   );
-  return { givenUp };
+  return { hasTimedOut };
 }
 
-/** The answer to the same question, once fewer files lack their names; undefined before that, and where the server cannot be asked. */
-async function answerWithNames(shown: FlameAnswer, signal: AbortSignal): Promise<FlameAnswer | undefined> {
+/** The response to the same query, once at least one file has its names; undefined before, and on errors. */
+async function responseWithNames(shown: FlameResponse, signal: AbortSignal): Promise<FlameResponse | undefined> {
   try {
-    const pending = await askNamesPending(shown.question, signal);
-    const have = shown.namesPending.filter((file) => !pending.includes(file));
-    return have.length === 0 ? undefined : await askFlame(shown.question, signal);
+    const pending = await fetchPendingFiles(shown.query, signal);
+    const areAllPending = shown.pendingFiles.every((file) => pending.includes(file));
+    return areAllPending ? undefined : await fetchFlameGraph(shown.query, signal);
   } catch (_unreachable) {
-    // Asking again is all that can be done; what the person asks for says what is wrong.
+    // The next poll tries again; the user's own queries report the error.
     return undefined;
   }
 }

@@ -1,38 +1,38 @@
-// Every control of the page, in the address.
+// State of every control of the web UI, stored in the address.
 //
-// Invariant: reading what was written gives the same state. Only what differs from the default is
-// written, so a link says what was chosen and nothing else. Anything unreadable is the default.
+// Invariant: reading a written state gives the same state.
+// Only values that differ from the default are written. A malformed value is read as the default.
 
 import type { SortKey } from "../profile/function_table";
 import { DEFAULT_RANGE, resolveRange } from "../query/time_range";
 
 export type ViewName = "both" | "flame" | "table";
 
-export interface PageState {
-  /** Full id of the profile type; "" is the server's first choice. */
+export interface UrlState {
+  /** Full id of the profile type; "" selects the default type. */
   readonly type: string;
-  /** Selector text as typed and run. */
+  /** Text of the selector. */
   readonly query: string;
   readonly from: string;
   readonly to: string;
-  /** Label that stacks the timeline; "" is one area. */
+  /** Label by which the timeline is stacked; "" draws one area. */
   readonly by: string;
   readonly view: ViewName;
-  /** Regular expression that fades the rest. */
+  /** Regular expression; functions that do not match are faded. */
   readonly search: string;
-  /** Function picked in the table. */
+  /** Function marked in the table. */
   readonly pick: string;
-  /** Key of the frame zoomed to; "" is the root. */
+  /** Key of the zoomed frame; "" is the root. */
   readonly zoom: string;
-  /** Root at the bottom. */
+  /** True if the root is at the bottom. */
   readonly flip: boolean;
   readonly sort: SortKey;
   readonly descending: boolean;
-  /** Ask again by itself while the range is relative. */
+  /** True if the query repeats automatically while the time range is relative. */
   readonly live: boolean;
 }
 
-export const DEFAULT_STATE: PageState = {
+export const DEFAULT_STATE: UrlState = {
   type: "",
   query: "{}",
   from: DEFAULT_RANGE.from,
@@ -51,20 +51,20 @@ export const DEFAULT_STATE: PageState = {
 const VIEWS: readonly string[] = ["both", "flame", "table"];
 const SORT_KEYS: readonly string[] = ["name", "self", "total"];
 
-/** State of a query string such as `?type=...&view=flame`. */
-export function readState(search: string): PageState {
+/** State from a query string such as `?type=...&view=flame`. */
+export function readState(search: string): UrlState {
   const found = new URLSearchParams(search);
-  const text = (key: keyof PageState): string => found.get(key) ?? String(DEFAULT_STATE[key]);
-  const flag = (key: keyof PageState): boolean => {
+  const text = (key: keyof UrlState): string => found.get(key) ?? String(DEFAULT_STATE[key]);
+  const flag = (key: keyof UrlState): boolean => {
     const value = found.get(key);
     return value === "1" ? true : value === "0" ? false : Boolean(DEFAULT_STATE[key]);
   };
-  const oneOf = <T extends string>(key: keyof PageState, allowed: readonly string[]): T => {
+  const oneOf = <T extends string>(key: keyof UrlState, allowed: readonly string[]): T => {
     const value = text(key);
     return (allowed.includes(value) ? value : DEFAULT_STATE[key]) as T;
   };
-  const asked = { from: text("from"), to: text("to") };
-  const range = resolveRange(asked, Date.now() / 1000) === null ? DEFAULT_RANGE : asked;
+  const requested = { from: text("from"), to: text("to") };
+  const range = resolveRange(requested, Date.now() / 1000) === null ? DEFAULT_RANGE : requested;
   return {
     type: text("type"),
     query: text("query"),
@@ -82,10 +82,10 @@ export function readState(search: string): PageState {
   };
 }
 
-/** The query string of a state, "" if everything is the default. */
-export function writeState(state: PageState): string {
+/** Query string of a state; "" if all values are the default. */
+export function writeState(state: UrlState): string {
   const params = new URLSearchParams();
-  for (const key of Object.keys(DEFAULT_STATE) as Array<keyof PageState>) {
+  for (const key of Object.keys(DEFAULT_STATE) as Array<keyof UrlState>) {
     const value = state[key];
     if (value === DEFAULT_STATE[key]) continue;
     params.set(key, typeof value === "boolean" ? (value ? "1" : "0") : value);

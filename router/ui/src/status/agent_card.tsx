@@ -1,30 +1,31 @@
-// Whether the agent of this `varve up` runs, or exactly why not.
+// State of the agent inside this `varve up`, with the reason if it is not running.
 
 import { createSignal, For, Show } from "solid-js";
 import type { AgentState } from "../api/agent";
+import { useStore } from "../state/app_store";
 import { shortCount } from "../text/format";
-import { Dialog } from "../widgets/dialog";
-import { usePage } from "../state/app_store";
 import { sentence } from "../text/sentence";
+import { Dialog } from "../widgets/dialog";
 
 /** The agent's state in full. */
 export function AgentCard(props: { agent: AgentState }) {
+  const is = (state: AgentState["state"]): boolean => props.agent.state === state;
   const title = (): string => {
-    if (props.agent.state === "running") return "The local agent runs: its first samples arrive within seconds";
-    return props.agent.state === "off" ? "The local agent is off" : "The local agent does not run";
+    if (is("running")) return "The local agent is running. Its first samples arrive within seconds";
+    return is("off") ? "The local agent is off" : "The local agent is not running";
   };
   return (
-    <div class="card" classList={{ good: props.agent.state === "running", bad: props.agent.state === "failed" }} role="status">
+    <div class="card" classList={{ good: is("running"), bad: is("failed") }} role="status">
       <h3>{title()}</h3>
-      <Show when={props.agent.state === "running"}>
+      <Show when={is("running")}>
         <p>
-          {props.agent.frequency_hz ?? "?"} samples a second and CPU; {shortCount(props.agent.samples ?? 0)} taken so far, {shortCount(props.agent.dropped ?? 0)}{" "}
-          dropped.
+          {props.agent.frequency_hz ?? "?"} samples per second and CPU. {shortCount(props.agent.samples ?? 0)} samples
+          so far, {shortCount(props.agent.dropped ?? 0)} dropped.
         </p>
       </Show>
       <Show when={props.agent.reason}>{(reason) => <p>{sentence(reason())}</p>}</Show>
       <Show when={(props.agent.missing ?? []).length > 0}>
-        <p>What is missing:</p>
+        <p>Missing:</p>
         <ul>
           <For each={props.agent.missing}>{(missing) => <li class="code">{missing}</li>}</For>
         </ul>
@@ -33,24 +34,29 @@ export function AgentCard(props: { agent: AgentState }) {
   );
 }
 
-/** The agent's state in a few words, for the bottom line; the rest a click away. */
-export function AgentWord() {
-  const page = usePage();
+/** The agent's state in a few words; a click opens the card. */
+export function AgentButton() {
+  const store = useStore();
   const [open, setOpen] = createSignal(false);
   const words = (agent: AgentState): string => {
-    if (agent.state !== "running") return agent.state === "off" ? "agent off" : "agent does not run: why?";
+    if (agent.state !== "running") return agent.state === "off" ? "agent off" : "agent not running: why?";
     const dropped = (agent.dropped ?? 0) > 0 ? `, ${shortCount(agent.dropped ?? 0)} dropped` : "";
-    return `agent runs: ${shortCount(agent.samples ?? 0)} samples${dropped}`;
+    return `agent running: ${shortCount(agent.samples ?? 0)} samples${dropped}`;
   };
   return (
-    <Show when={page.agent.latest()}>
+    <Show when={store.agent.latest()}>
       {(agent) => (
         <>
-          <button type="button" class="link agent-word" classList={{ warn: agent().state === "failed" }} onClick={() => setOpen(true)}>
+          <button
+            type="button"
+            class="link agent-button"
+            classList={{ warn: agent().state === "failed" }}
+            onClick={() => setOpen(true)}
+          >
             {words(agent())}
           </button>
           <Show when={open()}>
-            <Dialog title="Agent" onClose={() => setOpen(false)} page={page}>
+            <Dialog title="Agent" onClose={() => setOpen(false)}>
               <AgentCard agent={agent()} />
             </Dialog>
           </Show>

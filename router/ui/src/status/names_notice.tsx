@@ -1,19 +1,19 @@
-// In the view itself: names are on their way, and whose. Without it, addresses look like all that is known.
+// Notice in the view that names are still missing, and of which files. Without it, addresses would look final.
 
 import { Show } from "solid-js";
+import { useStore } from "../state/app_store";
 import { printable } from "../text/printable";
-import { usePage } from "../state/app_store";
 
 /** The files in words: `libpython3.11.so.1.0 and 3 more`. */
-export function filesInWords(paths: readonly string[]): string {
+function filesInWords(paths: readonly string[]): string {
   const first = paths[0].split("/").pop() || "a file without a name";
   return paths.length === 1 ? first : `${first} and ${paths.length - 1} more`;
 }
 
 export function NamesNotice() {
-  const page = usePage();
+  const store = useStore();
   const pending = () => {
-    const paths = page.flame.latest()?.namesPending ?? [];
+    const paths = store.flame.latest()?.pendingFiles ?? [];
     return paths.length === 0 ? undefined : paths;
   };
   return (
@@ -21,10 +21,12 @@ export function NamesNotice() {
       {(paths) => (
         <div class="notice names" role="status" title={paths().map(printable).join("\n")}>
           <Show
-            when={!page.namesGivenUp()}
-            fallback={<>Symbol tables are still being built for {printable(filesInWords(paths()))}: press Run to ask again.</>}
+            when={!store.hasNamesTimedOut()}
+            fallback={
+              <>Symbol tables are still being built for {printable(filesInWords(paths()))}. Press Run to check again.</>
+            }
           >
-            Symbol tables are being built for {printable(filesInWords(paths()))}: names appear by themselves.
+            Symbol tables are being built for {printable(filesInWords(paths()))}. Names appear automatically.
           </Show>
         </div>
       )}

@@ -1,118 +1,78 @@
-// How sure: always there, whatever else the page shows.
+// Status bar: how complete and exact the response is. It is always shown.
 
 import { createSignal, For, Show } from "solid-js";
-import type { FlameAnswer } from "../api/flame_graph";
-import { wireNumber } from "../api/exact_json";
+import type { FlameResponse } from "../api/flame_graph";
+import { useStore } from "../state/app_store";
+import { groupDigits, perCent, shortCount } from "../text/format";
 import { printable } from "../text/printable";
-import { formatValue, groupDigits, perCent, shortCount } from "../text/format";
-import { AgentWord } from "./agent_card";
 import { Dialog } from "../widgets/dialog";
-import { usePage } from "../state/app_store";
+import { AgentButton } from "./agent_card";
+import { UnnamedDialog } from "./unnamed_dialog";
 
-export function BottomLine() {
-  const page = usePage();
-  const answer = () => page.flame.latest();
-  const [reasons, setReasons] = createSignal(false);
-  const [warnings, setWarnings] = createSignal(false);
-  const plural = (count: number, one: string): string => `${shortCount(count)} ${one}${count === 1 || one === "series" ? "" : "s"}`;
-  const named = (shown: FlameAnswer): string => perCent(shown.symbolization.named, shown.symbolization.frames);
+export function StatusBar() {
+  const store = useStore();
   return (
-    <footer class="bottom">
-      <Show when={answer()} fallback={<span class="muted">no answer yet</span>}>
-        {(shown) => (
-          <>
-            <span title={groupDigits(String(shown().samples))}>{plural(shown().samples, "sample")}</span>
-            <span>{plural(shown().series, "series")}</span>
-            <Show when={shown().symbolization.frames > 0} fallback={<span>no frames</span>}>
-              <span>
-                {named(shown())} of frames named
-                <Show when={shown().symbolization.named < shown().symbolization.frames}>
-                  {" "}
-                  <button type="button" class="link" onClick={() => setReasons(true)}>
-                    why not 100 %?
-                  </button>
-                </Show>
-              </span>
-            </Show>
-            <Show when={shown().prunedNodes > 0}>
-              <span title="The smallest frames were put together under (other); their weight is kept">
-                {plural(shown().prunedNodes, "small frame")} in (other), {perCent(shown().prunedValue, shown().total)}
-              </span>
-            </Show>
-            <Show when={shown().warnings.length > 0}>
-              <span class="warnings" title={shown().warnings.map(printable).join("\n")}>
-                <button type="button" class="link warning" onClick={() => setWarnings(true)}>
-                  {plural(shown().warnings.length, "warning")}
-                </button>
-                <span class="warning">: {printable(shown().warnings[0])}</span>
-              </span>
-            </Show>
-            <span>{shown().took_ms < 1 ? "< 1" : Math.round(shown().took_ms)} ms</span>
-            <span>
-              {shown().shards.answered} of {shown().shards.asked} {shown().shards.asked === 1 ? "shard" : "shards"}
-            </span>
-          </>
-        )}
+    <footer class="status-bar">
+      <Show when={store.flame.latest()} fallback={<span class="muted">no response yet</span>}>
+        {(response) => <ResponseFacts response={response()} />}
       </Show>
       <div class="spring" />
-      <AgentWord />
-      <Show when={reasons() && answer()}>{(shown) => <Reasons answer={shown()} onClose={() => setReasons(false)} />}</Show>
-      <Show when={warnings() && answer()}>{(shown) => <Warnings answer={shown()} onClose={() => setWarnings(false)} />}</Show>
+      <AgentButton />
     </footer>
   );
 }
 
-/** What the answer leaves out or could not do, whole. */
-function Warnings(props: { answer: FlameAnswer; onClose(): void }) {
-  const page = usePage();
-  return (
-    <Dialog title="Warnings" onClose={props.onClose} page={page}>
-      <ul class="warning-list">
-        <For each={props.answer.warnings}>{(warning) => <li>{printable(warning)}</li>}</For>
-      </ul>
-    </Dialog>
-  );
+function counted(count: number, singular: string, plural = `${singular}s`): string {
+  return `${shortCount(count)} ${count === 1 ? singular : plural}`;
 }
 
-/** Which frames have no name, why, and what to do. */
-function Reasons(props: { answer: FlameAnswer; onClose(): void }) {
-  const page = usePage();
-  const missing = () => props.answer.symbolization.frames - props.answer.symbolization.named;
+function ResponseFacts(props: { response: FlameResponse }) {
+  const [open, setOpen] = createSignal<"unnamed" | "warnings" | null>(null);
+  const symbolization = () => props.response.symbolization;
+  const warnings = () => props.response.warnings;
   return (
-    <Dialog title="Frames without a name" onClose={props.onClose} page={page}>
-      <p>
-        {groupDigits(String(missing()))} of {groupDigits(String(props.answer.symbolization.frames))} frames have no name. Their weight is in every sum.
-      </p>
-      <table class="reasons">
-        <thead>
-          <tr>
-            <th>reason</th>
-            <th>binary</th>
-            <th class="number">frames</th>
-            <th class="number">weight</th>
-          </tr>
-        </thead>
-        <tbody>
-          <For each={[...props.answer.symbolization.unnamed].sort((a, b) => wireNumber(b.value) - wireNumber(a.value))}>
-            {(entry) => (
-              <tr>
-                <td>{printable(entry.text || entry.reason)}</td>
-                <td class="code">
-                  {printable(entry.binary ?? "")}
-                  <Show when={entry.build_id}>
-                    {(buildId) => <div class="muted">{printable(buildId())}</div>}
-                  </Show>
-                </td>
-                <td class="number">{groupDigits(String(entry.frames))}</td>
-                <td class="number">
-                  {formatValue(wireNumber(entry.value), props.answer.measure)}
-                  <div class="muted">{perCent(wireNumber(entry.value), props.answer.total)}</div>
-                </td>
-              </tr>
-            )}
-          </For>
-        </tbody>
-      </table>
-    </Dialog>
+    <>
+      <span title={groupDigits(String(props.response.samples))}>{counted(props.response.samples, "sample")}</span>
+      <span>{counted(props.response.series, "series", "series")}</span>
+      <Show when={symbolization().frames > 0} fallback={<span>no frames</span>}>
+        <span>
+          {perCent(symbolization().named, symbolization().frames)} of frames named
+          <Show when={symbolization().named < symbolization().frames}>
+            {" "}
+            <button type="button" class="link" onClick={() => setOpen("unnamed")}>
+              why not 100 %?
+            </button>
+          </Show>
+        </span>
+      </Show>
+      <Show when={props.response.prunedNodes > 0}>
+        <span title="The smallest frames are merged into (other), which has their values">
+          {counted(props.response.prunedNodes, "small frame")} in (other),{" "}
+          {perCent(props.response.prunedValue, props.response.total)}
+        </span>
+      </Show>
+      <Show when={warnings().length > 0}>
+        <span class="warnings" title={warnings().map(printable).join("\n")}>
+          <button type="button" class="link warning" onClick={() => setOpen("warnings")}>
+            {counted(warnings().length, "warning")}
+          </button>
+          <span class="warning">: {printable(warnings()[0])}</span>
+        </span>
+      </Show>
+      <span>{props.response.took_ms < 1 ? "< 1" : Math.round(props.response.took_ms)} ms</span>
+      <span>
+        {props.response.shards.answered} of {counted(props.response.shards.asked, "shard")}
+      </span>
+      <Show when={open() === "unnamed"}>
+        <UnnamedDialog response={props.response} onClose={() => setOpen(null)} />
+      </Show>
+      <Show when={open() === "warnings"}>
+        <Dialog title="Warnings" onClose={() => setOpen(null)}>
+          <ul class="warning-list">
+            <For each={warnings()}>{(warning) => <li>{printable(warning)}</li>}</For>
+          </ul>
+        </Dialog>
+      </Show>
+    </>
   );
 }

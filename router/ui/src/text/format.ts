@@ -1,20 +1,20 @@
-// Values as people say them: cores, CPU seconds, GiB, per cent to one place.
+// Values as text: cores, CPU seconds, GiB, per cent to one decimal place.
 //
-// A profile type's unit comes from outside; one that is not known is printed as it stands.
+// A profile type's unit comes from outside; an unknown unit is printed unchanged.
 
-/** What a value of a profile type measures. */
+/** Properties of a profile type that decide how its values are shown. */
 export interface Measure {
   /** Unit of the sample type: `nanoseconds`, `bytes`, `count`, ... */
   readonly unit: string;
-  /** True for processor time: seconds of it in a second are cores. */
+  /** True for CPU time: CPU seconds per second are cores. */
   readonly cpu: boolean;
-  /** True if values never add over time. */
+  /** True if values are not added up over time. */
   readonly gauge: boolean;
   /** Name of what is counted: `samples`, `alloc_objects`, ... */
   readonly sampleType: string;
 }
 
-/** The parts of `name:sample_type:sample_unit:period_type:period_unit`. */
+/** The measure of a profile type `name:sample_type:sample_unit:period_type:period_unit`. */
 export function measureOf(profileType: string, gauge: boolean): Measure {
   const [, sampleType = "", unit = ""] = profileType.split(":");
   return { unit, cpu: sampleType === "cpu" && unit in SECONDS, gauge, sampleType };
@@ -42,28 +42,30 @@ export function plainNumber(value: number): string {
   const size = Math.abs(value);
   if (size < 1e-6) return value.toExponential(1);
   if (size < 0.001) return String(Number(value.toPrecision(2)));
-  // The limits are those of the rounded number: 0.9996 reads 1.00.
+  // The limits are those of the rounded number: 0.9996 is shown as 1.00.
   const decimals = size >= 99.95 ? 0 : size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3;
   const text = value.toFixed(decimals);
   return decimals === 0 ? groupDigits(text) : text;
 }
 
-/** `1234567` as `1,234,567`; takes digits, so also of integers no number holds. */
+/** `1234567` as `1,234,567`; takes digits, and so also integers that a number cannot hold. */
 export function groupDigits(digits: string): string {
   return digits.replace(/\B(?=(\d{3})+(?!\d))/g, ",");
 }
 
-function scaled(value: number, step: number, names: readonly string[], join: string): string {
+/** A value divided by `step` as often as possible, with the name of the resulting unit. */
+function scaled(value: number, step: number, names: readonly string[]): string {
   let index = 0;
-  // Rounded first: 1023.6 KiB must not read 1,024 KiB.
+  // Compares with the rounded limit: 1023.6 KiB must not be shown as 1,024 KiB.
   while (index < names.length - 1 && Math.abs(value) >= step * 0.9995) {
     value /= step;
     index++;
   }
-  return `${index === 0 && Number.isInteger(value) ? groupDigits(String(value)) : plainNumber(value)}${names[index] === "" ? "" : join + names[index]}`;
+  const number = index === 0 && Number.isInteger(value) ? groupDigits(String(value)) : plainNumber(value);
+  return names[index] === "" ? number : `${number} ${names[index]}`;
 }
 
-/** Seconds in the unit that reads best: `12 ms`, `3.20 s`, `4.1 h`. */
+/** Seconds in the most readable unit: `12 ms`, `3.20 s`, `4.1 h`. */
 export function duration(seconds: number, kind = ""): string {
   const of = kind === "" ? "" : `${kind} `;
   const size = Math.abs(seconds);
@@ -79,34 +81,34 @@ export function duration(seconds: number, kind = ""): string {
 export function formatValue(value: number, measure: Measure): string {
   const factor = SECONDS[measure.unit];
   if (factor !== undefined) return duration(value * factor, measure.cpu ? "CPU" : "");
-  if (measure.unit === "bytes") return scaled(value, 1024, BYTES, " ");
-  if (measure.unit === "count" || measure.unit === "") return scaled(value, 1000, COUNTS, " ");
-  return `${scaled(value, 1000, COUNTS, " ")} ${measure.unit}`;
+  if (measure.unit === "bytes") return scaled(value, 1024, BYTES);
+  if (measure.unit === "count" || measure.unit === "") return scaled(value, 1000, COUNTS);
+  return `${scaled(value, 1000, COUNTS)} ${measure.unit}`;
 }
 
-/** A value per second, as `rate()` answers it: cores for processor time. A gauge has no rate: its value. */
+/** A value per second, as `rate()` returns it: cores for CPU time. For a gauge, its value. */
 export function formatRate(rate: number, measure: Measure): string {
   if (measure.gauge) return formatValue(rate, measure);
   if (measure.cpu && rate !== 0 && Math.abs(rate) < 0.01) return `${plainNumber(rate * 1000)} mcores`;
   if (measure.cpu) return `${plainNumber(rate)} ${rate === 1 ? "core" : "cores"}`;
-  // Time per second: off-CPU and wall time say how many threads wait on average.
+  // Time per second: for off-CPU and wall time, the mean number of waiting threads.
   if (SECONDS[measure.unit] !== undefined) return `${duration(rate)}/s`;
-  if (measure.unit === "bytes") return `${scaled(rate, 1024, BYTES, " ")}/s`;
+  if (measure.unit === "bytes") return `${scaled(rate, 1024, BYTES)}/s`;
   return `${formatValue(rate, measure)}/s`;
 }
 
-/** A rate for an axis: zeros after the point say nothing there. */
+/** A rate for an axis, without trailing zeros after the decimal point. */
 export function formatAxis(rate: number, measure: Measure): string {
   return formatRate(rate, measure).replace(/^(-?[\d,]+)\.0+(?=\D)|^(-?[\d,]+\.\d*?[1-9])0+(?=\D)/, "$1$2");
 }
 
-/** The rate behind a sum over a window: what `rate()` answers for it (nanoseconds become seconds). */
+/** The rate of a sum over a window, as `rate()` returns it (nanoseconds become seconds). */
 export function rateOf(sum: number, measure: Measure, window_s: number): number {
   if (measure.gauge) return sum;
   return (sum * (SECONDS[measure.unit] ?? 1)) / window_s;
 }
 
-/** Per cent to one place; what is there is never shown as nothing, what is missing never as all. */
+/** Per cent to one decimal place; a part is never shown as 0.0 %, and an incomplete whole never as 100.0 %. */
 export function perCent(part: number, whole: number): string {
   if (whole === 0 || part === 0) return "0.0 %";
   const share = (part / whole) * 100;
@@ -115,7 +117,7 @@ export function perCent(part: number, whole: number): string {
   return `${share.toFixed(1)} %`;
 }
 
-/** `1.2 M`: a count in few characters. */
+/** A count in few characters: `1.2 M`. */
 export function shortCount(count: number): string {
-  return scaled(count, 1000, COUNTS, " ");
+  return scaled(count, 1000, COUNTS);
 }

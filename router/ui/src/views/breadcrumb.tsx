@@ -1,10 +1,10 @@
-// Where the flame graph is zoomed to: the way from the root, each step a button.
+// Path from the root to the zoomed frame; each step is a button.
 
 import { createMemo, For, Show } from "solid-js";
 import { printable } from "../text/printable";
 import { pathTo, type ProfileTree } from "../profile/profile_tree";
 
-/** Steps shown at the end of a long way. */
+/** Steps shown at the end of a long path. */
 const TAIL = 4;
 
 export function Breadcrumb(props: { tree: ProfileTree; zoom: number; onZoom(node: number): void }) {
@@ -18,7 +18,7 @@ export function Breadcrumb(props: { tree: ProfileTree; zoom: number; onZoom(node
         root
       </button>
       <Show when={hidden() > 0}>
-        <span class="crumb-gap" title={`${hidden()} frames between`}>
+        <span class="crumb-gap" title={`${hidden()} frames not shown`}>
           › … {hidden()}
         </span>
       </Show>
@@ -26,7 +26,12 @@ export function Breadcrumb(props: { tree: ProfileTree; zoom: number; onZoom(node
         {(node) => (
           <>
             <span class="crumb-gap">›</span>
-            <button type="button" aria-current={node === props.zoom ? "location" : undefined} title={name(node)} onClick={() => props.onZoom(node)}>
+            <button
+              type="button"
+              aria-current={node === props.zoom ? "location" : undefined}
+              title={name(node)}
+              onClick={() => props.onZoom(node)}
+            >
               {name(node)}
             </button>
           </>

@@ -1,11 +1,13 @@
-// What the colours mean, for the classes that are in the picture, each with its share of self.
+// Legend of the colour classes in the flame graph, each with its share of the self values.
 
-import { createEffect, createMemo, For } from "solid-js";
+import { createMemo, For } from "solid-js";
 import { perCent } from "../text/format";
-import { classColor, classLabel, colorClass, type ThemeName } from "../color/frame_color";
+import { classColor, classLabel, colorClass } from "../color/frame_color";
+import type { ThemeName } from "../color/palette";
+import { paint } from "../color/swatch";
 import type { ProfileTree } from "../profile/profile_tree";
 
-/** Classes shown; more would fill the line. */
+/** Largest number of classes shown: as many as fit into a line. */
 const CLASSES_MAX = 6;
 
 export function ColorLegend(props: { tree: ProfileTree; theme: ThemeName }) {
@@ -30,9 +32,4 @@ export function ColorLegend(props: { tree: ProfileTree; theme: ThemeName }) {
       </For>
     </ul>
   );
-}
-
-/** Keeps an element's background at a colour; by the object model, as the content policy wants it. */
-export function paint(element: HTMLElement, color: () => string): void {
-  createEffect(() => element.style.setProperty("background", color()));
 }

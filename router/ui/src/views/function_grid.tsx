@@ -1,6 +1,6 @@
-// The functions as a table: sortable, filtered by the search, only the visible rows in the document.
+// The functions as a table: sortable and filtered by the search. Only the visible rows are in the document.
 //
-// It is what a screen reader gets, so it is there in every view; in the Flame view it is off screen.
+// Screen readers read this table, so that it exists in every view; in the Flame view it is off screen.
 
 import { createEffect, createMemo, createSignal, createUniqueId, For, Index, on, onCleanup, onMount } from "solid-js";
 import { formatValue, perCent, type Measure } from "../text/format";
@@ -10,7 +10,7 @@ import { printable } from "../text/printable";
 import type { ProfileTree } from "../profile/profile_tree";
 
 const ROW_PX = 24;
-/** Rows kept above and below what is seen, so that scrolling shows no gap. */
+/** Rows above and below the visible ones, so that scrolling shows no gap. */
 const SPARE_ROWS = 6;
 
 const COLUMNS: ReadonlyArray<{ readonly key: SortKey; readonly label: string }> = [
@@ -25,13 +25,13 @@ export interface FunctionGridProps {
   readonly measure: Measure;
   readonly sort: SortKey;
   readonly descending: boolean;
-  /** Only these names are rows; null for all. */
+  /** Matches of the search, which select the rows; null for all rows. */
   readonly filter: Matches | null;
-  /** What the filter was made of. */
+  /** Text of the search. */
   readonly filterText: string;
-  /** Name that is picked, "" for none. */
+  /** Name of the marked function; "" for none. */
   readonly pick: string;
-  /** Off screen, for screen readers only. */
+  /** True if only screen readers see the table. */
   readonly offScreen: boolean;
   onSort(key: SortKey, descending: boolean): void;
   onPick(name: number): void;
@@ -62,11 +62,17 @@ export function FunctionGrid(props: FunctionGridProps) {
     observer.observe(scroller);
     onCleanup(() => observer.disconnect());
     createEffect(() => space.style.setProperty("height", `${rows().length * ROW_PX}px`));
-    // Another order or filter begins at its top; new numbers in the same order do not move the table.
-    createEffect(on([() => props.sort, () => props.descending, () => props.filterText], () => {
-      setActive(0);
-      scroller.scrollTop = 0;
-    }, { defer: true }));
+    // Another order or filter starts at the top; new values in the same order do not scroll the table.
+    createEffect(
+      on(
+        [() => props.sort, () => props.descending, () => props.filterText],
+        () => {
+          setActive(0);
+          scroller.scrollTop = 0;
+        },
+        { defer: true },
+      ),
+    );
   });
 
   function moveTo(row: number): void {
@@ -74,12 +80,20 @@ export function FunctionGrid(props: FunctionGridProps) {
     setActive(to);
     const top = to * ROW_PX;
     if (top < scroller.scrollTop) scroller.scrollTop = top;
-    else if (top + ROW_PX > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = top + ROW_PX - scroller.clientHeight;
+    else if (top + ROW_PX > scroller.scrollTop + scroller.clientHeight)
+      scroller.scrollTop = top + ROW_PX - scroller.clientHeight;
   }
 
   function onKeyDown(event: KeyboardEvent): void {
-    const page = Math.max(Math.floor(scroller.clientHeight / ROW_PX) - 1, 1);
-    const moves: Record<string, number> = { ArrowDown: active() + 1, ArrowUp: active() - 1, PageDown: active() + page, PageUp: active() - page, Home: 0, End: rows().length };
+    const pageRows = Math.max(Math.floor(scroller.clientHeight / ROW_PX) - 1, 1);
+    const moves: Record<string, number> = {
+      ArrowDown: active() + 1,
+      ArrowUp: active() - 1,
+      PageDown: active() + pageRows,
+      PageUp: active() - pageRows,
+      Home: 0,
+      End: rows().length,
+    };
     const name = rows()[active()];
     if (event.key in moves) moveTo(moves[event.key]);
     else if (name === undefined) return;
@@ -94,7 +108,13 @@ export function FunctionGrid(props: FunctionGridProps) {
   }
 
   return (
-    <div class="grid" classList={{ "off-screen": props.offScreen }} role="grid" aria-label="Functions" aria-rowcount={rows().length + 1}>
+    <div
+      class="grid"
+      classList={{ "off-screen": props.offScreen }}
+      role="grid"
+      aria-label="Functions"
+      aria-rowcount={rows().length + 1}
+    >
       <div class="grid-head" role="row">
         <For each={COLUMNS}>
           {(column) => (
@@ -106,7 +126,9 @@ export function FunctionGrid(props: FunctionGridProps) {
               <button
                 type="button"
                 tabindex={props.offScreen ? -1 : 0}
-                onClick={() => props.onSort(column.key, props.sort === column.key ? !props.descending : column.key !== "name")}
+                onClick={() =>
+                  props.onSort(column.key, props.sort === column.key ? !props.descending : column.key !== "name")
+                }
               >
                 {column.label}
                 <span aria-hidden="true">{props.sort === column.key ? (props.descending ? " ↓" : " ↑") : ""}</span>
@@ -139,7 +161,9 @@ export function FunctionGrid(props: FunctionGridProps) {
                   aria-selected={props.tree.names[name()] === props.pick}
                   data-self={props.table.self[name()]}
                   data-total={props.table.total[name()]}
-                  ref={(element) => createEffect(() => element.style.setProperty("transform", `translateY(${row() * ROW_PX}px)`))}
+                  ref={(element) =>
+                    createEffect(() => element.style.setProperty("transform", `translateY(${row() * ROW_PX}px)`))
+                  }
                   onClick={() => {
                     setActive(row());
                     props.onPick(name());
@@ -154,8 +178,18 @@ export function FunctionGrid(props: FunctionGridProps) {
                   <div role="gridcell" class="grid-name" title={printable(props.tree.names[name()]).slice(0, 1000)}>
                     <bdi>{printable(props.tree.names[name()]).slice(0, 1000)}</bdi>
                   </div>
-                  <ValueCell class="grid-self" value={props.table.self[name()]} whole={whole()} measure={props.measure} />
-                  <ValueCell class="grid-total" value={props.table.total[name()]} whole={whole()} measure={props.measure} />
+                  <ValueCell
+                    class="grid-self"
+                    value={props.table.self[name()]}
+                    whole={whole()}
+                    measure={props.measure}
+                  />
+                  <ValueCell
+                    class="grid-total"
+                    value={props.table.total[name()]}
+                    whole={whole()}
+                    measure={props.measure}
+                  />
                 </div>
               );
             }}
@@ -166,14 +200,12 @@ export function FunctionGrid(props: FunctionGridProps) {
   );
 }
 
-/** A value with its share, and the share as a bar behind it. */
+/** A value with its share, and the share as a bar below it. */
 function ValueCell(props: { class: string; value: number; whole: number; measure: Measure }) {
+  const share = (): number => (props.whole > 0 ? Math.min((props.value / props.whole) * 100, 100) : 0);
   return (
     <div role="gridcell" class={props.class}>
-      <i
-        class="grid-bar"
-        ref={(bar) => createEffect(() => bar.style.setProperty("width", `${props.whole > 0 ? Math.min((props.value / props.whole) * 100, 100) : 0}%`))}
-      />
+      <i class="grid-bar" ref={(bar) => createEffect(() => bar.style.setProperty("width", `${share()}%`))} />
       <span class="grid-value">{formatValue(props.value, props.measure)}</span>
       <span class="grid-share">{perCent(props.value, props.whole)}</span>
     </div>

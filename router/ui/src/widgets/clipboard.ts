@@ -1,4 +1,4 @@
-// Copying text, also where the browser gives no clipboard (plain HTTP beyond loopback).
+// Copies text, also where the browser offers no clipboard (plain HTTP on another host).
 
 /** Copies `text`; false if the browser refused. */
 export async function copyText(text: string): Promise<boolean> {
@@ -6,7 +6,7 @@ export async function copyText(text: string): Promise<boolean> {
     await navigator.clipboard.writeText(text);
     return true;
   } catch (_noClipboard) {
-    // The old way: a selection in a field that nobody sees.
+    // Falls back to a selection in an invisible field.
     const field = document.createElement("textarea");
     field.value = text;
     field.className = "off-screen";

@@ -1,4 +1,4 @@
-// A menu, of a function or of a label's values: keyboard and pointer alike.
+// A menu at the pointer, for keyboard and mouse.
 
 import { createMemo, createSignal, For, onCleanup, onMount, Show } from "solid-js";
 import { CHOICES_MAX, menuChoices } from "./menu_choices";
@@ -9,10 +9,19 @@ export interface MenuItem {
   act(): void;
 }
 
-/** A menu at a point of the window; `onClose` is called after a choice, on Escape, and on a click elsewhere. */
-export function ContextMenu(props: { title: string; items: readonly MenuItem[]; x: number; y: number; onClose(): void }) {
+interface ContextMenuProps {
+  readonly title: string;
+  readonly items: readonly MenuItem[];
+  /** Position in the window, in CSS pixels. */
+  readonly x: number;
+  readonly y: number;
+  /** Called after a choice, on Escape, and on a click outside. */
+  onClose(): void;
+}
+
+export function ContextMenu(props: ContextMenuProps) {
   let menu!: HTMLDivElement;
-  const before = document.activeElement;
+  const focusedBefore = document.activeElement;
   const [typed, setTyped] = createSignal("");
   const choices = createMemo(() => menuChoices(props.items, typed()));
 
@@ -28,7 +37,7 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
     addEventListener("pointerdown", outside, true);
     onCleanup(() => {
       removeEventListener("pointerdown", outside, true);
-      if (before instanceof HTMLElement) before.focus({ preventScroll: true });
+      if (focusedBefore instanceof HTMLElement) focusedBefore.focus({ preventScroll: true });
     });
   });
 
@@ -50,14 +59,14 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
       <Show when={props.items.length > CHOICES_MAX}>
         <input
           type="text"
-          aria-label="Narrow the choices"
-          placeholder="type to narrow"
+          aria-label="Filter the menu"
+          placeholder="type to filter"
           autocomplete="off"
           spellcheck={false}
           onInput={(event) => setTyped(event.currentTarget.value)}
         />
       </Show>
-      <For each={choices().shown} fallback={<div class="menu-title">nothing matches</div>}>
+      <For each={choices().shown} fallback={<div class="menu-title">no match</div>}>
         {(item) => (
           <button
             type="button"
@@ -73,7 +82,7 @@ export function ContextMenu(props: { title: string; items: readonly MenuItem[]; 
         )}
       </For>
       <Show when={choices().more > 0}>
-        <div class="menu-title">{choices().more.toLocaleString("en")} more: type to narrow</div>
+        <div class="menu-title">{choices().more.toLocaleString("en")} more: type to filter</div>
       </Show>
     </div>
   );

@@ -1,15 +1,16 @@
-// A modal dialog: the browser's own, which keeps the focus inside and gives it back.
+// A modal dialog: the browser's own, which keeps the focus inside and returns it on close.
 
 import { onCleanup, onMount, type JSX } from "solid-js";
-import type { Page } from "../state/app_store";
+import { useStore } from "../state/app_store";
 
-export function Dialog(props: { title: string; page: Page; onClose(): void; children: JSX.Element }) {
+export function Dialog(props: { title: string; onClose(): void; children: JSX.Element }) {
+  const store = useStore();
   let dialog!: HTMLDialogElement;
   onMount(() => {
     dialog.showModal();
-    // No new picture while somebody reads about this one.
-    props.page.setHeld(true);
-    onCleanup(() => props.page.setHeld(false));
+    // The views must not change while the user reads about them.
+    store.setHeld(true);
+    onCleanup(() => store.setHeld(false));
   });
   return (
     <dialog

@@ -1,11 +1,14 @@
-// What of a menu's items is shown: all of them, or those that what was typed is in.
+// Filter of a long menu.
 
-/** Items shown at one time; a menu of more has a field to narrow them. */
+/** Largest number of items shown at once; a longer menu has a field to filter them. */
 export const CHOICES_MAX = 40;
 
-/** The items whose labels contain what was typed, in their order, and how many more there are than are shown. */
-export function menuChoices<T extends { readonly label: string }>(items: readonly T[], typed: string): { shown: readonly T[]; more: number } {
-  const wanted = typed.toLowerCase();
-  const found = items.filter((item) => item.label.toLowerCase().includes(wanted));
+/** The first items whose labels contain the typed text, and the number of further ones. */
+export function menuChoices<T extends { readonly label: string }>(
+  items: readonly T[],
+  typed: string,
+): { shown: readonly T[]; more: number } {
+  const text = typed.toLowerCase();
+  const found = items.filter((item) => item.label.toLowerCase().includes(text));
   return { shown: found.slice(0, CHOICES_MAX), more: Math.max(found.length - CHOICES_MAX, 0) };
 }

@@ -1,7 +1,6 @@
 import { expect, test } from "vitest";
-import { classColor, colorClass, frameColor, PALETTES, type ThemeName } from "../../src/color/frame_color";
-import { LabelFitter } from "../../src/views/flame/label_text";
-import { printable, shortened, SHOWN_LENGTH_MAX } from "../../src/text/printable";
+import { classColor, colorClass, frameColor } from "../../src/color/frame_color";
+import { PALETTES, type ThemeName } from "../../src/color/palette";
 
 /** WCAG 2 contrast of two `#rrggbb` colours. */
 function contrast(one: string, other: string): number {
@@ -16,7 +15,22 @@ function contrast(one: string, other: string): number {
   return (light + 0.05) / (dark + 0.05);
 }
 
-const TYPES = ["kernel", "native", "go", "jvm", "cpython", "v8js", "ruby", "php", "perl", "dotnet", "beam", "luajit", "new-type", ""];
+const TYPES = [
+  "kernel",
+  "native",
+  "go",
+  "jvm",
+  "cpython",
+  "v8js",
+  "ruby",
+  "php",
+  "perl",
+  "dotnet",
+  "beam",
+  "luajit",
+  "new-type",
+  "",
+];
 
 test("labels on every colour pass AA in both themes", () => {
   for (const theme of ["light", "dark"] as ThemeName[]) {
@@ -24,7 +38,9 @@ test("labels on every colour pass AA in both themes", () => {
     for (const type of TYPES) {
       for (let i = 0; i < 200; i++) {
         for (const reason of [undefined, "no_debug_file"]) {
-          expect(contrast(frameColor(`f${i}`, { type, binary: `/bin/b${i}`, reason }, theme), palette.text)).toBeGreaterThanOrEqual(4.5);
+          expect(
+            contrast(frameColor(`f${i}`, { type, binary: `/bin/b${i}`, reason }, theme), palette.text),
+          ).toBeGreaterThanOrEqual(4.5);
         }
       }
     }
@@ -33,16 +49,23 @@ test("labels on every colour pass AA in both themes", () => {
   }
 });
 
-test("a colour hangs on the binary's name and the function, not on its path or on chance", () => {
+test("a colour depends on the binary's name and the function, not on the path", () => {
   const one = frameColor("f", { type: "native", binary: "/usr/lib/libc.so.6" }, "light");
   expect(frameColor("f", { type: "native", binary: "/lib/libc.so.6" }, "light")).toBe(one);
   expect(frameColor("f", { type: "native", binary: "/usr/bin/api" }, "light")).not.toBe(one);
   expect(frameColor("f", { type: "kernel" }, "light")).not.toBe(frameColor("f", { type: "cpython" }, "light"));
 });
 
-test("a Go frame's hue hangs on its package, an unknown one's on its binary", () => {
+test("a Go frame's hue depends on its package, an unknown frame's on its binary", () => {
   const go = (name: string): string => frameColor(name, { type: "go", binary: "/usr/bin/api", file: "x.go" }, "light");
-  const names = ["net/http.(*Server).Serve", "net/http.HandlerFunc.ServeHTTP", "encoding/json.Unmarshal", "main.main", "runtime.mallocgc", "github.com/a/b/c.(*T).M"];
+  const names = [
+    "net/http.(*Server).Serve",
+    "net/http.HandlerFunc.ServeHTTP",
+    "encoding/json.Unmarshal",
+    "main.main",
+    "runtime.mallocgc",
+    "github.com/a/b/c.(*T).M",
+  ];
   // Lightness may differ between functions of one package: compare over many of each.
   const colors = (prefix: string): Set<string> => new Set(Array.from({ length: 60 }, (_, i) => go(`${prefix}F${i}`)));
   expect(colors("net/http.").size).toBeLessThanOrEqual(3);
@@ -51,7 +74,7 @@ test("a Go frame's hue hangs on its package, an unknown one's on its binary", ()
   expect(frameColor("f", { binary: "/bin/a" }, "light")).not.toBe(frameColor("f", { binary: "/bin/b" }, "light"));
 });
 
-test("types of other agents fall into the same classes", () => {
+test("frame types of other agents map to the same classes", () => {
   expect(colorClass({ type: "CPython" })).toBe("cpython");
   expect(colorClass({ type: "hotspot" })).toBe("jvm");
   expect(colorClass({ file: "/src/app/main.go" })).toBe("go");
@@ -60,26 +83,4 @@ test("types of other agents fall into the same classes", () => {
   expect(colorClass({})).toBe("unknown");
   expect(colorClass(undefined)).toBe("unknown");
   expect(classColor("kernel", "dark")).toMatch(/^#[0-9a-f]{6}$/);
-});
-
-test("labels are cut to their room, never through a character", () => {
-  const fitter = new LabelFitter(() => 10);
-  expect(fitter.fit("abcdef", 60)).toBe("abcdef");
-  expect(fitter.fit("abcdef", 59)).toBe("abcd…");
-  expect(fitter.fit("abcdef", 29)).toBe("");
-  expect(fitter.fit("😀😀😀", 29)).toBe("😀…");
-  expect(fitter.fit("x".repeat(5000), 50)).toBe("xxxx…");
-});
-
-test("control characters and marks that turn text around are shown as such", () => {
-  expect(printable("a\u202eb\u0000c\nd")).toBe("a\ufffdb\ufffdc\ufffdd");
-  expect(printable("std::vector<int>")).toBe("std::vector<int>");
-});
-
-test("a name of 5 kB is shown by its ends", () => {
-  const name = "template<".repeat(600);
-  const shown = shortened(name);
-  expect(shown.length).toBeLessThan(SHOWN_LENGTH_MAX + 60);
-  expect(shown).toContain(`${name.length - SHOWN_LENGTH_MAX} more characters`);
-  expect(shortened("short")).toBe("short");
 });

@@ -9,16 +9,16 @@ function rowsOf(tree: ReturnType<typeof treeOf>, root: number): Record<string, [
   return Object.fromEntries([...table.rows].map((name) => [tree.names[name], [table.self[name], table.total[name]]]));
 }
 
-test("recursion counts a stack once", () => {
+test("a recursive stack counts once per function", () => {
   expect(rowsOf(RECURSIVE, 0)).toEqual({ main: [1, 25], walk: [20, 24], leaf: [4, 9] });
 });
 
-test("a subtree is tabulated by itself", () => {
+test("a subtree has its own table", () => {
   const leaf = [...RECURSIVE.name].findIndex((name) => RECURSIVE.names[name] === "leaf");
   expect(rowsOf(RECURSIVE, leaf)).toEqual({ leaf: [4, 9], walk: [5, 5] });
 });
 
-test("self adds up to the whole, and no total passes it", () => {
+test("self values add up to the whole, and no total exceeds it", () => {
   for (const seed of [1, 2, 3]) {
     const tree = randomTree(seed, 5000, 40);
     const table = tabulate(tree, 0);
@@ -30,11 +30,15 @@ test("self adds up to the whole, and no total passes it", () => {
   }
 });
 
-test("rows sort by each column both ways, equal ones by name", () => {
+test("rows sort by each column both ways, equal values by name", () => {
   const tree = treeOf(["total", 0, ["b", 5], ["a", 5], ["c", 9]]);
   const sorted = (key: SortKey, descending: boolean): string =>
     [...sortRows(tabulate(tree, 0), tree.names, key, descending)].map((name) => tree.names[name]).join("");
-  expect([sorted("self", true), sorted("self", false), sorted("total", true), sorted("name", false), sorted("name", true)]).toEqual([
-    "cab", "abc", "cab", "abc", "cba",
-  ]);
+  expect([
+    sorted("self", true),
+    sorted("self", false),
+    sorted("total", true),
+    sorted("name", false),
+    sorted("name", true),
+  ]).toEqual(["cab", "abc", "cab", "abc", "cba"]);
 });

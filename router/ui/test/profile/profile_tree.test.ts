@@ -1,18 +1,33 @@
 import { expect, test } from "vitest";
-import { buildProfileTree, childrenOf, deepestBelow, exactValues, MalformedTree, pathTo } from "../../src/profile/profile_tree";
-import { nodeOfZoomKey, zoomKey } from "../../src/profile/zoom_key";
+import {
+  buildProfileTree,
+  childrenOf,
+  deepestBelow,
+  exactValuesOf,
+  MalformedTree,
+  pathTo,
+} from "../../src/profile/profile_tree";
 import { randomTree, treeOf } from "../trees";
 
 const SMALL = treeOf(["total", 0, ["main", 10, ["parse", 30], ["write", 5, ["sync", 15]]], ["gc", 40]]);
 
 test("children lie side by side from their parent's start, in the server's order", () => {
-  const laidOut = Array.from({ length: SMALL.size }, (_, i) => [SMALL.names[SMALL.name[i]], SMALL.start[i], SMALL.total[i]]);
+  const laidOut = Array.from({ length: SMALL.size }, (_, i) => [
+    SMALL.names[SMALL.name[i]],
+    SMALL.start[i],
+    SMALL.total[i],
+  ]);
   expect(laidOut).toEqual([
-    ["total", 0, 100], ["main", 0, 60], ["parse", 0, 30], ["write", 30, 20], ["sync", 30, 15], ["gc", 60, 40],
+    ["total", 0, 100],
+    ["main", 0, 60],
+    ["parse", 0, 30],
+    ["write", 30, 20],
+    ["sync", 30, 15],
+    ["gc", 60, 40],
   ]);
 });
 
-test("a subtree is a range, a level ascends from left to right", () => {
+test("a subtree is a range of nodes, and a level is sorted from left to right", () => {
   for (const seed of [1, 2, 3, 4, 5]) {
     const tree = randomTree(seed, 2000, 50);
     for (let i = 0; i < tree.size; i++) {
@@ -26,7 +41,8 @@ test("a subtree is a range, a level ascends from left to right", () => {
     for (let level = 0; level < tree.levels; level++) {
       for (let at = tree.levelFrom[level]; at < tree.levelFrom[level + 1]; at++, seen++) {
         expect(tree.depth[tree.levelNodes[at]]).toBe(level);
-        if (at > tree.levelFrom[level]) expect(tree.start[tree.levelNodes[at]]).toBeGreaterThanOrEqual(tree.start[tree.levelNodes[at - 1]]);
+        if (at > tree.levelFrom[level])
+          expect(tree.start[tree.levelNodes[at]]).toBeGreaterThanOrEqual(tree.start[tree.levelNodes[at - 1]]);
       }
     }
     expect(seen).toBe(tree.size);
@@ -41,38 +57,50 @@ test("a stack of 100,000 frames needs no recursion", () => {
   expect(pathTo(tree, 99_999)).toHaveLength(100_000);
 });
 
-test("nodes that are no tree are refused with their number", () => {
+test("nodes that do not form a tree are refused with their number", () => {
   expect(() => buildProfileTree(["a"], [{}], [])).toThrow(MalformedTree);
-  expect(() => buildProfileTree(["a"], [{}], [[-1, 0, 0, 1], [1, 0, 1, 1]])).toThrow(/node 1 .* parent 1/);
-  expect(() => buildProfileTree(["a"], [{}], [[-1, 0, 0, 1], [-1, 0, 1, 1]])).toThrow(/node 1 .* parent -1/);
-  expect(() => buildProfileTree(["a"], [{}], [[-1, 0, 0, 1], [0, 1, 1, 1]])).toThrow(/node 1 .* name 1/);
+  expect(() =>
+    buildProfileTree(
+      ["a"],
+      [{}],
+      [
+        [-1, 0, 0, 1],
+        [1, 0, 1, 1],
+      ],
+    ),
+  ).toThrow(/node 1 .* parent 1/);
+  expect(() =>
+    buildProfileTree(
+      ["a"],
+      [{}],
+      [
+        [-1, 0, 0, 1],
+        [-1, 0, 1, 1],
+      ],
+    ),
+  ).toThrow(/node 1 .* parent -1/);
+  expect(() =>
+    buildProfileTree(
+      ["a"],
+      [{}],
+      [
+        [-1, 0, 0, 1],
+        [0, 1, 1, 1],
+      ],
+    ),
+  ).toThrow(/node 1 .* name 1/);
 });
 
-test("exact digits are kept beside the numbers that draw", () => {
-  const tree = buildProfileTree(["total", "a"], [{}, {}], [[-1, 0, 0, "9007199254740993"], [0, 1, "9007199254740993", "9007199254740993"]]);
-  expect(exactValues(tree, 1)).toEqual({ self: "9007199254740993", total: "9007199254740993" });
+test("exact digits are kept beside the rounded numbers", () => {
+  const tree = buildProfileTree(
+    ["total", "a"],
+    [{}, {}],
+    [
+      [-1, 0, 0, "9007199254740993"],
+      [0, 1, "9007199254740993", "9007199254740993"],
+    ],
+  );
+  expect(exactValuesOf(tree, 1)).toEqual({ self: "9007199254740993", total: "9007199254740993" });
   expect(tree.total[1]).toBe(9007199254740992);
-  expect(exactValues(SMALL, 1)).toEqual({ self: "10", total: "60" });
-});
-
-test("a zoom key finds the same path again in another tree", () => {
-  const other = treeOf(["total", 0, ["gc", 400], ["main", 1, ["write", 50, ["sync", 15]], ["parse", 2]]]);
-  const sync = 4;
-  expect(SMALL.names[SMALL.name[sync]]).toBe("sync");
-  const found = nodeOfZoomKey(other, zoomKey(SMALL, sync));
-  expect(pathTo(other, found).map((node) => other.names[other.name[node]])).toEqual(["total", "main", "write", "sync"]);
-  expect(nodeOfZoomKey(treeOf(["total", 0, ["sync", 1]]), zoomKey(SMALL, sync))).toBe(-1);
-  expect(nodeOfZoomKey(SMALL, "rubbish")).toBe(-1);
-  expect(nodeOfZoomKey(SMALL, "")).toBe(0);
-});
-
-test("zoom keys of different paths differ", () => {
-  const tree = randomTree(9, 20_000, 500);
-  const paths = new Set<string>();
-  const keys = new Set<string>();
-  for (let node = 0; node < tree.size; node += 7) {
-    paths.add(pathTo(tree, node).map((at) => tree.name[at]).join(" "));
-    keys.add(zoomKey(tree, node));
-  }
-  expect(keys.size).toBe(paths.size);
+  expect(exactValuesOf(SMALL, 1)).toEqual({ self: "10", total: "60" });
 });

@@ -1,24 +1,30 @@
 import { expect, test } from "vitest";
 import { ApiError } from "../../src/api/client";
-import { serverTime } from "../../src/api/flame_graph";
 import { createLoader } from "../../src/state/loader";
 
-/** An answer that comes when told to, or breaks off as `fetch` does. */
-function controlled<T>(): { ask(signal: AbortSignal): Promise<T>; resolve(value: T): void; reject(error: unknown): void } {
+/** A call that ends when the test says so, or is cancelled as `fetch` is. */
+interface ControlledCall<T> {
+  fetch(signal: AbortSignal): Promise<T>;
+  resolve(value: T): void;
+}
+
+function controlled<T>(): ControlledCall<T> {
   let resolve!: (value: T) => void;
   let reject!: (error: unknown) => void;
-  const answer = new Promise<T>((yes, no) => ([resolve, reject] = [yes, no]));
+  const response = new Promise<T>((resolvePromise, rejectPromise) => {
+    resolve = resolvePromise;
+    reject = rejectPromise;
+  });
   return {
     resolve,
-    reject,
-    ask: (signal) => {
+    fetch: (signal) => {
       signal.addEventListener("abort", () => reject(new ApiError("cancelled", "cancelled")));
-      return answer;
+      return response;
     },
   };
 }
 
-test("the last answer stays while loading, on an error, and after a cancel", async () => {
+test("the last response stays while loading, on an error, and after a cancel", async () => {
   const loader = createLoader<string>();
   await loader.run(() => Promise.resolve("first"));
   expect([loader.latest(), loader.pending()]).toEqual(["first", false]);
@@ -27,7 +33,7 @@ test("the last answer stays while loading, on an error, and after a cancel", asy
   expect([loader.latest(), loader.failure()?.message]).toEqual(["first", "too much"]);
 
   const slow = controlled<string>();
-  const running = loader.run((signal) => slow.ask(signal));
+  const running = loader.run((signal) => slow.fetch(signal));
   expect([loader.latest(), loader.pending()]).toEqual(["first", true]);
   loader.cancel();
   await running;
@@ -37,28 +43,22 @@ test("the last answer stays while loading, on an error, and after a cancel", asy
   expect([loader.latest(), loader.failure()]).toEqual(["second", undefined]);
 });
 
-test("an answer that a newer question has overtaken is dropped", async () => {
+test("the response to an older call is dropped", async () => {
   const loader = createLoader<string>();
-  const [old, young] = [controlled<string>(), controlled<string>()];
-  // This one does not listen to being cancelled: its answer comes all the same.
-  const first = loader.run(() => old.ask(new AbortController().signal));
-  const second = loader.run((signal) => young.ask(signal));
-  young.resolve("young");
+  const older = controlled<string>();
+  const newer = controlled<string>();
+  // The older call ignores its cancellation, so that its response still arrives.
+  const first = loader.run(() => older.fetch(new AbortController().signal));
+  const second = loader.run((signal) => newer.fetch(signal));
+  newer.resolve("newer");
   await second;
-  old.resolve("old");
+  older.resolve("older");
   await first;
-  expect([loader.latest(), loader.pending()]).toEqual(["young", false]);
+  expect([loader.latest(), loader.pending()]).toEqual(["newer", false]);
 });
 
-test("anything thrown is shown as a sentence", async () => {
+test("any thrown value becomes an error with a message", async () => {
   const loader = createLoader<string>();
-  await loader.run(() => Promise.reject(new TypeError("node 5 of the answer has parent 7")));
-  expect(loader.failure()).toMatchObject({ kind: "refused", message: "node 5 of the answer has parent 7" });
-});
-
-test("the server's own time is the header's total, or the sum of its parts", () => {
-  expect(serverTime("select;dur=9.1, merge;dur=3.2, total;dur=14.2")).toBe(14.2);
-  expect(serverTime('select;desc="read";dur=9.5, merge;dur=3')).toBe(12.5);
-  expect(serverTime("miss")).toBe(null);
-  expect(serverTime(null)).toBe(null);
+  await loader.run(() => Promise.reject(new TypeError("node 5 of the response has parent 7")));
+  expect(loader.failure()).toMatchObject({ kind: "refused", message: "node 5 of the response has parent 7" });
 });

@@ -7,7 +7,7 @@ const nodeNamed = (name: string): number => [...TREE.name].findIndex((index) => 
 const walked = (from: string, key: ArrowKey, flipped = false, zoom = "total"): string =>
   TREE.names[TREE.name[walk(TREE, nodeNamed(from), key, flipped, nodeNamed(zoom))]];
 
-test("arrows go where they point", () => {
+test("arrow keys move in their direction", () => {
   expect(walked("total", "ArrowDown")).toBe("main");
   expect(walked("main", "ArrowDown")).toBe("parse");
   expect(walked("parse", "ArrowUp")).toBe("main");
@@ -16,7 +16,7 @@ test("arrows go where they point", () => {
   expect(walked("gc", "ArrowLeft")).toBe("main");
 });
 
-test("at an edge they stay", () => {
+test("arrow keys stay at an edge", () => {
   expect(walked("total", "ArrowUp")).toBe("total");
   expect(walked("number", "ArrowDown")).toBe("number");
   expect(walked("main", "ArrowLeft")).toBe("main");
@@ -27,7 +27,7 @@ test("a flipped graph swaps up and down", () => {
   expect(walked("parse", "ArrowDown", true)).toBe("main");
 });
 
-test("a zoom is not left sideways, and is found from above", () => {
+test("left and right stay inside the zoom, and down leads to it", () => {
   expect(walked("write", "ArrowRight", false, "main")).toBe("write");
   expect(walked("total", "ArrowDown", false, "gc")).toBe("gc");
   expect(walked("parse", "ArrowRight", false, "main")).toBe("write");

@@ -3,21 +3,25 @@ import { FRAME_WIDTH_MIN_PX, runAt, visitRuns, type View } from "../../src/views
 import type { ProfileTree } from "../../src/profile/profile_tree";
 import { randomFrom, randomTree, treeOf } from "../trees";
 
-test("every frame in view is in exactly one run, whatever the zoom", () => {
+test("every visible frame is in exactly one run at any zoom", () => {
   const wrong: string[] = [];
   for (const seed of [1, 2, 3, 4, 5, 6]) {
     const tree = randomTree(seed, 30_000, 100);
     const random = randomFrom(seed + 100);
     for (let round = 0; round < 20; round++) {
       const from = round === 0 ? 0 : random() * tree.total[0] * 0.9;
-      const view: View = { from, to: from + (tree.total[0] - from) * Math.max(random() ** 3, 1e-6), width_px: 50 + random() * 1500 };
+      const view: View = {
+        from,
+        to: from + (tree.total[0] - from) * Math.max(random() ** 3, 1e-6),
+        width_px: 50 + random() * 1500,
+      };
       for (let level = 0; level < tree.levels; level++) wrong.push(...faultsOfLevel(tree, level, view));
     }
   }
   expect(wrong.slice(0, 5)).toEqual([]);
 });
 
-/** What `visitRuns` does wrong on one level, by looking at every node of it. */
+/** Errors of `visitRuns` on one level, found by checking every node of it. */
 function faultsOfLevel(tree: ProfileTree, level: number, view: View): string[] {
   const faults: string[] = [];
   const scale = view.width_px / (view.to - view.from);
@@ -25,22 +29,29 @@ function faultsOfLevel(tree: ProfileTree, level: number, view: View): string[] {
   visitRuns(tree, level, view, (first, last, left, right, merged) => {
     if (right - left < FRAME_WIDTH_MIN_PX - 1e-6) faults.push(`run ${first} is ${right - left} px wide`);
     for (let at = first; at < last; at++) {
-      if (shown.has(at)) faults.push(`place ${at} is drawn twice`);
+      if (shown.has(at)) faults.push(`index ${at} is drawn twice`);
       shown.set(at, merged);
     }
   });
   for (let at = tree.levelFrom[level]; at < tree.levelFrom[level + 1]; at++) {
     const node = tree.levelNodes[at];
     const wide = tree.total[node] * scale >= FRAME_WIDTH_MIN_PX;
-    const inView = tree.total[node] > 0 && tree.start[node] + tree.total[node] > view.from && tree.start[node] < view.to;
-    if (inView && !shown.has(at)) faults.push(`place ${at} of level ${level} is dropped`);
-    if (shown.has(at) && shown.get(at) === wide) faults.push(`place ${at} of level ${level} is ${wide ? "merged" : "alone"}`);
+    const inView =
+      tree.total[node] > 0 && tree.start[node] + tree.total[node] > view.from && tree.start[node] < view.to;
+    if (inView && !shown.has(at)) faults.push(`index ${at} of level ${level} is dropped`);
+    if (shown.has(at) && shown.get(at) === wide)
+      faults.push(`index ${at} of level ${level} is ${wide ? "merged" : "alone"}`);
   }
   return faults;
 }
 
-test("a row of 50,000 slivers is a few runs", () => {
-  const tree = treeOf(["total", 0, ["wide", 50_000], ...Array.from({ length: 50_000 }, (_, i): [string, number] => [`s${i % 7}`, 1])]);
+test("a row of 50,000 narrow frames is a few runs", () => {
+  const tree = treeOf([
+    "total",
+    0,
+    ["wide", 50_000],
+    ...Array.from({ length: 50_000 }, (_, i): [string, number] => [`s${i % 7}`, 1]),
+  ]);
   let runs = 0;
   visitRuns(tree, 1, { from: 0, to: tree.total[0], width_px: 1000 }, () => void runs++);
   expect(runs).toBe(2);
@@ -62,8 +73,13 @@ test("the frame under the pointer is the one drawn there", () => {
   expect(nameAt(-1, 5)).toBe(null);
 });
 
-test("a merged block says how many frames are in it", () => {
-  const tree = treeOf(["total", 0, ["wide", 999_000], ...Array.from({ length: 1000 }, (_, i): [string, number] => [`s${i}`, 1])]);
+test("a merged block knows its number of frames", () => {
+  const tree = treeOf([
+    "total",
+    0,
+    ["wide", 999_000],
+    ...Array.from({ length: 1000 }, (_, i): [string, number] => [`s${i}`, 1]),
+  ]);
   const run = runAt(tree, 1, { from: 0, to: 1_000_000, width_px: 1000 }, 999.5);
   expect(run).toMatchObject({ merged: true });
   expect((run?.last ?? 0) - (run?.first ?? 0)).toBe(1000);

@@ -1,28 +1,28 @@
 // The flame graph: canvas, pointer, keyboard, tooltip.
 //
-// The canvas is not redrawn on hover: two boxes over it show the pointer's and the keyboard's frame.
+// The canvas is not redrawn on hover: two boxes over it mark the frames of the pointer and of the keyboard.
 
 import { createEffect, createSignal, on, onCleanup, onMount, Show } from "solid-js";
-import type { FlameAnswer } from "../../api/flame_graph";
+import type { FlameResponse } from "../../api/flame_graph";
 import { ROW_PX } from "./flame_painter";
 import { FlameSurface, measured, type Box } from "./flame_surface";
 import { FrameTooltip, type Pointed } from "./frame_tooltip";
 import { isArrow, walk } from "./frame_walk";
-import type { ThemeName } from "../../color/frame_color";
+import type { ThemeName } from "../../color/palette";
 import type { Matches } from "../../profile/matches";
 import { printable } from "../../text/printable";
 import { nodeOfZoomKey, zoomKey } from "../../profile/zoom_key";
 import { perCent } from "../../text/format";
 
 export interface FlameGraphProps {
-  readonly answer: FlameAnswer;
+  readonly response: FlameResponse;
   readonly zoom: number;
   readonly matches: Matches | null;
   readonly flipped: boolean;
   readonly theme: ThemeName;
   onZoom(node: number): void;
   onBack(): void;
-  /** A context menu is wanted for `node` at a point of the window. */
+  /** Opens the menu of `node` at a point of the window. */
   onMenu(node: number, x: number, y: number): void;
 }
 
@@ -38,9 +38,10 @@ export function FlameGraph(props: FlameGraphProps) {
   const [focused, setFocused] = createSignal(0);
   const [hasFocus, setHasFocus] = createSignal(false);
   const [byKeyboard, setByKeyboard] = createSignal(false);
-  const tree = () => props.answer.tree;
+  const tree = () => props.response.tree;
 
-  const placeFocusBox = (): void => place(focusBox, hasFocus() && byKeyboard() ? (surface?.boxOf(focused()) ?? null) : null);
+  const placeFocusBox = (): void =>
+    place(focusBox, hasFocus() && byKeyboard() ? (surface?.boxOf(focused()) ?? null) : null);
 
   onMount(() => {
     surface = new FlameSurface(scroller, space, canvas, placeFocusBox);
@@ -52,10 +53,16 @@ export function FlameGraph(props: FlameGraphProps) {
       surface?.dispose();
     });
     createEffect(() => {
-      surface?.show({ tree: tree(), zoom: props.zoom, matches: props.matches, flipped: props.flipped, theme: props.theme });
+      surface?.show({
+        tree: tree(),
+        zoom: props.zoom,
+        matches: props.matches,
+        flipped: props.flipped,
+        theme: props.theme,
+      });
     });
     createEffect(on([focused, hasFocus, byKeyboard], placeFocusBox));
-    // Node numbers are those of one answer: what is pointed at is looked up again in the next.
+    // Node numbers change with every response: looks up again which frame the pointer is over.
     createEffect(on([tree, () => props.zoom], pointAgain, { defer: true }));
     createEffect(
       on(
@@ -67,7 +74,7 @@ export function FlameGraph(props: FlameGraphProps) {
         { defer: true },
       ),
     );
-    // A zoom that comes from elsewhere, the table say, is where the keys go on from.
+    // After a zoom by other means, such as the table, the keyboard continues from the zoomed frame.
     createEffect(
       on(
         () => props.zoom,
@@ -84,9 +91,9 @@ export function FlameGraph(props: FlameGraphProps) {
   }
 
   function pointAgain(): void {
-    const before = hovered();
+    const last = hovered();
     leave();
-    if (before !== null) setHovered(point({ clientX: before.x, clientY: before.y }));
+    if (last !== null) setHovered(point({ clientX: last.x, clientY: last.y }));
   }
 
   function focusOn(node: number): void {
@@ -112,7 +119,7 @@ export function FlameGraph(props: FlameGraphProps) {
     });
   }
 
-  /** Widest frame of what was pointed at. */
+  /** Widest frame under the pointer. */
   function nodeOf({ first, count }: Pointed): number {
     const { levelNodes, total } = tree();
     let widest = levelNodes[first];
@@ -155,7 +162,7 @@ export function FlameGraph(props: FlameGraphProps) {
     event.stopPropagation();
   }
 
-  /** The keyboard's frame as the tooltip wants it: below its box. */
+  /** Position of the keyboard's tooltip: below the box of its frame. */
   const focusPoint = (): Pointed | null => {
     if (!hasFocus() || !byKeyboard()) return null;
     const box = surface?.boxOf(focused());
@@ -170,7 +177,8 @@ export function FlameGraph(props: FlameGraphProps) {
   const spoken = (): string => {
     if (!hasFocus() || !byKeyboard()) return "";
     const node = focused();
-    return `${printable(tree().names[tree().name[node]]).slice(0, 200)}, ${perCent(tree().total[node], tree().total[0])} of all`;
+    const name = printable(tree().names[tree().name[node]]).slice(0, 200);
+    return `${name}, ${perCent(tree().total[node], tree().total[0])} of all`;
   };
 
   return (
@@ -203,12 +211,14 @@ export function FlameGraph(props: FlameGraphProps) {
       <div class="off-screen" aria-live="polite">
         {spoken()}
       </div>
-      <Show when={hovered() ?? focusPoint()}>{(pointed) => <FrameTooltip answer={props.answer} pointed={pointed()} />}</Show>
+      <Show when={hovered() ?? focusPoint()}>
+        {(pointed) => <FrameTooltip response={props.response} pointed={pointed()} />}
+      </Show>
     </div>
   );
 }
 
-/** Moves a box over the canvas; null hides it. */
+/** Moves an element over a box of the canvas; null hides it. */
 function place(element: HTMLElement, box: Box | null): void {
   element.hidden = box === null;
   if (box === null) return;

@@ -1,10 +1,11 @@
 // Draws the visible rows of a flame graph on a canvas.
 //
-// Cost depends on pixels, not on nodes: rows outside the view are not visited, and a row is at most
-// one rectangle per pixel (see `runs.ts`). Text is drawn after all rectangles, so that the canvas
-// changes its state twice a row and not twice a frame.
+// The cost depends on pixels and not on nodes: rows outside the view are skipped, and a row has at most
+// one rectangle per pixel (see `runs.ts`).
+// Text is drawn after all rectangles, so that the canvas changes its state twice per row and not twice per frame.
 
-import { colorClass, frameColor, PALETTES, type ThemeName } from "../../color/frame_color";
+import { colorClass, frameColor } from "../../color/frame_color";
+import { PALETTES, type ThemeName } from "../../color/palette";
 import type { LabelFitter } from "./label_text";
 import type { Matches } from "../../profile/matches";
 import { printable } from "../../text/printable";
@@ -17,15 +18,15 @@ export const LABEL_FONT = '12px system-ui, -apple-system, "Segoe UI", "DejaVu Sa
 /** A frame narrower than this has no label. */
 const LABEL_WIDTH_MIN_PX = 24;
 const LABEL_PADDING_PX = 4;
-/** Longest part of a name that could fit on any screen; the rest is not even measured. */
+/** Largest number of characters that could fit on any screen; the rest is not measured. */
 const LABEL_LENGTH_MAX = 600;
 
 export interface Scene {
   readonly tree: ProfileTree;
   readonly view: View;
-  /** Frame zoomed to: what lies above it is drawn pale. */
+  /** The zoomed frame; its ancestors are drawn pale. */
   readonly zoom: number;
-  /** Scroll offset and height of what is seen, and height of the whole, in CSS pixels. */
+  /** Scroll offset and height of the visible part, and height of the content, in CSS pixels. */
   readonly top_px: number;
   readonly height_px: number;
   readonly content_px: number;
@@ -37,7 +38,7 @@ export interface Scene {
   readonly theme: ThemeName;
 }
 
-/** Stripes, so that many narrow frames look like many and not like one without a name. */
+/** Stripes, so that merged frames do not look like one frame without a name. */
 export function mergedFill(context: CanvasRenderingContext2D, theme: ThemeName): CanvasPattern | string {
   const [dark, light] = PALETTES[theme].merged;
   const tile = document.createElement("canvas");
@@ -52,7 +53,7 @@ export function mergedFill(context: CanvasRenderingContext2D, theme: ThemeName):
   return context.createPattern(tile, "repeat") ?? dark;
 }
 
-/** Colours by name index, made when first drawn: a screen shows few of 100,000 names. */
+/** Colours by name index, computed on first use: a screen shows few of 100,000 names. */
 export class NameColors {
   private readonly known: Array<string | undefined>;
 
@@ -79,7 +80,7 @@ export function rowTop(level: number, content_px: number, flipped: boolean): num
   return flipped ? content_px - (level + 1) * ROW_PX : level * ROW_PX;
 }
 
-/** Level at `y` in the content; may lie outside the tree. */
+/** Level at `y` in the content; it may be outside the tree. */
 export function levelAt(y: number, content_px: number, flipped: boolean): number {
   return Math.floor((flipped ? content_px - y : y) / ROW_PX);
 }
@@ -95,10 +96,10 @@ interface Label {
 export function paintScene(context: CanvasRenderingContext2D, scene: Scene, fitter: LabelFitter): void {
   const { tree, view, top_px, height_px, content_px, flipped } = scene;
   context.clearRect(0, 0, view.width_px, height_px);
-  const one = levelAt(top_px, content_px, flipped);
-  const other = levelAt(top_px + height_px, content_px, flipped);
-  const first = Math.max(Math.min(one, other), 0);
-  const last = Math.min(Math.max(one, other), tree.levels - 1);
+  const topLevel = levelAt(top_px, content_px, flipped);
+  const bottomLevel = levelAt(top_px + height_px, content_px, flipped);
+  const first = Math.max(Math.min(topLevel, bottomLevel), 0);
+  const last = Math.min(Math.max(topLevel, bottomLevel), tree.levels - 1);
   const labels: Label[] = [];
   for (let level = first; level <= last; level++) {
     paintLevel(context, scene, level, rowTop(level, content_px, flipped) - top_px, fitter, labels);
@@ -106,20 +107,31 @@ export function paintScene(context: CanvasRenderingContext2D, scene: Scene, fitt
   paintLabels(context, scene.theme, labels);
 }
 
-function paintLevel(context: CanvasRenderingContext2D, scene: Scene, level: number, y: number, fitter: LabelFitter, labels: Label[]): void {
+/** Draws the rectangles of one level at `y` and adds their labels to `labels`. */
+function paintLevel(
+  context: CanvasRenderingContext2D,
+  scene: Scene,
+  level: number,
+  y: number,
+  fitter: LabelFitter,
+  labels: Label[],
+): void {
   const { tree, view, matches, colors } = scene;
   const palette = PALETTES[scene.theme];
   const isAbove = level < tree.depth[scene.zoom];
-  let present: CanvasPattern | string = "";
+  let fill: CanvasPattern | string = "";
   visitRuns(tree, level, view, (first, last, left, right, merged) => {
     const name = tree.name[tree.levelNodes[first]];
     const faded = matches !== null && matches.before[last] === matches.before[first];
-    const color = faded ? palette.faded : merged && matches === null ? scene.merged : colors.of(merged ? firstMatch(scene, first, last) : name);
-    if (color !== present) {
+    let color = scene.merged;
+    if (faded) color = palette.faded;
+    else if (!merged) color = colors.of(name);
+    else if (matches !== null) color = colors.of(firstMatch(scene, first, last, matches));
+    if (color !== fill) {
       context.fillStyle = color;
-      present = color;
+      fill = color;
     }
-    // Far ends are cut off: a canvas loses precision at a million pixels.
+    // Clips to the view: a canvas loses precision at a million pixels.
     const from = Math.max(left, -2);
     const to = Math.min(right, view.width_px + 2);
     const gap = to - from > 3 ? 1 : 0;
@@ -128,14 +140,14 @@ function paintLevel(context: CanvasRenderingContext2D, scene: Scene, level: numb
     if (isAbove) context.globalAlpha = 1;
     if (merged || to - from < LABEL_WIDTH_MIN_PX) return;
     const x = Math.max(left, 0) + LABEL_PADDING_PX;
-    const text = fitter.fit(printable(tree.names[name].slice(0, LABEL_LENGTH_MAX)), Math.min(right, view.width_px) - x - LABEL_PADDING_PX);
+    const limit_px = Math.min(right, view.width_px) - x - LABEL_PADDING_PX;
+    const text = fitter.fit(printable(tree.names[name].slice(0, LABEL_LENGTH_MAX)), limit_px);
     if (text !== "") labels.push({ text, x, y, faded });
   });
 }
 
-/** Name of the first frame of a run that matches: the run has its colour. */
-function firstMatch({ tree, matches }: Scene, first: number, last: number): number {
-  if (matches === null) return tree.name[tree.levelNodes[first]];
+/** Name of the first frame of a run that matches, whose colour the run has. */
+function firstMatch({ tree }: Scene, first: number, last: number, matches: Matches): number {
   for (let at = first; at < last; at++) {
     const name = tree.name[tree.levelNodes[at]];
     if (matches.names[name]) return name;
@@ -147,15 +159,17 @@ function paintLabels(context: CanvasRenderingContext2D, theme: ThemeName, labels
   const palette = PALETTES[theme];
   context.font = LABEL_FONT;
   context.textBaseline = "middle";
-  // Names are left to right whatever letters they hold: the cut is computed so.
+  // Left to right for all scripts, as the fitter assumes.
   context.direction = "ltr";
   for (const faded of [false, true]) {
     context.fillStyle = faded ? palette.fadedText : palette.text;
-    for (const label of labels) if (label.faded === faded) context.fillText(label.text, label.x, label.y + (ROW_PX - 1) / 2 + 0.5);
+    for (const label of labels) {
+      if (label.faded === faded) context.fillText(label.text, label.x, label.y + (ROW_PX - 1) / 2 + 0.5);
+    }
   }
 }
 
-/** Measures single characters in the label font. */
+/** Returns a function that measures single characters in the label font, in CSS pixels. */
 export function characterMeasure(): (character: string) => number {
   const context = document.createElement("canvas").getContext("2d");
   if (context === null) return () => 7;

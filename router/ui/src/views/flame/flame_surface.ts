@@ -1,16 +1,16 @@
-// The moving part of the flame graph: what is in view, its animation, its canvas.
+// Canvas of the flame graph: the visible part, its animation, and its drawing.
 //
-// Framework-free, so that hover and zoom cost a few function calls and no component is touched.
-// Every draw is measured with the page's own marks (`varve:flame-draw`, `varve:flame-first-draw`).
+// Does not use the UI framework, so that hover and zoom cost a few function calls and update no component.
+// Every draw is recorded as a performance measure (`varve:flame-draw`, `varve:flame-first-draw`).
 
 import { LabelFitter } from "./label_text";
 import { characterMeasure, levelAt, mergedFill, NameColors, paintScene, ROW_PX, rowTop } from "./flame_painter";
-import type { ThemeName } from "../../color/frame_color";
+import type { ThemeName } from "../../color/palette";
 import type { Matches } from "../../profile/matches";
 import { deepestBelow, type ProfileTree } from "../../profile/profile_tree";
 import { runAt, type Run, type View } from "./runs";
 
-/** What is to be shown. */
+/** The data to draw. */
 export interface FlameInput {
   readonly tree: ProfileTree;
   readonly zoom: number;
@@ -21,14 +21,14 @@ export interface FlameInput {
 
 /** Duration of a zoom, in milliseconds. */
 const ZOOM_MS = 180;
-/** Rows of ancestors that stay in sight above a frame zoomed to. */
+/** Rows of ancestors that stay visible above the zoomed frame. */
 const ANCESTOR_ROWS = 3;
-/** Measures kept in the browser's list before they are cleared: a page may stay open for weeks. */
+/** Number of measures after which the browser's list is cleared: a tab may stay open for weeks. */
 const MEASURES_MAX = 2000;
 
 let measures = 0;
 
-/** Records under `name` how long something took that began at `start` (a time or the name of a mark). */
+/** Records the time since `start` (a time or the name of a mark) as the measure `name`. */
 function record(name: string, start: number | string): void {
   if (++measures > MEASURES_MAX) {
     measures = 0;
@@ -37,7 +37,7 @@ function record(name: string, start: number | string): void {
   performance.measure(name, { start, end: performance.now() });
 }
 
-/** Runs `act` and records how long it took under `name`. */
+/** Runs `act` and records its duration as the measure `name`. */
 export function measured<T>(name: string, act: () => T): T {
   const start = performance.now();
   const result = act();
@@ -71,13 +71,13 @@ export class FlameSurface {
     private readonly scroller: HTMLElement,
     private readonly space: HTMLElement,
     private readonly canvas: HTMLCanvasElement,
-    /** Called when frames have moved, so that boxes over them can follow. */
+    /** Called when frames have moved, so that the boxes over them can follow. */
     private readonly onMoved: () => void,
   ) {
     this.context = canvas.getContext("2d");
   }
 
-  /** Shows `input`; a zoom within the same tree is animated. */
+  /** Draws `input`; a zoom within the same tree is animated. */
   show(input: FlameInput): void {
     const before = this.input;
     const isNewTree = before?.tree !== input.tree;
@@ -85,19 +85,20 @@ export class FlameSurface {
     if (this.context !== null && before?.theme !== input.theme) this.merged = mergedFill(this.context, input.theme);
     this.input = input;
     const { tree, zoom } = input;
-    const [from, to] = [tree.start[zoom], tree.start[zoom] + Math.max(tree.total[zoom], Number.MIN_VALUE)];
+    const from = tree.start[zoom];
+    const to = from + Math.max(tree.total[zoom], Number.MIN_VALUE);
     const isZoom = !isNewTree && (before?.zoom !== zoom || before?.flipped !== input.flipped);
     this.fitContent();
     if (isNewTree) {
       this.jump(from, to);
-      // From the answer's last byte to its picture: parsing, layout and drawing.
-      record("varve:flame-first-draw", "varve:answer-received");
+      // From the last byte of the response to its flame graph: parsing, layout and drawing.
+      record("varve:flame-first-draw", "varve:response-received");
     } else if (before?.zoom !== zoom) this.glide(from, to);
     else this.draw();
     if (isZoom || before === null) this.scrollToZoom();
   }
 
-  /** Adapts to the size of the scroller. */
+  /** Adapts the canvas to the size of the scroller. */
   resize(): void {
     const ratio = devicePixelRatio;
     this.width_px = this.scroller.clientWidth;
@@ -111,7 +112,7 @@ export class FlameSurface {
     this.draw();
   }
 
-  /** Draws in the next frame, once however often it is called. */
+  /** Draws once in the next animation frame, however often it is called. */
   requestDraw(): void {
     if (this.redraw !== 0) return;
     this.redraw = requestAnimationFrame(() => {
@@ -120,7 +121,7 @@ export class FlameSurface {
     });
   }
 
-  /** Run of frames at a point of the scroller, in CSS pixels from its corner. */
+  /** Run of frames at a point of the scroller, in CSS pixels from its top left corner. */
   runAt(x: number, y: number): { run: Run; level: number } | null {
     if (this.input === null || this.animation !== 0) return null;
     const level = levelAt(y + this.scroller.scrollTop, this.content_px, this.input.flipped);
@@ -128,7 +129,7 @@ export class FlameSurface {
     return run === null ? null : { run, level };
   }
 
-  /** Where a node is drawn, cut to the view. */
+  /** Box of a node, clipped to the view. */
   boxOf(node: number): Box | null {
     if (this.input === null) return null;
     const { tree, flipped } = this.input;
@@ -137,17 +138,18 @@ export class FlameSurface {
     return this.box(tree.depth[node], left, left + tree.total[node] * scale, flipped);
   }
 
-  /** Where a run is drawn, cut to the view. */
+  /** Box of a run, clipped to the view. */
   boxOfRun(level: number, run: Run): Box | null {
     return this.input === null ? null : this.box(level, run.left, run.right, this.input.flipped);
   }
 
-  /** Scrolls so that a node's row is in sight. */
+  /** Scrolls until a node's row is visible. */
   reveal(node: number): void {
     if (this.input === null) return;
     const top = rowTop(this.input.tree.depth[node], this.content_px, this.input.flipped);
+    const bottom = top + ROW_PX;
     if (top < this.scroller.scrollTop) this.scroller.scrollTop = top;
-    else if (top + ROW_PX > this.scroller.scrollTop + this.height_px) this.scroller.scrollTop = top + ROW_PX - this.height_px;
+    else if (bottom > this.scroller.scrollTop + this.height_px) this.scroller.scrollTop = bottom - this.height_px;
   }
 
   dispose(): void {
@@ -165,7 +167,7 @@ export class FlameSurface {
     return { from: this.from, to: this.to, width_px: Math.max(this.width_px, 1) };
   }
 
-  /** Gives the scroller as much room as the rows in view need. */
+  /** Sets the height of the content to that of the rows below the zoomed frame. */
   private fitContent(): void {
     if (this.input === null) return;
     const rows = deepestBelow(this.input.tree, this.input.zoom) + 1;
@@ -192,10 +194,11 @@ export class FlameSurface {
   private glide(from: number, to: number): void {
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return this.jump(from, to);
     cancelAnimationFrame(this.animation);
-    const [startFrom, startTo] = [this.from, this.to];
-    const begun = performance.now();
+    const startFrom = this.from;
+    const startTo = this.to;
+    const start_ms = performance.now();
     const next = (): void => {
-      const done = Math.min((performance.now() - begun) / ZOOM_MS, 1);
+      const done = Math.min((performance.now() - start_ms) / ZOOM_MS, 1);
       if (done === 1) return this.jump(from, to);
       const eased = 1 - (1 - done) ** 3;
       this.from = startFrom + (from - startFrom) * eased;

@@ -1,4 +1,4 @@
-// Arrow keys in the flame graph: from a frame to the one that lies in that direction on the screen.
+// Arrow keys in the flame graph: from a frame to its neighbour in that direction on the screen.
 
 import { firstEndingAfter } from "./runs";
 import type { ProfileTree } from "../../profile/profile_tree";
@@ -9,7 +9,7 @@ export function isArrow(key: string): key is ArrowKey {
   return key === "ArrowUp" || key === "ArrowDown" || key === "ArrowLeft" || key === "ArrowRight";
 }
 
-/** The frame that `key` leads to from `node`; `node` itself at an edge. Left and right stay inside `zoom`. */
+/** Neighbour of `node` in the direction of `key`; `node` itself at an edge. Left and right stay inside `zoom`. */
 export function walk(tree: ProfileTree, node: number, key: ArrowKey, flipped: boolean, zoom: number): number {
   if (key === "ArrowLeft" || key === "ArrowRight") return sideways(tree, node, key === "ArrowRight" ? 1 : -1, zoom);
   const outward = (key === "ArrowDown") !== flipped;
@@ -19,7 +19,7 @@ export function walk(tree: ProfileTree, node: number, key: ArrowKey, flipped: bo
   return node + 1 < tree.end[node] ? node + 1 : node;
 }
 
-/** The child of `node` on the way down to `below`. */
+/** The child of `node` on the path down to `below`. */
 function towards(tree: ProfileTree, node: number, below: number): number {
   let at = below;
   while (tree.parent[at] !== node && tree.parent[at] >= 0) at = tree.parent[at];
@@ -30,7 +30,7 @@ function sideways(tree: ProfileTree, node: number, step: number, zoom: number): 
   const level = tree.depth[node];
   const { levelFrom, levelNodes } = tree;
   let at = firstEndingAfter(tree, tree.start[node], levelFrom[level], levelFrom[level + 1]);
-  // Frames without weight share a start: find this one among them.
+  // Frames with a total of 0 have the same start: finds this one among them.
   while (at < levelFrom[level + 1] - 1 && levelNodes[at] !== node) at++;
   const next = at + step;
   if (next < levelFrom[level] || next >= levelFrom[level + 1]) return node;

@@ -1,7 +1,7 @@
-// How much of a name fits into a frame.
+// Shortens names to the width of their frames.
 //
-// Widths are summed from a table of single characters: measuring every label with the canvas
-// would cost more than drawing the whole graph.
+// The width of a text is the sum of its characters' widths.
+// Measuring every label with the canvas would take longer than drawing the whole flame graph.
 
 /** Measures one character in the label font, in CSS pixels. */
 export type MeasureCharacter = (character: string) => number;
@@ -16,18 +16,18 @@ export class LabelFitter {
     this.ellipsis_px = measure(ELLIPSIS);
   }
 
-  /** The longest beginning of `text` that fits into `room_px`, with an ellipsis if cut; "" if nothing useful fits. */
-  fit(text: string, room_px: number): string {
+  /** The longest beginning of `text` that fits into `limit_px`, with an ellipsis; "" if it is under two characters. */
+  fit(text: string, limit_px: number): string {
     let width_px = 0;
-    // Where to cut if the whole does not fit: the last place that leaves room for the ellipsis.
-    let cut = 0;
-    for (let at = 0; at < text.length; ) {
+    // Longest length after which the ellipsis still fits.
+    let kept = 0;
+    for (let at = 0; at < text.length;) {
       const code = text.codePointAt(at) as number;
       const units = code > 0xffff ? 2 : 1;
       width_px += this.width(code);
-      if (width_px > room_px) return cut < 2 ? "" : text.slice(0, cut) + ELLIPSIS;
+      if (width_px > limit_px) return kept < 2 ? "" : text.slice(0, kept) + ELLIPSIS;
       at += units;
-      if (width_px + this.ellipsis_px <= room_px) cut = at;
+      if (width_px + this.ellipsis_px <= limit_px) kept = at;
     }
     return text;
   }

@@ -1,8 +1,8 @@
-// What one row of the flame graph shows: frames, and runs of frames too narrow to show alone.
+// Rows of the flame graph: frames, and runs of frames that are too narrow to draw.
 //
-// Invariant: every node of the level that overlaps the view is in exactly one run, so weight is
-// never dropped from the picture. A run of one frame at least a pixel wide is that frame; any other
-// run is drawn as one merged block, at least a pixel wide.
+// Invariant: every node of the level that overlaps the view is in exactly one run, so that no value is dropped.
+// A frame at least a pixel wide is a run of its own.
+// Any other run is drawn as one merged block, at least a pixel wide.
 
 import type { ProfileTree } from "../../profile/profile_tree";
 
@@ -22,7 +22,7 @@ export type RunVisitor = (first: number, last: number, left: number, right: numb
 /** A frame narrower than this is merged with its neighbours. */
 export const FRAME_WIDTH_MIN_PX = 1;
 
-/** First place in `[low, high)` of the level whose node ends after `value`; `high` if none does. */
+/** First index in `[low, high)` of `levelNodes` whose node ends after `value`; `high` if none does. */
 export function firstEndingAfter(tree: ProfileTree, value: number, low: number, high: number): number {
   const { levelNodes, start, total } = tree;
   while (low < high) {
@@ -34,7 +34,7 @@ export function firstEndingAfter(tree: ProfileTree, value: number, low: number, 
   return low;
 }
 
-/** First place in `[low, high)` of the level whose node starts at or after `value`; `high` if none does. */
+/** First index in `[low, high)` of `levelNodes` whose node starts at or after `value`; `high` if none does. */
 export function firstStartingAt(tree: ProfileTree, value: number, low: number, high: number): number {
   const { levelNodes, start } = tree;
   while (low < high) {
@@ -48,7 +48,7 @@ export function firstStartingAt(tree: ProfileTree, value: number, low: number, h
 /**
  * Visits the runs of one level from left to right.
  *
- * Time: O(width_px * log nodes) however many nodes the level has.
+ * Time: O(width_px * log nodes).
  */
 export function visitRuns(tree: ProfileTree, level: number, view: View, visit: RunVisitor): void {
   const { levelNodes, levelFrom, start, total } = tree;
@@ -70,7 +70,7 @@ export function visitRuns(tree: ProfileTree, level: number, view: View, visit: R
       at++;
       continue;
     }
-    // Everything that starts within this pixel goes together; only its last frame can be wide.
+    // Merges all frames that start within this pixel; only the last of them can be wide.
     const pixel = Math.max(Math.floor(left), 0);
     let next = firstStartingAt(tree, view.from + (pixel + 1) / scale, at + 1, levelEnd);
     const last = levelNodes[next - 1];
@@ -78,7 +78,7 @@ export function visitRuns(tree: ProfileTree, level: number, view: View, visit: R
     const lastNode = levelNodes[next - 1];
     const blockRight = Math.max(pixel + 1, (start[lastNode] + total[lastNode] - view.from) * scale);
     if (pendingFirst >= 0 && pixel > pendingRight) {
-      // A gap: the parents' own value lies between.
+      // A gap: the self values of the parents lie between.
       if (visit(pendingFirst, at, pendingLeft, pendingRight, true)) return;
       pendingFirst = -1;
     }
@@ -101,7 +101,7 @@ export interface Run {
   readonly merged: boolean;
 }
 
-/** The run of `level` at `x` pixels, or null over a gap. Frames win over blocks that touch them. */
+/** The run of `level` at `x` pixels; null over a gap. A frame has priority over a block that overlaps it. */
 export function runAt(tree: ProfileTree, level: number, view: View, x: number): Run | null {
   if (level < 0 || level >= tree.levels) return null;
   let found: Run | null = null;
