@@ -6,7 +6,7 @@ help:
 	@echo "make test   everything there is, from unit tests to the browser"
 	@echo "make soak-storage  an hour or two of the storage engine against its model, power cuts and damage"
 	@echo "make soak-agent  a million damaged files for the agent's unwind tables"
-	@echo "make build  target/release/varve, with the page in it"
+	@echo "make build  target/release/varve, with the web UI in it"
 	@echo "make check  format, lints, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
 	@echo "make bench  ingest and query figures as JSON; bench-storage, bench-select: of the storage engine by itself; bench-agent: what sampling costs"

@@ -1,4 +1,4 @@
-// The flame graph as the API answers it, read without any of the page's code.
+// The flame graph as the API returns it, read without the web UI's code.
 
 import type { Page, Response } from "playwright-core";
 
@@ -8,12 +8,12 @@ export interface ApiNode {
   readonly children: number[];
   readonly self: string;
   readonly total: string;
-  /** Where it begins on the value axis. */
+  /** Offset on the value axis. */
   start: number;
   readonly depth: number;
 }
 
-/** The next flame graph that the page is given. */
+/** The next flame graph that the web UI receives. */
 export function nextResponse(page: Page): Promise<Response> {
   return page.waitForResponse(
     (response) =>
@@ -21,11 +21,11 @@ export function nextResponse(page: Page): Promise<Response> {
   );
 }
 
-/** Nodes of an answer's text; integers as their digits, so of any size. */
+/** Nodes of a response; integers are strings of digits, so that any size is exact. */
 export function readResponse(text: string): ApiNode[] {
-  // Nodes hold nothing but integers: quote them all.
+  // Nodes contain only integers: quotes them all.
   const [, head, nodes, tail] = /^([\s\S]*"nodes":\s*)(\[[[\]\d,\s-]*\])([\s\S]*)$/.exec(text) ?? [];
-  if (nodes === undefined) throw new Error("no nodes in the answer");
+  if (nodes === undefined) throw new Error("no nodes in the response");
   const parsed = JSON.parse(`${head}${nodes.replace(/-?\d+/g, '"$&"')}${tail}`) as {
     names: string[];
     nodes: string[][];

@@ -1,27 +1,41 @@
-// A person's path over the page, on stacks whose numbers the test knows.
+// What a user does with the web UI, on stacks whose values the tests know.
 
 import { expect } from "vitest";
 import { gunzipSync } from "node:zlib";
 import { readFileSync } from "node:fs";
+import { Calibration } from "./calibration";
 import { browserTest, viewsAreShown, withBrowser } from "./chromium";
 import { hostStacks, HOSTILE_NAMES, hostileStacks } from "./fixture/stacks";
-import { stored, VARVE_URL } from "./store";
+import { stored, totalOf, VARVE_URL } from "./store";
 
 withBrowser();
 
+/** Longest wait until the server has enough samples of the hot function, in milliseconds. */
+const SAMPLED_MS_MAX = 180_000;
+/** Longest wait until the web UI shows stored data: four of its automatic queries, in milliseconds. */
+const SHOWN_MS_MAX = 45_000;
+
 const HOT = process.env.VARVE_HOT_FUNCTION;
 if (VARVE_URL !== undefined && HOT !== undefined) {
-  browserTest("from opening the page to the hot function of this host", {}, async ({ page }) => {
-    await page.goto(VARVE_URL ?? "");
+  const base = VARVE_URL;
+  const timeout_ms = SAMPLED_MS_MAX + 2 * SHOWN_MS_MAX;
+  browserTest("a user finds the hot function of this host", { timeout_ms }, async ({ page }) => {
+    // The pushes of other tests would outweigh this host's samples.
+    const host = 'service_name!~"browser-.*"';
+    await page.goto(`${base}/?query=${encodeURIComponent(`{${host}}`)}`);
     await viewsAreShown(page);
-    await expect.poll(() => page.locator(".bottom").textContent()).toMatch(/sample/);
+    await expect.poll(() => page.locator(".status-bar").textContent()).toMatch(/sample/);
     await page.keyboard.press("/");
     await page.keyboard.type(HOT);
-    // The agent has sent it, or is about to: the page asks again by itself.
-    await page.locator(".grid-row", { hasText: HOT }).first().waitFor({ timeout: 45_000 });
-    // What was stored before it began weighs too, at first.
+    // A busy host samples and sends late, which is not the web UI's fault: waits for the server first.
+    const storedShare = async (): Promise<number> => {
+      const hot = await totalOf(base, `${host}, stack_function=~".*${HOT}.*"`);
+      return hot === 0 ? 0 : hot / (await totalOf(base, host));
+    };
+    await expect.poll(storedShare, { timeout: SAMPLED_MS_MAX, interval: 1_000 }).toBeGreaterThan(0.02);
+    await page.locator(".grid-row", { hasText: HOT }).first().waitFor({ timeout: SHOWN_MS_MAX });
     const share = async (): Promise<number> => Number.parseFloat((await page.locator(".share b").textContent()) ?? "0");
-    await expect.poll(share, { timeout: 30_000 }).toBeGreaterThan(1);
+    await expect.poll(share, { timeout: SHOWN_MS_MAX }).toBeGreaterThan(1);
     await page.locator(".grid-row", { hasText: HOT }).first().dblclick();
     await expect.poll(() => page.locator(".breadcrumb [aria-current]").textContent()).toContain(HOT);
     await page.locator(".flame-scroller").focus();
@@ -34,19 +48,40 @@ if (VARVE_URL !== undefined && HOT !== undefined) {
   });
 }
 
-browserTest("from the whole picture to one function and back", {}, async ({ page }) => {
+/** Longest time from opening the web UI to its first flame graph, in milliseconds. */
+const OPEN_MS_MAX = 1000;
+
+browserTest("the web UI shows its first flame graph within a second", {}, async ({ page, context }) => {
+  // Every visit loads all files, as the first one does.
+  const devtools = await context.newCDPSession(page);
+  await devtools.send("Network.setCacheDisabled", { cacheDisabled: true });
+  const here = await stored(hostStacks());
+  const calibration = new Calibration(page);
+  const opened: number[] = [];
+  for (let visit = 0; visit < 5; visit++) {
+    await page.goto(here.address());
+    await viewsAreShown(page);
+    opened.push(
+      await page.evaluate(() => {
+        const [first] = performance.getEntriesByName("varve:flame-first-draw");
+        return first.startTime + first.duration;
+      }),
+    );
+    await calibration.sample();
+  }
+  const fastest_ms = Math.min(...opened);
+  const slowdown = calibration.slowdown(fastest_ms, 0.5);
+  console.log(JSON.stringify({ suite: "browser", opened_to_flame_graph_ms: Math.round(fastest_ms), slowdown }));
+  expect(fastest_ms).toBeLessThan(OPEN_MS_MAX * slowdown);
+});
+
+browserTest("a user searches, zooms to a function, reloads, and goes back", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
   await viewsAreShown(page);
-  const drawn_ms = await page.evaluate(() => {
-    const [first] = performance.getEntriesByName("varve:flame-first-draw");
-    return first.startTime + first.duration;
-  });
-  console.log(JSON.stringify({ suite: "browser", opened_to_picture_ms: Math.round(drawn_ms) }));
-  expect(drawn_ms).toBeLessThan(1000);
   await page.keyboard.press("/");
   await page.keyboard.type("render_invoice|format_am");
-  // Both lie in one stack: it counts once, so the share is that of the outer function.
+  // Both functions are in one stack, which counts once: the share is that of the outer function.
   const row = page.locator(".grid-row", { hasText: "render_invoice" });
   await expect.poll(() => row.count()).toBe(1);
   expect(await page.locator(".grid-row").count()).toBe(2);
@@ -70,7 +105,7 @@ browserTest("from the whole picture to one function and back", {}, async ({ page
   await expect.poll(() => page.locator(".breadcrumb [aria-current]").count()).toBe(0);
 });
 
-browserTest("the table sorts, picks and is walked by keys", {}, async ({ page }) => {
+browserTest("the table sorts, marks functions, and follows the keyboard", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address("&view=table"));
   await page.locator(".grid-row").first().waitFor();
@@ -93,7 +128,7 @@ browserTest("the table sorts, picks and is walked by keys", {}, async ({ page })
   expect(page.url()).toContain("pick=");
 });
 
-browserTest("the selector completes, chips and menus edit the same text", {}, async ({ page }) => {
+browserTest("the selector completes its text, and chips and menus edit it", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
   await viewsAreShown(page);
@@ -115,24 +150,24 @@ browserTest("the selector completes, chips and menus edit the same text", {}, as
   await page.keyboard.press("Enter");
   await expect.poll(() => page.locator(".chip-value").count()).toBe(1);
   expect(await page.locator(".chip-value").textContent()).toContain(here.service);
-  // A broken selector says where, and the picture stays.
+  // A malformed selector shows where it is wrong, and the views stay.
   await selector.fill('{service_name="a" x="b"}');
   await page.keyboard.press("Enter");
-  expect(await page.locator(".field-fault").textContent()).toContain("comma");
-  expect(await page.locator(".picture").count()).toBe(1);
+  expect(await page.locator(".field-error").textContent()).toContain("comma");
+  expect(await page.locator(".views").count()).toBe(1);
 });
 
-browserTest("a frame's menu narrows to its stacks", {}, async ({ page }) => {
+browserTest("the menu of a frame selects its stacks", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
   await viewsAreShown(page);
   await page.locator(".grid-row", { hasText: "render_invoice" }).click({ button: "right" });
   await page.getByRole("menuitem", { name: "Copy name" }).click();
   expect(await page.evaluate(() => navigator.clipboard.readText())).toBe("render_invoice");
-  const answered = page.waitForResponse((response) => response.url().includes("flamegraph"));
+  const response = page.waitForResponse((response) => response.url().includes("flamegraph"));
   await page.locator(".grid-row", { hasText: "render_invoice" }).click({ button: "right" });
-  await page.getByRole("menuitem", { name: "Only stacks with it" }).click();
-  expect((await answered).status(), await (await answered).text()).toBe(200);
+  await page.getByRole("menuitem", { name: "Show only stacks with this function" }).click();
+  expect((await response).status(), await (await response).text()).toBe(200);
   await expect.poll(() => page.locator("#selector").inputValue()).toContain('stack_function="render_invoice"');
   await expect
     .poll(() =>
@@ -142,7 +177,7 @@ browserTest("a frame's menu narrows to its stacks", {}, async ({ page }) => {
   await expect.poll(() => page.locator(".grid-row", { hasText: "sqlite3_step" }).count()).toBe(0);
 });
 
-browserTest("the picture can be taken away: link and pprof", {}, async ({ page }) => {
+browserTest("a link and a pprof download export the view", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address("&view=flame&flip=1"));
   await viewsAreShown(page);
@@ -161,7 +196,7 @@ browserTest("the picture can be taken away: link and pprof", {}, async ({ page }
   expect(gunzipSync(readFileSync(path)).toString("latin1")).toContain("render_invoice");
 });
 
-browserTest("dragging over the timeline zooms in time", {}, async ({ page }) => {
+browserTest("a drag over the timeline zooms in time", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   await page.goto(here.address());
   await viewsAreShown(page);
@@ -173,13 +208,13 @@ browserTest("dragging over the timeline zooms in time", {}, async ({ page }) => 
   await page.mouse.move(box.x + box.width * 0.75, box.y + 40, { steps: 5 });
   await page.mouse.up();
   await expect.poll(() => new URL(page.url()).searchParams.get("from")).toMatch(/^\d+$/);
-  const asked = new URL(page.url()).searchParams;
-  expect(Math.abs(Number(asked.get("to")) - Number(asked.get("from")) - 225)).toBeLessThan(10);
+  const range = new URL(page.url()).searchParams;
+  expect(Math.abs(Number(range.get("to")) - Number(range.get("from")) - 225)).toBeLessThan(10);
   await page.goBack();
   expect(new URL(page.url()).searchParams.get("from")).toBe(null);
 });
 
-browserTest("names with <script> and of 5 kB stay names", {}, async ({ page }) => {
+browserTest("names with scripts and names of 5 kB are shown as text", {}, async ({ page }) => {
   const here = await stored(hostileStacks());
   await page.goto(here.address());
   await viewsAreShown(page);
@@ -203,11 +238,11 @@ browserTest("names with <script> and of 5 kB stay names", {}, async ({ page }) =
   await page.keyboard.press("Escape");
   expect(await page.evaluate(() => document.documentElement.scrollWidth - innerWidth)).toBeLessThanOrEqual(0);
   expect(await page.evaluate(() => (window as unknown as { hacked?: boolean }).hacked)).toBe(undefined);
-  expect(await page.locator("#page script, #page img").count()).toBe(0);
+  expect(await page.locator("#app script, #app img").count()).toBe(0);
 });
 
 browserTest(
-  "keys, themes and a window of 1024 pixels at 200 per cent",
+  "keys and themes work in a window of 1024 pixels at 200 per cent",
   { width: 512, height: 384, scale: 2 },
   async ({ page }) => {
     const here = await stored(hostStacks());

@@ -1,4 +1,4 @@
-// Pictures to look at, into the folder VARVE_SCREENSHOTS; of VARVE_URL where it is set, else of made-up stacks.
+// Screenshots for review in the folder VARVE_SCREENSHOTS, of VARVE_URL or otherwise of generated stacks.
 
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
@@ -18,7 +18,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
   afterAll(() => fixture.close());
 
   for (const theme of ["light", "dark"] as const) {
-    test(`the page, ${theme}`, async () => {
+    test(`the views in the ${theme} theme`, async () => {
       const { page, context } = await visit({ theme });
       await page.goto(process.env.VARVE_URL ?? fixture.url);
       await viewsAreShown(page);
@@ -38,7 +38,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       await context.close();
     });
 
-    test(`states, ${theme}`, async () => {
+    test(`other states in the ${theme} theme`, async () => {
       const { page, context } = await visit({ theme });
       const shot = async (name: string): Promise<void> =>
         void (await page.screenshot({ path: join(FOLDER ?? ".", `${name}-${theme}.png`) }));
@@ -52,7 +52,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
         },
       });
       await page.goto(fixture.url);
-      await page.locator(".way").first().waitFor();
+      await page.locator(".sender").first().waitFor();
       await page.waitForTimeout(200);
       await shot("empty");
       Object.assign(behaviour, { empty: false, stacks: STACKS.host() });
@@ -71,7 +71,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       await shot("hostile");
       behaviour.stacks = STACKS.host();
       Object.assign(behaviour, {
-        error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: ask for a shorter time",
+        error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: choose a shorter time range",
         shards: { asked: 4, answered: 3 },
       });
       await page.getByRole("button", { name: "Run", exact: true }).click();
@@ -79,7 +79,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       await shot("error");
       behaviour.error = "";
       await page.getByRole("button", { name: "Run", exact: true }).click();
-      await page.getByText("Partial answer").waitFor();
+      await page.getByText("Partial response").waitFor();
       await page.getByText("why not 100 %?").click();
       await shot("reasons");
       await page.keyboard.press("Escape");
@@ -91,7 +91,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
     });
   }
 
-  test("narrow windows", async () => {
+  test("the views in narrow windows", async () => {
     for (const [width, height] of [
       [1024, 700],
       [640, 400],

@@ -1,4 +1,4 @@
-// The tooltip against the API: what is read off the picture is what the server said.
+// The tooltip shows the values of the API.
 
 import { expect } from "vitest";
 import { nextResponse, readResponse, type ApiNode } from "./api_response";
@@ -25,7 +25,7 @@ async function tooltip(page: Page): Promise<Shown> {
   };
 }
 
-/** Points at the middle of a node, where the API's numbers say it must be. */
+/** Moves the pointer to the middle of a node, computed from the API's values. */
 async function pointAt(page: Page, nodes: readonly ApiNode[], node: ApiNode): Promise<void> {
   const scroller = page.locator(".flame-scroller");
   const row = Number(await scroller.getAttribute("data-row-height"));
@@ -39,11 +39,11 @@ async function pointAt(page: Page, nodes: readonly ApiNode[], node: ApiNode): Pr
   await page.mouse.move(box.x + middle * width, box.y + node.depth * row + row / 2 - scrolled);
 }
 
-browserTest("tooltip values equal the API's", {}, async ({ page }) => {
+browserTest("the tooltip shows the values of the API", {}, async ({ page }) => {
   const here = await stored(hostStacks());
-  const answer = nextResponse(page);
+  const response = nextResponse(page);
   await page.goto(here.address("&view=flame"));
-  const nodes = readResponse(await (await answer).text());
+  const nodes = readResponse(await (await response).text());
   await viewsAreShown(page);
   const wide = nodes.filter((node) => Number(node.total) / Number(nodes[0].total) > 0.004);
   expect(wide.length).toBeGreaterThan(20);
@@ -53,11 +53,11 @@ browserTest("tooltip values equal the API's", {}, async ({ page }) => {
   }
 });
 
-browserTest("the keyboard reads the same values as the API", {}, async ({ page }) => {
+browserTest("keyboard navigation shows the values of the API", {}, async ({ page }) => {
   const here = await stored(manyStacks(3000));
-  const answer = nextResponse(page);
+  const response = nextResponse(page);
   await page.goto(here.address("&view=flame"));
-  const nodes = readResponse(await (await answer).text());
+  const nodes = readResponse(await (await response).text());
   await viewsAreShown(page);
   await page.locator("#search").focus();
   while (!(await page.locator(".flame-scroller").evaluate((element) => element === document.activeElement)))
@@ -88,7 +88,7 @@ browserTest("the keyboard reads the same values as the API", {}, async ({ page }
 });
 
 browserTest("integers beyond 2^53 are shown exactly", {}, async ({ page }) => {
-  // Only the fixture: a real store would take weeks of a fleet to sum so far.
+  // Always the fixture: a real store would need weeks of a fleet for such sums.
   const fixture = await startFixture({ stacks: STACKS.huge() });
   await page.goto(`${fixture.url}/?view=flame`);
   await viewsAreShown(page);
