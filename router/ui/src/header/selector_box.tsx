@@ -24,7 +24,7 @@ export function SelectorBox() {
   const [completed, setCompleted] = createSignal<CompletionRange>(null);
   const [candidates, setCandidates] = createSignal<readonly string[]>([]);
   const [active, setActive] = createSignal(-1);
-  /** Context of the candidates: they are the same while it is. */
+  /** Label, profile type and other matchers for which the candidates were fetched. */
   let fetched = "";
   let running = new AbortController();
 

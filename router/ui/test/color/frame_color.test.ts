@@ -49,14 +49,14 @@ test("labels on every colour pass AA in both themes", () => {
   }
 });
 
-test("a colour depends on the binary's name and the function, not on the path", () => {
+test("a colour depends on the names of binary and function, not on the path", () => {
   const one = frameColor("f", { type: "native", binary: "/usr/lib/libc.so.6" }, "light");
   expect(frameColor("f", { type: "native", binary: "/lib/libc.so.6" }, "light")).toBe(one);
   expect(frameColor("f", { type: "native", binary: "/usr/bin/api" }, "light")).not.toBe(one);
   expect(frameColor("f", { type: "kernel" }, "light")).not.toBe(frameColor("f", { type: "cpython" }, "light"));
 });
 
-test("a Go frame's hue depends on its package, an unknown frame's on its binary", () => {
+test("a Go frame's hue depends on its package, others' on their binary", () => {
   const go = (name: string): string => frameColor(name, { type: "go", binary: "/usr/bin/api", file: "x.go" }, "light");
   const names = [
     "net/http.(*Server).Serve",

@@ -6,12 +6,13 @@ import {
   exactValuesOf,
   MalformedTree,
   pathTo,
+  widestFrame,
 } from "../../src/profile/profile_tree";
 import { randomTree, treeOf } from "../trees";
 
 const SMALL = treeOf(["total", 0, ["main", 10, ["parse", 30], ["write", 5, ["sync", 15]]], ["gc", 40]]);
 
-test("children lie side by side from their parent's start, in the server's order", () => {
+test("children lie side by side in the server's order", () => {
   const laidOut = Array.from({ length: SMALL.size }, (_, i) => [
     SMALL.names[SMALL.name[i]],
     SMALL.start[i],
@@ -27,7 +28,7 @@ test("children lie side by side from their parent's start, in the server's order
   ]);
 });
 
-test("a subtree is a range of nodes, and a level is sorted from left to right", () => {
+test("a subtree is a range of nodes, and a level is sorted", () => {
   for (const seed of [1, 2, 3, 4, 5]) {
     const tree = randomTree(seed, 2000, 50);
     for (let i = 0; i < tree.size; i++) {
@@ -103,4 +104,13 @@ test("exact digits are kept beside the rounded numbers", () => {
   expect(exactValuesOf(tree, 1)).toEqual({ self: "9007199254740993", total: "9007199254740993" });
   expect(tree.total[1]).toBe(9007199254740992);
   expect(exactValuesOf(SMALL, 1)).toEqual({ self: "10", total: "60" });
+});
+
+test("the widest frame of a function is looked up inside the zoom first", () => {
+  const tree = treeOf(["total", 0, ["main", 1, ["walk", 2]], ["gc", 50, ["walk", 40]]]);
+  const nodeNamed = (name: string): number => [...tree.name].findIndex((index) => tree.names[index] === name);
+  expect(pathTo(tree, widestFrame(tree, "walk", 0)).map((node) => tree.names[tree.name[node]])).toContain("gc");
+  expect(pathTo(tree, widestFrame(tree, "walk", nodeNamed("main"))).at(-2)).toBe(nodeNamed("main"));
+  expect(widestFrame(tree, "gc", nodeNamed("main"))).toBe(nodeNamed("gc"));
+  expect(widestFrame(tree, "missing", 0)).toBe(0);
 });

@@ -27,7 +27,7 @@ test("every field of the state can be read back from the address", () => {
   }
 });
 
-test("the default state has an empty address, and malformed values are defaults", () => {
+test("the default state has an empty address, malformed values are defaults", () => {
   expect(writeState(DEFAULT_STATE)).toBe("");
   expect(readState("?view=rubbish&sort=7&flip=maybe&unknown=1&from=yesterday&to=now")).toEqual(DEFAULT_STATE);
 });

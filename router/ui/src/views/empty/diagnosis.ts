@@ -1,4 +1,4 @@
-// Why a query has no data: matchers that exclude everything, or a time range without data.
+// Reasons for a query without data: matchers that exclude everything, or a time range without data.
 
 import { fetchTotal, type FlameQuery } from "../../api/flame_graph";
 import { hasSeries } from "../../api/prometheus";
