@@ -7,7 +7,7 @@
 
 import type { Page } from "playwright-core";
 
-/** Length of a chunk on an idle machine, in milliseconds: about a frame of a zoom. */
+/** Length of a chunk on an idle machine, in milliseconds: a third of a frame. */
 const CHUNK_MS = 5;
 /** Chunks per call of `sample`. */
 const CHUNKS = 12;
@@ -25,9 +25,9 @@ export class Calibration {
   }
 
   /**
-   * Slowdown of operations of about `length_ms`, at the quantile `share` (0 to 1); at least 1.
+   * Slowdown of operations that take `length_ms` on an idle machine, at the quantile `share` (0 to 1); at least 1.
    *
-   * An operation longer than a chunk is compared with as many consecutive chunks.
+   * Compares as many consecutive chunks as have that length, up to all chunks of a sample.
    */
   slowdown(length_ms: number, share: number): number {
     const width = Math.min(Math.max(Math.round(length_ms / CHUNK_MS), 1), CHUNKS);

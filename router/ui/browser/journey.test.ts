@@ -70,7 +70,7 @@ browserTest("the web UI shows its first flame graph within a second", {}, async 
     await calibration.sample();
   }
   const fastest_ms = Math.min(...opened);
-  const slowdown = calibration.slowdown(fastest_ms, 0.5);
+  const slowdown = calibration.slowdown(OPEN_MS_MAX, 0.5);
   console.log(JSON.stringify({ suite: "browser", opened_to_flame_graph_ms: Math.round(fastest_ms), slowdown }));
   expect(fastest_ms).toBeLessThan(OPEN_MS_MAX * slowdown);
 });

@@ -56,8 +56,8 @@ async function measureViews(page: Page, profile: string): Promise<void> {
   const hovers = await measures(page, "varve:flame-hover");
   const zooms = await zoomFrames();
   const slowdown = {
-    first_draw: calibration.slowdown(quantile(firstDraws, 0), 0.5),
-    frame: calibration.slowdown(FRAME_MS_MAX / 3, 0.95),
+    first_draw: calibration.slowdown(FIRST_DRAW_MS_MAX, 0.5),
+    frame: calibration.slowdown(FRAME_MS_MAX, 0.95),
   };
   const figures = {
     suite: "browser",

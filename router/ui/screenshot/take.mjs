@@ -22,7 +22,7 @@ const browser = await chromium.launch({
 try {
   const page = await browser.newPage({ viewport: { width: 1440, height: 900 }, colorScheme: "light" });
   const query = encodeURIComponent(`{service_name=~"${SERVICES}"}`);
-  await page.goto(`${url}/?query=${query}&from=now-5m&sort=total`);
+  await page.goto(`${url}/?query=${query}&from=now-5m`);
   await page.waitForFunction(() => performance.getEntriesByName("varve:flame-first-draw").length > 0);
   await page.waitForFunction(() => document.querySelector(".notice") === null, undefined, { timeout: NAMES_MS_MAX });
   // The table, the timeline and the legend follow the flame graph.

@@ -69,7 +69,7 @@ int main(void) {
     double began = now();
     for (int i = 0; i < 3; i++) make_thumbnail(seed);
     /* A share of one core that rises and falls, so that the timeline moves. */
-    double share = 0.10 + 0.05 * sin((now() - start) / 15);
+    double share = 0.16 + 0.06 * sin((now() - start) / 15);
     usleep((useconds_t)((now() - began) * (1 / share - 1) * 1e6));
   }
 }
