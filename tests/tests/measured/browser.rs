@@ -1,5 +1,6 @@
-//! The page in a real browser, against a real `varve up` that its agent feeds: runs `npm run test:browser` of the page and checks
-//! that the tests which need a real server did run.
+//! The web UI in a real browser, against a real `varve up` with its agent.
+//!
+//! Runs `npm run test:browser` and checks that the tests which need a real server did run.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -11,17 +12,17 @@ use tests::report::{alone, bpf_test_ran, say, skipped};
 use tests::server::{Setup, Varve};
 use tests::shared::{payloads, tool, workspace};
 
-/// Tests that mean nothing without a running varve.
+/// Tests that need a running varve.
 const ON_A_REAL_SERVER: [&str; 3] = [
-    "a large C++ profile",
-    "an empty store says how to send a first profile, and shows it when it comes",
-    "a server killed midway is said so, and the page recovers by itself",
+    "a large C++ profile draws within 100 ms",
+    "an empty store shows how to send a profile, then the first one",
+    "the web UI reports a killed server and reconnects automatically",
 ];
 
-/// The one that also needs samples of this host.
-const ON_THIS_HOST: &str = "from opening the page to the hot function of this host";
+/// The test that also needs samples of this host.
+const ON_THIS_HOST: &str = "a user finds the hot function of this host";
 
-/// Fewer than the page has.
+/// Lower limit of the number of tests that run.
 const TESTS_MIN: usize = 15;
 
 fn chromium() -> Option<PathBuf> {
@@ -29,23 +30,24 @@ fn chromium() -> Option<PathBuf> {
     named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
-/// Answers `kill` and `start` of the page's tests, which are shell commands: each touches a file and waits until it is gone.
+/// Serves the shell commands `kill` and `start` of the browser tests.
+/// Each command creates a file and waits until it is removed.
 struct Switch {
     folder: tempfile::TempDir,
 }
 
 impl Switch {
-    fn command(&self, wish: &str) -> String {
-        let file = self.folder.path().join(wish);
+    fn command(&self, name: &str) -> String {
+        let file = self.folder.path().join(name);
         format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display())
     }
 
-    /// Does what was asked for since the last call.
+    /// Runs the commands that arrived since the last call.
     fn serve(&self, varve: &mut Varve) {
-        for wish in ["kill", "start"] {
-            let file = self.folder.path().join(wish);
+        for name in ["kill", "start"] {
+            let file = self.folder.path().join(name);
             if file.exists() {
-                if wish == "kill" {
+                if name == "kill" {
                     varve.kill();
                 } else {
                     varve.launch();
@@ -56,7 +58,7 @@ impl Switch {
     }
 }
 
-/// What a process says on both of its outputs, as it comes.
+/// Lines of both outputs of a process, as they arrive.
 fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
     let (sender, lines) = mpsc::channel();
     let outputs: [Box<dyn std::io::Read + Send>; 2] =
@@ -72,14 +74,14 @@ fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
 }
 
 #[test]
-fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
-    let test = "the_pages_own_tests_pass_in_a_browser_against_a_running_varve";
+fn the_web_uis_browser_tests_pass_against_a_running_varve() {
+    let test = "the_web_uis_browser_tests_pass_against_a_running_varve";
     let _alone = alone();
-    let page = workspace().join("router/ui");
+    let ui = workspace().join("router/ui");
     let (Some(chromium), Some(npm)) = (chromium(), tool("npm")) else {
         return skipped(test, "no chromium (apt-get install chromium, or VARVE_CHROMIUM) or no npm");
     };
-    if !page.join("node_modules/vitest").is_dir() {
+    if !ui.join("node_modules/vitest").is_dir() {
         return skipped(test, "router/ui/node_modules is not there: run `make build`, or `npm ci` in router/ui");
     }
     let obstacle = bpf_obstacle();
@@ -88,7 +90,7 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     let running = obstacle.is_none().then(|| program.start(&[]));
     let mut varve = Varve::start(Setup {
         agent_hz: obstacle.is_none().then_some(97),
-        // large_cpp.cpu stands at its own time, years ago.
+        // The samples of large_cpp.cpu are years old.
         flags: vec!["--retention".to_owned(), "100000d".to_owned()],
         ..Setup::default()
     });
@@ -99,7 +101,7 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
     let mut command = Command::new(npm);
     command
         .args(["run", "test:browser"])
-        .current_dir(&page)
+        .current_dir(&ui)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -117,10 +119,10 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     };
-    let said: Vec<String> = lines.iter().collect();
+    let output: Vec<String> = lines.iter().collect();
     drop(running);
-    assert!(status.success(), "{}", said.join("\n"));
-    let ran: Vec<&String> = said.iter().filter(|line| line.starts_with("varve-tests: browser test ran: ")).collect();
+    assert!(status.success(), "{}", output.join("\n"));
+    let ran: Vec<&String> = output.iter().filter(|line| line.starts_with("varve-tests: browser test ran: ")).collect();
     ran.iter().for_each(|line| say(line));
     let mut needed: Vec<&str> = ON_A_REAL_SERVER.into();
     match &obstacle {
@@ -131,9 +133,9 @@ fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
         needed.remove(0);
     }
     for name in needed {
-        assert!(ran.iter().any(|line| line.ends_with(name)), "{name:?} did not run:\n{}", said.join("\n"));
+        assert!(ran.iter().any(|line| line.ends_with(name)), "{name:?} did not run:\n{}", output.join("\n"));
     }
-    assert!(ran.len() >= TESTS_MIN, "only {} tests ran:\n{}", ran.len(), said.join("\n"));
+    assert!(ran.len() >= TESTS_MIN, "only {} tests ran:\n{}", ran.len(), output.join("\n"));
     if obstacle.is_none() {
         bpf_test_ran(ON_THIS_HOST);
     }
