@@ -6,9 +6,9 @@
 //! Invariant: IDs are dense and never change. Every ID in an entry is that of an existing entry of the same dictionary.
 
 use foldhash::fast::FixedState;
-use indexmap::IndexMap;
-use indexmap::map::Entry;
-use xxhash_rust::xxh3::xxh3_128;
+use indexmap::{IndexMap, IndexSet};
+
+use crate::build_id::BuildId;
 
 mod attribute;
 mod attribute_sets;
@@ -24,10 +24,11 @@ mod strings;
 pub use attribute::{Attribute, AttributeValue};
 pub use attribute_sets::{AttributeSets, Attributes};
 pub use hashed::{Functions, Hashed, Locations};
+use identity::mapping_hash;
 pub use identity::{address_hash, function_hash, lines_hash, stack_hash, stack_hash_with, text_hash};
 pub(crate) use ids::dense;
 pub use importer::{Copied, Importer};
-pub use location::{Address, Function, Line, Lines, Location, MappingIdentity, StackHash};
+pub use location::{Address, Function, Line, Lines, Location, Mapping, StackHash};
 pub use pairs::{Pairs, StackPair};
 pub(crate) use stacks::Spans;
 pub use stacks::Stacks;
@@ -62,9 +63,9 @@ pub struct Dictionary {
     pub strings: Strings,
     /// Functions.
     pub functions: Functions,
-    /// Mappings, each with the ID of its first file name.
-    pub mappings: Map<MappingIdentity, u32>,
-    /// Hashes of the identities of the mappings, by ID.
+    /// Mappings.
+    pub mappings: IndexSet<Mapping, FixedState>,
+    /// Hashes of the mappings, by ID.
     mapping_hashes: Vec<u128>,
     /// Locations.
     pub locations: Locations,
@@ -87,7 +88,7 @@ impl Default for Dictionary {
         let mut dictionary = Self {
             strings: Strings::default(),
             functions: Functions::default(),
-            mappings: Map::default(),
+            mappings: IndexSet::default(),
             mapping_hashes: Vec::new(),
             locations: Locations::default(),
             stacks: Stacks::default(),
@@ -112,21 +113,14 @@ impl Dictionary {
         self.functions.intern(hash, function)
     }
 
-    /// Returns the ID of a mapping. Adds it with `file` if it is new.
-    pub fn intern_mapping(&mut self, identity: MappingIdentity, file: u32) -> u32 {
-        let entry = self.mappings.entry(identity);
-        let id = entry.index();
-        if let Entry::Vacant(entry) = entry {
-            let hash = match entry.key() {
-                MappingIdentity::BuildId(build_id) => {
-                    let text = build_id.to_string();
-                    self.mapping_text += text.len();
-                    xxh3_128(text.as_bytes())
-                }
-                MappingIdentity::File(file) => xxh3_128(format!("file:{}", self.strings.get(*file)).as_bytes()),
-            };
-            self.mapping_hashes.push(hash);
-            entry.insert(file);
+    /// Returns the ID of a mapping. Adds it if it is new.
+    pub fn intern_mapping(&mut self, mapping: Mapping) -> u32 {
+        let (id, is_new) = self.mappings.insert_full(mapping);
+        if is_new {
+            let Mapping { build_id, file } = &self.mappings[id];
+            let build_id = build_id.as_ref().map(BuildId::to_string).unwrap_or_default();
+            self.mapping_text += build_id.len();
+            self.mapping_hashes.push(mapping_hash(self.strings.hash(*file), &build_id));
         }
         dense(id)
     }
@@ -214,7 +208,7 @@ impl Dictionary {
         // allocator's header if it owns memory (16).
         self.strings.memory_bytes()
             + self.functions.memory_bytes()
-            + self.mappings.len() * (size_of::<MappingIdentity>() + 80)
+            + self.mappings.len() * (size_of::<Mapping>() + 80)
             + self.mapping_text
             + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
@@ -257,18 +251,12 @@ impl Dictionary {
         self.mapping_hashes[id as usize]
     }
 
-    /// Identity of a mapping, and the name of its file.
+    /// Build ID of a mapping, and the name of its file.
     #[must_use]
     #[inline]
-    pub fn mapping(&self, id: u32) -> (&MappingIdentity, &str) {
-        let (identity, file) = self.mapping_at(id);
-        (identity, self.strings.get(file))
-    }
-
-    /// Identity of a mapping, and the ID of the name of its file.
-    pub(crate) fn mapping_at(&self, id: u32) -> (&MappingIdentity, u32) {
-        let (identity, file) = self.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
-        (identity, *file)
+    pub fn mapping(&self, id: u32) -> (Option<&BuildId>, &str) {
+        let Mapping { build_id, file } = &self.mappings[id as usize];
+        (build_id.as_ref(), self.strings.get(*file))
     }
 
     /// Locations of a stack, leaf first. Empty if the dictionary has only its hash.

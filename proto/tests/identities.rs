@@ -7,7 +7,7 @@
 
 use proto::dictionary::stack_hash;
 use proto::{
-    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, MappingIdentity, StackHash, TenantId,
+    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, Mapping, StackHash, TenantId,
 };
 
 const MAIN: u128 = 0x1c22_923f_e034_1e93_9a56_2179_3c93_1f61;
@@ -35,9 +35,8 @@ fn locations(to: &mut Dictionary) -> [u32; 5] {
     let [app, native, kernel, python, empty] =
         ["/usr/bin/app", "native", "kernel", "cpython", ""].map(|text| to.strings.intern(text));
     let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
-    // The name of a file with a build ID is not part of its identity.
-    let by_build_id = to.intern_mapping(MappingIdentity::BuildId(build_id), python);
-    let by_file = to.intern_mapping(MappingIdentity::File(app), app);
+    let by_build_id = to.intern_mapping(Mapping { build_id: Some(build_id), file: app });
+    let by_file = to.intern_mapping(Mapping { build_id: None, file: app });
     let address = |mapping, address, frame_type| Location::Address { mapping, address, frame_type };
     let line = |function, line, column| Line { function, line, column };
     let lines = [line(lambda, 12, 3), line(main, 40, 0)].into_iter().collect();

@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use proto::answer::{Cell, Node};
 use proto::{
     Address, AdministrationTask, Answer, Appended, Batch, BuildId, Deleted, Deletion, Dictionary, Function,
-    KnownLocations, LabelSet, Line, Location, LocationPage, MappingIdentity, Matcher, Selection, SeriesAnswer, Shards,
+    KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Matcher, Selection, SeriesAnswer, Shards,
     TenantId, Window,
 };
 use router::api::Parts;
@@ -189,7 +189,7 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     let binary = to.strings.intern(&format!("/usr/local/bin/service{service}"));
     let kind = to.strings.intern("native");
     let build_id = BuildId::Gnu(service.to_be_bytes().repeat(3)[..20].to_vec());
-    let mapping = to.intern_mapping(MappingIdentity::BuildId(build_id), binary);
+    let mapping = to.intern_mapping(Mapping { build_id: Some(build_id), file: binary });
     let locations = (0..SERVICE_FUNCTIONS * CALLS).map(|number| {
         let function = number / CALLS;
         let call = number % CALLS;

@@ -11,7 +11,7 @@ use proto::otlp::profiles::v1development::{
     ScopeProfiles, Stack, ValueType,
 };
 use proto::otlp::resource::v1::Resource;
-use proto::{Address, Batch, Dictionary, Location as OurLocation, MappingIdentity, SeriesSamples, build_id};
+use proto::{Address, Batch, Dictionary, Location as OurLocation, SeriesSamples, build_id};
 
 use super::{INTERVAL_NS, PERIOD_NS};
 
@@ -71,13 +71,13 @@ impl<'a> Tables<'a> {
                 start_line: function.start_line,
             });
         }
-        for (identity, &file) in &from.mappings {
-            let build_id = match identity {
-                MappingIdentity::BuildId(proto::BuildId::Gnu(bytes)) => Some(build_id::to_hex(bytes)),
-                MappingIdentity::BuildId(_) | MappingIdentity::File(_) => None,
+        for proto::Mapping { build_id, file } in &from.mappings {
+            let build_id = match build_id {
+                Some(proto::BuildId::Gnu(bytes)) => Some(build_id::to_hex(bytes)),
+                Some(_) | None => None,
             };
             let build_id = build_id.map(|id| self.attribute("process.executable.build_id.gnu", Text::Text(id)));
-            self.push_mapping(file, build_id.into_iter().collect());
+            self.push_mapping(*file, build_id.into_iter().collect());
         }
         for location in &from.locations {
             let location = self.location(location);

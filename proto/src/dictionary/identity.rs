@@ -26,6 +26,14 @@ pub fn function_hash(texts: [u128; 3], start_line: i64) -> u128 {
     xxh3_128(&bytes)
 }
 
+/// Hash of a mapping: the xxh3-128 of its file name's hash (little-endian) and the text of its build ID, or "".
+#[must_use]
+pub(crate) fn mapping_hash(file: u128, build_id: &str) -> u128 {
+    let mut bytes = file.to_le_bytes().to_vec();
+    bytes.extend_from_slice(build_id.as_bytes());
+    xxh3_128(&bytes)
+}
+
 /// Hash of a location without lines, of the hashes of its mapping and frame type, and of its address.
 #[must_use]
 #[inline]

@@ -2,7 +2,7 @@
 
 use crate::dictionary::Dictionary;
 use crate::dictionary::attribute::{Attribute, AttributeValue};
-use crate::dictionary::location::{Function, Line, Location, MappingIdentity};
+use crate::dictionary::location::{Function, Line, Location, Mapping};
 use crate::dictionary::pairs::StackPair;
 
 /// Copies entries of one dictionary to another, each once, together with the entries that they refer to.
@@ -80,13 +80,9 @@ impl<'a> Importer<'a> {
     fn mapping(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.copied.mappings[id as usize] == UNKNOWN {
             let from = self.from;
-            let (identity, file) = from.mapping_at(id);
-            let identity = match identity {
-                MappingIdentity::BuildId(build_id) => MappingIdentity::BuildId(build_id.clone()),
-                MappingIdentity::File(file) => MappingIdentity::File(self.string(to, *file)),
-            };
-            let file = self.string(to, file);
-            self.copied.mappings[id as usize] = to.intern_mapping(identity, file);
+            let Mapping { build_id, file } = &from.mappings[id as usize];
+            let file = self.string(to, *file);
+            self.copied.mappings[id as usize] = to.intern_mapping(Mapping { build_id: build_id.clone(), file });
         }
         self.copied.mappings[id as usize]
     }

@@ -2,7 +2,7 @@
 //!
 //! Their fields hold IDs of entries of the same [`Dictionary`](crate::Dictionary). The identity of a location with
 //! lines is its mapping file, frame type and lines, without an address. The identity of a location without lines is
-//! its frame type, its address, and the build ID or else the file of its mapping. So processes, pods and hosts share
+//! its frame type, its address, and the build ID and file of its mapping. So processes, pods and hosts share
 //! locations.
 
 use smallvec::SmallVec;
@@ -22,13 +22,16 @@ pub struct Function {
     pub start_line: i64,
 }
 
-/// Identity of a mapped file.
+/// A mapped file.
+///
+/// Files of one build ID under several names are several mappings: a binary and its stripped copy, for example. So a
+/// service's frames never carry the file name of another service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum MappingIdentity {
-    /// Build ID of the file, whatever its path.
-    BuildId(BuildId),
-    /// ID of the name of the file, if it has no build ID.
-    File(u32),
+pub struct Mapping {
+    /// Build ID of the file, where the sender has one.
+    pub build_id: Option<BuildId>,
+    /// ID of the file's name, or of "".
+    pub file: u32,
 }
 
 /// An address in a mapped file.

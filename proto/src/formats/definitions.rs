@@ -7,7 +7,7 @@ use bytes::{BufMut, BytesMut};
 
 use crate::build_id::BuildId;
 use crate::dictionary::{
-    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, MappingIdentity, StackHash,
+    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, Mapping, StackHash,
     StackPair,
 };
 use crate::formats::numbers::read_u128;
@@ -50,7 +50,7 @@ impl Dictionary {
         let mut out = wire::Definitions {
             strings: (1..self.strings.len()).map(|id| self.strings.get(id).to_owned()).collect(),
             functions: self.functions.iter().map(function_to_wire).collect(),
-            mappings: self.mappings.iter().map(|(identity, file)| mapping_to_wire(identity, *file)).collect(),
+            mappings: self.mappings.iter().map(mapping_to_wire).collect(),
             locations: self.locations.iter().map(location_to_wire).collect(),
             attribute_sets: self.attribute_sets.iter().skip(1).map(attributes_to_wire).collect(),
             ..wire::Definitions::default()
@@ -93,11 +93,9 @@ fn function_to_wire(function: &Function) -> wire::Function {
     wire::Function { name, system_name, file, start_line }
 }
 
-fn mapping_to_wire(identity: &MappingIdentity, file: u32) -> wire::Mapping {
-    match identity {
-        MappingIdentity::BuildId(build_id) => wire::Mapping { file, build_id: build_id.to_string() },
-        MappingIdentity::File(file) => wire::Mapping { file: *file, build_id: String::new() },
-    }
+fn mapping_to_wire(mapping: &Mapping) -> wire::Mapping {
+    let build_id = mapping.build_id.as_ref().map(BuildId::to_string).unwrap_or_default();
+    wire::Mapping { file: mapping.file, build_id }
 }
 
 fn location_to_wire(location: &Location) -> wire::Location {
@@ -164,13 +162,14 @@ fn read_functions(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), D
 fn read_mappings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
     for (id, mapping) in from.mappings.iter().enumerate() {
         let file = within("string", mapping.file, to.strings.len() as usize)?;
-        let identity = if mapping.build_id.is_empty() {
-            MappingIdentity::File(file)
-        } else {
-            let unreadable = || DefinitionsError::BuildId(mapping.build_id.chars().take(100).collect());
-            MappingIdentity::BuildId(BuildId::parse(&mapping.build_id).ok_or_else(unreadable)?)
+        let build_id = match mapping.build_id.as_str() {
+            "" => None,
+            text => {
+                let unreadable = || DefinitionsError::BuildId(text.chars().take(100).collect());
+                Some(BuildId::parse(text).ok_or_else(unreadable)?)
+            }
         };
-        check_id("mapping", to.intern_mapping(identity, file), id)?;
+        check_id("mapping", to.intern_mapping(Mapping { build_id, file }), id)?;
     }
     Ok(())
 }
@@ -274,8 +273,8 @@ pub(crate) mod tests {
             let name = d.strings.intern(&format!("f{i}"));
             let file = d.strings.intern(&format!("file{i}"));
             let function = d.intern_function(Function { name, system_name: 0, file, start_line: i64::from(i) });
-            let by_id = d.intern_mapping(MappingIdentity::BuildId(BuildId::Gnu(vec![1, 2, i as u8])), file);
-            let by_file = d.intern_mapping(MappingIdentity::File(file), file);
+            let by_id = d.intern_mapping(Mapping { build_id: Some(BuildId::Gnu(vec![1, 2, i as u8])), file });
+            let by_file = d.intern_mapping(Mapping { build_id: None, file });
             let lines = [Line { function, line: -1, column: 2 }].into();
             let a = d.intern_location(Location::Lines { mapping_file: file, frame_type: name, lines });
             let address = Address::Virtual(u64::MAX);

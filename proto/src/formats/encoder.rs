@@ -3,7 +3,7 @@
 //! It builds no message, and writes only the definitions that stacks and attribute sets need.
 
 use crate::batch::{Batch, SeriesSamples};
-use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, MappingIdentity};
+use crate::dictionary::{Address, Attribute, AttributeValue, Dictionary, Function, Line, Location, Mapping};
 use crate::formats::needed::Needed;
 use crate::label::LabelSet;
 
@@ -136,13 +136,12 @@ impl<'a> Encoder<'a> {
             self.message(2, |to| to.function(&from.functions[id as usize], &needed));
         }
         for id in needed.mappings.ids() {
-            let (identity, file) = from.mapping_at(id);
-            self.message(3, |to| match identity {
-                MappingIdentity::BuildId(build_id) => {
-                    to.uint32(1, needed.strings.of(file));
+            let Mapping { build_id, file } = &from.mappings[id as usize];
+            self.message(3, |to| {
+                to.uint32(1, needed.strings.of(*file));
+                if let Some(build_id) = build_id {
                     to.bytes(2, build_id.to_string().as_bytes());
                 }
-                MappingIdentity::File(file) => to.uint32(1, needed.strings.of(*file)),
             });
         }
         for id in needed.locations.ids() {
@@ -288,7 +287,7 @@ mod tests {
         let name = dictionary.strings.intern("f");
         for i in 0..2000 {
             let build_id = BuildId::Go(format!("{i:0512}"));
-            let mapping = dictionary.intern_mapping(MappingIdentity::BuildId(build_id), 0);
+            let mapping = dictionary.intern_mapping(Mapping { build_id: Some(build_id), file: 0 });
             let address = dictionary.intern_location(Location::Address {
                 mapping,
                 address: Address::Virtual(u64::MAX),

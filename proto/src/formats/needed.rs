@@ -2,7 +2,7 @@
 //!
 //! They get new dense IDs, in the order in which [`Importer`](crate::Importer) would copy them.
 
-use crate::dictionary::{AttributeValue, Dictionary, Function, Location, MappingIdentity, dense};
+use crate::dictionary::{AttributeValue, Dictionary, Function, Location, dense};
 
 /// New IDs of the needed entries of a dictionary, by table.
 pub(crate) struct Needed {
@@ -80,11 +80,7 @@ impl Needed {
         match &from.locations[id as usize] {
             Location::Address { mapping, frame_type, .. } => {
                 if self.mappings.is_new(*mapping) {
-                    let (identity, file) = from.mapping_at(*mapping);
-                    if let MappingIdentity::File(file) = identity {
-                        self.strings.add(*file);
-                    }
-                    self.strings.add(file);
+                    self.strings.add(from.mappings[*mapping as usize].file);
                     self.mappings.add(*mapping);
                 }
                 self.strings.add(*frame_type);

@@ -268,9 +268,8 @@ impl Tables {
             let found = of_mapping.iter().find(|(name, _)| *name == key);
             found.map(|(_, value)| format!("{}:{value}", if kind == "profiling" { "htlhash" } else { kind }))
         };
-        let identity = ["gnu", "go", "htlhash", "profiling"].into_iter().find_map(build_id);
-        let identity = identity.unwrap_or_else(|| file.to_owned());
-        address_location(&identity, false, number(location, 2), frame_type.unwrap_or("native"))
+        let build_id = ["gnu", "go", "htlhash", "profiling"].into_iter().find_map(build_id).unwrap_or_default();
+        address_location([&build_id, file], false, number(location, 2), frame_type.unwrap_or("native"))
     }
 
     fn line(&self, message: &Message) -> String {

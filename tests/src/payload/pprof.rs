@@ -198,8 +198,8 @@ impl Profile {
         }
         let build_id = mapping.map_or("", |mapping| self.string(mapping, 6));
         let is_hex = build_id.len().is_multiple_of(2) && build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let identity = match build_id {
-            "" => file.to_owned(),
+        let build_id = match build_id {
+            "" => String::new(),
             id if is_hex => format!("gnu:{}", id.to_lowercase()),
             id => format!("go:{id}"),
         };
@@ -208,7 +208,7 @@ impl Profile {
         let [start, limit, offset] = [2, 3, 4].map(|field| mapping.map_or(0, |mapping| number(mapping, field)));
         let is_inside = start <= address && address < limit;
         let address = if is_inside { address - start + offset } else { address };
-        address_location(&identity, is_inside, address, if is_kernel { "kernel" } else { "native" })
+        address_location([&build_id, file], is_inside, address, if is_kernel { "kernel" } else { "native" })
     }
 
     fn line(&self, message: &Message) -> String {

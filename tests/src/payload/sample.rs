@@ -125,10 +125,10 @@ pub fn line(name: &str, system_name: &str, file: &str, start_line: i64, line: i6
     format!("{name} ({system_name}) {file}:{start_line}:{line}:{column}")
 }
 
-/// How a location without lines is written; `identity` is a build ID as `kind:id`, else the file's name.
+/// A location without lines as text; the build ID is `kind:id` or empty.
 #[must_use]
-pub fn address_location(identity: &str, is_file_offset: bool, address: u64, frame_type: &str) -> String {
-    format!("{identity}|{frame_type}|{}{address:#x}", if is_file_offset { "offset " } else { "" })
+pub fn address_location([build_id, file]: [&str; 2], is_file_offset: bool, address: u64, frame_type: &str) -> String {
+    format!("{build_id}|{file}|{frame_type}|{}{address:#x}", if is_file_offset { "offset " } else { "" })
 }
 
 /// A label's name as queries write it: `[a-zA-Z0-9_]`, no digit first.

@@ -71,6 +71,29 @@ fn a_function_without_a_name_is_one_frame_until_its_name_comes() {
     assert_eq!(pprof_leaves(&varve).0, named);
 }
 
+// Finding 10: a file's name was the first that any service of the tenant had pushed with its build ID.
+#[test]
+fn frames_of_a_service_have_the_file_name_that_it_pushed() {
+    let varve = Varve::up();
+    let build_id = "0123456789abcdef0123456789abcdef01234567".to_owned();
+    let files = [("whole", "/usr/bin/app"), ("stripped", "/opt/app.stripped")];
+    for (service, file) in files {
+        let leaf = Frame::Native { build_id: build_id.clone(), file: file.to_owned(), address: 0x1234 };
+        let request = Request::new(service).seen(vec![leaf, "caller".into()], vec![now_ns()]);
+        assert_eq!(varve.push_otlp(&request.bytes(), None).status, 200);
+    }
+    for (service, file) in files {
+        let graph = written(&varve, service, "json").json();
+        let binaries: Vec<&str> =
+            graph["frames"].as_array().unwrap().iter().filter_map(|frame| frame["binary"].as_str()).collect();
+        assert_eq!(binaries, [file], "{graph}");
+        let query = format!("sum by (leaf_binary) (sum_over_time(process_cpu{{service_name=\"{service}\"}}[10m]))");
+        let series = varve.query(&query, now_ns() as f64 / 1e9 + 1.0);
+        let leaves: Vec<&str> = series.iter().map(|(labels, _)| labels["leaf_binary"].as_str()).collect();
+        assert_eq!(leaves, [file]);
+    }
+}
+
 type Leaves = Vec<(String, u64)>;
 
 /// Names and sums of the leaves below `caller`, the heaviest first.

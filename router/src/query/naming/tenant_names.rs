@@ -397,7 +397,7 @@ mod tests {
         let namer = Namer::new(symbols, std::time::Instant::now());
         let mut dictionary = Dictionary::default();
         let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
-        let mapping = dictionary.intern_mapping(proto::MappingIdentity::File(file), file);
+        let mapping = dictionary.intern_mapping(proto::Mapping { build_id: None, file });
         for address in (0..10).map(proto::Address::Virtual) {
             dictionary.intern_location(Location::Address { mapping, address, frame_type });
         }

@@ -3,7 +3,7 @@
 
 use proto::build_id::from_hex;
 use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};
-use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
+use proto::{Address, BuildId, Function, Line, Location, Mapping, limits};
 
 use super::dictionary::RequestDictionary;
 use super::entry::{FrameType, MappingIds, RawFunction, RawLine, RawLocation, Scratch};
@@ -179,11 +179,8 @@ impl<'a> RequestDictionary<'a> {
             }
         }
         let file = self.string(builder, file)?;
-        let identity = match self.build_id(builder, &attributes)? {
-            Some(build_id) => MappingIdentity::BuildId(build_id),
-            None => MappingIdentity::File(file),
-        };
-        Ok(MappingIds { id: builder.dictionary().intern_mapping(identity, file), file })
+        let build_id = self.build_id(builder, &attributes)?;
+        Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
     /// Of several build IDs the GNU one wins, which debug files are found by; then Go's; then the hash.
