@@ -5,6 +5,7 @@
 //! - [`batches`]: batches for a node, whose samples a test can tell apart.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
 //! - [`ports`]: free ports for servers under test.
+//! - [`random`]: random numbers of a seed.
 //! - [`small_disk`]: a file system that a test fills.
 //!
 //! # Does not
@@ -21,6 +22,7 @@
 pub mod batches;
 pub mod conformance;
 pub mod ports;
+pub mod random;
 pub mod report;
 pub mod sink;
 pub mod small_disk;

@@ -1,5 +1,5 @@
-//! The page in a real browser, against a real `varve up` that its agent feeds: runs `npm run test:browser` of the page and checks
-//! that the tests which need a real server did run.
+//! The page in a real browser, against a real `varve up` that its agent feeds: runs `npm run test:browser` of the
+//! page and checks that the tests which need a real server did run.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -29,7 +29,8 @@ fn chromium() -> Option<PathBuf> {
     named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
 }
 
-/// Answers `kill` and `start` of the page's tests, which are shell commands: each touches a file and waits until it is gone.
+/// Answers `kill` and `start` of the page's tests, which are shell commands: each touches a file and waits until it
+/// is gone.
 struct Switch {
     folder: tempfile::TempDir,
 }
@@ -72,8 +73,8 @@ fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
 }
 
 #[test]
-fn the_pages_own_tests_pass_in_a_browser_against_a_running_varve() {
-    let test = "the_pages_own_tests_pass_in_a_browser_against_a_running_varve";
+fn the_web_uis_tests_pass_in_a_browser_against_a_running_varve() {
+    let test = "the_web_uis_tests_pass_in_a_browser_against_a_running_varve";
     let _alone = alone();
     let page = workspace().join("router/ui");
     let (Some(chromium), Some(npm)) = (chromium(), tool("npm")) else {
