@@ -1,7 +1,8 @@
 //! What varve's agent recorded of one program: stacks, and when which thread was seen in which of them.
 //!
 //! # Read in this order
-//! [`Frames`] (where code was) → [`Recording`] (what was seen) → `file` (as it is kept) → `builder` (from what the agent sends).
+//! [`Frames`] (where code was) → [`Recording`] (what was seen) → `file` (as it is kept) → `builder` (from what the
+//! agent sends).
 
 mod builder;
 mod file;
@@ -67,8 +68,8 @@ pub(crate) struct Node {
     pub(crate) location: u32,
 }
 
-/// The tree of all stacks, outermost frames at its root, and what its nodes refer to. A stack is the number of the node of its
-/// leaf.
+/// The tree of all stacks, outermost frames at its root, and what its nodes refer to. A stack is the number of the
+/// node of its leaf.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) mappings: Vec<Mapping>,
@@ -91,8 +92,8 @@ impl Frames {
         })
     }
 
-    /// Whether the agent gave up after a few frames of the program. Where it gave up at the far end, behind the frames of a
-    /// runtime, the stack is as good as whole.
+    /// Whether the agent gave up after a few frames of the program. Where it gave up at the far end, behind the
+    /// frames of a runtime, the stack is as good as whole.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         let locations = || self.leaf_first(stack).map(|location| &self.locations[location as usize]);
         let name = |&(function, _): &(u32, i64)| self.functions[function as usize].name.as_str();

@@ -1,16 +1,18 @@
-//! What is sent: a fleet that plays recorded programs, the same for the same seed.
+//! A synthetic fleet that plays recorded programs. Equal seeds give equal fleets.
 //!
-//! A host has 8 pods of 2 CPUs that are sampled at 19 Hz; every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
-//! nanoseconds and its thread. A pod belongs to a service, a service is a recorded program: its pods play what was recorded of it,
-//! sample by sample in the recorded order of threads and stacks, each from another place, and again from the beginning at the end.
-//! Samples are as far from their timer's ticks as recorded ones were. New against the recording are: that both CPUs are
-//! always busy (gaps of the recording are left out), callers of stacks that could not be unwound ([`donor`]), and stacks that
-//! nobody saw yet, which come as fast as recorded ones did ([`growth`], [`tree`]).
+//! A host has 8 pods of 2 CPUs, sampled at 19 Hz. Every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
+//! nanoseconds and its thread. A pod belongs to a service, and a service is a recorded program. Pods play the
+//! recording sample by sample, with its threads, stacks and jitter. Each begins at another position, and starts again
+//! at the end.
 //!
-//! # Read in this order
-//! [`Mix`] (the sizes) → [`lanes`] (a recording, ready to be played) → [`service`] → [`corpus`] (all services) → [`pod`],
-//! [`fleet`] (who plays what when; an iterator) → [`batch`] (what a shard gets of it) → [`request`] (what is sent of it) →
-//! [`workload`] (15 minutes of requests).
+//! Three things differ from the recording. Both CPUs are always busy, so gaps of the recording are skipped. Stacks that
+//! could not be unwound get callers ([`donor`]). New stacks appear as fast as recorded ones did ([`growth`], [`tree`]).
+//!
+//! # Modules, in the order of data
+//! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`] and [`corpus`]: one and all services.
+//! - [`pod`] and [`fleet`]: an iterator over samples. [`batch`] and [`request`]: the samples for a shard and for a
+//!   push.
+//! - [`workload`]: 15 minutes of requests. [`statistics`]: properties of a mix.
 
 mod batch;
 mod corpus;
@@ -24,6 +26,7 @@ mod pod;
 mod random;
 mod request;
 mod service;
+pub(crate) mod statistics;
 mod tree;
 mod workload;
 

@@ -2,7 +2,7 @@
 //!
 //! - [`corpus`]: stacks, times and threads that varve's agent recorded. [`generator`]: a fleet that plays them.
 //! - [`system`]: a running varve. [`engine`]: parts of varve in this process. [`agent`]: the cost of sampling.
-//! - [`statistics`]: properties of a fleet. [`report`]: figures as JSON lines.
+//! - [`report`]: figures as JSON lines.
 
 mod agent;
 mod corpus;
@@ -11,7 +11,6 @@ mod generator;
 mod process;
 mod receiver;
 mod report;
-mod statistics;
 mod system;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use clap::Parser;
 
 use crate::corpus::record;
 use crate::engine::{flamegraph, node, select, storage};
+use crate::generator::statistics;
 use crate::system::{series, up};
 
 /// Benchmarks of varve; prints figures as JSON lines.

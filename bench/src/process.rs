@@ -15,7 +15,8 @@ const TICKS_PER_S: f64 = 100.0;
 pub(crate) struct CoreTime(Duration);
 
 impl CoreTime {
-    /// Now. The kernel counts up at its ticks, some milliseconds apart: sums over many spans are exact, single ones are not.
+    /// Now. The kernel counts up at its ticks, some milliseconds apart: sums over many spans are exact, single ones
+    /// are not.
     pub(crate) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;

@@ -1,4 +1,5 @@
-//! Measurements of a running varve over the network: ingest, restart, queries. Each compares the responses with what was sent.
+//! Measurements of a running varve over the network: ingest, restart, queries. Each compares the responses with what
+//! was sent.
 
 mod client;
 mod history;

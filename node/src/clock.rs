@@ -1,8 +1,8 @@
 //! The node's clock: the only reader of the system's clocks.
 //!
-//! It has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. Where they change stored
-//! data they reach the shard inside entries, so that every replica applies them alike. Neither follows a jump of the system clock:
-//! see [`accepted_time`].
+//! It has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. Where they
+//! change stored data they reach the shard inside entries, so that every replica applies them alike. Neither follows
+//! a jump of the system clock: see [`accepted_time`].
 
 mod accepted_time;
 mod system;
@@ -51,8 +51,9 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with the time of the last entry in a log, nanoseconds since 1970. 0: the log has no entries, so the system
-    /// clock is the only reference, and no data exists that it could expire.
+    /// Starts the clock with the time of the last entry in a log, nanoseconds since 1970.
+    ///
+    /// 0 means that the log has no entries. The system clock is then the only reference, and no data could expire.
     pub(crate) fn start(&self, last_entry_ns: i64) {
         let reference_ns = (last_entry_ns > 0).then_some(last_entry_ns);
         let mut time = self.time.lock();
@@ -72,8 +73,10 @@ impl Clock {
         self.read().log_ns()
     }
 
-    /// The time before which data may be dropped for its size, nanoseconds since 1970. Where the system clock and the elapsed time
-    /// disagree, the newest written time decides: a wrong clock must neither drop data that is being written nor keep all older data.
+    /// The time before which data may be dropped for its size, nanoseconds since 1970.
+    ///
+    /// Where the system clock and the elapsed time disagree, the newest written time decides. A wrong clock must
+    /// neither drop data that is being written nor keep all older data.
     pub(crate) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         self.read().written_before_ns(newest_written_ns)
     }
@@ -126,12 +129,13 @@ impl Clock {
         match (change, standing) {
             (Change::Jumped, Standing::Behind) => tracing::warn!(
                 jump_seconds,
-                "the system clock went back: no data expires until it passes the last accepted time, or has been back for a day"
+                "the system clock went back: no data expires until it passes the last accepted time, or has been back \
+                 for a day"
             ),
             (Change::Jumped, _) => tracing::warn!(
                 jump_seconds,
-                "the system clock jumped ahead of the elapsed time: retention does not follow it; if the system clock is right, \
-                 run `varve admin clock --accept`"
+                "the system clock jumped ahead of the elapsed time: retention does not follow it; if the system clock \
+                 is right, run `varve admin clock --accept`"
             ),
             (Change::Returned, _) => {
                 tracing::info!("the system clock agrees with the elapsed time again")

@@ -21,8 +21,8 @@ pub struct Config {
     pub advertise_address: String,
     /// How long each tier is kept.
     pub retention: Retention,
-    /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are dropped shortly
-    /// below it.
+    /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are
+    /// dropped shortly below it.
     pub disk_bytes_max: u64,
     /// Longest time between two flushes; after each the log is purged.
     pub flush_interval: Duration,

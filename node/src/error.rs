@@ -1,12 +1,9 @@
-//! Errors of a node: [`NodeError`] while it is opened, [`ReplicaError`] afterwards, and [`RecordError`] of records in the log.
-
-mod record;
+//! Errors of a node: [`NodeError`] while it is opened, [`ReplicaError`] afterwards, and [`RecordError`] of records in
+//! the log.
 
 use std::path::PathBuf;
 
 use storage_engine::EngineError;
-
-pub use record::RecordError;
 
 /// Why a node does not open.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +17,11 @@ pub enum NodeError {
         source: std::io::Error,
     },
     /// Another process has the data directory open.
-    #[error("the data directory {} is held by another process{}: stop it or use another --data-dir", directory.display(), of_process(holder))]
+    #[error(
+        "the data directory {} is held by another process{}: stop it or use another --data-dir",
+        directory.display(),
+        of_process(holder)
+    )]
     Held {
         /// As configured.
         directory: PathBuf,
@@ -28,7 +29,10 @@ pub enum NodeError {
         holder: Option<u32>,
     },
     /// Another version wrote the data directory.
-    #[error("the data directory {} has format {found:?}, this version reads {expected}: run the version that wrote it", directory.display())]
+    #[error(
+        "the data directory {} has format {found:?}, this version reads {expected}: run the version that wrote it",
+        directory.display()
+    )]
     Format {
         /// As configured.
         directory: PathBuf,
@@ -62,6 +66,47 @@ pub enum NodeError {
     Replica(#[from] ReplicaError),
 }
 
+/// Why a record is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The record is shorter or longer than its lengths say.
+    #[error("{record}: its length is wrong; the disk or the software is broken")]
+    Length {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// Another version wrote the record.
+    #[error("{record}: has version {found}, this version reads {expected}: run the version that wrote it")]
+    Version {
+        /// Kind of the record.
+        record: &'static str,
+        /// Version of the record.
+        found: u8,
+        /// Version that this software reads.
+        expected: u8,
+    },
+    /// The record changed after it was written.
+    #[error("{record}: its checksum is wrong; the disk or the software is broken")]
+    Checksum {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// The checksum holds and the content is invalid: broken software wrote it.
+    #[error("{record}: its content is wrong; it was written by broken software")]
+    Content {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// The log has no entry at an index that it must have.
+    #[error("shard {shard}: entry {index} is missing; the disk or the software is broken")]
+    Missing {
+        /// Shard of the log.
+        shard: u32,
+        /// Index of the entry.
+        index: u64,
+    },
+}
+
 fn of_process(holder: &Option<u32>) -> String {
     holder.map(|pid| format!(" (process {pid})")).unwrap_or_default()
 }
@@ -78,7 +123,8 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
 /// except where [`ReplicaError::is_disk_full`].
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// A sync of the log failed. A second one could wrongly succeed, because the kernel drops pages that it cannot write.
+    /// A sync of the log failed. A second one could wrongly succeed, because the kernel drops pages that it cannot
+    /// write.
     #[error("the Raft log could not be synced ({0}): the content on disk is unknown; check the disk, then start again")]
     Sync(#[source] rocksdb::Error),
     /// The log's database failed.
@@ -86,8 +132,9 @@ pub enum ReplicaError {
     Log(#[source] rocksdb::Error),
     /// Entries or votes that were synced cannot be read any more.
     #[error(
-        "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); put \
-         the whole data directory back from a copy, or remove the file SYNCED beside it to go on without the lost writes",
+        "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); \
+         put the whole data directory back from a copy, or remove the file SYNCED beside it to go on without the lost \
+         writes",
         listed(files),
         of(damage)
     )]
@@ -109,8 +156,8 @@ pub enum ReplicaError {
     Files(#[source] std::io::Error),
     /// The log was purged beyond the state: the entries between are missing.
     #[error(
-        "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries between are \
-         missing; put the whole data directory back from one copy"
+        "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries \
+         between are missing; put the whole data directory back from one copy"
     )]
     Gap {
         /// Shard of the log.
@@ -145,7 +192,8 @@ impl ReplicaError {
         }
     }
 
-    /// Returns whether the disk is full. Everything acknowledged is then in the log, and the replica reopens when there is space.
+    /// Returns whether the disk is full. Everything acknowledged is then in the log, and the replica reopens when
+    /// there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {

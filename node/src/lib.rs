@@ -1,14 +1,15 @@
 //! A node: the replicas of shards, each a Raft log and an engine, and the gRPC service that routers call.
 //!
 //! # Promise
-//! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A retry with the same batch id counts
-//!   once.
+//! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A retry with the same batch
+//!   id counts once.
 //! - A query sees everything that was acknowledged before it.
 //! - A failed sync ends the replica: it acknowledges and answers nothing any more, see [`Node::failed`].
-//! - On a full disk appends are refused and queries are answered; when there is space again, appends are accepted again.
+//! - On a full disk appends are refused and queries are answered; when there is space again, appends are accepted
+//!   again.
 //! # Limits
-//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member; the code path is
-//! that of many.
+//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member; the
+//! code path is that of many.
 //! # Layers
 //! Each module uses only modules of the lines above.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`

@@ -50,7 +50,8 @@ pub struct Node {
 pub struct ServeError(#[from] tonic::transport::Error);
 
 impl Node {
-    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's metrics.
+    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's
+    /// metrics.
     ///
     /// # Errors
     /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or log or

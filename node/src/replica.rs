@@ -69,8 +69,8 @@ impl Replica {
         &self.failure
     }
 
-    /// Returns when everything that was acknowledged before the start is applied, and the clock has the time of the last entry;
-    /// never, if the replica fails before.
+    /// Returns when everything that was acknowledged before the start is applied, and the clock has the time of the
+    /// last entry; never, if the replica fails before.
     pub(crate) async fn recovered(&self) {
         self.group.recovered().await;
         self.clock.start(self.shard.engine().clock_ns());
@@ -86,8 +86,8 @@ impl Replica {
         self.group.linearize().await
     }
 
-    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether consensus runs
-    /// or not.
+    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether
+    /// consensus runs or not.
     pub(crate) fn is_alone(&self) -> bool {
         self.group.is_alone()
     }

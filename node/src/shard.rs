@@ -1,7 +1,7 @@
 //! One shard's engine: applies entries in log order, and flushes.
 //!
-//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with the membership
-//! as of it, so that the log can be purged.
+//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with
+//! the membership as of it, so that the log can be purged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,8 +65,8 @@ impl Shard {
         })
     }
 
-    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference to `self`
-    /// is dropped.
+    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
+    /// to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }

@@ -1,7 +1,8 @@
 //! Free space of the file system that holds the data directory, and the reserve that appends may not touch.
 //!
-//! Compaction and expiry need the reserve to free space again: RocksDB cannot free space on a disk that is full to the last byte.
-//! Unflushed entries need space in addition, twice: in the state, and in a file of the log before the log is purged.
+//! Compaction and expiry need the reserve to free space again: RocksDB cannot free space on a disk that is full to
+//! the last byte. Unflushed entries need space in addition, twice: in the state, and in a file of the log before the
+//! log is purged.
 
 #![allow(unsafe_code, reason = "statvfs is not in the standard library")]
 

@@ -6,6 +6,7 @@
 //! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
 //! - [`ports`]: free ports for servers under test.
+//! - [`random`]: random numbers of a seed.
 //! - [`small_disk`]: a file system that a test fills.
 //!
 //! # Does not
@@ -22,6 +23,7 @@
 pub mod batches;
 pub mod conformance;
 pub mod ports;
+pub mod random;
 pub mod report;
 pub mod sink;
 pub mod small_disk;

@@ -1,7 +1,8 @@
 //! Free ports of the loopback interface, which no other test process on this machine gets.
 //!
-//! A test must know a server's port before the server binds it. A port that the kernel chooses could go to another process in
-//! between. So ports come from below the kernel's own range, in blocks that a lock file reserves for one process.
+//! A test must know a server's port before the server binds it. A port that the kernel chooses could go to another
+//! process in between. So ports come from below the kernel's own range, in blocks that a lock file reserves for one
+//! process.
 
 use std::fs::File;
 use std::net::TcpListener;

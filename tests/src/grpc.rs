@@ -61,8 +61,8 @@ pub fn rejected(response: &Message) -> (u64, String) {
     (number(&partial, 1), String::from_utf8_lossy(text).into_owned())
 }
 
-/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns `grpc-status` and
-/// `grpc-message`.
+/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns
+/// `grpc-status` and `grpc-message`.
 pub async fn raw_call(address: &str, encoding: &str, frame: Vec<u8>) -> (String, String) {
     use tonic::codegen::Service as _;
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();

@@ -5,7 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is killed.
+/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is
+/// killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
 /// A library to preload: reads of a state database that do not return, and a file that tells that exit handlers ran.

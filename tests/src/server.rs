@@ -1,5 +1,5 @@
-//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data directory of its
-//! own. Both have the same interface, so a test can be run against either.
+//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data
+//! directory of its own. Both have the same interface, so a test can be run against either.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};

@@ -1,4 +1,5 @@
-//! A system clock that is wrong for one program only, and may change while that runs. The machine's clock is left alone.
+//! A system clock that is wrong for one program only, and may change while that runs. The machine's clock is left
+//! alone.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;

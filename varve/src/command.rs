@@ -1,8 +1,8 @@
 //! The command line.
 //!
 //! Every option of a role is a flag, an environment variable and a key of the TOML file, of the same name. An agent's
-//! endpoint has OpenTelemetry's variable. The flag wins over the environment, the environment over the file, and the file
-//! over the default.
+//! endpoint has OpenTelemetry's variable. The flag wins over the environment, the environment over the file, and the
+//! file over the default.
 
 mod admin;
 mod agent;
@@ -86,7 +86,8 @@ pub(crate) enum Command {
     Config(String),
 }
 
-/// Parses the command line, with the values of the config file as defaults. `--help` and wrong usage end the process here.
+/// Parses the command line, with the values of the config file as defaults. `--help` and wrong usage end the process
+/// here.
 pub(crate) fn parse() -> anyhow::Result<Command> {
     let file = ConfigFile::read(config_file::path_from_arguments(std::env::args_os()))?;
     let command = file.into_defaults(CommandLine::command())?;

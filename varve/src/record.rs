@@ -179,10 +179,11 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
     let dropped: Vec<_> = status.dropped().iter().map(|(reason, samples)| format!("{samples} {reason}")).collect();
     let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };
     let mut text = format!(
-        "{path}: {what}, {bytes} bytes, {samples} samples of {processes} processes in {seconds:.1} s; dropped: {dropped}"
+        "{path}: {what}, {bytes} bytes, {samples} samples of {processes} processes in {seconds:.1} s; \
+         dropped: {dropped}"
     );
     if recording.is_full() {
-        text += "; it ended early, because there is no room for more in one recording";
+        text += "; it ended early, because one recording can hold no more";
     }
     if let Some(fault) = recording.fault() {
         text += &format!("; it ended early: {fault}");

@@ -1,7 +1,7 @@
 //! Roles of a process: node, router, agent, and all of them in `varve up`.
 //!
-//! A role binds its ports, opens its parts in the order in which data flows, serves until SIGTERM, and stops its parts in the
-//! opposite order, so that requests in flight finish or are refused.
+//! A role binds its ports, opens its parts in the order in which data flows, serves until SIGTERM, and stops its
+//! parts in the opposite order, so that requests in flight finish or are refused.
 
 pub(crate) mod agent;
 mod listen;

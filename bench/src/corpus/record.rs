@@ -1,8 +1,8 @@
-//! Records a program with varve's own agent: the agent samples this host and sends to a receiver here, which keeps what comes
-//! from the program.
+//! Recording of a program: varve's agent samples this host and sends to a receiver here, which keeps the program's
+//! samples.
 //!
-//! The agent samples ten times as often as a fleet's does: every tenth tick of a CPU is what an agent at 19 Hz would have seen,
-//! so that one run of a program is ten recordings of it, each out of step with the others.
+//! The agent samples ten times as often as a fleet's agent at 19 Hz. Every tenth tick of a CPU is one recording, so
+//! one run of a program makes ten recordings, each out of step with the others.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -225,8 +225,8 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
     })?)
 }
 
-/// Each batch defines what is new to its partition. Where the engine says that it lacks more, it gets the whole batch, as from a
-/// leader whose knowledge was of another time.
+/// Each batch defines what is new to its partition. Where the engine says that it lacks more, it gets the whole
+/// batch, as from a leader whose knowledge was of another time.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
     let (mut builder, mut costs, mut samples, mut index) = (BatchBuilder::new(corpus), Costs::default(), 0, 0);
     let mut fleet = Fleet::new(corpus, plan);

@@ -24,8 +24,8 @@ pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceReques
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the batch, where
-/// entry 0 is empty, too; functions, mappings and locations stand one place further.
+/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the
+/// batch, where entry 0 is empty, too; functions, mappings and locations stand one place further.
 struct Tables<'a> {
     from: &'a Dictionary,
     dictionary: ProfilesDictionary,

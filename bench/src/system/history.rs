@@ -1,6 +1,8 @@
-//! A month of history in a running varve: an hour of the mix, and before it 30 days of which 5 s of every hour are played.
+//! A month of history in a running varve: an hour of the mix, and before it 30 days of which 5 s of every hour are
+//! played.
 //!
-//! Windows over it have edges on no minute, so each tier is read. What is asked, and by which window, is that of `query`.
+//! Windows over it have edges on no minute, so each tier is read. What is asked, and by which window, is that of
+//! `query`.
 
 use std::path::Path;
 

@@ -58,7 +58,8 @@ pub(crate) fn ingest(
 }
 
 impl Ingested {
-    /// Checks what is stored, and stops the server, so that everything is sealed and paid for; adds the figures of that.
+    /// Checks what is stored, and stops the server, so that everything is sealed and paid for; adds the figures of
+    /// that.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
         check_total(&self.server, workload)?;

@@ -1,5 +1,5 @@
-//! Ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries: everything over the network, as a
-//! sender and a reader have it.
+//! Ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries: everything over the
+//! network, as a sender and a reader have it.
 
 use std::path::PathBuf;
 

@@ -1,17 +1,18 @@
 //! Accepted time: the part of a change of the system clock that retention follows.
 //!
-//! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing error. Accepted
-//! time follows the system clock only as far as the elapsed time allows. The decision and its limits:
+//! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing
+//! error. Accepted time follows the system clock only as far as the elapsed time allows. The decision and its limits:
 //! `docs/decisions/0002-clock-jumps.md`.
 //!
-//! Invariant: without a confirmation, the limit of accepted time gains at most the elapsed time, an eighth of it, and the
-//! allowance. Log time never goes back, and is never later than a limit advanced by the elapsed time.
+//! Invariant: without a confirmation, the limit of accepted time gains at most the elapsed time, an eighth of it, and
+//! the allowance. Log time never goes back, and is never later than a limit advanced by the elapsed time.
 
-/// Corrections of the system clock are accepted up to the elapsed time divided by this. Log time returns to accepted time at the
-/// same rate.
+/// Corrections of the system clock are accepted up to the elapsed time divided by this. Log time returns to accepted
+/// time at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
-/// How long the kernel must report a synchronized clock to confirm a jump, nanoseconds: time to notice and undo a mistake.
+/// How long the kernel must report a synchronized clock to confirm a jump, nanoseconds: time to notice and undo a
+/// mistake.
 pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
 /// How long the system clock must be earlier than accepted time to be accepted, nanoseconds.
 pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
@@ -102,7 +103,8 @@ impl AcceptedTime {
         }
     }
 
-    /// Accepted time, nanoseconds since 1970: the "now" of retention. It goes back with the system clock, which expires nothing.
+    /// Accepted time, nanoseconds since 1970: the "now" of retention. It goes back with the system clock, which
+    /// expires nothing.
     pub(super) fn now_ns(&self) -> i64 {
         self.system_ns.min(self.limit_ns)
     }
@@ -112,8 +114,8 @@ impl AcceptedTime {
         self.log_ns
     }
 
-    /// The time before which nothing is being written any more, nanoseconds since 1970. Where the system clock and the limit disagree,
-    /// the newest time that is being written decides between them.
+    /// The time before which nothing is being written any more, nanoseconds since 1970. Where the system clock and
+    /// the limit disagree, the newest time that is being written decides between them.
     pub(super) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         let earlier_ns = self.system_ns.min(self.limit_ns);
         let later_ns = self.system_ns.max(self.limit_ns);
@@ -192,8 +194,9 @@ impl AcceptedTime {
         }
     }
 
-    /// Log time after `passed_ns`. It follows accepted time where that is later. Where log time is later by at most the allowance, it
-    /// advances more slowly until they meet. Where it is later by more, it advances by the elapsed time.
+    /// Log time after `passed_ns`. It follows accepted time where that is later. Where log time is later by at most
+    /// the allowance, it advances more slowly until they meet. Where it is later by more, it advances by the elapsed
+    /// time.
     fn log_after(&self, passed_ns: i64) -> i64 {
         let full_ns = self.log_ns.saturating_add(passed_ns);
         let over_ns = full_ns.saturating_sub(self.now_ns());

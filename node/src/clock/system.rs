@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use super::accepted_time::Reading;
 
-/// Largest difference between the kernel's time and this process's system clock, seconds, at which they are the same clock.
+/// Largest difference between the kernel's time and this process's system clock, seconds, at which they are the same
+/// clock.
 const SAME_SECONDS: i64 = 2;
 
 /// Reads the clocks. `with_synchronization`: also reads whether they are synchronized, which takes a system call.
@@ -23,7 +24,8 @@ fn system_ns() -> i64 {
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Time since the system booted, nanoseconds. Unlike the monotonic clock of the standard library it counts suspended time.
+/// Time since the system booted, nanoseconds. Unlike the monotonic clock of the standard library it counts suspended
+/// time.
 fn elapsed_ns() -> i64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` is large enough for what clock_gettime writes.
@@ -36,8 +38,8 @@ fn elapsed_ns() -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
-/// Returns whether the kernel reports that a time server keeps its clock right. Setting the clock by hand ends that until the next
-/// correction by a time server.
+/// Returns whether the kernel reports that a time server keeps its clock right. Setting the clock by hand ends that
+/// until the next correction by a time server.
 fn is_synchronized(system_ns: i64) -> bool {
     // SAFETY: all fields are numbers, for which zero is valid.
     let mut state: libc::timex = unsafe { MaybeUninit::zeroed().assume_init() };

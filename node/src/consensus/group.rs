@@ -71,7 +71,8 @@ impl Group {
         }
     }
 
-    /// Proposes the payload that `payload` returns, and returns the outcome of applying it: a majority has then synced it.
+    /// Proposes the payload that `payload` returns, and returns the outcome of applying it: a majority has then
+    /// synced it.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
@@ -88,7 +89,8 @@ impl Group {
 
     /// Returns when a read sees everything that was acknowledged before.
     pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
-        // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not yet applied.
+        // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
+        // yet applied.
         match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
             Ok(_read_log_id) => Ok(()),
             Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
@@ -99,8 +101,8 @@ impl Group {
         }
     }
 
-    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether consensus runs
-    /// or not.
+    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether
+    /// consensus runs or not.
     pub(crate) fn is_alone(&self) -> bool {
         self.machine.voters().is_ok_and(|voters| voters == 1)
     }
@@ -111,8 +113,8 @@ impl Group {
 
     /// Has openraft purge the log up to the last flush, a moment later.
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
-        // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush. This fails only
-        // when consensus has stopped.
+        // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
+        // This fails only when consensus has stopped.
         let triggered = self.raft.trigger().snapshot().await;
         triggered.map_err(|fatal| self.failure.report(consensus_error(fatal)))
     }
@@ -140,8 +142,8 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
         election_timeout_min: ELECTION_MS_MIN,
         election_timeout_max: ELECTION_MS_MAX,
         enable_pre_vote: Some(true),
-        // A leader that restarts would answer from the last flush before it knows the committed index. An election writes an
-        // entry of its own, and reads wait until that entry is applied.
+        // A leader that restarts would answer from the last flush before it knows the committed index. An election
+        // writes an entry of its own, and reads wait until that entry is applied.
         enable_leader_restore: Some(false),
         // The log is purged when the engine has flushed, not by count.
         snapshot_policy: SnapshotPolicy::Never,

@@ -1,7 +1,7 @@
 //! The transport to other members of a group.
 //!
-//! This version has none, because a group has one member. Openraft treats an unreachable peer as one that is down: nothing counts
-//! as replicated.
+//! This version has none, because a group has one member. Openraft treats an unreachable peer as one that is down:
+//! nothing counts as replicated.
 
 use std::future::Future;
 

@@ -8,8 +8,8 @@ use prost::Message as _;
 
 use crate::error::RecordError;
 
-/// The bytes of a `proto::wire::Entry`, which the leader encodes once. The proposing process also keeps the decoded entry, so
-/// that applying it does not decode it again.
+/// The bytes of a `proto::wire::Entry`, which the leader encodes once. The proposing process also keeps the decoded
+/// entry, so that applying it does not decode it again.
 #[derive(Clone)]
 pub(crate) struct Payload {
     bytes: Bytes,
@@ -31,8 +31,8 @@ impl Payload {
         &self.bytes
     }
 
-    /// The entry to apply. The checksum of the bytes held, so an entry that does not decode was proposed by broken software, and
-    /// no replica may guess its meaning.
+    /// The entry to apply. The checksum of the bytes held, so an entry that does not decode was proposed by broken
+    /// software, and no replica may guess its meaning.
     pub(super) fn entry(self) -> Result<Arc<proto::Entry>, RecordError> {
         if let Some(entry) = self.entry {
             return Ok(entry);

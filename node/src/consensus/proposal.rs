@@ -36,8 +36,8 @@ impl Proposal {
         Self { bytes, command }
     }
 
-    /// The entry, proposed at a time in nanoseconds since 1970. The time is set last, when the order in the log is known, so that
-    /// it never goes back there.
+    /// The entry, proposed at a time in nanoseconds since 1970. The time is set last, when the order in the log is
+    /// known, so that it never goes back there.
     pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
         self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
         let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);

@@ -9,8 +9,9 @@
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
 //!
-//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so that a
-//! value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a config.
+//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so
+//! that a value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a
+//! config.
 //!
 //! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum holds.
 

@@ -1,7 +1,7 @@
 //! The adapter from openraft's state machine to a shard's engine.
 //!
-//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. A snapshot that can be sent to a
-//! lagging replica comes with the cluster.
+//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. A snapshot that can
+//! be sent to a lagging replica comes with the cluster.
 
 use std::io;
 use std::sync::Arc;

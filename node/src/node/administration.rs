@@ -80,7 +80,8 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     Ok(json!({"settled_to": flushed}))
 }
 
-/// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is accepted.
+/// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is
+/// accepted.
 fn clock_report(shared: &Shared) -> Value {
     let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
     let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;

@@ -17,15 +17,16 @@ fn fits(bytes: usize) -> bool {
     bytes + ENTRY_OVERHEAD_BYTES <= limits::ENTRY_BYTES_MAX
 }
 
-/// Returns whether a batch certainly fits into one entry, without encoding it. Nearly every batch does; [`split`] decides the rest.
+/// Returns whether a batch certainly fits into one entry, without encoding it. Nearly every batch does; [`split`]
+/// decides the rest.
 pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }
 
 /// Splits a batch into parts that fit into one entry each; nearly always that is the batch itself.
 ///
-/// A part has its own id, so that a retry after some parts were acknowledged counts each part once. The split depends on the batch
-/// alone and not on the shard's definitions, so a retry is split in the same way.
+/// A part has its own id, so that a retry after some parts were acknowledged counts each part once. The split depends
+/// on the batch alone and not on the shard's definitions, so a retry is split in the same way.
 ///
 /// # Errors
 /// One sample with its definitions is larger than an entry.
@@ -67,8 +68,8 @@ fn slice(batch: &Batch, side: u8, from: usize, to: usize) -> Batch {
     Batch { id: batch.id.map(|id| part_id(id, side)), ..pick(batch, inside) }
 }
 
-/// The part without the samples before a time, and their number. Splitting comes before filtering, so that the split does not depend
-/// on the time of a retry.
+/// The part without the samples before a time, and their number. Splitting comes before filtering, so that the split
+/// does not depend on the time of a retry.
 pub(super) fn without_older(part: Batch, before_ns: i64) -> (Batch, u64) {
     let times = part.series.iter().flat_map(|series| &series.samples.times_ns);
     let older = times.filter(|&&time_ns| time_ns < before_ns).count() as u64;
@@ -129,7 +130,8 @@ mod tests {
         proto::Entry::from_wire(proto::wire::Entry::decode(payload.bytes().clone()).unwrap()).unwrap()
     }
 
-    /// A batch of `samples` samples in two series; each sample has a stack of its own, with a function name of `name_bytes`.
+    /// A batch of `samples` samples in two series; each sample has a stack of its own, with a function name of
+    /// `name_bytes`.
     fn batch(samples: usize, name_bytes: usize) -> Batch {
         let mut dictionary = proto::Dictionary::default();
         let mut series: Vec<_> = ["a", "b"]

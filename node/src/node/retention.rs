@@ -1,4 +1,5 @@
-//! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap on disk use.
+//! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap
+//! on disk use.
 //!
 //! Dropping begins below the cap, so that appends go on during it. At the cap appends are refused.
 //!
@@ -24,8 +25,8 @@ use crate::replica::Replica;
 /// The part of the cap that is kept free for appends during a drop, and for the temporary files of a compaction.
 const MARGIN_PART: u64 = 8;
 
-/// The time that retention begins at, nanoseconds since 1970: partitions that ended earlier are dropped, and earlier samples are
-/// refused.
+/// The time that retention begins at, nanoseconds since 1970: partitions that ended earlier are dropped, and earlier
+/// samples are refused.
 pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
 }
@@ -116,8 +117,8 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
 impl Kept {
     /// The partitions to drop: everything past its retention, and the least that makes up the excess.
     ///
-    /// For the excess, raw samples go first because they are most of the data, then minutes, hours and days, each oldest first.
-    /// Nothing that ends after `written_before_ns` goes for the excess.
+    /// For the excess, raw samples go first because they are most of the data, then minutes, hours and days, each
+    /// oldest first. Nothing that ends after `written_before_ns` goes for the excess.
     fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
         let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
         for (&(tier, class), &end_ns) in &self.oldest {

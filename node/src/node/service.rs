@@ -30,7 +30,8 @@ impl Refused {
         Self(Refusal::Invalid, Status::invalid_argument(text))
     }
 
-    /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of the profiles.
+    /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of
+    /// the profiles.
     pub(super) fn unreadable(error: &dyn std::fmt::Display) -> Self {
         let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
         Self(Refusal::Invalid, Status::internal(text))
@@ -103,8 +104,8 @@ impl Shared {
         status
     }
 
-    /// Reserves budget for an append of `bytes`, until the permit is dropped. An append larger than the whole budget is accepted when
-    /// it is alone.
+    /// Reserves budget for an append of `bytes`, until the permit is dropped. An append larger than the whole budget
+    /// is accepted when it is alone.
     pub(super) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
         let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
         self.appends.try_acquire_many(permits).map_err(|_none_left| {
@@ -118,11 +119,11 @@ impl Shared {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
             let text = if self.is_over_cap() {
-                "disk is full: the data has reached its cap: the oldest is dropped in a moment; where nothing old is left, \
-                 raise the cap on disk use"
+                "disk is full: the data has reached its cap: the oldest is dropped in a moment; where nothing old is \
+                 left, raise the cap on disk use"
             } else {
-                "disk is full: free some space, or lower the cap on disk use; queries are answered, and appends resume when \
-                 there is space"
+                "disk is full: free some space, or lower the cap on disk use; queries are answered, and appends resume \
+                 when there is space"
             };
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         };
@@ -137,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// Runs a query on the engine, on a thread that may block, once the engine is known to be up to date. `answer` gets a function that
-    /// returns whether the caller still waits.
+    /// Runs a query on the engine, on a thread that may block, once the engine is known to be up to date. `answer`
+    /// gets a function that returns whether the caller still waits.
     async fn read<T: Send + 'static>(
         &self,
         answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
@@ -163,7 +164,8 @@ impl Shared {
                 }
                 replica
             }
-            // Consensus has stopped. A single member's engine holds everything acknowledged; other members might hold more.
+            // Consensus has stopped. A single member's engine holds everything acknowledged; other members might hold
+            // more.
             State::ReadOnly(replica) if replica.is_alone() => replica,
             State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
         };
@@ -278,7 +280,8 @@ async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome
     })?;
     let mut outcome = replica.propose(proposal).await.map_err(refused)?;
     if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
-        // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came with all.
+        // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came
+        // with all.
         let whole = move || {
             let mut whole = Arc::unwrap_or_clone(batch);
             whole.restore(left_out);
@@ -305,8 +308,8 @@ async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> 
         Outcome::Undecidable { tier, matcher } => {
             let name = names.get(matcher).map_or("", String::as_str);
             let text = format!(
-                "nothing was deleted: tier {} does not say which series have {name:?}: it was left out there, or is an attribute of \
-                 samples, and a deletion selects whole series by their labels; leave it out, or delete times that are kept finer",
+                "nothing was deleted: tier {} does not keep {name:?}, or it is an attribute of samples, and a deletion \
+                 selects whole series by their labels; omit it, or delete times that are kept in a finer tier",
                 tier.name()
             );
             Err(Status::invalid_argument(text))

@@ -1,4 +1,5 @@
-//! The state that requests and upkeep of a node share: the replica, limits on work in flight, and reasons to refuse appends.
+//! The state that requests and upkeep of a node share: the replica, limits on work in flight, and reasons to refuse
+//! appends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Background work of a node: flushes, purges of the log, a watch on the disk, and reopening of a replica after a full disk.
+//! Background work of a node: flushes, purges of the log, a watch on the disk, and reopening of a replica after a
+//! full disk.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,8 +131,8 @@ async fn repair(
     close_and_open(shared, replica, repaired.pause(), &State::Repairing).await
 }
 
-/// The reopened replica, and a permit that holds queries until it serves. `None`: the node stops, or the replica failed for good
-/// and is closed.
+/// The reopened replica, and a permit that holds queries until it serves. `None`: the node stops, or the replica
+/// failed for good and is closed.
 async fn reopen_when_there_is_space(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,

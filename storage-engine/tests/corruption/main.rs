@@ -12,8 +12,6 @@
 #[path = "../model/answers.rs"]
 mod answers;
 mod damage;
-#[path = "../crash_states/random.rs"]
-mod random;
 #[allow(dead_code, reason = "not all of the model is needed here")]
 #[path = "../model/samples.rs"]
 mod samples;
@@ -33,8 +31,8 @@ use parking_lot::Mutex;
 use storage_engine::{Engine, Outcome};
 
 use damage::Damage;
-use random::Random;
 use store::{Answer, Answered, KINDS, Store, answer, check};
+use testkit::random::Random;
 
 /// Files of RocksDB, by how their names begin or end.
 const FILES: [&str; 5] = ["sst", "MANIFEST", "CURRENT", "OPTIONS", "IDENTITY"];

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use host_files::elf::ElfError;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 use symbol_store::convert::Converter;
 use symbol_store::limits::{FRAMES_PER_ADDRESS_MAX, Limits};
 use symbol_store::{AddError, Address, Config, ObjectKey, SymbolStore, Unusable};
@@ -35,13 +37,9 @@ fn assert_sound(workshop: &StoreWorkshop, store: &SymbolStore) {
     assert_eq!(fs::read_dir(workshop.path("store/making")).unwrap().count(), 0);
 }
 
-/// A random number by splitmix64, the same in every run.
-fn random(state: &mut u64) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (z ^ (z >> 31)) as usize
+/// A random number.
+fn random(numbers: &mut SplitMix64) -> usize {
+    numbers.next_u64() as usize
 }
 
 #[test]
@@ -60,25 +58,29 @@ fn mutated_files_never_harm_the_store() {
     };
     let store = store_with(&workshop, limits);
     let started = Instant::now();
-    let (mut state, mut converted, mut refused, mut died) = (7, 0, 0, 0);
+    // The same mutations in every run.
+    let mut numbers = SplitMix64::seed_from_u64(7);
+    let mut converted = 0;
+    let mut refused = 0;
+    let mut died = 0;
     // Mutations hit the section headers at the end of the file, and the DWARF sections before them.
     for round in 0..400 {
         let mut bytes = good.clone();
-        for _ in 0..1 + random(&mut state) % 20 {
-            let at = random(&mut state) % bytes.len();
+        for _ in 0..1 + random(&mut numbers) % 20 {
+            let at = random(&mut numbers) % bytes.len();
             match round % 4 {
-                0 => bytes[at] ^= 1 << (random(&mut state) % 8),
+                0 => bytes[at] ^= 1 << (random(&mut numbers) % 8),
                 1 => bytes[at] = 0xff,
-                2 => bytes[at..].iter_mut().take(8).for_each(|byte| *byte = random(&mut state) as u8),
+                2 => bytes[at..].iter_mut().take(8).for_each(|byte| *byte = random(&mut numbers) as u8),
                 _ => {
                     // The ELF header and the section headers have the numbers that locate everything else.
                     let headers = u64::from_le_bytes(good[40..48].try_into().unwrap()) as usize;
-                    let at = if random(&mut state).is_multiple_of(2) {
+                    let at = if random(&mut numbers).is_multiple_of(2) {
                         16 + at % 48
                     } else {
                         headers + at % (good.len() - headers)
                     };
-                    bytes[at] = random(&mut state) as u8;
+                    bytes[at] = random(&mut numbers) as u8;
                 }
             }
         }

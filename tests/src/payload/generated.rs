@@ -1,5 +1,6 @@
-//! Profiles that a property test makes up, and how they are written as pprof and as OTLP. Nothing is known here of what a
-//! receiver makes of them: that is what [`crate::payload::pprof`] and [`crate::payload::otlp_decoded`] read out of the bytes.
+//! Profiles that a property test makes up, and how they are written as pprof and as OTLP. Nothing is known here of
+//! what a receiver makes of them: that is what [`crate::payload::pprof`] and [`crate::payload::otlp_decoded`] read
+//! out of the bytes.
 
 use std::collections::HashMap;
 
@@ -175,8 +176,8 @@ impl PprofTables {
     }
 }
 
-/// As an OTLP export request, layout 1.11: each element of `resources` is a resource's profiles, in one scope. Resources have
-/// the label `resource`, so that equal profiles of two of them are two series.
+/// As an OTLP export request, layout 1.11: each element of `resources` is a resource's profiles, in one scope.
+/// Resources have the label `resource`, so that equal profiles of two of them are two series.
 #[must_use]
 pub fn otlp(service: &str, names: &str, resources: &[Vec<Profile>], now_ns: u64) -> Message {
     let mut tables = Tables::default();

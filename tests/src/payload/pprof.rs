@@ -170,8 +170,8 @@ impl Profile {
         names
     }
 
-    /// Sums by names from root to leaf of one column; inlined functions are frames of their own, a function without a name is
-    /// `?`. Values as they stand.
+    /// Sums by names from root to leaf of one column; inlined functions are frames of their own, a function without a
+    /// name is `?`. Values as they stand.
     #[must_use]
     pub fn folded(&self, column: usize) -> Folded {
         let mut out = Folded::new();

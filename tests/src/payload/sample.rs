@@ -1,7 +1,8 @@
 //! What a sample is, whoever says so: the common ground of what was pushed, read here, and of what a node has.
 //!
-//! Stacks are written from root to leaf, one text for each location with all that tells it from others. Labels of the series and
-//! attributes of the sample are one set of names, as queries see them: a label hides an attribute of the same name.
+//! Stacks are written from root to leaf, one text for each location with all that tells it from others. Labels of the
+//! series and attributes of the sample are one set of names, as queries see them: a label hides an attribute of the
+//! same name.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +34,8 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Adds what the push says of one profile: its type, its samples, each with its names from root to leaf and its value.
+    /// Adds what the push says of one profile: its type, its samples, each with its names from root to leaf and its
+    /// value.
     pub fn add(&mut self, id: &str, profile: Option<Vec<(Sample, Vec<String>, i128)>>) {
         let Some(samples) = profile else {
             self.rejected += 1;
@@ -102,7 +104,8 @@ impl Multiset {
         let unwanted: Vec<_> = self.sums.iter().filter(|entry| differs(entry, want)).collect();
         assert!(
             missing.is_empty() && unwanted.is_empty(),
-            "{what}: {} of {} samples are not as pushed and {} were not pushed; the first pushed {:#?} and the first stored {:#?}",
+            "{what}: {} of {} samples are not as pushed and {} were not pushed; the first pushed {:#?} and the first \
+             stored {:#?}",
             missing.len(),
             want.sums.len(),
             unwanted.len(),
@@ -152,8 +155,8 @@ pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> B
     out
 }
 
-/// A profile type's id, and by what its values are multiplied (DESIGN section 4). `siblings`: the sample types beside it; each is
-/// (type, unit).
+/// A profile type's id, and by what its values are multiplied (DESIGN section 4). `siblings`: the sample types beside
+/// it; each is (type, unit).
 #[must_use]
 pub fn profile_type(
     sample: &(String, String),

@@ -1,5 +1,5 @@
-//! The protobuf wire format without a schema: a message is a list of fields in order, so it can be edited and written back, and
-//! damaged on purpose.
+//! The protobuf wire format without a schema: a message is a list of fields in order, so it can be edited and written
+//! back, and damaged on purpose.
 
 /// A message: field numbers and values, in the order of the bytes.
 pub type Message = Vec<(u32, Value)>;

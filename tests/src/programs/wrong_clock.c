@@ -1,4 +1,5 @@
-// Preloaded into a program under test: the system clock is wrong by the seconds in the file that WRONG_CLOCK names, an int64 in
+// Preloaded into a program under test.
+// The system clock is wrong by the seconds in the file that WRONG_CLOCK names, an int64 in
 // native order that may change while the program runs. Other clocks stay right.
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-//! Ends without warning: `kill -9` under load, twenty times. Acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, each once.
+//! `kill -9` under load, twenty times. Acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, each
+//! once.
 
 use std::time::Duration;
 
@@ -30,7 +31,8 @@ fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
     assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new(), "after a clean restart");
     ready_ms.sort_unstable();
     figure(&json!({"suite": "crash", "processes": format!("{processes:?}"), "kills": kills,
-        "acknowledged": outcomes.acknowledged.len(), "refused": outcomes.refused.len(), "unknown": outcomes.unknown.len(),
+        "acknowledged": outcomes.acknowledged.len(), "refused": outcomes.refused.len(),
+        "unknown": outcomes.unknown.len(),
         "lost": 0, "ready_ms_p50": ready_ms[ready_ms.len() / 2], "ready_ms_max": ready_ms.last()}));
     assert!(
         outcomes.acknowledged.len() > 200,
@@ -43,16 +45,16 @@ fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
 const RETRYING: Behaviour = Behaviour { clients: 4, retries: true, pause: Duration::ZERO };
 
 #[test]
-fn twenty_kills_under_load_lose_nothing_acknowledged_and_double_nothing() {
+fn twenty_kills_under_load_lose_and_double_nothing_acknowledged() {
     survives_kills(Processes::One, 20, RETRYING);
 }
 
 #[test]
-fn kills_of_node_and_router_under_load_lose_nothing_acknowledged_and_double_nothing() {
+fn kills_of_node_and_router_lose_and_double_nothing_acknowledged() {
     survives_kills(Processes::Three, 5, RETRYING);
 }
 
 #[test]
-fn clients_that_never_retry_lose_nothing_acknowledged_either() {
+fn clients_that_never_retry_lose_nothing_acknowledged() {
     survives_kills(Processes::One, 5, Behaviour { retries: false, pause: Duration::from_millis(2), ..RETRYING });
 }

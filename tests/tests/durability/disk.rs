@@ -1,4 +1,5 @@
-//! Disk use of a node: a full disk refuses writes and answers queries; old data is dropped by age and by the cap on disk use.
+//! Disk use of a node: a full disk refuses writes and answers queries; old data is dropped by age and by the cap on
+//! disk use.
 
 use std::fs;
 use std::process::Command;
@@ -22,8 +23,8 @@ fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_goes_on_reading_and_takes_writes_again_when_there_is_space() {
-    let test = "a_full_disk_refuses_writes_goes_on_reading_and_takes_writes_again_when_there_is_space";
+fn a_full_disk_refuses_writes_answers_queries_and_recovers() {
+    let test = "a_full_disk_refuses_writes_answers_queries_and_recovers";
     let _alone = alone();
     let Some(disk) = SmallDisk::mount(test, 320) else { return };
     let mut varve = Varve::start(Setup { data_dir: Some(disk.path().join("data")), ..Setup::default() });
@@ -84,7 +85,7 @@ fn push_at(varve: &Varve, service: &str, time_ns: u64, samples: u64) {
 }
 
 #[test]
-fn data_older_than_the_retention_of_every_tier_is_dropped_and_younger_stays() {
+fn data_past_the_retention_of_every_tier_is_dropped() {
     let mut varve = Varve::start(Setup::default().flags(&["--retention", "400d", "--retention-1m", "400d"]));
     let now = now_ns();
     let services = [("oldest", 300), ("old", 12), ("young", 1), ("now", 0)];
@@ -115,7 +116,7 @@ fn data_older_than_the_retention_of_every_tier_is_dropped_and_younger_stays() {
 }
 
 #[test]
-fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
+fn above_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     let _alone = alone();
     let flags = ["--disk-max", "512MiB", "--retention", "400d", "--retention-1m", "400d"];
     let mut varve = Varve::start(Setup::default().flags(&flags));
@@ -129,7 +130,8 @@ fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     // Flushed: what is in memory takes no disk.
     assert!(varve.terminate().success());
     varve.launch();
-    // What lies in a shard's folder counts, whoever put it there: real profiles of this size would take minutes to push.
+    // What lies in a shard's folder counts, whoever put it there: real profiles of this size would take minutes to
+    // push.
     let ballast = varve.data_dir().join("shard-0001/ballast");
     let filled = Command::new("fallocate").args(["-l", "600MiB"]).arg(&ballast).status().unwrap();
     assert!(filled.success());
@@ -150,7 +152,7 @@ fn over_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
 }
 
 #[test]
-fn a_cap_that_cannot_work_is_refused_with_what_can() {
+fn a_cap_that_is_too_small_is_refused_with_the_minimum() {
     let mut varve = Varve::prepare(Setup::default().flags(&["--disk-max", "1MiB"]));
     let said = varve.try_launch().unwrap_err();
     assert!(said.contains("at least"), "{said}");

@@ -8,7 +8,7 @@ use tests::report::alone;
 use tests::server::{Processes, Setup, Varve};
 
 #[test]
-fn sigterm_ends_with_0_under_load_and_keeps_everything() {
+fn sigterm_under_load_exits_with_0_and_keeps_everything() {
     let _alone = alone();
     let mut varve = Varve::up();
     let load = Load::start(&varve, Behaviour { clients: 4, retries: false, pause: Duration::from_millis(5) });
@@ -40,7 +40,7 @@ fn a_second_varve_on_the_same_data_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_data_directory_of_another_format_is_refused_by_name_and_left_alone() {
+fn a_data_directory_of_another_format_is_refused_unchanged() {
     let mut varve = Varve::up();
     assert!(varve.terminate().success());
     let file = varve.data_dir().join("FORMAT");
@@ -62,7 +62,7 @@ fn a_write_that_was_acknowledged_is_seen_by_the_next_query() {
 }
 
 #[test]
-fn queries_by_name_are_right_after_the_node_behind_a_router_started_again() {
+fn queries_by_name_are_right_after_a_restart_of_the_node() {
     let _alone = alone();
     let mut varve = Varve::start(Setup { processes: Processes::Three, ..Setup::default() });
     let push = |varve: &Varve, functions: &[&str]| {

@@ -1,5 +1,6 @@
-//! SIGTERM under load: `varve` ends with status 0 each time, however busy it is, and everything that it acknowledged is there after
-//! the next start. A process that ran its exit handlers while a thread still used a database would abort.
+//! SIGTERM under load: `varve` ends with status 0 each time, however busy it is, and everything that it acknowledged
+//! is there after the next start. A process that ran its exit handlers while a thread still used a database would
+//! abort.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
@@ -104,18 +105,18 @@ fn survives_sigterm(processes: Processes, rounds: u64) {
 }
 
 #[test]
-fn sigterm_under_load_ends_with_status_0_and_loses_nothing() {
+fn sigterm_under_load_exits_with_status_0_and_loses_nothing() {
     survives_sigterm(Processes::One, rounds());
 }
 
 #[test]
-fn sigterm_of_a_node_behind_a_router_ends_with_status_0() {
+fn sigterm_of_a_node_with_a_router_exits_with_status_0() {
     survives_sigterm(Processes::Three, rounds() / 4);
 }
 
 /// The process ends although a thread does not, and does not destroy RocksDB's static objects under it.
 #[test]
-fn work_that_does_not_end_is_left_without_running_exit_handlers() {
+fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let library = Program::compile("stuck_reads.so", STUCK_READS, &["-shared", "-fPIC"]);
     let [stuck, handlers] = ["stuck", "handlers"].map(|name| library.folder().join(name));
     let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();

@@ -1,8 +1,7 @@
-//! No acknowledgement without a sync: under strace every acknowledged push has a sync that began after the push and succeeded before
-//! its answer, also when syncs begin to fail.
+//! Acknowledgements and syncs under strace: a sync that began after the push succeeded before the response.
 //!
-//! Group commit lets one sync stand for many pushes, so the rule is by time: the entry was written after the push began, and what
-//! was written before a sync began is what that sync makes durable.
+//! Group commit lets one sync serve many pushes, so the rule is by time. An entry is written after its push began,
+//! and a sync makes durable everything that was written before the sync began.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -112,9 +111,9 @@ fn without_strace(test: &str) -> bool {
 }
 
 #[test]
-fn every_acknowledgement_has_a_sync_behind_it() {
+fn every_acknowledgement_follows_a_successful_sync() {
     let _alone = alone();
-    if without_strace("every_acknowledgement_has_a_sync_behind_it") {
+    if without_strace("every_acknowledgement_follows_a_successful_sync") {
         return;
     }
     let mut traced = Traced::start(None, None);
@@ -126,9 +125,9 @@ fn every_acknowledgement_has_a_sync_behind_it() {
 }
 
 #[test]
-fn from_the_first_failed_sync_on_nothing_is_acknowledged_and_the_process_ends_with_an_error() {
+fn after_a_failed_sync_nothing_is_acknowledged_and_the_process_fails() {
     let _alone = alone();
-    if without_strace("from_the_first_failed_sync_on_nothing_is_acknowledged_and_the_process_ends_with_an_error") {
+    if without_strace("after_a_failed_sync_nothing_is_acknowledged_and_the_process_fails") {
         return;
     }
     for fail_from in [30, 75, 160] {
@@ -156,8 +155,8 @@ fn from_the_first_failed_sync_on_nothing_is_acknowledged_and_the_process_ends_wi
 }
 
 #[test]
-fn a_build_that_skips_the_sync_is_found_out() {
-    let test = "a_build_that_skips_the_sync_is_found_out";
+fn a_build_that_skips_syncs_is_detected() {
+    let test = "a_build_that_skips_syncs_is_detected";
     let _alone = alone();
     if without_strace(test) {
         return;
@@ -178,9 +177,10 @@ fn a_build_that_skips_the_sync_is_found_out() {
 }
 
 #[test]
-fn the_trace_is_read_whole_and_interrupted_calls_with_it() {
-    let trace = "12 100.5 fdatasync(7) = 0 <0.25>\n13 101.0 fsync(8 <unfinished ...>\n12 101.1 fdatasync(7) = -1 EIO (Input/output \
-        error) (INJECTED) <0.001>\n13 101.5 <... fsync resumed>) = 0 <0.5>\n14 102.0 +++ exited with 0 +++\n";
+fn interrupted_calls_in_a_trace_are_parsed() {
+    let trace = "12 100.5 fdatasync(7) = 0 <0.25>\n13 101.0 fsync(8 <unfinished ...>\n\
+        12 101.1 fdatasync(7) = -1 EIO (Input/output error) (INJECTED) <0.001>\n\
+        13 101.5 <... fsync resumed>) = 0 <0.5>\n14 102.0 +++ exited with 0 +++\n";
     let syncs = syncs(trace);
     let read: Vec<_> = syncs.iter().map(|sync| (sync.began, sync.ended, sync.has_succeeded)).collect();
     assert_eq!(read, [(100.5, 100.75, true), (101.1, 101.101, false), (101.0, 101.5, true)]);

@@ -1,4 +1,5 @@
-//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample, even if it is sent twice.
+//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample, even if it
+//! is sent twice.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -54,7 +55,7 @@ fn deliver(endpoint: &str, spool: &Path, varve: &Varve) {
 }
 
 #[test]
-fn what_an_agent_had_spooled_when_it_was_killed_arrives_once() {
+fn profiles_spooled_by_a_killed_agent_arrive_once() {
     let _alone = alone();
     let test = "agent_spool";
     if let Some(obstacle) = bpf_obstacle() {

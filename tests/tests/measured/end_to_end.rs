@@ -1,5 +1,7 @@
-//! From the kernel's timer to the flame graph, for `varve up` and for node, router and agent as three processes: a program that
-//! spends its CPU time 70 : 30 is seen so, by name, with file and line, and all processes together weigh what the kernel counted.
+//! From the kernel's timer to the flame graph, for `varve up` and for node, router and agent as three processes.
+//!
+//! A program spends its CPU time 70 : 30 in two functions, and is shown so, by name, file and line. The total of all
+//! processes equals the CPU time that the kernel counted.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -17,8 +19,8 @@ fn now_s() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Seconds of CPU time that all CPUs have spent on anything but idling, by the kernel's own account. Time of guests is part of user
-/// time; stolen time is nobody's on this host.
+/// Seconds of CPU time that all CPUs have spent on anything but idling, by the kernel's own account. Time of guests
+/// is part of user time; stolen time is nobody's on this host.
 fn busy_s() -> f64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let fields: Vec<f64> =
@@ -100,13 +102,13 @@ fn shares_and_weights(test: &str, processes: Processes) {
 }
 
 #[test]
-fn varve_up_shows_the_shares_of_a_program_and_the_weight_of_the_host() {
-    shares_and_weights("varve_up_shows_the_shares_of_a_program_and_the_weight_of_the_host", Processes::One);
+fn varve_up_shows_the_shares_of_a_program_and_the_host() {
+    shares_and_weights("varve_up_shows_the_shares_of_a_program_and_the_host", Processes::One);
 }
 
 #[test]
-fn node_router_and_agent_show_the_shares_of_a_program_and_the_weight_of_the_host() {
-    let test = "node_router_and_agent_show_the_shares_of_a_program_and_the_weight_of_the_host";
+fn node_router_and_agent_show_the_shares_of_a_program_and_the_host() {
+    let test = "node_router_and_agent_show_the_shares_of_a_program_and_the_host";
     shares_and_weights(test, Processes::Three);
 }
 

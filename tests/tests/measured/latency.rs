@@ -47,7 +47,7 @@ fn thirty_two_clients_are_all_served_and_nothing_is_dropped() {
 
 // One TOP query killed Parca's server; a query of everything must not.
 #[test]
-fn queries_of_everything_at_once_are_answered_or_refused_and_the_server_lives() {
+fn concurrent_queries_of_everything_do_not_end_the_server() {
     let _alone = alone();
     let mut varve = Varve::up();
     let now = now_ns();
@@ -78,7 +78,7 @@ fn queries_of_everything_at_once_are_answered_or_refused_and_the_server_lives() 
 
 // Parca has no label index: one pod costs as much as everything, label names take 0.7 s.
 #[test]
-fn one_service_of_many_and_the_names_of_labels_are_answered_at_once() {
+fn one_service_of_many_is_answered_faster_than_all_of_them() {
     let _alone = alone();
     let varve = Varve::up();
     let now = now_ns();
@@ -102,7 +102,8 @@ fn one_service_of_many_and_the_names_of_labels_are_answered_at_once() {
     let one = least(&|| graph("process_cpu{service_name=\"service-7\"}"));
     let all = least(&|| graph("process_cpu"));
     figure(&json!({"suite": "measured", "samples": 1_600_000, "label_names_ms": names.as_secs_f64() * 1e3,
-        "label_values_ms": values.as_secs_f64() * 1e3, "one_service_ms": one.as_secs_f64() * 1e3, "everything_ms": all.as_secs_f64() * 1e3}));
+        "label_values_ms": values.as_secs_f64() * 1e3, "one_service_ms": one.as_secs_f64() * 1e3,
+        "everything_ms": all.as_secs_f64() * 1e3}));
     assert!(names < Duration::from_millis(200) && values < Duration::from_millis(200), "{names:?} {values:?}");
     // Everything is so little that what every call takes counts.
     assert!(one < (all / 4).max(Duration::from_millis(10)), "one service of 40 takes {one:?}, everything {all:?}");
@@ -122,8 +123,7 @@ fn a_clean_stop_and_a_start_are_quick_with_a_million_samples() {
     assert!(varve.terminate().success(), "{}", varve.said());
     let stopped = began.elapsed();
     let ready = varve.launch();
-    figure(
-        &json!({"suite": "measured", "samples": 1_000_000, "stop_ms": stopped.as_millis(), "ready_ms": ready.as_millis()}),
-    );
+    figure(&json!({"suite": "measured", "samples": 1_000_000, "stop_ms": stopped.as_millis(),
+        "ready_ms": ready.as_millis()}));
     assert!(stopped < Duration::from_secs(5) && ready < Duration::from_secs(2), "{stopped:?} {ready:?}");
 }

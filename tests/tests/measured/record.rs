@@ -49,7 +49,8 @@ impl Folders {
         command
     }
 
-    /// Records while a process is busy; returns the file, what was said of it, and the CPU time that the process used while it was sampled.
+    /// Records while a process is busy; returns the file, what was said of it, and the CPU time that the process used
+    /// while it was sampled.
     fn record(&self, name: &str, arguments: &[&str], busy: &Running) -> (Vec<u8>, String, f64) {
         let path = self.path(name);
         let mut command = self.command(&path, arguments);
@@ -115,7 +116,8 @@ fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks the CPU time of the program's stacks: as much as it used, 70 : 30; each ends in the function whose time it is, or in what that calls.
+/// Checks the CPU time of the program's stacks: as much as it used, 70 : 30; each ends in the function whose time it
+/// is, or in what that calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));
@@ -131,7 +133,7 @@ fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
 }
 
 #[test]
-fn pprof_and_folded_stacks_have_the_functions_of_what_ran_and_its_cpu_time() {
+fn pprof_and_folded_recordings_have_the_cpu_time_of_each_function() {
     let _alone = alone();
     let test = "record_named";
     if let Some(obstacle) = bpf_obstacle() {
@@ -190,7 +192,7 @@ fn check_go_tool(test: &str, path: &Path, name: &str) {
 }
 
 #[test]
-fn an_otlp_file_keeps_to_the_rules_and_has_every_sample() {
+fn an_otlp_recording_is_valid_and_has_every_sample() {
     let _alone = alone();
     let test = "record_otlp";
     if let Some(obstacle) = bpf_obstacle() {
@@ -221,7 +223,7 @@ fn an_otlp_file_keeps_to_the_rules_and_has_every_sample() {
 }
 
 #[test]
-fn ctrl_c_keeps_what_is_there() {
+fn ctrl_c_writes_the_samples_so_far() {
     let _alone = alone();
     let test = "record_interrupted";
     if let Some(obstacle) = bpf_obstacle() {
@@ -262,7 +264,7 @@ fn interrupt(child: &Child) {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_at_once() {
+fn a_recording_that_cannot_be_written_is_refused_at_once() {
     let folders = Folders::new();
     std::fs::create_dir(folders.path("folder.otlp")).unwrap();
     let elsewhere = tempfile::NamedTempFile::new().unwrap();

@@ -34,7 +34,7 @@ const CALLS: [(&str, &str); 11] = [
 ];
 
 #[test]
-fn without_a_token_only_requests_that_name_loopback_and_the_pages_own_origin_are_answered() {
+fn without_a_token_only_loopback_and_the_own_origin_are_answered() {
     let varve = Varve::up();
     let port = varve.http.rsplit(':').next().unwrap();
     let ask = |address: &str, method: &str, path: &str, headers: &str| {
@@ -80,7 +80,7 @@ fn without_a_token_only_requests_that_name_loopback_and_the_pages_own_origin_are
 }
 
 #[test]
-fn with_a_token_file_pushes_and_reads_need_one_of_its_tokens() {
+fn with_a_token_file_every_request_needs_one_of_its_tokens() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
     std::fs::write(&file, format!("# first\nanother-token-of-enough-length\n{TOKEN}\n")).unwrap();
@@ -132,7 +132,7 @@ fn with_a_token_file_pushes_and_reads_need_one_of_its_tokens() {
 }
 
 #[test]
-fn a_node_wants_a_token_too_and_its_router_has_one() {
+fn a_node_requires_a_token_and_its_router_sends_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
     std::fs::write(&file, TOKEN).unwrap();
@@ -187,7 +187,7 @@ fn an_address_beyond_loopback_needs_a_token_file_or_the_explicit_flag() {
 }
 
 #[test]
-fn token_files_that_protect_nothing_are_refused() {
+fn token_files_without_a_token_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
     for (text, word) in [("", "no token"), ("# only a comment\n", "no token"), ("short\n", "line 1")] {
@@ -230,7 +230,7 @@ fn effective(arguments: &[&str], environment: &[(&str, &str)], name: &str) -> to
 }
 
 #[test]
-fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default() {
+fn flags_win_over_environment_over_file_over_default() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("varve.toml");
     std::fs::write(&file, "frequency-hz = 41\nhttp-listen = \"127.0.0.1:1111\"\nretention = \"3d\"\n").unwrap();
@@ -255,7 +255,7 @@ fn a_flag_wins_over_the_environment_that_over_the_file_and_that_over_the_default
 }
 
 #[test]
-fn what_varve_config_prints_is_a_file_that_config_reads() {
+fn the_output_of_varve_config_is_a_config_file() {
     let folder = tempfile::tempdir().unwrap();
     let (file, tokens) = (folder.path().join("varve.toml"), folder.path().join("tokens"));
     std::fs::write(&tokens, TOKEN).unwrap();
@@ -270,7 +270,7 @@ fn what_varve_config_prints_is_a_file_that_config_reads() {
 }
 
 #[test]
-fn a_router_without_its_node_says_so_and_goes_on_when_the_node_is_back() {
+fn a_router_reports_a_missing_node_and_recovers_with_it() {
     let mut varve = Varve::start(Setup { processes: Processes::Three, ..Setup::default() });
     assert_eq!(varve.push_otlp(&push(), None).status, 200);
     varve.kill_first();

@@ -133,7 +133,8 @@ fn a_year_ahead_expires_nothing_and_refuses_nothing_afterwards() {
 fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     let mut world = World::start();
     world.clock.set(-YEAR_S);
-    // What comes from clocks that are wrong alike is taken; what is right is ahead of the receiver's clock, which the answer says.
+    // What comes from clocks that are wrong alike is taken; what is right is ahead of the receiver's clock, which the
+    // answer says.
     let year_before_ns = now_ns() - YEAR_S.unsigned_abs() * SECOND_NS;
     let began = Instant::now();
     while began.elapsed() < wrong_for() {
@@ -158,7 +159,7 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
 
 /// The last entry is all that a start knows of the time, so an idle node logs it.
 #[test]
-fn an_idle_node_is_started_again_as_if_it_had_been_written_to() {
+fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();
     let hours = |hours: i64| hours * 3600;
     world.clock.set(hours(20));
@@ -179,7 +180,7 @@ fn an_idle_node_is_started_again_as_if_it_had_been_written_to() {
 }
 
 #[test]
-fn an_accepted_jump_expires_what_is_too_old_and_holds_after_a_restart() {
+fn an_accepted_jump_expires_old_data_and_holds_after_a_restart() {
     let mut world = World::start();
     world.clock.set(12 * 86_400);
     world.holds_for(Duration::from_secs(3), "before it is accepted");

@@ -84,7 +84,7 @@ fn all_commands_understand_the_same_times() {
 }
 
 #[test]
-fn no_samples_is_said_with_selector_and_window_and_never_among_folded_lines() {
+fn an_empty_flame_graph_names_the_selector_and_window_on_stderr() {
     let varve = with_two_samples();
     let window = ["--start", "2026-01-01T00:00:00Z", "--end", "2026-01-01T01:00:00.5Z"];
     let flamegraph = |format: &str| {
@@ -139,7 +139,7 @@ fn a_directory_is_uploaded_with_all_programs_in_it_that_have_symbols() {
 }
 
 #[test]
-fn a_directory_without_programs_is_refused_without_asking_a_server() {
+fn a_directory_without_programs_is_refused_before_any_request() {
     let folder = tempfile::tempdir().unwrap();
     let [nobody] = free_addresses();
     let stderr = refusal(&nobody, &["upload", folder.path().to_str().unwrap()]);
@@ -147,7 +147,7 @@ fn a_directory_without_programs_is_refused_without_asking_a_server() {
 }
 
 #[test]
-fn a_wrong_port_is_named_with_what_is_on_it_and_which_is_right() {
+fn an_error_for_a_wrong_port_names_its_server_and_the_right_port() {
     let varve = Varve::up();
     for (address, what) in [(&varve.grpc, "gRPC"), (&varve.node, "gRPC"), (&varve.otlp, "OTLP")] {
         for command in [&["query", "up"][..], &["flamegraph"], &["admin", "stats"]] {
@@ -157,11 +157,11 @@ fn a_wrong_port_is_named_with_what_is_on_it_and_which_is_right() {
     }
     let [nobody] = free_addresses();
     let stderr = refusal(&nobody, &["query", "up"]);
-    assert!(stderr.contains("no answer") && !stderr.contains("gRPC"), "{stderr}");
+    assert!(stderr.contains("no response") && !stderr.contains("gRPC"), "{stderr}");
 }
 
 #[test]
-fn a_data_directory_that_cannot_be_used_is_said_once() {
+fn an_unusable_data_directory_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "no directory").unwrap();

@@ -19,7 +19,7 @@ fn samples(varve: &Varve, service: &str) -> u64 {
 }
 
 #[test]
-fn what_is_deleted_never_returns_and_the_rest_stays() {
+fn deleted_samples_never_return_and_all_others_stay() {
     let mut varve = Varve::up();
     let now = now_ns();
     // One sample a minute, for three hours up to now.
@@ -52,7 +52,7 @@ fn what_is_deleted_never_returns_and_the_rest_stays() {
 }
 
 #[test]
-fn a_selector_that_does_not_select_series_deletes_nothing_and_says_why() {
+fn a_selector_that_selects_no_series_deletes_nothing() {
     let varve = Varve::up();
     let now = now_ns();
     let body = Request::new("api").seen(stack(&["f"]), vec![now]).bytes();

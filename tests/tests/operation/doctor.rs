@@ -28,7 +28,7 @@ fn doctor_with(held: &[&str], varve: &Path) -> std::io::Result<Output> {
 }
 
 #[test]
-fn each_missing_capability_is_named_with_what_it_costs() {
+fn doctor_names_each_missing_capability_with_its_effect() {
     let test = "doctor_capabilities";
     if let Some(obstacle) = bpf_obstacle() {
         return skipped(test, format!("BPF: {obstacle}"));
@@ -59,7 +59,7 @@ fn each_missing_capability_is_named_with_what_it_costs() {
 }
 
 #[test]
-fn without_the_kernels_types_it_says_what_the_kernel_lacks() {
+fn doctor_names_the_missing_types_of_a_kernel() {
     let test = "doctor_btf";
     if let Some(obstacle) = bpf_obstacle() {
         return skipped(test, format!("BPF: {obstacle}"));

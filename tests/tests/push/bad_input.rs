@@ -1,4 +1,5 @@
-//! What is wrong with a push: refused or cut with a reason, over HTTP and gRPC; what is right beside it is kept; memory is bounded.
+//! What is wrong with a push: refused or cut with a reason, over HTTP and gRPC; what is right beside it is kept;
+//! memory is bounded.
 
 use tests::damaged::{self, with_dictionary, with_sample};
 use tests::grpc::{Sending, export, rejected};
@@ -10,7 +11,7 @@ use tonic::Code;
 use tonic::codec::CompressionEncoding;
 
 #[test]
-fn what_is_malformed_is_refused_with_a_reason_over_http_and_grpc_and_never_counts() {
+fn malformed_pushes_are_refused_with_a_reason_and_never_count() {
     let mut varve = Varve::up();
     let before = varve.peak_mib();
     let mut accepted = Vec::new();
@@ -33,7 +34,7 @@ fn what_is_malformed_is_refused_with_a_reason_over_http_and_grpc_and_never_count
 }
 
 #[test]
-fn the_valid_profiles_of_a_request_are_kept_and_the_others_counted_with_reasons() {
+fn valid_profiles_are_kept_and_the_others_counted_with_reasons() {
     let varve = Varve::up();
     let good = damaged::good("partial");
     let bad = with_sample(&good, |sample| damaged::set(sample, 1, Value::Varint(1_000_000)));
@@ -54,7 +55,7 @@ fn the_valid_profiles_of_a_request_are_kept_and_the_others_counted_with_reasons(
 }
 
 #[test]
-fn deep_stacks_keep_their_weight_below_a_frame_that_says_that_they_were_cut() {
+fn truncated_deep_stacks_keep_their_weight_below_a_marker_frame() {
     let varve = Varve::up();
     for depth in [10_000, 100_000] {
         let now = now_ns();
@@ -84,7 +85,8 @@ fn bombs() -> [(CompressionEncoding, &'static str, Vec<u8>); 2] {
     [(CompressionEncoding::Gzip, "gzip", gzip.finish().unwrap()), (CompressionEncoding::Zstd, "zstd", zstd)]
 }
 
-/// A gRPC message that says that it is compressed, as bytes on the wire cannot be sent by a client that compresses itself.
+/// A gRPC message that says that it is compressed, as bytes on the wire cannot be sent by a client that compresses
+/// itself.
 fn grpc_bomb(varve: &Varve, encoding: &str, bomb: &[u8]) -> (String, String) {
     use tests::grpc::{block_on, raw_call};
     let mut framed = vec![1];
@@ -94,7 +96,7 @@ fn grpc_bomb(varve: &Varve, encoding: &str, bomb: &[u8]) -> (String, String) {
 }
 
 #[test]
-fn decompression_bombs_are_cut_off_at_the_limit_and_cost_no_more_than_that() {
+fn decompression_bombs_are_refused_at_the_limit() {
     let mut varve = Varve::up();
     let before = varve.peak_mib();
     for (_, name, bomb) in bombs() {
@@ -120,7 +122,7 @@ fn decompression_bombs_are_cut_off_at_the_limit_and_cost_no_more_than_that() {
 }
 
 #[test]
-fn unknown_types_and_encodings_are_415_and_broken_compression_and_json_are_400() {
+fn unknown_encodings_are_415_and_broken_ones_400() {
     let varve = Varve::up();
     let body = damaged::good("types");
     let send = |kind: &str, headers: &[(&str, &str)], body: &[u8]| varve.push_otlp_as(kind, headers, body).unwrap();
@@ -158,7 +160,7 @@ fn unknown_types_and_encodings_are_415_and_broken_compression_and_json_are_400()
 }
 
 #[test]
-fn pprofs_that_are_none_are_refused_with_a_reason() {
+fn input_that_is_not_pprof_is_refused_with_a_reason() {
     let varve = Varve::up();
     let now = now_ns();
     let cpu = || ("cpu".to_owned(), "nanoseconds".to_owned());
@@ -242,7 +244,7 @@ fn bodies_in_other_formats_are_refused_by_name() {
 }
 
 #[test]
-fn limits_of_a_push_are_said_and_over_them_only_what_is_over_is_refused() {
+fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
     let varve = Varve::up();
     let total = |service: &str| {
         varve.total(
@@ -276,13 +278,14 @@ fn limits_of_a_push_are_said_and_over_them_only_what_is_over_is_refused() {
 /// The answer to a push of which only the head is sent.
 fn announced(varve: &Varve, length: &str) -> (u16, String) {
     let head = format!(
-        "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\n{length}\r\n"
+        "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\n\
+         content-type: application/x-protobuf\r\n{length}\r\n"
     );
     tests::http::raw(&varve.otlp, head.as_bytes()).unwrap()
 }
 
 #[test]
-fn pushes_beyond_what_may_be_in_flight_are_429_and_say_when_to_retry() {
+fn pushes_beyond_the_budget_are_429_with_a_retry_time() {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::time::Duration;
@@ -291,7 +294,8 @@ fn pushes_beyond_what_may_be_in_flight_are_429_and_say_when_to_retry() {
     let unfinished = || {
         let mut stream = TcpStream::connect(&varve.otlp).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        let head = "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-protobuf\r\ncontent-length: 33000000\r\n\r\n";
+        let head = "POST /v1development/profiles HTTP/1.1\r\nhost: localhost\r\n\
+                    content-type: application/x-protobuf\r\ncontent-length: 33000000\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
         // Who is refused midway cannot write the rest.
         let _refused_midway = stream.write_all(&vec![0; 30_000_000]);
@@ -323,7 +327,7 @@ fn pushes_beyond_what_may_be_in_flight_are_429_and_say_when_to_retry() {
 }
 
 #[test]
-fn bodies_that_never_come_do_not_lock_everybody_else_out() {
+fn bodies_that_never_arrive_do_not_block_other_pushes() {
     use std::io::Write as _;
     use std::net::TcpStream;
     use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Every real payload: what a node has of it afterwards is, sample for sample, what an independent decoder reads out of the same
-//! bytes, and the same push again changes nothing.
+//! Every real payload: what a node has of it afterwards is, sample for sample, what an independent decoder reads out
+//! of the same bytes, and the same push again changes nothing.
 
 use proto::Window;
 use tests::grpc::{Sending, export};
@@ -96,8 +96,8 @@ fn counts_once(pushes: &[Push], key: impl Fn(&Push) -> Option<String>) {
 }
 
 #[test]
-fn otlp_payloads_are_stored_as_an_independent_decoder_reads_them_and_count_once_by_key() {
-    let test = "otlp_payloads_are_stored_as_an_independent_decoder_reads_them_and_count_once_by_key";
+fn otlp_payloads_are_stored_exactly_and_count_once_by_key() {
+    let test = "otlp_payloads_are_stored_exactly_and_count_once_by_key";
     counts_once(&otlp_pushes(test, now_ns()), |push| Some(push.run.clone()));
 }
 
@@ -107,8 +107,8 @@ fn otlp_payloads_count_once_by_content() {
 }
 
 #[test]
-fn pprof_payloads_are_stored_as_an_independent_decoder_reads_them_and_count_once_by_key() {
-    let test = "pprof_payloads_are_stored_as_an_independent_decoder_reads_them_and_count_once_by_key";
+fn pprof_payloads_are_stored_exactly_and_count_once_by_key() {
+    let test = "pprof_payloads_are_stored_exactly_and_count_once_by_key";
     counts_once(&pprof_pushes(test, now_ns()), |push| Some(push.run.clone()));
 }
 
@@ -118,9 +118,9 @@ fn pprof_payloads_count_once_by_content() {
 }
 
 #[test]
-fn otlp_payloads_over_grpc_say_the_same_as_over_http() {
+fn otlp_payloads_over_grpc_and_http_are_stored_alike() {
     let varve = Varve::up();
-    for push in otlp_pushes("otlp_payloads_over_grpc_say_the_same_as_over_http", now_ns()) {
+    for push in otlp_pushes("otlp_payloads_over_grpc_and_http_are_stored_alike", now_ns()) {
         let Body::Otlp(body) = &push.body else { panic!("an OTLP push") };
         for compression in
             [None, Some(tonic::codec::CompressionEncoding::Gzip), Some(tonic::codec::CompressionEncoding::Zstd)]
@@ -135,7 +135,7 @@ fn otlp_payloads_over_grpc_say_the_same_as_over_http() {
 }
 
 #[test]
-fn a_key_counts_once_whatever_the_transport_and_two_keys_count_twice() {
+fn a_key_counts_once_over_any_transport_and_two_keys_twice() {
     use tests::payload::otlp::{PERIOD_NS, Request, stack};
     let varve = Varve::up();
     let now = now_ns();
@@ -151,10 +151,10 @@ fn a_key_counts_once_whatever_the_transport_and_two_keys_count_twice() {
 }
 
 #[test]
-fn pprof_answers_and_downloads_are_the_stacks_that_were_pushed() {
+fn pprof_downloads_have_the_stacks_that_were_pushed() {
     let varve = Varve::up();
     let now = now_ns();
-    for push in pprof_pushes("pprof_answers_and_downloads_are_the_stacks_that_were_pushed", now) {
+    for push in pprof_pushes("pprof_downloads_have_the_stacks_that_were_pushed", now) {
         let Body::Pprof(body, _) = &push.body else { panic!("a pprof") };
         let profile = pprof::Profile::read(body);
         push.send(&varve, None);
@@ -173,7 +173,8 @@ fn pprof_answers_and_downloads_are_the_stacks_that_were_pushed() {
             }
             let mut want = profile.folded(column);
             want.values_mut().for_each(|sum| *sum *= i128::from(scale));
-            // What would break the lines of the folded form is written otherwise there, and a frame without a name gets one.
+            // What would break the lines of the folded form is written otherwise there, and a frame without a name
+            // gets one.
             let differs = |frame: &String| frame.is_empty() || frame.contains([';', '\n', '\r']);
             if !profile.is_symbolized() || want.keys().flatten().any(differs) {
                 continue;

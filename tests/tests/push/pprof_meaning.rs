@@ -23,7 +23,7 @@ fn warnings(varve: &Varve, body: &[u8], parameters: &[(&str, &str)]) -> Vec<Stri
 }
 
 #[test]
-fn mutex_and_block_profiles_without_a_name_warn_and_with_one_are_apart() {
+fn mutex_and_block_profiles_without_a_name_warn() {
     let varve = Varve::up();
     let of = |name: &'static str| [("service_name", "contention"), ("name", name)];
     for unnamed in [&of("")[..1], &of("")] {
@@ -44,7 +44,7 @@ fn mutex_and_block_profiles_without_a_name_warn_and_with_one_are_apart() {
 }
 
 #[test]
-fn totals_since_the_start_of_a_process_warn_once_and_name_their_types() {
+fn cumulative_profiles_warn_once_and_name_their_types() {
     let varve = Varve::up();
     let of = [("service_name", "totals"), ("name", "some")];
     for (profiler, types) in [("go heap", "alloc_objects, alloc_space:"), ("go mutex", "contentions, delay:")] {
@@ -74,8 +74,8 @@ fn goroutines_and_threads_are_gauges() {
 }
 
 #[test]
-fn the_difference_of_two_heaps_is_stored_with_its_negative_values_and_a_warning() {
-    let test = "the_difference_of_two_heaps_is_stored_with_its_negative_values_and_a_warning";
+fn a_heap_difference_is_stored_with_negative_values_and_a_warning() {
+    let test = "a_heap_difference_is_stored_with_negative_values_and_a_warning";
     let is_difference = |path: &std::path::PathBuf| path.ends_with("heap_delta_negative.pb.gz");
     let Some(path) = payloads(test, "pprof").into_iter().find(is_difference) else { return };
     let (varve, now) = (Varve::up(), now_ns());

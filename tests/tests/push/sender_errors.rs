@@ -1,4 +1,5 @@
-//! What senders of OTLP are answered with: they drop a request after a final answer, so a fault of the server side never is one.
+//! What senders of OTLP are answered with: they drop a request after a final answer, so a fault of the server side
+//! never is one.
 
 use std::path::Path;
 use std::process::Command;
@@ -62,7 +63,7 @@ fn retried([grpc, otlp]: &[String; 2], token: Option<&str>) -> String {
 }
 
 #[test]
-fn a_sender_is_asked_to_retry_while_the_routers_token_is_wrong() {
+fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str, token: &str| {
         let path = folder.path().join(name);
@@ -121,7 +122,7 @@ impl Node for OtherPlacement {
 }
 
 #[test]
-fn a_sender_is_asked_to_retry_while_router_and_node_differ_in_placement() {
+fn a_sender_is_made_to_retry_while_placements_differ() {
     let varve = Varve::up();
     let [proxy] = free_addresses();
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -158,7 +159,7 @@ fn a_batch_that_the_node_cannot_read_is_not_blamed_on_the_sender() {
 type Call<'a> = (&'a str, &'a str, &'a str, &'a str, &'a [u8], u16, u64);
 
 #[test]
-fn errors_of_the_otlp_port_are_google_rpc_status_in_the_form_of_the_request() {
+fn errors_of_the_otlp_port_are_google_rpc_status() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("tokens");
     std::fs::write(&file, TOKEN).unwrap();

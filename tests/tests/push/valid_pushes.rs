@@ -1,7 +1,7 @@
-//! Valid pushes of every profiler and format are stored exactly, whatever stands beside them in the same push and whatever the
-//! store holds already: a property test over made-up profiles, each compared with an independent reading of its bytes.
+//! Property test: valid pushes of every profiler and format are stored exactly.
 //!
-//! `VARVE_PUSH_CASES` runs that many random cases in place of the same few.
+//! Other profiles in the same push and the content of the store change nothing. Each stored push is compared with an
+//! independent reading of its bytes. `VARVE_PUSH_CASES` runs that many random cases instead of a few fixed ones.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -215,7 +215,7 @@ fn valid_pushes_of_every_profiler_are_stored_exactly() {
 }
 
 #[test]
-fn valid_pushes_are_stored_exactly_by_a_node_elsewhere() {
+fn valid_pushes_are_stored_exactly_by_a_remote_node() {
     run(&Varve::start(Setup { processes: Processes::Three, ..Setup::default() }), CASES / 4);
 }
 

@@ -1,4 +1,5 @@
-//! The HTTP port as its clients see it: every error is JSON that says what is wrong, and URLs are read as other servers read them.
+//! The HTTP port as its clients see it: every error is JSON that says what is wrong, and URLs are read as other
+//! servers read them.
 
 use serde_json::Value;
 use tests::http::{encode, raw, request};
@@ -54,7 +55,7 @@ fn every_error_of_the_http_port_is_json_that_says_what_is_wrong() {
 }
 
 #[test]
-fn ports_without_the_api_say_where_it_is() {
+fn ports_without_the_api_name_its_port() {
     let varve = Varve::start(Setup { processes: Processes::Three, ..Setup::default() });
     let ask = |address: &str| request("GET", &format!("http://{address}/api/v1/labels"), &[], None).unwrap();
     let of_otlp = ask(&varve.otlp).refused_by_otlp_with(&[404]).rpc_status().message;
@@ -86,7 +87,7 @@ fn clients_of_other_protocols_learn_what_is_supported_instead() {
 }
 
 #[test]
-fn a_url_with_raw_quotes_is_the_query_that_it_shows() {
+fn a_url_with_raw_quotes_is_accepted() {
     let varve = Varve::up();
     let now = now_ns();
     assert_eq!(
@@ -107,7 +108,7 @@ fn a_url_with_raw_quotes_is_the_query_that_it_shows() {
 }
 
 #[test]
-fn a_flame_graph_without_a_window_is_one_of_the_last_hour() {
+fn a_flame_graph_without_a_window_covers_the_last_hour() {
     let varve = Varve::up();
     let now = now_ns();
     let hour = 3_600_000_000_000;

@@ -47,7 +47,7 @@ fn frames_without_a_name_keep_their_weight_everywhere() {
 
 // Pyroscope's truncation differs between two runs of one query, and 84 % of a service may end in "other".
 #[test]
-fn the_same_query_twice_gives_the_same_bytes_and_pruning_keeps_the_heavy_stacks() {
+fn equal_queries_have_equal_bytes_and_pruning_keeps_heavy_stacks() {
     let mut varve = Varve::up();
     let now = now_ns();
     let mut request = Request::new("pruned");
@@ -110,7 +110,7 @@ fn a_range_query_has_its_first_and_its_last_step() {
 
 // Pyroscope hides OTLP labels with dots.
 #[test]
-fn resource_attributes_with_dots_are_labels_that_can_be_listed_matched_and_grouped() {
+fn resource_attributes_with_dots_are_labels() {
     let varve = Varve::up();
     let now = now_ns();
     for pod in ["one", "two"] {
@@ -136,7 +136,7 @@ fn resource_attributes_with_dots_are_labels_that_can_be_listed_matched_and_group
 
 // Parca names 70 % of leaf samples after the function before the right one in the table.
 #[test]
-fn the_function_of_a_line_is_the_one_of_its_index_also_where_functions_have_no_own_order() {
+fn a_line_has_the_function_of_its_index_in_any_order_of_functions() {
     let varve = Varve::up();
     let now = now_ns();
     let names: Vec<String> = (0..50).map(|i| format!("function{i}")).collect();

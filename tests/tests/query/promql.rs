@@ -104,7 +104,7 @@ fn rates_are_cores_and_functions_of_the_stacks_can_be_grouped_and_matched() {
 
 /// In one process, and with the node in another one, to which what is asked and known goes over the network.
 #[test]
-fn a_chart_by_function_says_what_the_flame_graphs_of_its_steps_say() {
+fn a_chart_by_function_equals_the_flame_graphs_of_its_steps() {
     for processes in [Processes::One, Processes::Three] {
         let varve = Varve::start(Setup { processes, ..Setup::default() });
         let now = now_ns();
@@ -136,7 +136,7 @@ fn a_chart_by_function_says_what_the_flame_graphs_of_its_steps_say() {
 }
 
 #[test]
-fn windows_are_open_at_their_start_and_closed_at_their_end_to_the_nanosecond() {
+fn windows_exclude_their_start_and_include_their_end() {
     let varve = Varve::up();
     let now = now_ns() / SECOND_NS * SECOND_NS;
     let mut times = two_services(&varve, now);
@@ -165,13 +165,14 @@ fn windows_are_open_at_their_start_and_closed_at_their_end_to_the_nanosecond() {
 }
 
 #[test]
-fn inlined_functions_are_frames_and_otlp_json_says_the_same_as_protobuf() {
+fn inlined_functions_are_frames_in_json_and_protobuf() {
     let varve = Varve::up();
     let now = now_ns();
     let inlined = Frame::Named(["innermost", "middle", "outer"].map(str::to_owned).into());
     let request = Request::new("frames").seen(vec![inlined, "main".into()], vec![now]);
     assert_eq!(varve.push_otlp(&request.bytes(), None).status, 200);
-    let profile = json!({"sampleType": {"typeStrindex": 1, "unitStrindex": 2}, "periodType": {"typeStrindex": 3, "unitStrindex": 4},
+    let profile = json!({"sampleType": {"typeStrindex": 1, "unitStrindex": 2},
+        "periodType": {"typeStrindex": 3, "unitStrindex": 4},
         "period": "50000000", "timeUnixNano": now.to_string(), "durationNano": "1000000000",
         "samples": [{"stackIndex": 1, "values": ["3"], "attributeIndices": [1]}]});
     let request = json!({
@@ -181,7 +182,8 @@ fn inlined_functions_are_frames_and_otlp_json_says_the_same_as_protobuf() {
             "attributeTable": [{}, {"keyStrindex": 7, "value": {"intValue": "42"}}],
             "stringTable": ["", "samples", "count", "cpu", "nanoseconds", "leaf", "main", "thread.id"],
             "functionTable": [{}, {"nameStrindex": 5}, {"nameStrindex": 6}],
-            "locationTable": [{}, {"lines": [{"functionIndex": 1, "line": "1"}]}, {"lines": [{"functionIndex": 2, "line": "2"}]}],
+            "locationTable": [{}, {"lines": [{"functionIndex": 1, "line": "1"}]},
+                {"lines": [{"functionIndex": 2, "line": "2"}]}],
             "stackTable": [{}, {"locationIndices": [1, 2]}]}});
     let reply = varve.push_otlp_as("application/json", &[], request.to_string().as_bytes()).unwrap().expect(200);
     assert_eq!(reply.json(), json!({}));
@@ -225,7 +227,7 @@ fn sample_attributes_can_be_grouped_and_matched_and_are_no_series() {
 }
 
 #[test]
-fn gauges_are_never_added_over_time_and_the_error_says_so() {
+fn adding_gauges_over_time_is_an_error() {
     let varve = Varve::up();
     let now = now_ns();
     let heap = |value, time| {
@@ -258,7 +260,7 @@ fn gauges_are_never_added_over_time_and_the_error_says_so() {
         .expect(200)
         .json();
     assert_eq!((&graph["total"], &graph["gauge"]), (&json!(200), &json!(true)), "the last profile, not the sum");
-    for path in payloads("gauges_are_never_added_over_time_and_the_error_says_so", "pprof") {
+    for path in payloads("adding_gauges_over_time_is_an_error", "pprof") {
         let bytes = pprof::at_time(&std::fs::read(&path).unwrap(), now);
         for (id, _) in pprof::Profile::read(&bytes).profile_types().into_iter().filter(|(id, _)| id.contains(":inuse_"))
         {
@@ -330,7 +332,7 @@ fn varve_cli(varve: &Varve, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn the_terminal_shows_the_same_as_a_table_as_folded_lines_and_as_json() {
+fn table_folded_and_json_output_have_the_same_values() {
     let varve = Varve::up();
     two_services(&varve, now_ns());
     let promql = "sum by (service_name) (sum_over_time(process_cpu[10m]))";

@@ -96,7 +96,7 @@ fn assert_unnamed(varve: &Varve, service: &str, shown: &str, reasons: &[&str]) {
 }
 
 #[test]
-fn frames_pushed_before_their_debug_file_is_known_have_names_after_varve_upload() {
+fn frames_pushed_before_an_upload_have_names_after_it() {
     let varve = Varve::up();
     let program = Program::compile("late", SOURCE, &["-O2"]);
     let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
@@ -129,7 +129,7 @@ fn frames_pushed_before_their_debug_file_is_known_have_names_after_varve_upload(
 }
 
 #[test]
-fn names_from_an_upload_survive_a_restart_and_a_separate_debug_file_is_enough() {
+fn names_from_a_separate_debug_file_survive_a_restart() {
     let mut varve = Varve::up();
     let program = Program::compile("split", SOURCE, &["-O2"]);
     let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
@@ -146,7 +146,7 @@ fn names_from_an_upload_survive_a_restart_and_a_separate_debug_file_is_enough() 
 }
 
 #[test]
-fn files_of_this_host_name_frames_without_an_upload_if_their_build_id_is_the_one() {
+fn files_of_this_host_name_frames_of_their_build_id() {
     let varve = Varve::up();
     let program = Program::compile("here", SOURCE, &["-O2"]);
     let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
@@ -164,7 +164,7 @@ fn files_of_this_host_name_frames_without_an_upload_if_their_build_id_is_the_one
 }
 
 #[test]
-fn a_replaced_library_never_gives_its_names_to_samples_of_the_one_before() {
+fn a_replaced_library_never_names_samples_of_the_old_one() {
     let varve = Varve::up();
     let old = Program::compile("libreplaced.so", SOURCE, &["-shared", "-fPIC"]);
     let new = Program::compile("libreplaced.so", &impostor_source(), &["-shared", "-fPIC"]);
@@ -181,7 +181,7 @@ fn a_replaced_library_never_gives_its_names_to_samples_of_the_one_before() {
 }
 
 #[test]
-fn a_replacement_after_the_names_were_seen_changes_nothing_of_what_was_seen() {
+fn a_replaced_library_changes_no_name_that_was_already_shown() {
     let varve = Varve::up();
     let program = Program::compile("seen", SOURCE, &[]);
     let (build_id, (address, _)) = (Program::build_id(&program.path), Program::symbol(&program.path, "outer_function"));
@@ -217,7 +217,7 @@ fn a_deleted_binary_shows_its_addresses_and_why() {
 }
 
 #[test]
-fn an_upload_with_another_build_id_names_nothing_and_no_build_id_is_a_reason_of_its_own() {
+fn an_upload_with_another_build_id_names_nothing() {
     let varve = Varve::up();
     let program = Program::compile("mine", SOURCE, &[]);
     let impostor = Program::compile("mine", &impostor_source(), &[]);
@@ -235,7 +235,7 @@ fn an_upload_with_another_build_id_names_nothing_and_no_build_id_is_a_reason_of_
 }
 
 #[test]
-fn an_address_outside_of_the_code_has_no_name_but_a_reason() {
+fn an_address_outside_of_code_has_a_reason_instead_of_a_name() {
     let varve = Varve::up();
     let program = Program::compile("bounds", SOURCE, &[]);
     let build_id = Program::build_id(&program.path);
@@ -246,7 +246,7 @@ fn an_address_outside_of_the_code_has_no_name_but_a_reason() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_refused_with_a_reason_and_the_others_are_added() {
+fn unusable_files_are_refused_with_a_reason_and_the_others_added() {
     let mut varve = Varve::up();
     let program = Program::compile("usable", SOURCE, &[]);
     let folder = program.folder().to_owned();
@@ -266,7 +266,7 @@ fn files_that_cannot_be_used_are_refused_with_a_reason_and_the_others_are_added(
 }
 
 #[test]
-fn varve_upload_comes_back_while_there_are_too_many_uploads() {
+fn varve_upload_retries_while_there_are_too_many_uploads() {
     let varve = Varve::up();
     let program = Program::compile("waits", SOURCE, &["-O2"]);
     let head = format!("POST /api/v1/debuginfo HTTP/1.1\r\nHost: {}\r\nContent-Length: 1000\r\n\r\n", varve.http);

@@ -1,4 +1,5 @@
-//! One minute of load, or ten with `VARVE_SOAK=1`: the Raft log is the only write-ahead log and is purged up to the last flush.
+//! One minute of load, or ten with `VARVE_SOAK=1`: the Raft log is the only write-ahead log and is purged up to the
+//! last flush.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -29,7 +30,7 @@ fn eventually(what: &str, patience: Duration, mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn after_load_the_state_has_no_wal_bytes_and_the_log_starts_behind_the_flushed_index() {
+fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
     let duration = Duration::from_secs(if is_soak { 600 } else { 60 });
     let varve = Varve::up();

@@ -3,4 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod dependency_edges;
-mod tidy;
+mod documents;
+mod files;
+mod layout;
+mod words;

@@ -63,8 +63,8 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
     match report["state"].as_str() {
         Some("ahead") => {
             out.push_str(&format!(
-                "The system clock is {length} ahead of the elapsed time. Retention does not follow it.\nIf the system time \
-                 is right, run `varve admin clock --accept`. That permanently drops data older than:\n\n"
+                "The system clock is {length} ahead of the elapsed time. Retention does not follow it.\nIf the system \
+                 time is right, run `varve admin clock --accept`. That permanently drops data older than:\n\n"
             ));
             let before = report["drops_before"].as_object().context("the report has no tiers")?;
             let row = |(tier, before)| Ok(vec![String::from(tier), time(before)?]);

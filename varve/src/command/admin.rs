@@ -20,8 +20,8 @@ pub(crate) enum AdminCommands {
     Verify(AdminOptions),
     /// Prints the system clock and the time that retention uses, or accepts a changed system clock
     ///
-    /// Retention does not follow a system clock that jumps ahead by more than a day, or an eighth of the retention, until
-    /// --accept confirms the jump or a time server keeps the clock.
+    /// Retention does not follow a system clock that jumps ahead by more than a day, or an eighth of the retention,
+    /// until --accept confirms the jump or a time server keeps the clock.
     Clock(ClockOptions),
     /// Deletes the samples of matching series in a time window, permanently
     ///

@@ -1,10 +1,10 @@
 //! Settings of the C library's allocator: the number of arenas, and the free memory that they keep.
 //!
-//! By default glibc has up to eight arenas for each core, and each keeps the memory of its largest moment. Under load from many
-//! clients that was a fifth of all memory. An arena returns only free memory at its end: in a node that ingests, two fifths of the
-//! memory lay free between blocks in use. Free memory at its end, in contrast, it returns at once, by limits that depend on
-//! earlier allocations. By chance, the same query then reused all of its memory, or had 900 pages made anew by the kernel, which
-//! took a fourth of its time.
+//! By default glibc has up to eight arenas for each core, and each keeps the memory of its largest moment. Under load
+//! from many clients that was a fifth of all memory. An arena returns only free memory at its end: in a node that
+//! ingests, two fifths of the memory lay free between blocks in use. Free memory at its end, in contrast, it returns
+//! at once, by limits that depend on earlier allocations. By chance, the same query then reused all of its memory, or
+//! had 900 pages made anew by the kernel, which took a fourth of its time.
 //!
 //! So the number of arenas and the limits are fixed here, and a server trims its free memory at an interval.
 
@@ -18,12 +18,13 @@ const ARENAS: libc::c_int = 2;
 #[cfg(target_env = "gnu")]
 const TRIM_INTERVAL: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Smaller allocations come from an arena and can be reused. Nearly all lists of a flame graph of everything are smaller.
+/// Smaller allocations come from an arena and can be reused. Nearly all lists of a flame graph of everything are
+/// smaller.
 #[cfg(target_env = "gnu")]
 const ARENA_ALLOCATION_BYTES_MAX: libc::c_int = 8 << 20;
 
-/// Free bytes at the end of an arena above which it returns them. Four times as much takes 30 MB more in a node with a month of
-/// data under queries.
+/// Free bytes at the end of an arena above which it returns them. Four times as much takes 30 MB more in a node with
+/// a month of data under queries.
 #[cfg(target_env = "gnu")]
 const KEPT_AT_END_BYTES: libc::c_int = 16 << 20;
 
@@ -35,7 +36,8 @@ pub(crate) fn limit_arenas() {
     unsafe { libc::mallopt(libc::M_ARENA_MAX, ARENAS) };
 }
 
-/// Keeps free memory for the next request, and trims it at an interval, on a thread that lives as long as the process. For servers.
+/// Keeps free memory for the next request, and trims it at an interval, on a thread that lives as long as the
+/// process. For servers.
 #[cfg(target_env = "gnu")]
 pub(crate) fn keep_free_memory() -> io::Result<()> {
     set_limits();

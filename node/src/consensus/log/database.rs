@@ -8,8 +8,8 @@
 //! meta           `node`                       node id u64
 //! ```
 //!
-//! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and because one sync
-//! serves all shards.
+//! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and
+//! because one sync serves all shards.
 
 use std::path::Path;
 use std::sync::{Arc, Weak};
@@ -100,8 +100,8 @@ impl LogDatabase {
         }
     }
 
-    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference to `self`
-    /// is dropped.
+    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
+    /// to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -124,7 +124,8 @@ impl LogDatabase {
         self.database.write(batch).map_err(|error| self.refused(error))
     }
 
-    /// The error of a refused write. A failed sync makes RocksDB refuse writes, so its report comes first: the first error counts.
+    /// The error of a refused write. A failed sync makes RocksDB refuse writes, so its report comes first: the first
+    /// error counts.
     fn refused(&self, error: rocksdb::Error) -> ReplicaError {
         self.sync_thread.wait_for_report();
         ReplicaError::Log(error)

@@ -1,7 +1,7 @@
 //! Key ranges of purged entries that still take space on disk.
 //!
-//! Each shard has its own range. A single range for all shards would span live entries of the shards between them, and would lose
-//! ranges.
+//! Each shard has its own range. A single range for all shards would span live entries of the shards between them,
+//! and would lose ranges.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ pub(super) struct PurgedRange {
 
 /// The purged range of each shard.
 ///
-/// A shard purges from the end of its last purge, so one range per shard holds everything. The size is bounded by the number of
-/// shards of the node.
+/// A shard purges from the end of its last purge, so one range per shard holds everything. The size is bounded by the
+/// number of shards of the node.
 #[derive(Debug, Default)]
 pub(super) struct PurgedRanges(BTreeMap<u32, PurgedRange>);
 

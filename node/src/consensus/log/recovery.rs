@@ -1,7 +1,7 @@
 //! Opening the log database after any end of the process: shutdown, kill, power cut or damage.
 //!
-//! Invariant: every synced write is there, or opening fails and deletes nothing that can be read. A tear after the last synced
-//! write is truncated: a power cut may leave any of its pages, in any order.
+//! Invariant: every synced write is there, or opening fails and deletes nothing that can be read. A tear after the
+//! last synced write is truncated: a power cut may leave any of its pages, in any order.
 
 use std::fs::{self, File};
 use std::io;
@@ -42,10 +42,10 @@ pub(super) fn open(raft: &Path) -> Result<DB, ReplicaError> {
 
 /// Truncates a torn end of the manifest, RocksDB's list of files, if the torn change never took effect.
 ///
-/// RocksDB syncs a change of the manifest before it deletes the files that the change makes superfluous. After a power cut within a
-/// change, the oldest WAL that the manifest needs without the change therefore exists. If that WAL is gone, the change was synced and
-/// the manifest was damaged later; truncating it would then delete files that hold entries or a vote. The check reads a copy made of
-/// hard links, because RocksDB changes what it opens.
+/// RocksDB syncs a change of the manifest before it deletes the files that the change makes superfluous. After a
+/// power cut within a change, the oldest WAL that the manifest needs without the change therefore exists. If that WAL
+/// is gone, the change was synced and the manifest was damaged later; truncating it would then delete files that hold
+/// entries or a vote. The check reads a copy made of hard links, because RocksDB changes what it opens.
 fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Result<(), ReplicaError> {
     let TornTail { path, length } = torn;
     let copy = raft.with_file_name("raft-look");
@@ -67,8 +67,8 @@ fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Resul
     fs::remove_dir_all(&copy).map_err(ReplicaError::Files)?;
     if !is_there || readable < expected.synced {
         let what = format!(
-            "{} is damaged from byte {length} on, and synced writes are only in files that it names from there on; put the whole \
-             data directory back from a copy",
+            "{} is damaged from byte {length} on, and synced writes are only in files that it names from there on; put \
+             the whole data directory back from a copy",
             path.display(),
         );
         return Err(ReplicaError::Files(io::Error::new(io::ErrorKind::InvalidData, what)));
@@ -90,7 +90,8 @@ fn first_write(wal: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Links all files of a directory into a new one, except for `list`, which is copied. Returns the path of the copied list.
+/// Links all files of a directory into a new one, except for `list`, which is copied. Returns the path of the copied
+/// list.
 fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
     if to.exists() {
         fs::remove_dir_all(to)?;
@@ -112,11 +113,13 @@ fn link_files(from: &Path, to: &Path, list: &Path) -> io::Result<PathBuf> {
 
 /// Opens the database without everything from the first bad record on, if no synced write is lost.
 fn truncate_wal(raft: &Path, expected: &Expected, damage: rocksdb::Error) -> Result<DB, ReplicaError> {
-    // This is the only mode that stops at a bad record and leaves no gap. It deletes the WAL, so a read-only open comes first.
+    // This is the only mode that stops at a bad record and leaves no gap. It deletes the WAL, so a read-only open
+    // comes first.
     let options = options(DBRecoveryMode::PointInTime);
     let readable = DB::open_cf_descriptors_read_only(&options, raft, families(), false).map_err(ReplicaError::Log)?;
     let synced = expected.synced;
-    tracing::warn!(%damage, readable = readable.latest_sequence_number(), synced, "a record of the Raft log cannot be read");
+    let last = readable.latest_sequence_number();
+    tracing::warn!(%damage, readable = last, synced, "a record of the Raft log cannot be read");
     expected.check(&readable, Some(damage))?;
     drop(readable);
     DB::open_cf_descriptors(&options, raft, families()).map_err(ReplicaError::Log)

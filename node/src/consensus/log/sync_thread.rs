@@ -1,10 +1,10 @@
 //! Group commit: one thread syncs the log for all waiting requests.
 //!
-//! The thread takes all waiting requests, syncs once, and completes them. Requests that arrive during a sync form the next group,
-//! so a slower disk has larger groups.
+//! The thread takes all waiting requests, syncs once, and completes them. Requests that arrive during a sync form the
+//! next group, so a slower disk has larger groups.
 //!
-//! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every request fails,
-//! and nothing is synced again.
+//! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every
+//! request fails, and nothing is synced again.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -1,10 +1,10 @@
 //! The number of the last synced write: the file `raft/SYNCED` beside the database, one mark record (see [`record`]).
 //!
-//! RocksDB cannot tell a WAL that a power cut tore, where nothing after the tear was acknowledged, from a WAL that was damaged
-//! later, where everything was acknowledged. The mark tells them apart.
+//! RocksDB cannot tell a WAL that a power cut tore, where nothing after the tear was acknowledged, from a WAL that
+//! was damaged later, where everything was acknowledged. The mark tells them apart.
 //!
-//! The mark is written after every sync and is not synced itself. It is exact when the process dies. After a power cut it may be
-//! too small, which finds less damage; it is never too large, which would refuse an intact log.
+//! The mark is written after every sync and is not synced itself. It is exact when the process dies. After a power
+//! cut it may be too small, which finds less damage; it is never too large, which would refuse an intact log.
 //!
 //! Invariant: every write up to the mark was synced before the mark was written.
 

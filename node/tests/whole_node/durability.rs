@@ -1,5 +1,5 @@
-//! Everything acknowledged is on disk. A child process runs a node; it is killed, or runs under strace, which makes syncs fail
-//! or lists them.
+//! Everything acknowledged is on disk. A child process runs a node; it is killed, or runs under strace, which makes
+//! syncs fail or lists them.
 //!
 //! With the feature `planted-skip-sync` the tests under strace must fail, which shows that they can.
 

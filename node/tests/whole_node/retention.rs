@@ -60,8 +60,8 @@ async fn above_the_cap_the_oldest_partition_is_dropped() {
     let symbols = folder.path().join("symbols");
     std::fs::write(&symbols, vec![1; 300 << 20]).unwrap();
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    // Each batch has 10 MB of names that do not compress. 30 MB in January are in the log until it is purged, with the samples and
-    // their minutes, with the hours and with the days.
+    // Each batch has 10 MB of names that do not compress. 30 MB in January are in the log until it is purged, with
+    // the samples and their minutes, with the hours and with the days.
     let mut next_id = 0;
     let mut large = |first: i64| {
         next_id += 1;
@@ -71,8 +71,8 @@ async fn above_the_cap_the_oldest_partition_is_dropped() {
         opened.append(&large(i * 200)).await.unwrap();
     }
     assert_eq!(opened.times().await.len(), 600);
-    // Then today, until an append is refused and January is dropped. A refusal alone does not drop it, since the log may take and
-    // release the space.
+    // Then today, until an append is refused and January is dropped. A refusal alone does not drop it, since the log
+    // may take and release the space.
     let mut today = 0;
     let mut refused = None;
     let of_today = |today| times_of((0..today * 200).map(|i| first_today + i));

@@ -151,7 +151,8 @@ fn rows(samples: &[Seen]) -> Value {
         "pod_10_minutes": distinct(TEN_MINUTES_NS),
         "stack_bits_in_pod_10_minutes": entropy_within(samples, span, |seen| u64::from(seen.stack)),
         "thread_bits_in_pod_10_minutes": entropy_within(samples, span, |seen| u64::from(seen.thread)),
-        "thread_bits_given_stack": entropy_within(samples, |seen| (span(seen), seen.stack), |seen| u64::from(seen.thread)),
+        "thread_bits_given_stack":
+            entropy_within(samples, |seen| (span(seen), seen.stack), |seen| u64::from(seen.thread)),
         "stack_bits_in_fleet": entropy_within(samples, |_| 0, |seen| u64::from(seen.stack)),
         "same_stack_as_before_in_thread_part": rounded(repeated as f64 / samples.len() as f64),
     })
@@ -204,8 +205,8 @@ fn times(samples: &[Seen], key: Key) -> Value {
     })
 }
 
-/// Entropy in bits of the values as they are, in microseconds and in milliseconds. A million values cannot show more than 20 bits:
-/// where ns come near that, the truth is that of microseconds + 10.
+/// Entropy in bits of the values as they are, in microseconds and in milliseconds. A million values cannot show more
+/// than 20 bits: where ns come near that, the truth is that of microseconds + 10.
 fn at_resolutions(values: &[i64]) -> Value {
     let entropy = |unit: i64| {
         let mut counts: Map<i64, u64> = Map::default();
