@@ -14,6 +14,7 @@ mod answers;
 mod damage;
 #[path = "../crash_states/random.rs"]
 mod random;
+mod replicas;
 #[allow(dead_code, reason = "not all of the model is needed here")]
 #[path = "../model/samples.rs"]
 mod samples;
