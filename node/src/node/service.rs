@@ -216,7 +216,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
         // The damage is quarantined: the next query is answered without it.
         SelectError::Engine(error) if error.is_damage() => {
             tracing::error!(%error, "a query found damage");
-            Status::data_loss(error.to_string())
+            Status::unavailable(format!("{error}: try again"))
         }
         SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
     }

@@ -3,6 +3,7 @@
 pub(crate) mod area;
 pub(crate) mod damage;
 pub(crate) mod damaged_keys;
+mod deletion;
 mod mark;
 pub(crate) mod part_damage;
 mod record;

@@ -12,6 +12,7 @@
 #[path = "../model/answers.rs"]
 mod answers;
 mod damage;
+mod replicas;
 #[allow(dead_code, reason = "not all of the model is needed here")]
 #[path = "../model/samples.rs"]
 mod samples;

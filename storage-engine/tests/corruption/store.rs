@@ -133,7 +133,7 @@ pub(crate) struct Store {
 }
 
 /// Samples of all services over a time, several stacks and threads.
-fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
+pub(crate) fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
     let drawn = |(i, second): (usize, i64)| Drawn {
         service: (i % 4) as u8,
         time: second * SECOND + i as i64,
@@ -146,14 +146,14 @@ fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
 }
 
 /// What an entry does; `None`: it is the log's own.
-type Logged = Option<Entry>;
+pub(crate) type Logged = Option<Entry>;
 
 fn position(index: usize) -> Position {
     Position { index: index as u64, log_id: Bytes::from_static(b"id") }
 }
 
 /// Applies one entry.
-fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Outcome, EngineError> {
+pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Outcome, EngineError> {
     match entry {
         Some(entry) => engine.apply(position(index), entry),
         None => {

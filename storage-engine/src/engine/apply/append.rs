@@ -1,5 +1,6 @@
 //! Applying batches: definitions into vocabulary and partitions, samples into heads.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -10,8 +11,8 @@ use crate::engine::Engine;
 use crate::engine::apply::split::{self, Part};
 use crate::engine::apply::strip::{defines_nothing, strip};
 use crate::error::{EngineError, StripError};
-use crate::memory::batch_ids;
 use crate::memory::partition::{Pair, Partition};
+use crate::integrity::quarantine::area::Area;
 use crate::memory::vocabulary::{NodesOf, Vocabulary};
 use crate::{Outcome, Position, TimeResolution};
 
@@ -141,6 +142,7 @@ impl Engine {
             })
             .collect();
         let mut imported = Vec::new();
+        let mut skipped = Vec::new();
         for (partition, parts, skips_undefined) in partitions {
             let mut vocabulary = vocabulary.write();
             let mut inner = partition.write();
@@ -150,10 +152,18 @@ impl Engine {
                 parts.iter().filter_map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
             inner.recount();
             vocabulary.recount();
+            skipped.extend(import.skipped.into_iter().map(|window| (inner.key, window)));
             drop(inner);
             imported.push((partition, samples));
         }
         let mut state = self.state.write();
+        for (key, window) in skipped {
+            state.quarantine_in_all_tiers(
+                key,
+                Area::of_windows(window, window),
+                "definitions of new samples were damaged",
+            );
+        }
         if is_new_tenant {
             state.tenants.insert(batch.tenant.clone(), tenant);
             state.unwritten_tenants.insert(tenant, batch.tenant.clone());
@@ -229,6 +239,8 @@ struct Import<'a> {
     attribute_sets: Vec<u32>,
     /// Skips samples whose series or stack is not defined.
     skips_undefined: bool,
+    /// Windows of chunks that skipped samples were of.
+    skipped: BTreeSet<u32>,
 }
 
 /// Nothing has this number.
@@ -246,6 +258,7 @@ impl<'a> Import<'a> {
             pairs: vec![UNKNOWN; dictionary.pairs.len()],
             attribute_sets: vec![UNKNOWN; dictionary.attribute_sets.len()],
             skips_undefined,
+            skipped: BTreeSet::new(),
         }
     }
 
@@ -254,6 +267,7 @@ impl<'a> Import<'a> {
     fn part(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, part: &Part<'_>) -> Option<(u32, Samples)> {
         let series = part.series;
         if self.skips_undefined && series.labels.is_none() && !to.series.contains_key(&series.fingerprint) {
+            part.for_each(|i| self.skip(series.samples.times_ns[i]));
             return None;
         }
         let labels = || series.labels.clone().unwrap_or_default();
@@ -265,6 +279,7 @@ impl<'a> Import<'a> {
         let mut samples = Samples::with_capacity(part.samples() as usize);
         part.for_each(|i| {
             if self.skips_undefined && !self.defines(from.pairs[i]) {
+                self.skip(from.times_ns[i]);
                 return;
             }
             let pair = self.pair(to, vocabulary, from.pairs[i]);
@@ -272,6 +287,10 @@ impl<'a> Import<'a> {
             samples.push(self.resolution.round(from.times_ns[i]), pair, from.values[i], set);
         });
         Some((number, samples))
+    }
+
+    fn skip(&mut self, time_ns: i64) {
+        self.skipped.insert(Tier::Raw.window_of(self.resolution.round(time_ns)));
     }
 
     /// Whether both stacks of a pair are known, here or in the batch.

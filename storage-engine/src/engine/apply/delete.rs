@@ -21,10 +21,10 @@ use crate::engine::Engine;
 use crate::engine::upkeep::flush::{events_key, stale_key};
 use crate::engine::upkeep::seal::{Place, Sealing, write_chunk, write_minutes};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
-use crate::integrity::quarantine::area::{Area, area_of};
-use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 use crate::memory::matcher::{ReadyMatcher, on_series};
 use crate::memory::partition::LeftOut;
+use crate::integrity::quarantine::area::{Area, area_of};
+use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Outcome, Position};
 
 /// What is written at once.
@@ -32,18 +32,18 @@ const PIECE_BYTES: usize = 1 << 20;
 
 /// A series to delete from.
 #[derive(Clone, Copy)]
-struct Selected {
+pub(crate) struct Selected {
     /// Of the partition in which it is deleted.
-    key: PartitionKey,
-    series: u32,
+    pub(crate) key: PartitionKey,
+    pub(crate) series: u32,
     is_gauge: bool,
 }
 
 /// What a deletion has come to so far, and the piece that is to be written.
 #[derive(Default)]
-struct Changes {
-    batch: WriteBatch,
-    stale: Vec<StaleKey>,
+pub(crate) struct Changes {
+    pub(crate) batch: WriteBatch,
+    pub(crate) stale: Vec<StaleKey>,
     /// Values that are deleted as a whole, and their damage with them: partition, series and window.
     gone: Vec<(PartitionKey, u32, u32)>,
     samples: u64,
@@ -81,7 +81,7 @@ impl Engine {
             }
         }
         if !matchers.is_empty() {
-            self.delete_damaged_partitions(deletion)?;
+            self.delete_damaged_partitions(deletion, &matchers)?;
         }
         if selected.is_empty() {
             return Ok(self.pass(position, now_ns, Outcome::Deleted { samples: 0, windows: 0 }));
@@ -170,7 +170,7 @@ impl Engine {
 
     /// The series that match; or, as the error, the matcher of which the partition's series do not say whether they do: its label
     /// was left out of the tier, or samples have it as an attribute.
-    fn selected(
+    pub(crate) fn selected(
         &self,
         key: PartitionKey,
         matchers: &[ReadyMatcher],
@@ -217,6 +217,7 @@ impl Engine {
 
     fn delete_raw(&self, selected: Selected, deleted: Window, changes: &mut Changes) -> Result<(), EngineError> {
         let Selected { key: raw, series, .. } = selected;
+        self.delete_lost_chunks(selected, deleted, changes);
         let mut before = None;
         let snapshot = self.database.snapshot();
         let mut walk = Self::stored(&snapshot, selected, Section::Chunks, deleted);
@@ -224,7 +225,14 @@ impl Engine {
             let (at, value) = match item {
                 Ok(item) => item,
                 Err(keys) => {
-                    self.delete_damaged_chunks(selected, &keys, changes);
+                    let windows = area_of(raw, Section::Chunks, &keys).windows;
+                    for section in [Section::Chunks, Section::Events] {
+                        let from = raw.series_window(section, series, windows.0);
+                        changes
+                            .batch
+                            .delete_range(from, raw.series_window(section, series, windows.1.saturating_add(1)));
+                    }
+                    self.delete_damaged_chunks(selected, windows, keys.error.as_ref(), changes);
                     continue;
                 }
             };
@@ -251,20 +259,6 @@ impl Engine {
             changes.gone.extend([(raw, series, window), (minutes, series, window)]);
         }
         self.write_if_large(changes)
-    }
-
-    /// Deletes chunks that cannot be read with their minutes, also those of windows on an edge of the deleted time.
-    fn delete_damaged_chunks(&self, selected: Selected, keys: &DamagedKeys, changes: &mut Changes) {
-        let Selected { key: raw, series, .. } = selected;
-        let minutes = raw.in_tier(Tier::Minute);
-        let (first, last) = area_of(raw, Section::Chunks, keys).windows;
-        for (key, section) in [(raw, Section::Chunks), (raw, Section::Events), (minutes, Section::Windows)] {
-            let from = key.series_window(section, series, first);
-            changes.batch.delete_range(from, key.series_window(section, series, last.saturating_add(1)));
-        }
-        changes.stale.extend((first..=last).map(|window| hour_of(raw, series, window)));
-        let area = Area { series: (series, series), windows: (first, last) };
-        self.state.write().quarantine_in_all_tiers(minutes, area, keys.error.as_ref());
     }
 
     /// A window on an edge of the time: what lies outside stays, with its minutes. A damaged chunk is deleted.
@@ -372,14 +366,6 @@ impl Engine {
         }
         Ok(())
     }
-
-    /// Drops the partitions of a deletion's time whose definitions are damaged: nobody can tell which of their series match, and data
-    /// that is to be deleted never stays.
-    fn delete_damaged_partitions(&self, deletion: &Deletion) -> Result<(), EngineError> {
-        let tenant = self.state.read().tenants.get(&deletion.tenant).copied();
-        let Window { start_ns, end_ns } = deletion.window;
-        self.drop_damaged_partitions(|key| Some(key.tenant) == tenant && key.overlaps(start_ns, end_ns))
-    }
 }
 
 /// The tier whose windows the values of a tier are numbered by: minutes are stored by the window of their chunk.
@@ -395,7 +381,7 @@ fn window_of(key: &[u8]) -> Result<u32, Corruption> {
 }
 
 /// The hour of a chunk's window.
-fn hour_of(raw: PartitionKey, series: u32, window: u32) -> StaleKey {
+pub(crate) fn hour_of(raw: PartitionKey, series: u32, window: u32) -> StaleKey {
     stale_key(raw, Tier::Hour, window / Tier::Raw.windows_in(Tier::Hour), series)
 }
 

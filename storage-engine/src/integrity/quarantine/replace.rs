@@ -29,7 +29,11 @@ impl Engine {
         match self.partition(key) {
             Err(EngineError::Quarantined { .. }) => {
                 let _writing = self.writing.lock();
-                self.replace_partition(key)?;
+                let replaced = self.replace_partition(key);
+                if let Err(EngineError::Database(error)) = &replaced {
+                    self.note_file(error.as_ref());
+                }
+                replaced?;
                 self.partition(key)
             }
             partition => partition,
