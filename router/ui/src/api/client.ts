@@ -1,6 +1,6 @@
 // HTTP calls to the server. Every failure is an `ApiError` with the server's own message.
 //
-// Addresses are relative, so that the web UI works behind a proxy that adds a path.
+// Addresses are relative, so that the web UI works through a proxy that adds a path.
 
 import { parseExactJson } from "./exact_json";
 
