@@ -5,7 +5,7 @@
 
 use proto::dictionary::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
-use proto::dictionary::Room;
+use proto::dictionary::Capacity;
 
 use super::entry::{FrameType, Link, MappingIds, Scratch};
 use super::table::Table;
@@ -62,7 +62,7 @@ impl<'a> RequestDictionary<'a> {
     /// need; there may be far too much of it.
     pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
         let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
-        let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
+        let mut capacity = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
         if plan.defines_all() {
             // A location takes a byte at least, and, of thousands, nearly always two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
