@@ -68,8 +68,8 @@ pub(crate) struct Question {
     build_id: Option<BuildId>,
     file: String,
     /// All that are wanted, and those of them that have no name, or not all.
-    wanted: Vec<(u32, symbol_store::Address)>,
-    unnamed: Vec<(u32, symbol_store::Address)>,
+    wanted: Vec<(u32, Address)>,
+    unnamed: Vec<(u32, Address)>,
     /// Where the others have their names from.
     known: Option<Source>,
 }
@@ -231,13 +231,9 @@ impl Definitions {
             let Some(Location::Address { mapping, address, .. }) = self.location(wanted) else { continue };
             let place = places.get(*mapping as usize).copied().flatten();
             let Some(question) = place.and_then(|place| questions.get_mut(place)) else { continue };
-            let address = match *address {
-                Address::Virtual(address) => symbol_store::Address::Virtual(address),
-                Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
-            };
-            question.wanted.push((wanted, address));
+            question.wanted.push((wanted, *address));
             let is_whole = self.is_named(wanted) && !self.cut.contains(&wanted);
-            question.unnamed.extend((!is_whole).then_some((wanted, address)));
+            question.unnamed.extend((!is_whole).then_some((wanted, *address)));
         }
         Some(questions)
     }
