@@ -43,7 +43,8 @@ impl<'a> MapsLine<'a> {
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut field = || fields.next().and_then(|field| std::str::from_utf8(field).ok());
         let (start, end) = field()?.split_once('-')?;
-        let (start, end) = (hex(start)?, hex(end)?);
+        let start = hex(start)?;
+        let end = hex(end)?;
         let permissions = field()?.as_bytes();
         let offset = hex(field()?)?;
         let (major, minor) = field()?.split_once(':')?;
@@ -66,7 +67,8 @@ pub fn each_line(
     bytes_max: u64,
     mut take: impl FnMut(Option<MapsLine<'_>>),
 ) -> io::Result<()> {
-    let (mut line, mut bytes) = (Vec::with_capacity(256), 0);
+    let mut line = Vec::with_capacity(256);
+    let mut bytes = 0;
     while bytes < bytes_max {
         line.clear();
         let read = (&mut lines).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line)?;

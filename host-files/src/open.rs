@@ -57,7 +57,8 @@ impl Root {
         let mut how: libc::open_how = unsafe { std::mem::zeroed() };
         how.flags = u64::from((libc::O_PATH | libc::O_CLOEXEC).cast_unsigned());
         how.resolve = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
-        let (directory, size) = (self.directory.as_raw_fd(), size_of::<libc::open_how>());
+        let directory = self.directory.as_raw_fd();
+        let size = size_of::<libc::open_how>();
         // SAFETY: `path` is terminated by zero and `how` is valid; both outlive the call, which writes to neither.
         let descriptor = unsafe { libc::syscall(libc::SYS_openat2, directory, path.as_ptr(), &raw const how, size) };
         match RawFd::try_from(descriptor) {

@@ -14,7 +14,8 @@ pub fn read() -> Option<File> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let range = maps.lines().find(|line| line.ends_with("[vdso]"))?.split(' ').next()?;
     let (start, end) = range.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let start = u64::from_str_radix(start, 16).ok()?;
+    let end = u64::from_str_radix(end, 16).ok()?;
     let size = end.checked_sub(start).filter(|size| *size <= VDSO_BYTES_MAX)?;
     let mut bytes = vec![0; usize::try_from(size).ok()?];
     File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, start).ok()?;

@@ -23,9 +23,7 @@ pub enum TokenFileError {
     #[error("the token file holds no token: write one token of at least {TOKEN_BYTES_MIN} characters per line")]
     Empty,
     /// A token is too short.
-    #[error(
-        "line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: try `openssl rand -hex 32`"
-    )]
+    #[error("line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: try `openssl rand -hex 32`")]
     TooShort {
         /// Number of the line, from 1.
         line: usize,

@@ -17,15 +17,6 @@ pub struct ObjectKey<'a> {
     pub file: &'a str,
 }
 
-/// Address of an instruction in a file. The unwinder has already moved return addresses into the call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// ELF virtual address.
-    Virtual(u64),
-    /// Offset in the file, in bytes.
-    FileOffset(u64),
-}
-
 /// A function that was running at an address.
 ///
 /// The innermost frame is the function whose code is there. Each further frame is the caller into which the previous

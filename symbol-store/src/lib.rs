@@ -43,7 +43,8 @@ mod reason;
 mod store;
 mod table;
 
-pub use frame::{Address, Frame, Nameless, ObjectKey};
+pub use frame::{Frame, Nameless, ObjectKey};
+pub use proto::Address;
 pub use reason::{Reason, Unusable};
 pub use store::{AddError, Added, Config, SymbolStore, Upload};
 pub use table::Source;

@@ -8,10 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use proto::BuildId;
+use proto::{Address, BuildId};
 
 use crate::convert::{ConvertError, Converter};
-use crate::frame::{Address, Frame, Nameless, ObjectKey};
+use crate::frame::{Frame, Nameless, ObjectKey};
 use crate::host::{Found, HostSearch};
 use crate::limits::{self, Limits};
 use crate::reason::Reason;
@@ -99,6 +99,8 @@ impl SymbolStore {
 
     /// Returns the frames of each address of one object, innermost first and at least one, or the reason why there is
     /// no name. The response has the order and length of `addresses`.
+    ///
+    /// Addresses are those of instructions: return addresses must have been moved into the call.
     ///
     /// Frames are cached. Blocks while it reads the disk, and up to `wait` while a missing table is made. After that
     /// the table is made in the background, and the reason is [`Reason::Converting`].

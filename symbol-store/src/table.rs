@@ -21,13 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use host_files::elf::{self, Segment};
+use proto::Address;
 use symbolic_common::ByteView;
 use symbolic_symcache::SymCache;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert;
-use crate::frame::{Address, Frame, Nameless};
+use crate::frame::{Frame, Nameless};
 use crate::limits;
 use crate::reason::Reason;
 

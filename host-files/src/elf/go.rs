@@ -85,7 +85,8 @@ impl GoLayout {
             let found = pairs.iter().find(|[found, _]| u64::from_ne_bytes(*found) == tag);
             found.map(|[_, value]| u64::from_ne_bytes(*value))
         };
-        let (address, size) = (value(DT_RELA)?, value(DT_RELASZ)?);
+        let address = value(DT_RELA)?;
+        let size = value(DT_RELASZ)?;
         Some(FileRange { offset: self.file_offset(address)?, size, address })
     }
 

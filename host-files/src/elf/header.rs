@@ -92,7 +92,8 @@ impl Header {
     }
 
     pub(super) fn program_headers(&self, file: &File) -> Result<Vec<ProgramHeader>, ElfError> {
-        let (count, size) = (self.program_header_count, self.program_header_size);
+        let count = self.program_header_count;
+        let size = self.program_header_size;
         let size_min = if self.wide { 56 } else { 32 };
         if count == 0 {
             return Ok(Vec::new());

@@ -32,7 +32,9 @@ pub(super) fn notes(bytes: &[u8], align: usize, big_endian: bool) -> impl Iterat
             let bytes = rest.get(at..)?.first_chunk().copied()?;
             Some(if big_endian { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
         };
-        let (name_len, descriptor_len, kind) = (number(0)? as usize, number(4)? as usize, number(8)?);
+        let name_len = number(0)? as usize;
+        let descriptor_len = number(4)? as usize;
+        let kind = number(8)?;
         let name = rest.get(12..)?.get(..name_len)?;
         let descriptor_at = 12_usize.checked_add(name_len)?.checked_next_multiple_of(align)?;
         let descriptor = rest.get(descriptor_at..)?.get(..descriptor_len)?;

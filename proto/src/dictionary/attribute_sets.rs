@@ -72,7 +72,8 @@ impl AttributeSets {
         let mut packed = std::mem::take(&mut self.packed);
         packed.clear();
         attributes.iter().for_each(|attribute| pack(attribute, &mut packed));
-        let (hash, new) = (kept(xxh3_128(&packed)), dense(self.len()));
+        let hash = kept(xxh3_128(&packed));
+        let new = dense(self.len());
         let Self { ids, bytes, ends, .. } = self;
         let id = ids.find_or_insert(hash, new, |id| packed_at(bytes, ends, id as usize) == packed.as_slice());
         if id == new {
@@ -137,7 +138,8 @@ impl Iterator for Attributes<'_> {
     fn next(&mut self) -> Option<Attribute> {
         let id = |number: u64| u32::try_from(number).ok();
         let mut number = || decode_varint(&mut self.packed).ok();
-        let (key, unit) = (id(number()?)?, id(number()?)?);
+        let key = id(number()?)?;
+        let unit = id(number()?)?;
         let (&kind, rest) = self.packed.split_first()?;
         self.packed = rest;
         let value = if kind == DOUBLE {

@@ -68,7 +68,8 @@ impl<T> Hashed<T> {
     /// Returns the ID of the entry with this hash. Adds the entry if it is new.
     #[inline]
     pub(crate) fn intern(&mut self, hash: u128, entry: T) -> u32 {
-        let (new, hashes) = (dense(self.hashes.len()), &self.hashes);
+        let new = dense(self.hashes.len());
+        let hashes = &self.hashes;
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
         if id == new {
             self.entries.push(entry);

@@ -38,7 +38,8 @@ impl Strings {
 
     /// Returns the ID of a text whose [`text_hash`] is known. Adds the text if it is new.
     pub fn intern_hashed(&mut self, hash: u128, text: &str) -> u32 {
-        let (new, hashes) = (self.len(), &self.hashes);
+        let new = self.len();
+        let hashes = &self.hashes;
         let id = self.ids.find_or_insert(kept(hash), new, |id| hashes[id as usize] == hash);
         if id == new {
             self.text.push_str(text);

@@ -335,7 +335,8 @@ mod tests {
 
     #[test]
     fn unneeded_definitions_are_not_written_and_the_others_are_read_back() {
-        let (mut batch, whole) = (batch(40), batch(40));
+        let whole = batch(40);
+        let mut batch = whole.clone();
         batch.strip(|stack| stack != 7, |_series| false);
         let mut bytes = Vec::new();
         Encoder::new(&mut bytes).batch(&batch);

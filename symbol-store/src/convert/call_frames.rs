@@ -70,7 +70,8 @@ where
             Ok(read)
         });
         let Ok(entry) = entry else { continue };
-        let (start, end) = (entry.initial_address(), entry.end_address());
+        let start = entry.initial_address();
+        let end = entry.end_address();
         // Linkers write address 0 into the entries of dropped functions.
         if 0 < start && start < end {
             functions.push((start, end));

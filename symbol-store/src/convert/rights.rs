@@ -56,7 +56,9 @@ pub(super) fn give_up() -> io::Result<()> {
 }
 
 fn is_root() -> io::Result<bool> {
-    let (mut real, mut effective, mut saved) = (0, 0, 0);
+    let mut real = 0;
+    let mut effective = 0;
+    let mut saved = 0;
     // SAFETY: the three are valid for writing and outlive the call.
     check(unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) })?;
     Ok([real, effective, saved].contains(&0))

@@ -74,7 +74,10 @@ fn describe<'a>(
     unit: &gimli::Unit<Bytes<'a>>,
     entry: &Entry<'a>,
 ) -> Option<(String, String, u32)> {
-    let (mut linkage_name, mut name, mut file, mut line) = (None, None, None, None);
+    let mut linkage_name = None;
+    let mut name = None;
+    let mut file = None;
+    let mut line = None;
     let mut next = Some(entry.clone());
     for _ in 0..CHAIN_MAX {
         let Some(entry) = next.take() else { break };

@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::frame::{Address, Frame};
+use proto::Address;
+
+use crate::frame::Frame;
 use crate::limits::NAMED_BYTES_MAX;
 use crate::table::Table;
 

@@ -69,9 +69,9 @@ impl Builder {
     }
 
     /// Makes room, so that nothing need grow step by step.
-    pub(crate) fn reserve(&mut self, room: &Capacity) {
-        self.push.dictionary.reserve(room);
-        self.sources.reserve(room.stacks);
+    pub(crate) fn reserve(&mut self, capacity: &Capacity) {
+        self.push.dictionary.reserve(capacity);
+        self.sources.reserve(capacity.stacks);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {

@@ -70,9 +70,9 @@ pub(crate) struct SymbolRequest {
     build_id: Option<BuildId>,
     file: String,
     /// Wanted locations and their addresses.
-    pub(super) wanted: Vec<(u32, symbol_store::Address)>,
+    pub(super) wanted: Vec<(u32, Address)>,
     /// Those of them whose names are missing or incomplete.
-    pub(super) unnamed: Vec<(u32, symbol_store::Address)>,
+    pub(super) unnamed: Vec<(u32, Address)>,
     /// Origin of the names of the others.
     pub(super) known: Option<TableSource>,
 }
@@ -190,13 +190,9 @@ impl NamedDictionary {
             let Some(Location::Address { mapping, address, .. }) = self.location(wanted) else { continue };
             let index = indices.get(*mapping as usize).copied().flatten();
             let Some(request) = index.and_then(|index| requests.get_mut(index)) else { continue };
-            let address = match *address {
-                Address::Virtual(address) => symbol_store::Address::Virtual(address),
-                Address::FileOffset(offset) => symbol_store::Address::FileOffset(offset),
-            };
-            request.wanted.push((wanted, address));
+            request.wanted.push((wanted, *address));
             let is_whole = self.is_named(wanted) && !self.incomplete.contains(&wanted);
-            request.unnamed.extend((!is_whole).then_some((wanted, address)));
+            request.unnamed.extend((!is_whole).then_some((wanted, *address)));
         }
         Some(requests)
     }

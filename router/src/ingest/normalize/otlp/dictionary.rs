@@ -66,13 +66,13 @@ impl<'a> RequestDictionary<'a> {
         if plan.defines_all() {
             // A location takes a byte at least, and, of thousands, nearly always two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
-            room.strings = of(self.strings.len());
-            room.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
-            room.functions = of(self.functions.len());
-            room.locations = of(self.locations.len());
-            room.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
+            capacity.strings = of(self.strings.len());
+            capacity.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
+            capacity.functions = of(self.functions.len());
+            capacity.locations = of(self.locations.len());
+            capacity.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
         }
-        builder.reserve(&room);
+        builder.reserve(&capacity);
     }
 
     /// The hash of a string of the table.
