@@ -106,7 +106,8 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 }
 
 async fn log(request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
     let began = std::time::Instant::now();
     let response = next.run(request).await;
     let milliseconds = began.elapsed().as_secs_f64() * 1000.0;

@@ -345,7 +345,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_node_that_says_nothing_is_given_up() {
-        let (short, long) = (Duration::from_millis(50), Duration::from_secs(600));
+        let short = Duration::from_millis(50);
+        let long = Duration::from_secs(600);
         let (code, text) = error_of_a_silent_node(Patience { alive: short, answer: long }).await;
         assert!(code == tonic::Code::Unavailable && text.contains("127.0.0.1"), "no sign of life: {code} {text}");
         let (code, text) = error_of_a_silent_node(Patience { alive: long, answer: short }).await;

@@ -51,7 +51,8 @@ async fn query_range(
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
     let text = parameters.required("query")?;
-    let (start, end) = (parameters.required_time("start")?, parameters.required_time("end")?);
+    let start = parameters.required_time("start")?;
+    let end = parameters.required_time("end")?;
     let step = parameters.required_duration("step")?;
     let limit = parameters.limit()?;
     let write = move |evaluated| range(evaluated, limit);
@@ -67,7 +68,8 @@ fn steps(start: i64, end: i64, step: i64) -> Result<Steps, ApiError> {
     // Times are not negative, so their difference is no overflow.
     let last = (end - start) / step;
     if last >= limits::QUERY_STEPS_MAX {
-        let (steps, max) = (last + 1, limits::QUERY_STEPS_MAX);
+        let steps = last + 1;
+        let max = limits::QUERY_STEPS_MAX;
         let text = format!("{steps} steps, and at most {max} are answered: use a longer \"step\" or a shorter range");
         return Err(ApiError::bad_data(text));
     }
@@ -143,7 +145,8 @@ async fn metadata(
 
 /// A profile type as a metric's metadata.
 fn described(profile_type: &ProfileType) -> Json {
-    let (sample, period) = (profile_type.sample(), profile_type.period());
+    let sample = profile_type.sample();
+    let period = profile_type.period();
     let kind = if profile_type.is_gauge() { "gauge" } else { "counter" };
     let sampled_by = match period.kind.as_str() {
         "" => String::new(),

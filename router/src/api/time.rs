@@ -100,7 +100,8 @@ fn parse_units(text: &str) -> Option<Option<i64>> {
         ("ms", NS_PER_S / 1000),
     ];
     let mut total = Some(0_i64);
-    let (mut rest, mut units) = (text, UNITS.as_slice());
+    let mut rest = text;
+    let mut units = UNITS.as_slice();
     while !rest.is_empty() {
         let number = rest.find(|c: char| !c.is_ascii_digit()).filter(|&length| length > 0)?;
         let (number, behind) = rest.split_at(number);
@@ -118,7 +119,8 @@ fn parse_units(text: &str) -> Option<Option<i64>> {
 
 /// Unix seconds with as many decimals as there are.
 pub(crate) fn format_time(time_ns: i64) -> String {
-    let (seconds, fraction) = (time_ns.div_euclid(NS_PER_S), time_ns.rem_euclid(NS_PER_S));
+    let seconds = time_ns.div_euclid(NS_PER_S);
+    let fraction = time_ns.rem_euclid(NS_PER_S);
     if fraction == 0 {
         return seconds.to_string();
     }

@@ -170,7 +170,8 @@ async fn a_head_that_does_not_end_is_answered_after_a_while() {
 #[tokio::test]
 async fn a_head_that_arrives_byte_by_byte_costs_no_more_than_twice_its_length() {
     let mut connection = Connection::new(tokio::io::empty(), HEAD_PATIENCE);
-    let (mut parsed, mut bytes) = (0, 0);
+    let mut parsed = 0;
+    let mut bytes = 0;
     for byte in b"GET / HTTP/1.1\r\nx: ".iter().copied().chain(std::iter::repeat_n(b'y', 100_000)) {
         connection.received.extend_from_slice(&[byte]);
         let before = connection.parsed;

@@ -23,7 +23,8 @@ pub(crate) struct Acknowledged {
 /// query sees them.
 ///
 /// # Errors
-/// [`NodesError`]: some shards may have appended, as `acknowledged` says; the same batches with the same id may be sent again.
+/// [`NodesError`] of the first shard that fails. `acknowledged` has the shards that succeeded; the same batches with the same
+/// id may be sent again.
 pub(crate) async fn append(
     nodes: &Nodes,
     batches: BTreeMap<u32, Batch>,

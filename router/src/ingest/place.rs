@@ -38,7 +38,8 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
 }
 
-/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all times come with it.
+/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all times come
+/// with it. `None` if the push has neither.
 ///
 /// The content is the message, however it was compressed, and the parameters of the request.
 pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {

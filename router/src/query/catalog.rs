@@ -78,7 +78,9 @@ impl Reader {
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
         let mut run = Run::start(&self.at_once).await?;
-        let (mut values, mut lists, mut missing) = (BTreeSet::new(), Vec::new(), MissingData::default());
+        let mut values = BTreeSet::new();
+        let mut lists = Vec::new();
+        let mut missing = MissingData::default();
         for matched in matched(&request, &mut run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
             let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
@@ -155,7 +157,8 @@ impl Reader {
         let mut missing = MissingData::default();
         missing.of_answers(fetched.plain());
         missing.names(fetched.missing_names.clone());
-        let (namer, cache) = (self.namer(run), self.names.clone());
+        let namer = self.namer(run);
+        let cache = self.names.clone();
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Default::default()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);

@@ -84,7 +84,8 @@ impl Run {
         &mut self,
         work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
     ) -> Result<T, QueryError> {
-        let (permit, cancelled) = (Arc::clone(&self.permit), self.cancelled.clone());
+        let permit = Arc::clone(&self.permit);
+        let cancelled = self.cancelled.clone();
         let work = tokio::task::spawn_blocking(move || {
             let mut timings = Timings::default();
             let done = work(&cancelled, &mut timings);

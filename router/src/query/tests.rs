@@ -105,7 +105,8 @@ impl Server {
             let response = self.routes.clone().oneshot(request).await.unwrap();
             let header =
                 |name| response.headers().get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
-            let (kind, server_timing) = (header(header::CONTENT_TYPE.as_str()), header("server-timing"));
+            let kind = header(header::CONTENT_TYPE.as_str());
+            let server_timing = header("server-timing");
             let status = response.status();
             let body = to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec();
             Answer { status, kind, server_timing, body }

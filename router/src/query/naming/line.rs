@@ -64,7 +64,8 @@ impl<'a> LineBuilder<'a> {
         let Location::Lines { mapping_file, frame_type, lines } = &self.dictionary.locations[location as usize] else {
             return false;
         };
-        let (binary, frame_type) = (self.text(*mapping_file), self.text(*frame_type));
+        let binary = self.text(*mapping_file);
+        let frame_type = self.text(*frame_type);
         to.extend(lines.iter().map(|line| self.sent_line(*line, binary, frame_type)));
         true
     }
@@ -191,7 +192,8 @@ impl<'a> LineBuilder<'a> {
         let unnamed = match &file.unnamed {
             Some((known, unnamed)) if *known == reason => *unnamed,
             _ => {
-                let (code, text) = (reason.code(), reason.to_string());
+                let code = reason.code();
+                let text = reason.to_string();
                 let why = Unnamed { code, text, binary: file.path.to_owned(), build_id: file.build_id() };
                 let unnamed = self.table.intern_unnamed(why);
                 file.unnamed = Some((reason, unnamed));

@@ -278,7 +278,8 @@ pub(in crate::query::naming) mod tests {
     /// Some addresses of one file without a symbol table.
     pub(in crate::query::naming) fn addresses(count: u64) -> NamedDictionary {
         let mut dictionary = Dictionary::default();
-        let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
+        let file = dictionary.strings.intern("/usr/bin/app");
+        let frame_type = dictionary.strings.intern("native");
         let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
         let mapping = dictionary.intern_mapping(MappingIdentity::BuildId(build_id), file);
         for address in 0..count {

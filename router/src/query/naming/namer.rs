@@ -73,7 +73,8 @@ mod tests {
     fn all_wanted_locations_have_names_of_a_new_table() {
         let (_directory, symbols) = symbols();
         let namer = Namer::new(symbols, Instant::now());
-        let (mut dictionary, mut table) = (addresses(3), FrameTable::default());
+        let mut dictionary = addresses(3);
+        let mut table = FrameTable::default();
         let old: Arc<[Found]> = Arc::from([Found {
             function: Arc::from("old"),
             system_name: Arc::from("old"),
@@ -101,9 +102,11 @@ mod tests {
     fn a_frame_with_omitted_inlined_calls_is_requested_again() {
         let (_directory, symbols) = symbols();
         let namer = Namer::new(symbols, Instant::now());
-        let (mut dictionary, mut table) = (addresses(2), FrameTable::default());
+        let mut dictionary = addresses(2);
+        let mut table = FrameTable::default();
         let frame = |is_cut| -> Symbolized {
-            let (function, file) = (Arc::from("outer"), Arc::from(""));
+            let function = Arc::from("outer");
+            let file = Arc::from("");
             Ok(Arc::from([Found {
                 system_name: Arc::clone(&function),
                 function,

@@ -396,7 +396,8 @@ mod tests {
         let (_directory, symbols) = crate::query::tests::symbols::symbols();
         let namer = Namer::new(symbols, std::time::Instant::now());
         let mut dictionary = Dictionary::default();
-        let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
+        let file = dictionary.strings.intern("/usr/bin/app");
+        let frame_type = dictionary.strings.intern("native");
         let mapping = dictionary.intern_mapping(proto::MappingIdentity::File(file), file);
         for address in (0..10).map(proto::Address::Virtual) {
             dictionary.intern_location(Location::Address { mapping, address, frame_type });

@@ -75,7 +75,8 @@ fn label_values_are_those_of_series_samples_and_stacks() {
     assert_eq!(values("service_name", &[("match[]", "{leaf_function=\"park\"}")]), json!(["a"]));
     assert_eq!(values("__name__", &[("match[]", "{leaf_function=\"park\"}")]), json!([GOROUTINES]));
     assert_eq!(values("no_such_label", &[]), json!([]));
-    let (old, end) = ((NOW_S - 500).to_string(), (NOW_S - 300).to_string());
+    let old = (NOW_S - 500).to_string();
+    let end = (NOW_S - 300).to_string();
     assert_eq!(values("service_name", &[("start", &old), ("end", &end)]), json!(["b"]));
     assert_eq!(values("service_name", &[("end", "10")]), json!([]));
     let bad = Server::new(samples()).get("/api/v1/label/a-b/values", &[]);
@@ -110,7 +111,8 @@ fn what_lists_lack_is_said_by_all_that_rest_on_them() {
     node.list.missing.push(missing);
     node.list.left_out.push(left_out);
     let server = Server::of_node(node);
-    let (start, end) = ((NOW_S - 60).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 60).to_string();
+    let end = NOW_S.to_string();
     let warnings = |path: &str, name: &str| -> Vec<String> {
         let parameters = [
             (name, "process_cpu{service_name=\"a\"}"),

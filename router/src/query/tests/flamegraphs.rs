@@ -11,7 +11,8 @@ use super::naive_node::Frame;
 use super::*;
 
 fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     let mut all = vec![("query", query), ("start", start.as_str()), ("end", end.as_str())];
     all.retain(|(name, _)| !parameters.iter().any(|(given, _)| given == name));
     all.extend(parameters);
@@ -170,7 +171,8 @@ fn cpu_sample(stack: Vec<Frame>, value: i64) -> Sample {
 #[test]
 fn frames_without_names_keep_their_weight_and_say_why() {
     let main = || lines(&["main"]);
-    let (libc, other) = (Some("gnu:aabb"), Some("gnu:ccdd"));
+    let libc = Some("gnu:aabb");
+    let other = Some("gnu:ccdd");
     let server = Server::new(vec![
         cpu_sample(vec![native(libc, "/usr/lib/libc.so.6", 0x29d90), main()], 5),
         cpu_sample(
@@ -259,11 +261,13 @@ fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
     let server = Server::new(samples());
     let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
     let labels = |labels: &[&str]| labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>();
-    let (a, b) = (["region=eu", "service_name=a"], ["region=us", "service_name=b"]);
-    let (second, with) = (1_000_000_000, |base: [&str; 2], thread: &str| {
+    let a = ["region=eu", "service_name=a"];
+    let b = ["region=us", "service_name=b"];
+    let second = 1_000_000_000;
+    let with = |base: [&str; 2], thread: &str| {
         let thread = format!("thread_name={thread}");
         labels(&[base[0], base[1], thread.as_str()])
-    });
+    };
     assert_eq!(
         labels_of(&profile),
         [

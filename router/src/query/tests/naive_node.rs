@@ -174,9 +174,12 @@ impl NaiveNode {
             if generation == *now { dictionary.clone() } else { Dictionary::default() }
         };
         let mut tree = Tree::new(selection.stacks, known, count);
-        let (mut groups, mut times) = (Vec::new(), BTreeSet::new());
+        let mut groups = Vec::new();
+        let mut times = BTreeSet::new();
         let mut sums: BTreeMap<(usize, i64, u32), i128> = BTreeMap::new();
-        let (mut samples, mut series, mut unpassed) = (0, BTreeSet::new(), BTreeSet::new());
+        let mut samples = 0;
+        let mut series = BTreeSet::new();
+        let mut unpassed = BTreeSet::new();
         for sample in self.samples.iter().filter(inside).filter(|sample| sample.matches(&selection.matchers)) {
             let Some(bucket) = sample.bucket(&selection.fold, last[&sample.label_set()]) else { continue };
             let group = sample.group(selection);
@@ -270,7 +273,8 @@ impl Tree {
 fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
     match frame {
         Frame::Lines(names) => {
-            let (file, frame_type) = (to.strings.intern("/src/app.rs"), to.strings.intern("native"));
+            let file = to.strings.intern("/src/app.rs");
+            let frame_type = to.strings.intern("native");
             let mapping_file = to.strings.intern("/usr/bin/app");
             let lines = names.iter().zip(1..).map(|(name, line)| {
                 let name = to.strings.intern(name);
@@ -281,7 +285,8 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
             to.intern_location(Location::Lines { mapping_file, frame_type, lines })
         }
         Frame::Native { build_id, file, address } => {
-            let (file, frame_type) = (to.strings.intern(file), to.strings.intern("native"));
+            let file = to.strings.intern(file);
+            let frame_type = to.strings.intern("native");
             let identity = match build_id {
                 Some(id) => MappingIdentity::BuildId(BuildId::parse(id).unwrap()),
                 None => MappingIdentity::File(file),
@@ -326,7 +331,8 @@ impl Shards for NaiveNode {
     async fn locations(&self, _shard: u32, _tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
         let (from, generation) = &mut *self.vocabulary.lock().unwrap();
         let first = if known.generation == *generation { known.count } else { 0 };
-        let (mut importer, mut dictionary) = (Importer::new(from), Dictionary::default());
+        let mut importer = Importer::new(from);
+        let mut dictionary = Dictionary::default();
         for number in (first..from.locations.len() as u32).take(PAGE) {
             importer.location(&mut dictionary, number);
         }
@@ -347,7 +353,8 @@ impl Shards for NaiveNode {
         let series: BTreeSet<LabelSet> = matching.map(Sample::label_set).collect();
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
-        let (series, attribute_names) = (series.into_iter().collect(), attribute_names.into_iter().collect());
+        let series = series.into_iter().collect();
+        let attribute_names = attribute_names.into_iter().collect();
         Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
     }
 }

@@ -22,7 +22,8 @@ fn value(answer: &Answer) -> f64 {
 }
 
 fn folded(server: &Server, query: &str) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     let parameters = [("query", query), ("start", &start), ("end", &end), ("format", "folded")];
     server.get("/api/v1/flamegraph", &parameters)
 }
@@ -105,7 +106,8 @@ const BY_NAME: [&str; 3] = [
 #[test]
 fn a_tenant_whose_names_are_too_large_to_be_kept_has_the_same_answers() {
     let node = Arc::new(NaiveNode::new(samples()));
-    let (small, whole) = (Server::with(Arc::clone(&node), Some(1), None), Server::of(Arc::clone(&node)));
+    let small = Server::with(Arc::clone(&node), Some(1), None);
+    let whole = Server::of(Arc::clone(&node));
     for _ in 0..2 {
         for query in BY_NAME {
             assert_eq!(small.query(query).text(), whole.query(query).text(), "{query}");
@@ -182,6 +184,7 @@ fn an_answer_by_name_says_whose_symbol_table_is_still_being_made() {
 }
 
 fn flamegraph(server: &Server, query: &str) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     server.get("/api/v1/flamegraph", &[("query", query), ("start", &start), ("end", &end)])
 }

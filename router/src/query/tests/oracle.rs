@@ -84,7 +84,8 @@ struct Weights<K> {
 
 impl<K: Ord + Clone> Weights<K> {
     fn new(answers: &[Answer], table: &mut Table, key: impl Fn(&Frame) -> K) -> Self {
-        let (own, total) = (BTreeMap::new(), BTreeMap::from([(Vec::new(), 0)]));
+        let own = BTreeMap::new();
+        let total = BTreeMap::from([(Vec::new(), 0)]);
         let is_any_negative = answers.iter().flat_map(|answer| &answer.cells).any(|cell| cell.sum < 0);
         let mut out = Self { own, total, is_any_negative };
         for answer in answers {
@@ -217,7 +218,8 @@ impl Weights<Frame> {
 
     fn json(&self, table: &Table, nodes_max: usize) -> String {
         let (pruned, left_out, other) = self.pruned(nodes_max);
-        let (mut names, mut frames) = (vec![json!("total")], vec![json!({})]);
+        let mut names = vec![json!("total")];
+        let mut frames = vec![json!({})];
         let mut numbers: BTreeMap<Option<Frame>, usize> = BTreeMap::new();
         let (mut nodes, mut above): (Vec<String>, Vec<i64>) = (Vec::new(), Vec::new());
         for (i, (depth, frame, own, total, _)) in pruned.iter().enumerate() {
@@ -231,8 +233,11 @@ impl Weights<Frame> {
             nodes.push(format!("[{},{number},{own},{total}]", above.last().copied().unwrap_or(-1)));
             above.push(i as i64);
         }
-        let (names, frames, nodes) = (Value::Array(names), Value::Array(frames), nodes.join(","));
-        let (total, symbolization) = (self.total[&Vec::new()], self.symbolization(table));
+        let names = Value::Array(names);
+        let frames = Value::Array(frames);
+        let nodes = nodes.join(",");
+        let total = self.total[&Vec::new()];
+        let symbolization = self.symbolization(table);
         format!(
             "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
@@ -255,7 +260,8 @@ fn described<'a>(frame: Option<&'a Frame>, table: &Table) -> (&'a str, Map<Strin
 
 impl Weights<String> {
     fn folded(&self, nodes_max: usize) -> String {
-        let (mut out, mut line) = (String::new(), Vec::new());
+        let mut out = String::new();
+        let mut line = Vec::new();
         for (i, (depth, name, own, _, has_own)) in self.pruned(nodes_max).0.into_iter().enumerate() {
             line.truncate(depth.saturating_sub(1));
             line.extend((i > 0).then(|| name.unwrap_or_else(|| "(other)".to_owned())));

@@ -98,7 +98,9 @@ proptest! {
         let leaf = format!("{function}({kind}[{window_ms}ms])");
         // Times one keeps the sum from being worked out in the shards.
         let query = format!("sum by ({label}) ({}{leaf})", if pushed_down { "" } else { "1 * " });
-        let (start, end, step) = (times[0].to_string(), times.last().unwrap().to_string(), step_s.to_string());
+        let start = times[0].to_string();
+        let end = times.last().unwrap().to_string();
+        let step = step_s.to_string();
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", &step)];
         let got = by_label(&server.get("/api/v1/query_range", &parameters), label);
         let mut want: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -132,7 +134,9 @@ proptest! {
         let server = Server::new(samples.clone());
         let times: Vec<i64> = (0..steps).map(|i| T_S + start_s + i * step_s).collect();
         let query = format!("{function}_over_time({kind}[{window_s}s])");
-        let (start, end, step) = (times[0].to_string(), times.last().unwrap().to_string(), step_s.to_string());
+        let start = times[0].to_string();
+        let end = times.last().unwrap().to_string();
+        let step = step_s.to_string();
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", &step)];
         let got = by_label(&server.get("/api/v1/query_range", &parameters), "service_name");
         let mut want: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -169,7 +173,8 @@ proptest! {
         filter in prop::sample::select(vec!["", "stack_function=\"f1\"", "stack_function!~\"f[12]\"", "leaf_function=\"f0\"", "thread_name!=\"t1\""]),
     ) {
         let server = Server::new(samples.clone());
-        let (start, end) = (T_S + start_s, T_S + start_s + length_s);
+        let start = T_S + start_s;
+        let end = T_S + start_s + length_s;
         let passes = |sample: &&Sample| {
             let names = names(sample);
             sample.value_of("__profile_type__") == CPU && start * S < sample.time_ns && sample.time_ns <= end * S && match filter {
@@ -186,8 +191,10 @@ proptest! {
             let line = if stack.is_empty() { "[no stack]".to_owned() } else { stack.join(";") };
             *want.entry(line).or_default() += i128::from(sample.value);
         }
-        let (query, nodes) = (format!("process_cpu{{{filter}}}"), nodes_max.to_string());
-        let (start, end) = (start.to_string(), end.to_string());
+        let query = format!("process_cpu{{{filter}}}");
+        let nodes = nodes_max.to_string();
+        let start = start.to_string();
+        let end = end.to_string();
         let ask = |format: &str, nodes: &str| {
             let kind = format!("{CPU}{{{filter}}}");
             // By full id: the short name is refused nowhere, but selects nothing where there is no sample.

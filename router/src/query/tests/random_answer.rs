@@ -16,14 +16,16 @@ type Seed = (u8, u8, u8, u64, Vec<(u8, u8, i64, i64)>);
 fn location(to: &mut Dictionary, (kind, binary, frame_type, address, lines): Seed) {
     let text =
         |to: &mut Dictionary, texts: &[&str], number: u8| to.strings.intern(texts[number as usize % texts.len()]);
-    let (file, frame_type) = (text(to, &BINARIES, binary), text(to, &TYPES, frame_type));
+    let file = text(to, &BINARIES, binary);
+    let frame_type = text(to, &TYPES, frame_type);
     let identity = match kind % 6 {
         0 => MappingIdentity::BuildId(BuildId::parse("gnu:aabb").unwrap()),
         1 => MappingIdentity::BuildId(BuildId::parse("gnu:ccdd").unwrap()),
         2 => MappingIdentity::File(file),
         _ => {
             let line = |(name, file, start_line, line): (u8, u8, i64, i64)| {
-                let (name, system_name) = (text(to, &NAMES, name), text(to, &NAMES, name / 7));
+                let system_name = text(to, &NAMES, name / 7);
+                let name = text(to, &NAMES, name);
                 let file = text(to, &FILES, file);
                 Line { function: to.intern_function(Function { name, system_name, file, start_line }), line, column: 0 }
             };

@@ -12,7 +12,8 @@ fn range(promql: &str, start: &str, end: &str, step: &str) -> Answer {
 
 /// The series of a range query, each as labels and pairs of seconds before `NOW_S` and value.
 fn check_range(promql: &str, ago: (i64, i64), step: &str, want: Value) {
-    let (start, end) = (NOW_S - ago.0, NOW_S - ago.1);
+    let start = NOW_S - ago.0;
+    let end = NOW_S - ago.1;
     let answer = range(promql, &start.to_string(), &end.to_string(), step).json();
     assert_eq!(answer["data"]["resultType"], "matrix", "{answer}");
     let ago = |time: &Value| (NOW_S as f64 - time.as_f64().unwrap()).to_string();
@@ -159,7 +160,8 @@ fn between_windows_nothing_is_asked_for() {
     for function in ["rate", "sum_over_time", "avg_over_time", "max_over_time"] {
         let node = Arc::new(NaiveNode::new(samples()));
         let server = Server::of(Arc::clone(&node));
-        let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+        let start = (NOW_S - 300).to_string();
+        let end = NOW_S.to_string();
         let query = format!("sum({function}(process_cpu[20s]))");
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "100")];
         assert_eq!(server.get("/api/v1/query_range", &parameters).status, StatusCode::OK);

@@ -96,7 +96,8 @@ fn what_all_selectors_of_a_query_hold_is_bounded_together() {
     let services: Vec<String> = (0..16).map(|i| format!("s{i}")).collect();
     let sample = |name: &String| Sample::new(CPU, &[("service_name", name)], (NOW_S - 100) * S, &[], 1);
     let server = Server::new(services.iter().map(sample).collect());
-    let (start, end) = ((NOW_S - 10_999).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 10_999).to_string();
+    let end = NOW_S.to_string();
     let ask = |selectors: usize| {
         let query = vec!["count(rate(process_cpu[5m]))"; selectors].join("+");
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "1")];
@@ -111,7 +112,8 @@ fn what_all_selectors_of_a_query_hold_is_bounded_together() {
 #[test]
 fn posts_are_answered_as_gets_are_and_limits_are_kept() {
     let server = Server::new(samples());
-    let (query, time) = (("query", "increase(process_cpu[5m])"), NOW_S.to_string());
+    let query = ("query", "increase(process_cpu[5m])");
+    let time = NOW_S.to_string();
     let got = server.get("/api/v1/query", &[query, ("time", &time)]);
     let posted = server.post("/api/v1/query", &[query, ("time", &time)]);
     assert_eq!((got.status, &got.body), (posted.status, &posted.body));
