@@ -1,15 +1,19 @@
-# The two commands of a day are `make run` and `make test`.
-.PHONY: run build test soak-storage soak-agent check dist bench bench-storage bench-select bench-flamegraph bench-agent help
+# Daily commands: `make run` and `make test`.
+.PHONY: run build test soak-storage soak-agent check dist screenshot help
+.PHONY: bench bench-storage bench-select bench-node bench-flamegraph bench-agent
 
 help:
-	@echo "make run    install what is missing, build, start varve up: http://127.0.0.1:4040/"
-	@echo "make test   everything there is, from unit tests to the browser"
-	@echo "make soak-storage  an hour or two of the storage engine against its model, power cuts and damage"
-	@echo "make soak-agent  a million damaged files for the agent's unwind tables"
-	@echo "make build  target/release/varve, with the page in it"
-	@echo "make check  format, lints, licences, bans, sources"
+	@echo "make run    install missing packages, build, start varve up: http://127.0.0.1:4040/"
+	@echo "make test   all tests, from units to the browser"
+	@echo "make soak-storage  random tests of the storage engine for an hour or two"
+	@echo "make soak-agent    a million damaged files for the agent's unwind tables"
+	@echo "make build  target/release/varve, with the web UI"
+	@echo "make check  format, lints, rules of the source, licences, bans, sources"
 	@echo "make dist   a stripped tarball for another machine"
-	@echo "make bench  ingest and query figures as JSON; bench-storage, bench-select: of the storage engine by itself; bench-flamegraph: the router's part; bench-agent: what sampling costs"
+	@echo "make screenshot  the README's picture, docs/images/web-ui.png, from five minutes of load"
+	@echo "make bench  figures of ingest and queries, as JSON"
+	@echo "make bench-storage, bench-select, bench-node, bench-flamegraph  figures of single parts"
+	@echo "make bench-agent  the cost of sampling"
 
 run:
 	@scripts/run
@@ -48,5 +52,11 @@ bench-select: build
 bench-flamegraph: build
 	$${CARGO_TARGET_DIR:-target}/release/bench flamegraph
 
+bench-node: build
+	$${CARGO_TARGET_DIR:-target}/release/bench node
+
 bench-agent: build
 	$${CARGO_TARGET_DIR:-target}/release/bench agent
+
+screenshot: build
+	@scripts/screenshot

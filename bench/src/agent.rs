@@ -1,7 +1,8 @@
-//! What sampling costs: a fixed mixed load ([`load`]) runs alone, with the agent, and with the agent that also records waits, in turn, so
-//! that a machine that becomes slower or faster is so for all three.
+//! The cost of sampling, measured with a fixed mixed load ([`load`]).
 //!
-//! BPF programs run in the time of the program that they interrupt: what they take ([`cost`]) is not in the agent's own CPU time.
+//! The load runs alone, with the agent, and with the agent and `--off-cpu`, in turn. A machine that becomes slower or
+//! faster therefore affects all three alike. BPF programs run in the time of the program that they interrupt, so
+//! their time ([`cost`]) is not part of the agent's own CPU time.
 
 mod cost;
 mod load;
@@ -17,9 +18,9 @@ use anyhow::{bail, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::record::Group;
+use crate::process::Group;
 use crate::report::{Report, rounded};
+use crate::system::Client;
 use cost::Bpf;
 pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};

@@ -1,32 +1,28 @@
-//! Benchmarks of varve: of the whole binary, of the storage engine by itself, and of the agent; and the stacks that they use.
+//! Benchmarks of varve: of a running varve, of the storage engine and the node by themselves, and of the agent.
 //!
-//! # Read in this order
-//! [`corpus`] (stacks, times and threads that varve's agent recorded; [`record`]: how) → [`generator`] (a fleet of them) → [`up`]
-//! ([`server`], [`client`], [`measure`]: a running varve) → [`report`] (figures as JSON lines).
-//! By themselves: [`series`] (one chart, of several servers in turn), [`storage`], [`select`], [`flamegraph`], [`agent`].
+//! - [`corpus`]: stacks, times and threads that varve's agent recorded. [`generator`]: a fleet that plays them.
+//! - [`system`]: a running varve. [`engine`]: parts of varve in this process. [`agent`]: the cost of sampling.
+//! - [`report`]: figures as JSON lines.
 
 mod agent;
-mod client;
-mod core_time;
 mod corpus;
-mod flamegraph;
+mod engine;
 mod generator;
-mod measure;
+mod process;
 mod receiver;
-mod record;
 mod report;
-mod select;
-mod series;
-mod server;
-mod statistics;
-mod storage;
-mod up;
+mod system;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
+
+use crate::corpus::record;
+use crate::engine::{flamegraph, node, select, storage};
+use crate::generator::statistics;
+use crate::system::{series, up};
 
 /// Benchmarks of varve; prints figures as JSON lines.
 #[derive(Debug, Parser)]
@@ -37,6 +33,8 @@ enum Command {
     Storage(storage::Arguments),
     /// Measures series by pod in 15 s steps, from memory and once sealed
     Series(series::Arguments),
+    /// Measures a node without a router: appends a second, restart, disk use under lasting load
+    Node(node::Arguments),
     /// Measures selections of the storage engine
     Select(select::Arguments),
     /// Measures the router's part of a flame graph
@@ -57,6 +55,7 @@ fn main() -> ExitCode {
         Command::Up(arguments) => up::run(&arguments),
         Command::Storage(arguments) => storage::run(&arguments),
         Command::Series(arguments) => series::run(&arguments),
+        Command::Node(arguments) => node::run(&arguments),
         Command::Select(arguments) => select::run(&arguments),
         Command::Flamegraph(arguments) => flamegraph::run(&arguments),
         Command::Agent(arguments) => agent::run(&arguments),
@@ -73,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The varve that was named, or the one beside this program.
+/// The path that `--binary` names, or the varve beside this program.
 fn varve_binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),

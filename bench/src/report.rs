@@ -67,6 +67,12 @@ pub(crate) fn rounded(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
+/// The q-quantile: the smallest value such that a share of at least q is not above it.
+pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let rank = (sorted.len() as f64 * q).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().map_or(f64::NAN, rounded)
+}
+
 fn result_path(date: &str, name: &str) -> anyhow::Result<PathBuf> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || !name.bytes().all(plain) {

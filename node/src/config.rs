@@ -1,4 +1,4 @@
-//! What a node is told when it is opened.
+//! Configuration of a node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,37 +7,37 @@ use proto::Tier;
 
 use crate::error::NodeError;
 
-/// The smallest cap on disk use: the Raft log alone may take half of it between two flushes.
+/// The smallest cap on disk use, bytes: the Raft log alone may take half of it between two flushes.
 pub const DISK_BYTES_MIN: u64 = 256 << 20;
 
-/// Where the data is, who the node is, and how much it may take.
+/// The data directory, the identity of the node, and its limits.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Made if it is not there.
+    /// Data directory; created if it does not exist.
     pub data_dir: PathBuf,
-    /// Of this node in the cluster, from 1; the same as long as the data directory lives.
+    /// Number of this node in the cluster, from 1. It must not change while the data directory exists.
     pub node_id: u64,
-    /// Where other nodes reach this one, `host:port`; goes into the membership when the group is made.
+    /// Address at which other nodes reach this one, `host:port`. The first start stores it in the membership.
     pub advertise_address: String,
-    /// Partitions that ended longer ago are dropped.
+    /// How long each tier is kept.
     pub retention: Retention,
-    /// Space that Raft logs and states of the shards may take together; the oldest partitions are dropped when it is nearly
-    /// reached. At least [`DISK_BYTES_MIN`].
+    /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are
+    /// dropped shortly below it.
     pub disk_bytes_max: u64,
-    /// The state is flushed, and the log cut behind it, at least this often...
+    /// Longest time between two flushes; after each the log is purged.
     pub flush_interval: Duration,
-    /// ...and when this many bytes of entries were applied since: bounds what a restart applies again...
+    /// Bytes of applied entries that cause a flush. This bounds the entries that a restart applies again.
     pub flush_bytes: u64,
-    /// ...and when unsealed samples take this much memory.
+    /// Bytes of unsealed samples in memory that cause a flush.
     pub head_bytes_max: usize,
-    /// The engine's block cache.
+    /// Bytes of the engine's block cache.
     pub cache_bytes: usize,
 }
 
-/// How long each tier is kept. A coarser one is kept at least as long as a finer one, whatever is said.
+/// How long each tier is kept. A coarser tier is kept at least as long as every finer one, whatever is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// Every sample with its own time; what is older is refused.
+    /// Samples with their own times. Older samples are refused.
     pub raw: Duration,
     /// Sums of minutes.
     pub minutes: Duration,

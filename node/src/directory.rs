@@ -1,7 +1,7 @@
-//! The data directory: who holds it, which format it has, how much space it takes.
+//! The data directory: its lock, its format and its size.
 //!
 //! ```text
-//! <data_dir>/LOCK         held (flock) as long as the node is open; holds the process id, for the message to the next one
+//! <data_dir>/LOCK         locked (flock) while the node is open; holds the process id, for error messages
 //! <data_dir>/FORMAT       version of the layout below, decimal
 //! <data_dir>/raft/        the Raft logs of all shards of this node: one RocksDB with its WAL on
 //! <data_dir>/shard-0001/  one shard's engine
@@ -19,10 +19,10 @@ use crate::error::NodeError;
 
 /// Version of the layout.
 const FORMAT_VERSION: u32 = 4;
-/// The oldest version that can be opened, which makes the directory one of this version.
+/// The oldest version that can be opened. Opening it upgrades the directory to this version.
 const FORMAT_VERSION_MIN: u32 = 3;
 
-/// The lock is released by [`DataDirectory::release`], or when the process ends in any way.
+/// A locked data directory. [`DataDirectory::release`] or the end of the process unlocks it.
 #[derive(Debug)]
 pub(crate) struct DataDirectory {
     path: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) struct DataDirectory {
 }
 
 impl DataDirectory {
-    /// Makes the directory if it is not there, locks it, and checks or writes its format.
+    /// Creates the directory if it does not exist, locks it, and checks or writes its format.
     pub(crate) fn open(path: &Path) -> Result<Self, NodeError> {
         let failed = |source| NodeError::Directory { directory: path.to_owned(), source };
         let missing = path.ancestors().take_while(|folder| !folder.exists()).count();
@@ -42,8 +42,9 @@ impl DataDirectory {
         Ok(directory)
     }
 
-    /// Makes the folders of the databases, which sync what is in them and not that they are there, and syncs their way up:
-    /// the directory itself, and what the last `missing` of its ancestors, it among them, were made in.
+    /// Makes the folders of the databases and syncs their parents, since a database syncs only its own files.
+    ///
+    /// `missing`: how many folders at the end of the path, the data directory included, were just made.
     fn make_folders(&self, missing: usize) -> io::Result<()> {
         fs::create_dir_all(self.raft())?;
         fs::create_dir_all(self.shard(FIRST_DATA_SHARD))?;
@@ -51,7 +52,7 @@ impl DataDirectory {
         for above in self.path.canonicalize()?.ancestors().skip(1).take(missing.max(1)) {
             match File::open(above) {
                 Ok(above) => above.sync_all()?,
-                // Then somebody else made the directory.
+                // Without this permission another user made the directory.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 Err(error) => return Err(error),
             }
@@ -59,7 +60,7 @@ impl DataDirectory {
         Ok(())
     }
 
-    /// Lets another process have it. Nothing may be open in it any more.
+    /// Releases the lock. No file in the directory may be open any more.
     pub(crate) fn release(&self) {
         self.lock.lock().take();
     }
@@ -85,13 +86,13 @@ fn lock(path: &Path) -> Result<File, NodeError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only for the message: any error reads as "unknown".
+            // Only for the message: an error means that the process is unknown.
             let holder = file.read_to_string(&mut holder).ok().and_then(|_| holder.trim().parse().ok());
             return Err(NodeError::Held { directory: path.to_owned(), holder });
         }
         Err(TryLockError::Error(source)) => return Err(failed(source)),
     }
-    // On a full disk the old process id stays: it is only for the message.
+    // On a full disk the old process id stays, which affects only error messages.
     let written = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     match written {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(failed(error)),
@@ -124,11 +125,11 @@ fn write_format(path: &Path, file: &Path) -> io::Result<()> {
     writeln!(writer, "{FORMAT_VERSION}")?;
     writer.sync_all()?;
     fs::rename(&new, file)?;
-    // Without it the rename is lost on a power cut.
+    // Without this sync a power cut could undo the rename.
     File::open(path)?.sync_all()
 }
 
-/// Bytes on disk of everything below `path`; what goes away meanwhile counts nothing.
+/// Bytes on disk of all files below `path`. A file that is deleted during the walk does not count.
 pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     let mut folders = vec![path.to_owned()];
@@ -141,7 +142,7 @@ pub(crate) fn used_bytes(path: &Path) -> io::Result<u64> {
             let entry = entry?;
             match entry.metadata() {
                 Ok(metadata) if metadata.is_dir() => folders.push(entry.path()),
-                // Blocks of 512 bytes, whatever the file system's are: what is preallocated counts, what is sparse does not.
+                // In blocks of 512 bytes on every file system. Preallocated space counts, and holes do not.
                 Ok(metadata) => bytes += metadata.blocks() * 512,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_opener_is_refused_and_told_who_holds_it() {
+    fn a_second_opener_is_refused_with_the_process_that_holds_it() {
         let folder = tempfile::tempdir().unwrap();
         let first = DataDirectory::open(folder.path()).unwrap();
         let error = DataDirectory::open(folder.path()).unwrap_err();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_the_format_before_is_made_one_of_this() {
+    fn a_directory_of_the_previous_format_is_upgraded() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("FORMAT"), format!("{FORMAT_VERSION_MIN}\n")).unwrap();
         DataDirectory::open(folder.path()).unwrap().release();
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_made_is_named() {
+    fn an_error_names_a_directory_that_cannot_be_made() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();

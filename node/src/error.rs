@@ -1,10 +1,9 @@
-//! What can go wrong: [`NodeError`] while a node is opened, [`ReplicaError`] afterwards.
+//! Errors of a node: [`NodeError`] while it is opened, [`ReplicaError`] afterwards, and [`RecordError`] of records in
+//! the log.
 
 use std::path::PathBuf;
 
 use storage_engine::EngineError;
-
-use crate::consensus::RecordError;
 
 /// Why a node does not open.
 #[derive(Debug, thiserror::Error)]
@@ -14,50 +13,98 @@ pub enum NodeError {
     Directory {
         /// As configured.
         directory: PathBuf,
-        /// What the operating system says.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Two processes would overwrite each other.
-    #[error("the data directory {} is held by another process{}: stop it or use another --data-dir", directory.display(), of_process(holder))]
+    /// Another process has the data directory open.
+    #[error(
+        "the data directory {} is held by another process{}: stop it or use another --data-dir",
+        directory.display(),
+        of_process(holder)
+    )]
     Held {
         /// As configured.
         directory: PathBuf,
-        /// Its process id as it wrote it, if it can be read.
+        /// Process id that the holder wrote, if it can be read.
         holder: Option<u32>,
     },
-    /// Written by another version.
-    #[error("the data directory {} has format {found:?}, this version reads {expected}: run the version that wrote it", directory.display())]
+    /// Another version wrote the data directory.
+    #[error(
+        "the data directory {} has format {found:?}, this version reads {expected}: run the version that wrote it",
+        directory.display()
+    )]
     Format {
         /// As configured.
         directory: PathBuf,
-        /// What its FORMAT file says; the first characters.
+        /// The first characters of the FORMAT file.
         found: String,
-        /// Of this version.
+        /// Format of this version.
         expected: u32,
     },
-    /// A log belongs to the member that voted with it.
+    /// The log belongs to the member that voted with it.
     #[error(
         "the data directory belongs to node {found}, not to node {expected}: use the node id that it was made with"
     )]
     OtherNode {
-        /// Who made it.
+        /// Node that made the directory.
         found: u64,
         /// As configured.
         expected: u64,
     },
-    /// A value that cannot work.
+    /// An option has a value that cannot work.
     #[error("{option} is {value}: it must be at least {minimum}")]
     Config {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
-        /// What it is.
+        /// Configured value.
         value: u64,
-        /// What it must be.
+        /// Smallest value that works.
         minimum: u64,
     },
-    /// The replica does not start.
+    /// The replica cannot start.
     #[error(transparent)]
     Replica(#[from] ReplicaError),
+}
+
+/// Why a record is not what was written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The record is shorter or longer than its lengths say.
+    #[error("{record}: its length is wrong; the disk or the software is broken")]
+    Length {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// Another version wrote the record.
+    #[error("{record}: has version {found}, this version reads {expected}: run the version that wrote it")]
+    Version {
+        /// Kind of the record.
+        record: &'static str,
+        /// Version of the record.
+        found: u8,
+        /// Version that this software reads.
+        expected: u8,
+    },
+    /// The record changed after it was written.
+    #[error("{record}: its checksum is wrong; the disk or the software is broken")]
+    Checksum {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// The checksum holds and the content is invalid: broken software wrote it.
+    #[error("{record}: its content is wrong; it was written by broken software")]
+    Content {
+        /// Kind of the record.
+        record: &'static str,
+    },
+    /// The log has no entry at an index that it must have.
+    #[error("shard {shard}: entry {index} is missing; the disk or the software is broken")]
+    Missing {
+        /// Shard of the log.
+        shard: u32,
+        /// Index of the entry.
+        index: u64,
+    },
 }
 
 fn of_process(holder: &Option<u32>) -> String {
@@ -76,70 +123,91 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
 /// except where [`ReplicaError::is_disk_full`].
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
-    /// After a failed sync nobody knows what is on disk, and a second one may wrongly succeed (the kernel drops the pages).
-    #[error("the Raft log could not be synced ({0}): what it has on disk is unknown; check the disk, then start again")]
+    /// A sync of the log failed. A second one could wrongly succeed, because the kernel drops pages that it cannot
+    /// write.
+    #[error("the Raft log could not be synced ({0}): the content on disk is unknown; check the disk, then start again")]
     Sync(#[source] rocksdb::Error),
     /// The log's database failed.
     #[error("Raft log: {0}")]
     Log(#[source] rocksdb::Error),
-    /// Entries or votes that were synced, and so counted, cannot be read any more.
+    /// Entries or votes that were synced cannot be read any more.
     #[error(
-        "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); put \
-         the whole data directory back from a copy, or remove the file SYNCED beside it to go on without what is lost",
+        "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); \
+         put the whole data directory back from a copy, or remove the file SYNCED beside it to go on without the lost \
+         writes",
         listed(files),
         of(damage)
     )]
     Lost {
-        /// The files of the WAL: the damage is in one of them. Its folder, where there are none.
+        /// Files of the WAL, one of which is damaged; the folder where there are none.
         files: Vec<PathBuf>,
-        /// By RocksDB's count.
+        /// The last write that can be read, as RocksDB counts.
         readable: u64,
-        /// By RocksDB's count.
+        /// The last write that was synced, as RocksDB counts.
         synced: u64,
-        /// The check that failed; none: a file is too short, or missing.
+        /// The check that failed. `None`: a file is too short or missing.
         damage: Option<rocksdb::Error>,
     },
-    /// The mark of what is synced cannot be read or written.
+    /// The mark of the last synced write cannot be read or written.
     #[error("Raft log: raft/SYNCED: {0}")]
     Mark(#[source] std::io::Error),
-    /// Its files cannot be read, or are damaged in a way that RocksDB would not end with.
+    /// Files of the log cannot be read, or have damage on which RocksDB would read forever.
     #[error("Raft log: {0}; if it is damaged, put the whole data directory back from a copy")]
     Files(#[source] std::io::Error),
-    /// What was cut from the log must be in the state, and is not: an entry would be missing.
+    /// The log was purged beyond the state: the entries between are missing.
     #[error(
-        "shard {shard}: its state is as of entry {flushed}, and the log is cut up to entry {cut_off}: what is between is in \
-         neither; put the whole data directory back from one copy"
+        "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries \
+         between are missing; put the whole data directory back from one copy"
     )]
-    Behind {
-        /// Which.
+    Gap {
+        /// Shard of the log.
         shard: u32,
         /// The last entry in the state; 0: none.
         flushed: u64,
-        /// The last entry that is not in the log any more.
-        cut_off: u64,
+        /// The last entry that was purged from the log.
+        purged: u64,
     },
-    /// A record of the log is not what was written.
+    /// A record of the log cannot be read.
     #[error("Raft log: {0}")]
     Record(#[from] RecordError),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
-    /// The thread that syncs is gone, a task panicked, or openraft stopped by itself.
+    /// Table files of the state have damaged blocks.
+    #[error("the state has files with damaged blocks, which are repaired when it is opened again")]
+    Damaged,
+    /// The sync thread ended, a task panicked, or openraft stopped by itself.
     #[error("consensus stopped: {0}")]
     Consensus(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl ReplicaError {
-    /// Whether the disk is full: what was acknowledged is in the log, and the replica is opened again when there is space.
+    /// Returns whether stored values are damaged. The replica is then opened again, which repairs its files.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Engine(error) => error.is_damage(),
+            Self::Damaged => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether the disk is full. Everything acknowledged is then in the log, and the replica reopens when
+    /// there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
-            // RocksDB gives the subcode only in the text.
+            // RocksDB reports the subcode only in the text.
             Self::Log(error) => error.as_ref().contains("No space left on device"),
             Self::Engine(error) => error.is_disk_full(),
             Self::Mark(error) | Self::Files(error) => error.kind() == std::io::ErrorKind::StorageFull,
-            // Not `Sync`: also a sync that fails for want of space leaves the log unknown.
-            Self::Sync(_) | Self::Lost { .. } | Self::Behind { .. } | Self::Record(_) | Self::Consensus(_) => false,
+            // Not `Sync`: a sync that fails for lack of space also leaves the log unknown.
+            Self::Sync(_)
+            | Self::Lost { .. }
+            | Self::Gap { .. }
+            | Self::Record(_)
+            | Self::Consensus(_)
+            | Self::Damaged => false,
         }
     }
 }

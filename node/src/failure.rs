@@ -1,4 +1,4 @@
-//! The first error of a replica, which all of its parts report to and whoever wants can wait for.
+//! The first error of a replica, which its parts report and for which others wait.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::error::ReplicaError;
 
-/// Once failed, always failed: only the first error is kept, later ones are its consequences.
+/// The first error, kept forever: later errors are its consequences. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(watch::Sender<Option<Arc<ReplicaError>>>);
 
@@ -31,7 +31,7 @@ impl Failure {
         self.get().unwrap_or(error)
     }
 
-    /// As [`Failure::report`], in the form that openraft wants.
+    /// As [`Failure::report`], as the error type of openraft's traits.
     pub(crate) fn io_error(&self, error: impl Into<ReplicaError>) -> std::io::Error {
         std::io::Error::other(self.report(error.into()))
     }

@@ -1,4 +1,4 @@
-//! What a node tells about itself, under `varve_node_`.
+//! Metrics of a node, with the prefix `varve_node_`.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// Cheap to clone: all clones count together.
+/// Metrics of one node. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     pub(crate) syncs: Counter,
@@ -22,6 +22,8 @@ pub(crate) struct Metrics {
     pub(crate) disk_bytes: Family<DiskLabels, Gauge>,
     pub(crate) dictionary_memory_bytes: Gauge,
     pub(crate) head_memory_bytes: Gauge,
+    pub(crate) quarantined_windows: Gauge,
+    pub(crate) damaged_reads: Counter,
     pub(crate) appends_refused: Family<RefusalLabels, Counter>,
     pub(crate) replica_state: Family<StateLabels, Gauge>,
     pub(crate) clock_jump_seconds: Gauge,
@@ -53,20 +55,22 @@ pub(crate) struct DirectionLabels {
 /// Why an append was refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    /// The replica starts, stops or has failed.
+    /// The replica is starting or stopping, or has failed.
     NotReady,
-    /// Not this node's shard, or not by this placement.
+    /// The shard is not on this node, or the placement is not this node's.
     Misplaced,
-    /// The batch contradicts itself or cannot be cut into entries.
+    /// The batch contradicts itself or cannot be split into entries.
     Invalid,
-    /// The batch leaves definitions out that the shard does not have: it comes again with them.
+    /// The batch omits definitions that the shard does not have. The router sends it again with them.
     Dangling,
-    /// Too much in flight.
+    /// Too many bytes are in flight.
     Busy,
     /// No space on the file system, or over the cap on disk use.
     DiskFull,
-    /// Proposed and not committed, as far as this node knows.
+    /// The batch was proposed, and this node does not know whether it was committed.
     Uncommitted,
+    /// Stored values that it needs are damaged.
+    Damage,
 }
 
 impl Refusal {
@@ -79,6 +83,7 @@ impl Refusal {
             Self::Busy => "busy",
             Self::DiskFull => "disk_full",
             Self::Uncommitted => "uncommitted",
+            Self::Damage => "damage",
         }
     }
 }
@@ -98,6 +103,8 @@ impl Metrics {
             disk_bytes: Family::default(),
             dictionary_memory_bytes: Gauge::default(),
             head_memory_bytes: Gauge::default(),
+            quarantined_windows: Gauge::default(),
+            damaged_reads: Counter::default(),
             appends_refused: Family::default(),
             replica_state: Family::default(),
             clock_jump_seconds: Gauge::default(),
@@ -114,18 +121,24 @@ impl Metrics {
         registry.register("applied_index", "Index of the last entry in the state", it.applied_index);
         registry.register("flushed_index", "Index up to which the state is on disk", it.flushed_index);
         registry.register("flush_seconds", "Duration of one flush of the state", it.flush_seconds);
-        registry.register("disk_bytes", "Space that the data directory takes", it.disk_bytes);
+        registry.register("disk_bytes", "Space of the data on disk", it.disk_bytes);
         registry.register(
             "dictionary_memory_bytes",
-            "Memory of dictionaries and series, those that nobody uses at the moment included",
+            "Memory of dictionaries and series, including cached ones that no query uses",
             it.dictionary_memory_bytes,
         );
-        registry.register("head_memory_bytes", "Memory of samples that are in no chunk yet", it.head_memory_bytes);
+        registry.register("head_memory_bytes", "Memory of samples that are not sealed yet", it.head_memory_bytes);
+        registry.register(
+            "quarantined_windows",
+            "Windows with damaged values, which queries report as missing",
+            it.quarantined_windows,
+        );
+        registry.register("damaged_reads", "Damaged values and blocks found when they were read", it.damaged_reads);
         registry.register("appends_refused", "Appends that were refused", it.appends_refused);
         registry.register("replica_state", "1 for the state that the replica is in", it.replica_state);
         registry.register(
             "clock_jump_seconds",
-            "How far the system clock is ahead of the time that was seen to pass, negative: behind; 0 where they agree",
+            "System clock minus the time expected from the elapsed time; 0 where they agree",
             it.clock_jump_seconds,
         );
         registry.register("clock_jumps", "Jumps of the system clock that retention does not follow", it.clock_jumps);
@@ -137,7 +150,7 @@ impl Metrics {
     }
 }
 
-/// Gauges are i64 and indexes u64; a log never gets that long.
+/// The value of a gauge, which is an i64. No log index is that large.
 pub(crate) fn gauge(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

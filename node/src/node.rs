@@ -1,17 +1,21 @@
-//! A node from opening to shutdown: what state its replica is in, and who may use it.
+//! A node from opening to shutdown, and its parts: requests, upkeep, retention and administration of its replica.
+
+mod administration;
+mod batch_parts;
+mod grpc;
+mod retention;
+mod service;
+mod shared;
+mod upkeep;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use proto::placement::{FIRST_DATA_SHARD, Placement};
 use proto::wire::node_server::NodeServer;
 use proto::{Tokens, limits};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
@@ -22,98 +26,22 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::directory::DataDirectory;
 use crate::error::{NodeError, ReplicaError};
-use crate::metrics::{Metrics, StateLabels};
-use crate::replica::Replica;
-use crate::upkeep;
+use crate::metrics::Metrics;
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
 
-/// Appends in flight, bytes as they came: what is decoded, encoded and waiting for the disk takes some times this.
-pub(crate) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
-
-/// How long a shutdown waits for appends in flight...
+/// How long a shutdown waits for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
-/// ...and then for the last flush, and for all that uses the databases.
+/// How long a shutdown then waits for the last flush, and for users of the databases.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
-/// How often it tells what it waits for.
+/// Interval of log lines about that wait.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
 /// One data directory, open. Implements the gRPC service [`proto::wire::node_server::Node`], for remote routers by
 /// [`Node::serve`] and for those in this process by itself.
 #[derive(Debug)]
 pub struct Node {
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     tasks: TaskTracker,
-}
-
-/// What the service and the upkeep share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) directory: DataDirectory,
-    pub(crate) placement: Placement,
-    pub(crate) metrics: Metrics,
-    pub(crate) clock: Arc<Clock>,
-    state: watch::Sender<State>,
-    /// Appends are refused: the disk has no space...
-    pub(crate) is_full: AtomicBool,
-    /// ...or the data has all that it may take.
-    pub(crate) is_over_cap: AtomicBool,
-    pub(crate) appends: Arc<Semaphore>,
-    pub(crate) queries: Arc<Semaphore>,
-    /// Nothing new is taken...
-    pub(crate) stopping: CancellationToken,
-    /// ...and then, when what was in flight is done, the upkeep ends.
-    pub(crate) closing: CancellationToken,
-}
-
-/// What the replica is doing.
-#[derive(Clone, Debug)]
-pub(crate) enum State {
-    /// It replays its log, waits for an election, or is being opened again.
-    Starting,
-    Serving(Arc<Replica>),
-    /// Its log or engine has met a full disk: reads go on, and it is opened again when there is space.
-    ReadOnly(Arc<Replica>),
-    Failed(Arc<ReplicaError>),
-    Stopped,
-}
-
-impl State {
-    const NAMES: [&str; 5] = ["starting", "serving", "read_only", "failed", "stopped"];
-
-    fn name(&self) -> &'static str {
-        let [starting, serving, read_only, failed, stopped] = Self::NAMES;
-        match self {
-            Self::Starting => starting,
-            Self::Serving(_) => serving,
-            Self::ReadOnly(_) => read_only,
-            Self::Failed(_) => failed,
-            Self::Stopped => stopped,
-        }
-    }
-}
-
-impl Shared {
-    pub(crate) fn state(&self) -> State {
-        self.state.borrow().clone()
-    }
-
-    pub(crate) fn set_state(&self, state: State) {
-        for name in State::NAMES {
-            let gauge = self.metrics.replica_state.get_or_create_owned(&StateLabels { state: name });
-            gauge.set(i64::from(name == state.name()));
-        }
-        tracing::info!(state = state.name(), "replica");
-        self.state.send_replace(state);
-    }
-
-    pub(crate) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
-        let clock = Arc::clone(&self.clock);
-        Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock).await
-    }
-
-    pub(crate) fn is_refusing_for_space(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed) || self.is_over_cap.load(Ordering::Relaxed)
-    }
 }
 
 /// Why serving ended.
@@ -122,7 +50,8 @@ impl Shared {
 pub struct ServeError(#[from] tonic::transport::Error);
 
 impl Node {
-    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's metrics.
+    /// Opens the data directory and starts the replica; [`Node::ready`] returns when it serves. Registers the node's
+    /// metrics.
     ///
     /// # Errors
     /// [`NodeError`]: the directory is held by another process, cannot be written, or has an unknown format; or log or
@@ -132,20 +61,7 @@ impl Node {
         let directory = DataDirectory::open(&config.data_dir)?;
         let metrics = Metrics::register(registry);
         let clock = Arc::new(Clock::new(config.retention, metrics.clone()));
-        let shared = Arc::new(Shared {
-            config,
-            directory,
-            placement: Placement::single_shard(),
-            metrics,
-            clock,
-            state: watch::Sender::new(State::Starting),
-            is_full: AtomicBool::new(false),
-            is_over_cap: AtomicBool::new(false),
-            appends: Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX)),
-            queries: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)),
-            stopping: CancellationToken::new(),
-            closing: CancellationToken::new(),
-        });
+        let shared = Arc::new(Shared::new(config, directory, metrics, clock));
         upkeep::watch_space(&shared);
         let replica = shared.open_replica().await?;
         let tasks = TaskTracker::new();
@@ -153,41 +69,29 @@ impl Node {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Returns when the replica serves for the first time; never, if it fails before: see [`Node::failed`].
+    /// Returns when the replica serves for the first time; never, if it fails before that (see [`Node::failed`]).
     pub async fn ready(&self) {
-        self.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
+        self.shared.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
     }
 
-    /// Whether reads and appends are answered at this moment. A full disk does not make a node unready: it answers reads.
+    /// Returns whether the node answers queries at this moment. A full disk does not make a node unready.
+    /// Requests wait during a repair, so a node that repairs its files is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        matches!(self.shared.state(), State::Serving(_) | State::ReadOnly(_))
+        matches!(self.shared.state(), State::Serving(_) | State::Repairing | State::ReadOnly(_))
     }
 
-    /// Returns when the replica has failed for good, with the reason: the process should say it and exit with an error.
+    /// Returns the reason when the replica has failed for good: the process should report it and exit with an error.
     pub async fn failed(&self) -> Arc<ReplicaError> {
-        self.reached(|state| match state {
-            State::Failed(error) => Some(Arc::clone(error)),
-            _ => None,
-        })
-        .await
+        self.shared
+            .reached(|state| match state {
+                State::Failed(error) => Some(Arc::clone(error)),
+                _ => None,
+            })
+            .await
     }
 
-    async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
-        let mut states = self.shared.state.subscribe();
-        loop {
-            let found = wanted(&states.borrow_and_update());
-            if let Some(found) = found {
-                return found;
-            }
-            // The sender lives in `self.shared`: this returns only when there is news.
-            if states.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
-    }
-
-    /// Serves remote routers until `shutdown`; what is being answered then is finished.
+    /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress.
     ///
     /// # Errors
     /// [`ServeError`] where the listener fails.
@@ -207,14 +111,14 @@ impl Node {
                 _ => Ok(request),
             }
         });
-        // Answers are small or large, never worth waiting for more.
+        // No response gains from waiting for more bytes to send.
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
         Ok(Server::builder().add_service(guarded).serve_with_incoming_shutdown(incoming, shutdown).await?)
     }
 
-    /// Refuses what comes, finishes what is in flight, flushes, and closes the data directory's files.
+    /// Refuses new requests, finishes appends in flight, flushes, and closes the data directory's files.
     ///
-    /// What is not flushed, should the disk fail now, is in the log: the next start applies it again.
+    /// If the disk fails meanwhile, unflushed entries are still in the log, and the next start applies them again.
     pub async fn shutdown(&self) {
         let shared = &self.shared;
         shared.stopping.cancel();
@@ -238,7 +142,7 @@ impl Node {
 }
 
 impl Node {
-    /// Returns when the upkeep has closed the databases; tells meanwhile what it waits for.
+    /// Returns when the upkeep has closed the databases. Logs the wait.
     async fn closed(&self) {
         while tokio::time::timeout(CLOSE_REPORT, self.tasks.wait()).await.is_err() {
             let queries = limits::QUERIES_AT_ONCE_MAX.saturating_sub(self.shared.queries.available_permits());
@@ -251,7 +155,7 @@ impl Node {
 }
 
 impl Drop for Node {
-    // Without a shutdown the upkeep would go on for ever.
+    // Without a shutdown the upkeep would run forever.
     fn drop(&mut self) {
         self.shared.stopping.cancel();
         self.shared.closing.cancel();

@@ -1,7 +1,7 @@
-//! One shard's engine: entries go in, in log order; now and then it is flushed.
+//! One shard's engine: applies entries in log order, and flushes.
 //!
-//! Invariant: entries are applied by one thread at a time, while flushes go on; what was flushed is known together with the
-//! membership as of then, so that the log can be cut.
+//! Invariant: one thread at a time applies entries, also during flushes. The flushed position is kept together with
+//! the membership as of it, so that the log can be purged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,36 +9,29 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use openraft::EntryPayload;
 use parking_lot::Mutex;
-use storage_engine::{Engine, Outcome, Position};
+use storage_engine::{DamageCounts, Engine, Flushed, Outcome, Position};
 
-use crate::consensus::RecordError;
-use crate::consensus::record;
-use crate::consensus::types::{LogEntry, LogId, StoredMembership};
 use crate::error::ReplicaError;
-use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
 
-/// See the module.
+/// Damaged windows that one log line names.
+const DAMAGE_LOGGED_MAX: usize = 10;
+
+/// An open engine and its flushed position.
 #[derive(Debug)]
 pub(crate) struct Shard {
     id: u32,
     engine: Engine,
-    /// What was true when the engine was last flushed.
+    /// Position and membership as of the last flush.
     flushed: Mutex<Flushed>,
     /// Bytes of entries applied since the last flush.
     unflushed_bytes: AtomicU64,
-    failure: Failure,
+    /// Damaged reads that were counted and logged already.
+    damage_reported: AtomicU64,
     metrics: Metrics,
-    /// Dropped last: while anybody can upgrade it, files may be open.
+    /// Dropped last: while a weak reference can be upgraded, files may be open.
     open: Arc<()>,
-}
-
-#[derive(Debug)]
-struct Flushed {
-    position: Option<LogId>,
-    membership: StoredMembership,
 }
 
 impl Shard {
@@ -47,7 +40,6 @@ impl Shard {
         directory: PathBuf,
         head_bytes_max: usize,
         cache_bytes: usize,
-        failure: Failure,
         metrics: Metrics,
     ) -> Result<Self, ReplicaError> {
         let engine = Engine::open(storage_engine::Config {
@@ -58,15 +50,23 @@ impl Shard {
             time_resolution: storage_engine::TimeResolution::default(),
             dropped_labels: Default::default(),
         })?;
-        let flushed = Flushed { position: log_id(engine.flushed())?, membership: membership(engine.membership())? };
-        let index = gauge(flushed.position.map_or(0, |log_id| log_id.index));
+        let flushed = Flushed { position: engine.flushed(), membership: engine.membership() };
+        let index = gauge(flushed.position.as_ref().map_or(0, |position| position.index));
         metrics.flushed_index.set(index);
         metrics.applied_index.set(index);
-        let (flushed, unflushed_bytes) = (Mutex::new(flushed), AtomicU64::new(0));
-        Ok(Self { id, engine, flushed, unflushed_bytes, failure, metrics, open: Arc::default() })
+        Ok(Self {
+            id,
+            engine,
+            flushed: Mutex::new(flushed),
+            unflushed_bytes: AtomicU64::new(0),
+            damage_reported: AtomicU64::new(0),
+            metrics,
+            open: Arc::default(),
+        })
     }
 
-    /// Has no strong references when all files are closed; the last reference to this may have gone a moment before.
+    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
+    /// to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -79,19 +79,19 @@ impl Shard {
         &self.engine
     }
 
-    pub(crate) fn failure(&self) -> &Failure {
-        &self.failure
+    /// The position of the last applied entry, with the membership as of it.
+    pub(crate) fn applied(&self) -> Flushed {
+        Flushed { position: self.engine.applied(), membership: self.engine.membership() }
     }
 
-    /// The last entry in the engine, and the last membership.
-    pub(crate) fn applied(&self) -> Result<(Option<LogId>, StoredMembership), ReplicaError> {
-        Ok((log_id(self.engine.applied())?, membership(self.engine.membership())?))
+    /// The position up to which the engine is on disk, with the membership as of it.
+    pub(crate) fn flushed(&self) -> Flushed {
+        self.flushed.lock().clone()
     }
 
-    /// Up to where the engine is on disk, and the membership as of then.
-    pub(crate) fn flushed(&self) -> (Option<LogId>, StoredMembership) {
-        let flushed = self.flushed.lock();
-        (flushed.position, flushed.membership.clone())
+    /// Index of the last entry that is on disk in the engine.
+    pub(crate) fn flushed_index(&self) -> Option<u64> {
+        self.flushed.lock().position.as_ref().map(|position| position.index)
     }
 
     /// Bytes of entries that a restart would apply again.
@@ -99,68 +99,84 @@ impl Shard {
         self.unflushed_bytes.load(Ordering::Relaxed)
     }
 
-    /// Applies the entry behind the last one. Blocks.
-    pub(crate) fn apply(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
-        let position = Position { index: entry.log_id.index, log_id: record::encode_log_id(&entry.log_id).into() };
-        let index = entry.log_id.index;
-        let outcome = match entry.payload {
-            EntryPayload::Blank => {
-                self.engine.skip(position, None)?;
-                Outcome::Applied
-            }
-            EntryPayload::Membership(members) => {
-                let stored = StoredMembership::new(Some(entry.log_id), members);
-                self.engine.skip(position, Some(record::encode_membership(&stored).into()))?;
-                Outcome::Applied
-            }
-            EntryPayload::Normal(payload) => {
-                self.unflushed_bytes.fetch_add(payload.bytes().len() as u64, Ordering::Relaxed);
-                self.engine.apply(position, &*payload.entry()?)?
-            }
-        };
-        self.metrics.applied_index.set(gauge(index));
-        // Flushing goes on beside this; where it is too slow, entries wait for it.
-        if self.engine.is_overfull() {
-            self.flush()?;
-        }
+    /// Applies an entry of `entry_bytes` encoded bytes at the next position. Blocks.
+    pub(crate) fn apply(
+        &self,
+        position: Position,
+        entry: &proto::Entry,
+        entry_bytes: usize,
+    ) -> Result<Outcome, ReplicaError> {
+        let index = position.index;
+        self.unflushed_bytes.fetch_add(entry_bytes as u64, Ordering::Relaxed);
+        let outcome = self.engine.apply(position, entry)?;
+        self.note_applied(index)?;
         Ok(outcome)
     }
 
-    /// Whether the engine has something to seal; tells how much memory it takes. Blocks.
+    /// Moves to the next position without a change of data, for entries of consensus itself. Blocks.
+    pub(crate) fn skip(&self, position: Position, membership: Option<Bytes>) -> Result<Outcome, ReplicaError> {
+        let index = position.index;
+        self.engine.skip(position, membership)?;
+        self.note_applied(index)?;
+        Ok(Outcome::Applied)
+    }
+
+    fn note_applied(&self, index: u64) -> Result<(), ReplicaError> {
+        self.metrics.applied_index.set(gauge(index));
+        // A flush usually runs in parallel. Where it is too slow, entries wait for it here.
+        if self.engine.is_overfull() { self.flush() } else { Ok(()) }
+    }
+
+    /// Returns whether the engine has windows to seal, and sets the memory metrics. Blocks.
     pub(crate) fn wants_flush(&self, log_ns: i64) -> bool {
         let bytes = |bytes: usize| i64::try_from(bytes).unwrap_or(i64::MAX);
         self.metrics.dictionary_memory_bytes.set(bytes(self.engine.dictionary_bytes()));
         self.metrics.head_memory_bytes.set(bytes(self.engine.head_bytes()));
-        // Of a shard to which nothing is sent, too, the time of the last windows is over.
+        self.report_damage();
+        // Windows also end in a shard that receives no entries.
         self.engine.pass_time(log_ns);
         self.engine.wants_flush()
     }
 
-    /// Makes everything applied so far durable, so that the log may be cut behind it. Blocks.
+    /// Counts and logs damage that was found since the last call.
+    fn report_damage(&self) {
+        let DamageCounts { windows, damaged_reads } = self.engine.damage_counts();
+        self.metrics.quarantined_windows.set(gauge(windows));
+        let reported = self.damage_reported.swap(damaged_reads, Ordering::Relaxed);
+        let new = damaged_reads.saturating_sub(reported);
+        if new > 0 {
+            self.metrics.damaged_reads.inc_by(new);
+            let damaged = self.engine.damaged_windows();
+            let some: Vec<String> = damaged.iter().take(DAMAGE_LOGGED_MAX).map(ToString::to_string).collect();
+            tracing::error!(shard = self.id, new, quarantined = windows, ?some, "stored values are damaged");
+        }
+    }
+
+    /// Writes everything applied so far to disk, so that the log may be purged up to it. Blocks.
     pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
-        self.note(Engine::flush)
+        self.write(Engine::flush)
     }
 
     /// Seals, rolls up and compacts everything. Blocks, for long.
-    pub(crate) fn settle(&self) -> Result<(), ReplicaError> {
-        self.note(Engine::settle)
+    pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
+        self.write(Engine::settle)
     }
 
-    fn note(
+    fn write(
         &self,
-        write: impl FnOnce(&Engine) -> Result<storage_engine::Flushed, storage_engine::EngineError>,
+        write: impl FnOnce(&Engine) -> Result<Flushed, storage_engine::EngineError>,
     ) -> Result<(), ReplicaError> {
         let start = Instant::now();
-        // What is applied meanwhile may be flushed, too, and counts as if it were not.
+        // Entries that are applied during the flush may be flushed, and still count as unflushed.
         let unflushed_bytes = self.unflushed_bytes.load(Ordering::Relaxed);
         let written = write(&self.engine)?;
-        let (position, membership) = (log_id(written.position)?, membership(written.membership)?);
         {
             let mut flushed = self.flushed.lock();
-            // Another may have been faster.
-            if flushed.position <= position {
-                *flushed = Flushed { position, membership };
-                self.metrics.flushed_index.set(gauge(position.map_or(0, |log_id| log_id.index)));
+            let index = |flushed: &Flushed| flushed.position.as_ref().map(|position| position.index);
+            // Another flush may have been faster.
+            if index(&flushed) <= index(&written) {
+                self.metrics.flushed_index.set(gauge(index(&written).unwrap_or(0)));
+                *flushed = written;
             }
         }
         let less = |bytes: u64| Some(bytes.saturating_sub(unflushed_bytes));
@@ -169,12 +185,4 @@ impl Shard {
         self.metrics.flush_seconds.observe(start.elapsed().as_secs_f64());
         Ok(())
     }
-}
-
-fn log_id(position: Option<Position>) -> Result<Option<LogId>, RecordError> {
-    position.map(|position| record::decode_log_id(&position.log_id)).transpose()
-}
-
-fn membership(stored: Option<Bytes>) -> Result<StoredMembership, RecordError> {
-    stored.map_or_else(|| Ok(StoredMembership::default()), |bytes| record::decode_membership(&bytes))
 }

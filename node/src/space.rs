@@ -1,7 +1,8 @@
 //! Free space of the file system that holds the data directory, and the reserve that appends may not touch.
 //!
-//! The reserve is what compaction and expiring need to free space again: a disk that is full to the last byte cannot be emptied
-//! by RocksDB. What is not flushed yet needs space beside it, twice: in the state, and in a file of the log before that is cut.
+//! Compaction and expiry need the reserve to free space again: RocksDB cannot free space on a disk that is full to
+//! the last byte. Unflushed entries need space in addition, twice: in the state, and in a file of the log before the
+//! log is purged.
 
 #![allow(unsafe_code, reason = "statvfs is not in the standard library")]
 
@@ -11,19 +12,19 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-/// The largest reserve: as much as a compaction writes before it frees anything.
+/// The largest reserve, bytes: a compaction may write this much before it frees space.
 const RESERVE_BYTES_MAX: u64 = 256 << 20;
-/// The smallest: one write buffer of each database and its files.
+/// The smallest reserve, bytes: one write buffer of each database and its files.
 const RESERVE_BYTES_MIN: u64 = 16 << 20;
-/// In between, one part of so many of the file system.
+/// Between these bounds, the reserve is the size of the file system divided by this.
 const RESERVE_PART: u64 = 20;
 
 /// A file system's space at one moment, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// That this process may use.
+    /// Space that this process may use.
     pub(crate) free_bytes: u64,
-    /// Of the file system.
+    /// Size of the file system.
     pub(crate) total_bytes: u64,
 }
 
@@ -42,12 +43,12 @@ impl Space {
         Ok(Self { free_bytes: result.f_bavail.saturating_mul(unit), total_bytes: result.f_blocks.saturating_mul(unit) })
     }
 
-    /// What appends must leave free.
+    /// Space that appends must leave free, bytes.
     pub(crate) fn reserve_bytes(self) -> u64 {
         (self.total_bytes / RESERVE_PART).clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX)
     }
 
-    /// Whether appends must be refused, so that what was appended can be flushed.
+    /// Returns whether appends must be refused, so that earlier appends can be flushed.
     pub(crate) fn is_full(self, unflushed_bytes: u64) -> bool {
         self.free_bytes < self.reserve_bytes().saturating_add(unflushed_bytes.saturating_mul(2))
     }
@@ -66,14 +67,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_flushed_needs_space_beside_the_reserve() {
+    fn unflushed_bytes_need_space_in_addition_to_the_reserve() {
         let space = Space { free_bytes: 300 << 20, total_bytes: 1 << 40 };
         assert!(!space.is_full(22 << 20));
         assert!(space.is_full(23 << 20));
     }
 
     #[test]
-    fn the_space_of_a_folder_is_its_file_systems() {
+    fn the_space_of_a_folder_is_that_of_its_file_system() {
         let folder = tempfile::tempdir().unwrap();
         let space = Space::of(folder.path()).unwrap();
         assert!(space.free_bytes <= space.total_bytes && space.total_bytes > 0, "{space:?}");

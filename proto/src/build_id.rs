@@ -1,5 +1,6 @@
-//! What identifies an executable or library, wherever it is mapped: see `otlp_profiles.md` 1.4 of the semantic conventions
-//! for mappings, from where the three kinds come.
+//! Build IDs, which identify an executable or library wherever it is mapped.
+//!
+//! The three kinds are those that the semantic conventions of OpenTelemetry define for mappings.
 
 use std::fmt;
 
@@ -10,12 +11,13 @@ pub enum BuildId {
     Gnu(Vec<u8>),
     /// The Go build ID string of the ELF note `Go`.
     Go(String),
-    /// First 16 bytes of SHA-256(first 4096 bytes, last 4096 bytes, file length as big-endian u64).
+    /// First 16 bytes of SHA-256 of the first 4096 bytes, the last 4096 bytes and the file length as big-endian u64.
     Htlhash([u8; 16]),
 }
 
 impl BuildId {
-    /// Reads what [`fmt::Display`] writes: `gnu:<hex>`, `go:<text>` or `htlhash:<hex>`; `None` for anything else.
+    /// Parses the text that [`fmt::Display`] writes: `gnu:<hex>`, `go:<text>` or `htlhash:<hex>`.
+    /// `None` for anything else.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (kind, id) = text.split_once(':')?;
@@ -45,7 +47,7 @@ fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Lower-case hexadecimal, two digits a byte.
+/// Bytes as lower-case hexadecimal digits, two for each byte.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {
     let mut digits = Vec::with_capacity(bytes.len() * 2);
@@ -53,7 +55,7 @@ pub fn to_hex(bytes: &[u8]) -> String {
     digits.into_iter().map(char::from).collect()
 }
 
-/// The bytes of an even number of hexadecimal digits of either case; `None` for anything else.
+/// Parses an even number of hexadecimal digits of either case. `None` for anything else.
 #[must_use]
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2) {
@@ -73,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_reads_what_it_writes() {
+    fn every_kind_of_build_id_is_parsed_from_its_own_text() {
         for id in [BuildId::Gnu(vec![0, 255, 16]), BuildId::Go("a/b:c".into()), BuildId::Htlhash([7; 16])] {
             assert_eq!(BuildId::parse(&id.to_string()), Some(id));
         }
     }
 
     #[test]
-    fn what_is_no_build_id_is_refused() {
+    fn text_that_is_no_build_id_is_refused() {
         for text in ["", "gnu:", "gnu:0", "gnu:0g", "go:", "htlhash:00", "md5:00", "gnu"] {
             assert_eq!(BuildId::parse(text), None, "{text}");
         }

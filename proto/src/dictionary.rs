@@ -1,40 +1,47 @@
-//! The dictionary: what samples refer to, each thing once, by dense ids.
+//! The dictionary: the definitions that samples refer to, each once, in tables with dense IDs.
 //!
-//! One structure serves a push, a batch, a partition and an answer; [`crate::Importer`] copies from one into another what is
-//! needed and nothing else. Entry 0 of strings, stacks, attribute sets and pairs is the empty one. Ids are dense, only
-//! ever appended, and refer to entries of the same dictionary that exist; whoever adds an entry keeps that so.
+//! One structure serves a push, a batch, a partition and a response. [`Importer`] copies needed entries from one
+//! dictionary to another. Entry 0 of strings, stacks, attribute sets and pairs is the empty one.
+//!
+//! Invariant: IDs are dense and never change. Every ID in an entry is that of an existing entry of the same dictionary.
 
 use foldhash::fast::FixedState;
-use indexmap::IndexMap;
-use indexmap::map::Entry;
-use xxhash_rust::xxh3::xxh3_128;
+use indexmap::{IndexMap, IndexSet};
 
-use crate::attribute::{Attribute, AttributeValue};
-use crate::attribute_sets::AttributeSets;
-pub use crate::hashed::{Functions, Locations};
-use crate::identity::{address_hash, function_hash, lines_hash};
-use crate::location::{Function, Line, Location, MappingIdentity, StackHash};
-pub use crate::pairs::Pairs;
-pub use crate::stacks::Stacks;
-pub use crate::strings::Strings;
+use crate::build_id::BuildId;
+
+mod attribute;
+mod attribute_sets;
+mod hashed;
+mod identity;
+mod ids;
+mod importer;
+mod location;
+mod pairs;
+mod stacks;
+mod strings;
+
+pub use attribute::{Attribute, AttributeValue};
+pub use attribute_sets::{AttributeSets, Attributes};
+pub use hashed::{Functions, Hashed, Locations};
+use identity::mapping_hash;
+pub use identity::{address_hash, function_hash, lines_hash, stack_hash, stack_hash_with, text_hash};
+pub(crate) use ids::dense;
+pub use importer::{Copied, Importer};
+pub use location::{Address, Function, Line, Lines, Location, Mapping, StackHash};
+pub use pairs::{Pairs, StackPair};
+pub(crate) use stacks::Spans;
+pub use stacks::Stacks;
+pub use strings::Strings;
 
 type Map<K, V> = IndexMap<K, V, FixedState>;
 
-/// The user part and the kernel part of one stack, by id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct StackPair {
-    /// Id of the user stacktrace; 0: none.
-    pub user: u32,
-    /// Id of the kernel stacktrace; 0: none.
-    pub kernel: u32,
-}
-
-/// Memory for hashing that is kept; one location may have thousands of lines.
+/// Largest buffer for hashing that is kept, in bytes. One location may have thousands of lines.
 const HASHED_BYTES_MAX: usize = 1 << 16;
 
-/// How many entries are about to be added, about.
+/// Approximate numbers of entries that will be added.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
+pub struct Capacity {
     /// Strings.
     pub strings: usize,
     /// Bytes of all strings.
@@ -43,36 +50,36 @@ pub struct Room {
     pub functions: usize,
     /// Locations.
     pub locations: usize,
-    /// Stacks, and pairs of them.
+    /// Stacks, and stack pairs.
     pub stacks: usize,
     /// Locations of all stacks.
     pub stack_locations: usize,
 }
 
-/// See the module.
+/// Definitions by dense IDs.
 #[derive(Clone, Debug)]
 pub struct Dictionary {
     /// All text.
     pub strings: Strings,
     /// Functions.
     pub functions: Functions,
-    /// Mappings, with the id of the file name that came first.
-    pub mappings: Map<MappingIdentity, u32>,
-    /// Of their identities, by id.
+    /// Mappings.
+    pub mappings: IndexSet<Mapping, FixedState>,
+    /// Hashes of the mappings, by ID.
     mapping_hashes: Vec<u128>,
     /// Locations.
     pub locations: Locations,
     /// Stacktraces.
     pub stacks: Stacks,
-    /// Attributes of a sample, sorted, each key once.
+    /// Attribute sets: sorted attributes with unique keys.
     pub attribute_sets: AttributeSets,
-    /// What a sample's stack is.
+    /// Stack pairs.
     pub pairs: Pairs,
-    /// Lines that lie outside their locations.
+    /// Number of lines that are stored outside of their locations.
     lines: usize,
-    /// Text of mappings' identities, in bytes.
+    /// Size of the text of all mapping identities, in bytes.
     mapping_text: usize,
-    /// What is being hashed.
+    /// Buffer for hashing.
     hashed: Vec<u8>,
 }
 
@@ -81,7 +88,7 @@ impl Default for Dictionary {
         let mut dictionary = Self {
             strings: Strings::default(),
             functions: Functions::default(),
-            mappings: Map::default(),
+            mappings: IndexSet::default(),
             mapping_hashes: Vec::new(),
             locations: Locations::default(),
             stacks: Stacks::default(),
@@ -99,33 +106,26 @@ impl Default for Dictionary {
 }
 
 impl Dictionary {
-    /// The id of a function, new or old.
+    /// Returns the ID of a function. Adds the function if it is new.
     pub fn intern_function(&mut self, function: Function) -> u32 {
         let Function { name, system_name, file, start_line } = function;
         let hash = function_hash([name, system_name, file].map(|text| self.strings.hash(text)), start_line);
         self.functions.intern(hash, function)
     }
 
-    /// The id of a mapping, new or old; `file` is kept if it is new.
-    pub fn intern_mapping(&mut self, identity: MappingIdentity, file: u32) -> u32 {
-        let entry = self.mappings.entry(identity);
-        let id = entry.index();
-        if let Entry::Vacant(entry) = entry {
-            let hash = match entry.key() {
-                MappingIdentity::BuildId(build_id) => {
-                    let text = build_id.to_string();
-                    self.mapping_text += text.len();
-                    xxh3_128(text.as_bytes())
-                }
-                MappingIdentity::File(file) => xxh3_128(format!("file:{}", self.strings.get(*file)).as_bytes()),
-            };
-            self.mapping_hashes.push(hash);
-            entry.insert(file);
+    /// Returns the ID of a mapping. Adds it if it is new.
+    pub fn intern_mapping(&mut self, mapping: Mapping) -> u32 {
+        let (id, is_new) = self.mappings.insert_full(mapping);
+        if is_new {
+            let Mapping { build_id, file } = &self.mappings[id];
+            let build_id = build_id.as_ref().map(BuildId::to_string).unwrap_or_default();
+            self.mapping_text += build_id.len();
+            self.mapping_hashes.push(mapping_hash(self.strings.hash(*file), &build_id));
         }
         dense(id)
     }
 
-    /// The id of a location, new or old.
+    /// Returns the ID of a location. Adds the location if it is new.
     pub fn intern_location(&mut self, location: Location) -> u32 {
         let mut hashed = std::mem::take(&mut self.hashed);
         let hash = self.identity_hash(&location, &mut hashed);
@@ -135,7 +135,7 @@ impl Dictionary {
         self.intern_hashed(hash, location)
     }
 
-    /// The id of a location whose hash is known, new or old.
+    /// Returns the ID of a location whose hash is known. Adds the location if it is new.
     pub(crate) fn intern_hashed(&mut self, hash: u128, location: Location) -> u32 {
         let outside = match &location {
             Location::Lines { lines, .. } if lines.spilled() => lines.len(),
@@ -149,22 +149,26 @@ impl Dictionary {
         id
     }
 
-    /// The id of a stack, new or old: its locations, leaf first, or nothing but its hash where the holder of the batch knows
-    /// the rest. A stack that was known by its hash alone gets its locations here.
+    /// Returns the ID of a stack. Adds the stack if it is new.
+    ///
+    /// `stack` holds the locations, leaf first, or `None` if the receiver of the batch knows them by the hash. A
+    /// stack that was added without locations receives them from a later call.
     pub fn intern_stack(&mut self, hash: StackHash, stack: Option<&[u32]>) -> u32 {
         self.stacks.intern(hash, stack)
     }
 
-    /// Makes room, so that tables need not grow step by step.
-    pub fn reserve(&mut self, room: &Room) {
-        self.strings.reserve(room.strings, room.text_bytes);
-        self.functions.reserve(room.functions);
-        self.locations.reserve(room.locations);
-        self.stacks.reserve(room.stacks, room.stack_locations);
-        self.pairs.reserve(room.stacks);
+    /// Allocates memory, so that the tables need not grow step by step.
+    pub fn reserve(&mut self, capacity: &Capacity) {
+        self.strings.reserve(capacity.strings, capacity.text_bytes);
+        self.functions.reserve(capacity.functions);
+        self.locations.reserve(capacity.locations);
+        self.stacks.reserve(capacity.stacks, capacity.stack_locations);
+        self.pairs.reserve(capacity.stacks);
     }
 
-    /// The id of an attribute set, new or old. Sorts by the keys' text; of equal keys the first stays.
+    /// Returns the ID of an attribute set. Adds the set if it is new.
+    ///
+    /// Sorts the attributes by the text of their keys, and keeps the first of equal keys.
     pub fn intern_attributes(&mut self, mut attributes: Vec<Attribute>) -> u32 {
         let strings = &self.strings;
         attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
@@ -172,13 +176,13 @@ impl Dictionary {
         self.attribute_sets.intern(&attributes)
     }
 
-    /// The id of a pair, new or old.
+    /// Returns the ID of a pair. Adds the pair if it is new.
     #[inline]
     pub fn intern_pair(&mut self, pair: StackPair) -> u32 {
         self.pairs.intern(pair)
     }
 
-    /// Whether it has all attribute sets of another.
+    /// Whether this dictionary has all attribute sets of another.
     #[must_use]
     pub fn has_attributes_of(&self, other: &Self) -> bool {
         let text = |id: u32| self.strings.find(other.strings.get(id));
@@ -190,21 +194,21 @@ impl Dictionary {
             };
             Some(Attribute { key: text(attribute.key)?, unit: text(attribute.unit)?, value })
         };
-        // Sorted by the keys' text, so in the same order in both.
+        // Sets are sorted by the text of their keys, so both dictionaries have the same order.
         other.attribute_sets.iter().all(|set| {
             let set: Option<Vec<_>> = set.map(here).collect();
             set.is_some_and(|set| self.attribute_sets.find(&set).is_some())
         })
     }
 
-    /// About how many bytes it takes in memory: each table's entries, hashes and index, and what they own.
+    /// Approximate size in memory, in bytes: entries, hashes and index of each table, and the memory that entries own.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // An entry of an index map: its hash (8), a slot of the table (4 to 8, by load), the allocator's header where it owns
-        // memory (16), and itself.
+        // An entry of an index map takes its own size, its hash (8), a slot of the table (4 to 8, by load), and the
+        // allocator's header if it owns memory (16).
         self.strings.memory_bytes()
             + self.functions.memory_bytes()
-            + self.mappings.len() * (size_of::<MappingIdentity>() + 80)
+            + self.mappings.len() * (size_of::<Mapping>() + 80)
             + self.mapping_text
             + self.locations.memory_bytes()
             + self.lines * size_of::<Line>()
@@ -213,14 +217,14 @@ impl Dictionary {
             + self.pairs.memory_bytes()
     }
 
-    /// What its wire form takes more than itself in memory, where that is more, at most.
+    /// Upper bound of the bytes that entries take in the wire form beyond their size in memory.
     pub(crate) fn wire_bytes_more(&self) -> usize {
-        // Two numbers of ten bytes, a function's of five, tags and a length.
+        // Two numbers of ten bytes, the ID of a function of five, tags, and a length.
         const LINE_BYTES: usize = 10 + 10 + 5 + 3 + 2;
         self.attribute_sets.wire_bytes_more() + self.lines * LINE_BYTES.saturating_sub(size_of::<Line>())
     }
 
-    /// The hash of a location's identity; the ids in it do not matter, what they stand for does.
+    /// Hash of a location's identity. It depends on the entries that the location refers to, not on their IDs.
     #[must_use]
     #[inline]
     pub fn location_hash(&self, id: u32) -> u128 {
@@ -240,61 +244,25 @@ impl Dictionary {
         }
     }
 
-    /// The hash of a mapping's identity.
+    /// Hash of the identity of a mapping.
     #[must_use]
     #[inline]
     pub fn mapping_hash(&self, id: u32) -> u128 {
         self.mapping_hashes[id as usize]
     }
 
-    /// A mapping's identity and the name of its file.
+    /// Build ID of a mapping, and the name of its file.
     #[must_use]
     #[inline]
-    pub fn mapping(&self, id: u32) -> (&MappingIdentity, &str) {
-        let (identity, file) = self.mapping_at(id);
-        (identity, self.strings.get(file))
+    pub fn mapping(&self, id: u32) -> (Option<&BuildId>, &str) {
+        let Mapping { build_id, file } = &self.mappings[id as usize];
+        (build_id.as_ref(), self.strings.get(*file))
     }
 
-    /// A mapping's identity and the id of its file's name.
-    pub(crate) fn mapping_at(&self, id: u32) -> (&MappingIdentity, u32) {
-        let (identity, file) = self.mappings.get_index(id as usize).unwrap_or((&MappingIdentity::File(0), &0));
-        (identity, *file)
-    }
-
-    /// The locations of a stack, leaf first; none if only its hash is here.
+    /// Locations of a stack, leaf first. Empty if the dictionary has only its hash.
     #[must_use]
     #[inline]
     pub fn stack(&self, id: u32) -> &[u32] {
         self.stacks.get(id).unwrap_or_default()
     }
-}
-
-/// The hash of a stack from the hashes of its locations, leaf first; the empty stack's is 0.
-#[must_use]
-pub fn stack_hash(location_hashes: &[u128]) -> StackHash {
-    stack_hash_with(location_hashes.iter().copied(), None, &mut Vec::new())
-}
-
-/// [`stack_hash`] for who asks often, and keeps the memory that it takes; `last`: one more.
-#[must_use]
-pub fn stack_hash_with(
-    location_hashes: impl ExactSizeIterator<Item = u128>,
-    last: Option<u128>,
-    bytes: &mut Vec<u8>,
-) -> StackHash {
-    let count = location_hashes.len() + usize::from(last.is_some());
-    if count == 0 {
-        return StackHash::default();
-    }
-    // Every part has the same length, so the encoding is canonical without lengths in between.
-    bytes.resize(count * size_of::<u128>(), 0);
-    for (part, hash) in bytes.as_chunks_mut().0.iter_mut().zip(location_hashes.chain(last)) {
-        *part = hash.to_le_bytes();
-    }
-    StackHash(xxh3_128(bytes))
-}
-
-/// Ids are dense u32: a dictionary is bounded (`limits`) long before it holds 2^32 entries.
-pub(crate) fn dense(index: usize) -> u32 {
-    u32::try_from(index).unwrap_or(u32::MAX)
 }

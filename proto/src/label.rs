@@ -1,4 +1,4 @@
-//! Labels of a series: sorted, unique names of `[a-zA-Z_][a-zA-Z0-9_]*`, as Prometheus has them.
+//! Labels of a series. Names match `[a-zA-Z_][a-zA-Z0-9_]*`, as in Prometheus.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -7,19 +7,19 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::tenant::TenantId;
 
-/// The label that holds a series' profile type, full id.
+/// Name of the label whose value is the full ID of the profile type.
 pub const PROFILE_TYPE_LABEL: &str = "__profile_type__";
-/// The label that every series has.
+/// Name of the label that every series has.
 pub const SERVICE_NAME_LABEL: &str = "service_name";
 
-/// One label. Two are equal if name and value are: the original name is for display only.
+/// A label. Labels are equal if name and value are equal. The original name is for display only.
 #[derive(Clone, Debug)]
 pub struct Label {
-    /// As queries write it.
+    /// Name as queries write it.
     pub name: String,
-    /// Any text.
+    /// Value: any text.
     pub value: String,
-    /// The name as it was pushed, where that differs.
+    /// Name as it was pushed, if it differs.
     pub original_name: Option<String>,
 }
 
@@ -49,12 +49,12 @@ impl Hash for Label {
     }
 }
 
-/// The labels of one series, sorted by name, each name once, no empty value.
+/// The labels of one series, sorted by name. Names are unique, and values are not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelSet(Vec<Label>);
 
 impl LabelSet {
-    /// Sorts; of equal names the first stays; empty values, which mean "absent" in PromQL, are left out.
+    /// Sorts labels, keeps the first of equal names, and drops empty values, which mean "absent" in PromQL.
     #[must_use]
     pub fn new(mut labels: Vec<Label>) -> Self {
         labels.sort_by(|a, b| a.name.cmp(&b.name));
@@ -63,7 +63,7 @@ impl LabelSet {
         Self(labels)
     }
 
-    /// The value of a label, or "" if it is absent.
+    /// Value of a label, or "" if it is absent.
     #[must_use]
     pub fn get(&self, name: &str) -> &str {
         match self.0.binary_search_by(|label| label.name.as_str().cmp(name)) {
@@ -77,28 +77,28 @@ impl LabelSet {
         self.0.iter()
     }
 
-    /// How many labels there are.
+    /// Number of labels.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set has no label.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes that they take in memory, about.
+    /// Approximate size in memory, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        // Up to three texts, each behind its allocator's header.
+        // Up to three texts, each with a header of the allocator.
         let text =
             |label: &Label| label.name.len() + label.value.len() + label.original_name.as_ref().map_or(0, String::len);
         self.0.iter().map(|label| size_of::<Label>() + 3 * 16 + text(label)).sum()
     }
 
-    /// The series that these labels name.
+    /// Identity of the series with these labels.
     #[must_use]
     pub fn fingerprint(&self, tenant: &TenantId) -> Fingerprint {
         let mut hash = Xxh3::new();
@@ -115,12 +115,12 @@ impl LabelSet {
     }
 }
 
-/// xxh3-128 of a series' canonical, length-prefixed encoding: tenant, then each label's name and value.
+/// Identity of a series: the xxh3-128 of tenant, label names and label values, each with its length before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u128);
 
 impl Label {
-    /// A label from any text: the name is rewritten to what PromQL can say, the original kept where that differs.
+    /// Makes a label of any text. Rewrites the name to a valid one, and keeps the original if it differs.
     #[must_use]
     pub fn new(name: &str, value: &str) -> Self {
         let sanitized = sanitize_label_name(name);
@@ -129,7 +129,7 @@ impl Label {
     }
 }
 
-/// Rewrites any text to a label name: what is not `[a-zA-Z0-9_]` becomes `_`, and a digit gets no first place.
+/// Rewrites any text to a valid label name: other characters become `_`, and `_` precedes a leading digit.
 #[must_use]
 pub fn sanitize_label_name(name: &str) -> String {
     let mut out: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_rewritten_and_the_original_is_kept() {
+    fn invalid_label_names_are_rewritten_and_the_original_is_kept() {
         assert_eq!(Label::new("service.name", "x").name, "service_name");
         assert_eq!(Label::new("service.name", "x").original_name.as_deref(), Some("service.name"));
         assert_eq!(Label::new("region", "x").original_name, None);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_sorted_unique_and_without_empty_values() {
+    fn a_label_set_is_sorted_and_unique_and_has_no_empty_value() {
         let set =
             LabelSet::new(vec![Label::new("b", "2"), Label::new("a", "1"), Label::new("b", "3"), Label::new("c", "")]);
         let pairs: Vec<_> = set.iter().map(|l| (l.name.as_str(), l.value.as_str())).collect();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_name_was_pushed_makes_no_other_series() {
+    fn the_original_name_of_a_label_does_not_change_the_series() {
         let [dots, underscores] = ["host.name", "host_name"].map(|name| LabelSet::new(vec![Label::new(name, "h")]));
         assert_eq!(dots, underscores);
         assert_eq!(std::collections::HashSet::from([dots, underscores]).len(), 1);

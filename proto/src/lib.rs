@@ -1,59 +1,37 @@
-//! The vocabulary of varve: the wire contracts between its parts and the domain types that all of them share.
+//! The domain types that all parts of varve share, and the contracts between these parts.
 //!
 //! # Does not
 //! Do I/O, read a clock, start a thread, or know how anything is stored.
 //! # Read in this order
-//! [`tenant`] and [`profile_type`] and [`label`] (what a series is) → [`location`], [`attribute`], [`dictionary`] (what a
-//! sample refers to) → [`batch`] (the normal form of a push, and what goes to a shard) → [`selection`] (what is asked of a
-//! shard) → [`placement`] → [`limits`]. Wire forms: [`definitions`], [`wire`], [`otlp`], [`pprof`], [`folded`], [`bytes_codec`].
+//! [`TenantId`], [`profile_type`] and [`label`] (a series) → [`dictionary`] (what a sample refers to) → [`batch`] (the
+//! normal form of a push, and what goes to a shard) → [`tier`] → `shard` (requests to a shard and its responses) →
+//! [`limits`] → `formats` (all of it as bytes).
 
-pub mod answer;
-pub mod attribute;
-pub mod attribute_sets;
 pub mod batch;
 pub mod build_id;
-pub mod bytes_codec;
-pub mod definitions;
 pub mod dictionary;
-mod encoder;
-pub mod entry;
-pub mod folded;
-mod hashed;
-pub mod identity;
-mod ids;
-mod importer;
+mod formats;
 pub mod label;
 pub mod limits;
-pub mod location;
-pub mod location_sets;
-mod needed;
-pub mod otlp;
-mod pairs;
-pub mod placement;
-pub mod pprof;
 pub mod profile_type;
-pub mod retry_info;
-pub mod selection;
-mod shards;
-mod stacks;
-mod strings;
-pub mod tenant;
+mod shard;
+mod tenant;
 pub mod tier;
 pub mod tokens;
-pub mod wire;
 
-pub use answer::Answer;
-pub use batch::{Batch, BatchId, LeftOut, Profile, Push, Samples, SeriesSamples};
+pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples, Stripped};
 pub use build_id::BuildId;
-pub use dictionary::{Dictionary, StackPair};
-pub use entry::{Command, Deletion, Entry};
-pub use importer::{Copied, Importer};
+pub use dictionary::{
+    Address, Copied, Dictionary, Function, Importer, Line, Location, Mapping, StackHash, StackPair,
+};
+pub use formats::{BatchError, DefinitionsError, bytes_codec, folded, otlp, pprof, rpc_status, wire};
 pub use label::{Fingerprint, Label, LabelSet};
-pub use location::{Address, Function, Line, Location, MappingIdentity, StackHash};
-pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
 pub use profile_type::{ProfileType, ValueType};
-pub use selection::{Fold, Matcher, Selection, StackDetail, Window};
-pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, Shards};
-pub use tenant::TenantId;
+pub use shard::{
+    AdministrationTask, Answer, Appended, Command, Deleted, Deletion, Entry, Fold, FramePlace, KnownLocations,
+    LocationPage, LocationSets, Matcher, Selection, SelectionError, SeriesAnswer, Shards, StackDetail, StackFilter,
+    Window, answer, entry, location_sets, placement, selection,
+};
+pub use tenant::{TenantId, TenantIdError};
 pub use tier::Tier;
 pub use tokens::Tokens;

@@ -1,4 +1,4 @@
-//! What a profile measures: `name:sample_type:sample_unit:period_type:period_unit`.
+//! The type of a profile: `name:sample_type:sample_unit:period_type:period_unit`.
 
 use std::fmt;
 
@@ -7,27 +7,27 @@ use crate::label::sanitize_label_name;
 /// A sample type or period type with its unit, as pprof and OTLP write it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ValueType {
-    /// For example `cpu`.
+    /// Kind, such as `cpu`.
     pub kind: String,
-    /// For example `nanoseconds`.
+    /// Unit, such as `nanoseconds`.
     pub unit: String,
 }
 
 impl ValueType {
-    /// A value type of these two words.
+    /// Makes a value type of a kind and a unit.
     #[must_use]
     pub fn new(kind: &str, unit: &str) -> Self {
         Self { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 
-    /// `cpu` in `nanoseconds`.
+    /// Whether this is `cpu` in `nanoseconds`.
     #[must_use]
     pub fn is_cpu_time(&self) -> bool {
         is_cpu_time(&self.kind, &self.unit)
     }
 }
 
-/// What matters of all sample types of one scope or pprof to each of them.
+/// Summary of all sample types of one scope or pprof file, on which the profile type of each depends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Siblings {
     cpu_time: bool,
@@ -36,7 +36,7 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// Adds one: of this kind, in this unit.
+    /// Adds a sample type by kind and unit.
     pub fn add(&mut self, kind: &str, unit: &str) {
         self.cpu_time |= is_cpu_time(kind, unit);
         self.cpu |= kind == "cpu";
@@ -48,7 +48,7 @@ fn is_cpu_time(kind: &str, unit: &str) -> bool {
     kind == "cpu" && unit == "nanoseconds"
 }
 
-/// A profile type; its parts hold no `:`.
+/// A profile type. No part contains `:`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProfileType {
     name: String,
@@ -57,11 +57,11 @@ pub struct ProfileType {
 }
 
 impl ProfileType {
-    /// The type of one column of values, and by what each value is multiplied to be in the type's unit.
+    /// Returns the type of one column of values, and the factor that converts its values to the type's unit.
     ///
-    /// `pushed_name`: the name that the push gives, if any. `siblings`: all sample types of the same scope or pprof.
-    /// `samples/count` with a `cpu/nanoseconds` period and no `cpu/nanoseconds` values beside it is CPU time, count x period,
-    /// so that rates are cores whoever sampled.
+    /// `pushed_name` is the name in the push, if any. `siblings` are all sample types of the same scope or pprof
+    /// file. `samples/count` with a `cpu/nanoseconds` period and without a sibling `cpu/nanoseconds` is CPU time,
+    /// count x period. So a rate is a number of cores, whatever sampled.
     #[must_use]
     pub fn of_push(
         pushed_name: Option<&str>,
@@ -89,7 +89,7 @@ impl ProfileType {
         Self { name: sanitize_label_name(name), sample: clean(sample), period: clean(period) }
     }
 
-    /// Reads the full id, five parts between colons.
+    /// Parses the full ID: five parts with colons between them.
     #[must_use]
     pub fn parse(id: &str) -> Option<Self> {
         let parts: Vec<&str> = id.split(':').collect();
@@ -101,25 +101,25 @@ impl ProfileType {
         })
     }
 
-    /// The short name, for example `process_cpu`.
+    /// Short name, such as `process_cpu`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What the values are.
+    /// Type and unit of the values.
     #[must_use]
     pub fn sample(&self) -> &ValueType {
         &self.sample
     }
 
-    /// What the sampler counted.
+    /// Type and unit of the sampling period.
     #[must_use]
     pub fn period(&self) -> &ValueType {
         &self.period
     }
 
-    /// Whether values are a state (heap in use, goroutines, threads), which never adds up over time.
+    /// Whether the values are a state (heap in use, goroutines, threads), which cannot be summed over time.
     #[must_use]
     pub fn is_gauge(&self) -> bool {
         let kind = self.sample.kind.as_str();
@@ -127,7 +127,7 @@ impl ProfileType {
     }
 }
 
-/// The name of a profile type that was pushed without one.
+/// Name of a profile type that was pushed without a name.
 fn name_of(sample_kind: &str, siblings: Siblings) -> &str {
     match sample_kind {
         "cpu" => "process_cpu",
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn names_come_from_the_push_or_the_sample_type() {
+    fn the_name_comes_from_the_push_or_from_the_sample_type() {
         let none = ("", "", 0);
         check(Some("build"), ("x", "count"), &[], none, ("build:x:count::", 1));
         check(Some("a:b c"), ("x:y", "count"), &[], none, ("a_b_c:x_y:count::", 1));

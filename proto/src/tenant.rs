@@ -1,4 +1,4 @@
-//! Who owns a profile.
+//! The owner of a profile.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use crate::limits;
 
 /// The name of a tenant: 1 to 64 of `[a-zA-Z0-9_-]`, so that it is safe in paths, keys, labels and logs.
 ///
-/// Only `router/src/auth.rs` makes one from a request; nodes take it from routers.
+/// Only `router/src/auth.rs` makes one from a request. Nodes receive it from routers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(Arc<str>);
 
-/// A name that cannot be a tenant's.
+/// The error of a name that no tenant can have.
 #[derive(Debug, thiserror::Error)]
 #[error("tenant names have 1 to {} characters of a-z A-Z 0-9 _ -", limits::TENANT_NAME_BYTES_MAX)]
 pub struct TenantIdError;
@@ -23,6 +23,8 @@ impl TenantId {
         Self(Arc::from("default"))
     }
 
+    /// Checks a name.
+    ///
     /// # Errors
     /// [`TenantIdError`] for anything but 1 to 64 allowed characters.
     pub fn new(name: &str) -> Result<Self, TenantIdError> {

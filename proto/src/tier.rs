@@ -1,4 +1,6 @@
-//! Tiers: how coarse stored time is. Every window of every tier is `(start, end]`, aligned to 1970, and numbered from there.
+//! Tiers: resolutions at which samples are stored.
+//!
+//! A window of any tier is `(start, end]`. Windows are aligned to 1970-01-01 UTC and numbered from there.
 
 const SECOND_NS: i64 = 1_000_000_000;
 const HOUR_NS: i64 = 3600 * SECOND_NS;
@@ -7,21 +9,21 @@ const DAY_NS: i64 = 24 * HOUR_NS;
 /// Raw samples, or sums of them over windows of one minute, hour or day; finest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// Every sample with its own time; chunks of ten minutes.
+    /// Every sample with its own time, in chunks of ten minutes.
     Raw,
-    /// Sums of a minute.
+    /// Sums per minute.
     Minute,
-    /// Sums of an hour.
+    /// Sums per hour.
     Hour,
-    /// Sums of a day, UTC.
+    /// Sums per day, UTC.
     Day,
 }
 
 impl Tier {
-    /// Finest first.
+    /// All tiers, finest first.
     pub const ALL: [Self; 4] = [Self::Raw, Self::Minute, Self::Hour, Self::Day];
 
-    /// As people write it.
+    /// Name for people, such as `1m`.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -32,13 +34,13 @@ impl Tier {
         }
     }
 
-    /// The tier of a number that [`Tier::number`] gave.
+    /// The tier that has this [`Tier::number`].
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 
-    /// In keys and on the wire.
+    /// Number of the tier in keys and on the wire.
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
@@ -55,7 +57,7 @@ impl Tier {
         Self::from_number(self.number() + 1)
     }
 
-    /// Length of one window, nanoseconds; of raw samples, of the window of one chunk.
+    /// Length of one window, in nanoseconds. A window of raw samples is that of one chunk.
     #[must_use]
     pub fn window_ns(self) -> i64 {
         match self {
@@ -66,44 +68,45 @@ impl Tier {
         }
     }
 
-    /// Length of one partition, nanoseconds: what is dropped at once. A multiple of the window.
+    /// Length of one partition, in nanoseconds. Partitions expire as a whole. The length is a multiple of the window.
     #[must_use]
     pub const fn partition_ns(self) -> i64 {
         match self {
-            // Minutes share the dictionary of the raw samples that they are sums of.
+            // The sums per minute share the dictionary of their raw samples.
             Self::Raw | Self::Minute => 6 * HOUR_NS,
             Self::Hour => 8 * DAY_NS,
             Self::Day => 128 * DAY_NS,
         }
     }
 
-    /// The window of this tier that a time is in.
+    /// Number of the window that contains a time, in nanoseconds since 1970.
     #[must_use]
     pub fn window_of(self, time_ns: i64) -> u32 {
         interval_of(time_ns, self.window_ns())
     }
 
-    /// Start of a window, not in it, nanoseconds since 1970.
+    /// Start of a window, in nanoseconds since 1970. The window does not contain it.
     #[must_use]
     pub fn window_start_ns(self, window: u32) -> i64 {
         i64::from(window).saturating_mul(self.window_ns())
     }
 
-    /// End of a window, in it, nanoseconds since 1970.
+    /// End of a window, in nanoseconds since 1970. The window contains it.
     #[must_use]
     pub fn window_end_ns(self, window: u32) -> i64 {
         self.window_start_ns(window).saturating_add(self.window_ns())
     }
 
-    /// How many of this tier's windows make one of a coarser one.
+    /// Number of this tier's windows in one window of a coarser tier.
     #[must_use]
     pub fn windows_in(self, coarser: Self) -> u32 {
         u32::try_from(coarser.window_ns() / self.window_ns()).unwrap_or(1)
     }
 }
 
-/// The number of the interval `(i * length, (i + 1) * length]` that a time is in; times up to 1970, which no push may have, are
-/// in the first.
+/// Number `i` of the interval `(i * length, (i + 1) * length]` that contains a time.
+///
+/// Times up to 1970, which no push may have, are in the first interval.
 #[must_use]
 pub fn interval_of(time_ns: i64, length_ns: i64) -> u32 {
     u32::try_from(time_ns.saturating_sub(1).div_euclid(length_ns)).unwrap_or_default()
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_holds_its_end_and_not_its_start() {
+    fn a_window_contains_its_end_and_not_its_start() {
         for tier in Tier::ALL {
             let end = 1_790_000_000 / 86_400 * 86_400 * SECOND_NS;
             let window = tier.window_of(end);

@@ -1,12 +1,12 @@
-//! Bearer tokens, as a token file lists them: what routers and nodes ask for, and agents, clients and routers send.
+//! Bearer tokens, as a token file lists them. Routers and nodes require one; agents, clients and routers send one.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Shorter tokens can be guessed.
+/// Least length of a token, in bytes. Shorter tokens can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// The tokens of one file, at least one. Never printed: this ends up in logs.
+/// The tokens of one file, at least one. `Debug` does not print them, because its output ends up in logs.
 #[derive(Clone)]
 pub struct Tokens(Arc<[Box<str>]>);
 
@@ -16,38 +16,38 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// A token file that cannot be used.
+/// The error of a token file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
-    /// Nothing in it.
+    /// The file holds no token.
     #[error("the token file holds no token: write one token of at least {TOKEN_BYTES_MIN} characters per line")]
     Empty,
-    /// A token that can be guessed.
+    /// A token is too short.
     #[error(
-        "line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: use for example `openssl rand -hex 32`"
+        "line {line} of the token file is shorter than {TOKEN_BYTES_MIN} characters: try `openssl rand -hex 32`"
     )]
     TooShort {
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
     },
 }
 
-/// Why a request without a good token is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoToken {
-    /// There is none.
-    #[error("a bearer token is needed: send `Authorization: Bearer TOKEN` with a token of the server's token file")]
+    /// The request has no bearer token.
+    #[error("a bearer token is required: send `Authorization: Bearer TOKEN` with a token of the server's token file")]
     Missing,
-    /// It is another.
-    #[error("the bearer token is none of the server's token file")]
+    /// The token file does not list the token.
+    #[error("the bearer token is not in the server's token file")]
     Wrong,
 }
 
 impl Tokens {
-    /// Tokens of a token file: one per line, empty lines and lines that begin with # left out.
+    /// Parses a token file: one token per line. Empty lines and lines that begin with `#` are skipped.
     ///
     /// # Errors
-    /// [`TokenFileError`] where it holds no usable token.
+    /// [`TokenFileError`] if the file holds no token, or a token that can be guessed.
     pub fn parse(text: &str) -> Result<Self, TokenFileError> {
         let lines = text.lines().map(str::trim).zip(1..);
         let tokens: Vec<_> = lines.filter(|(token, _)| !token.is_empty() && !token.starts_with('#')).collect();
@@ -60,16 +60,16 @@ impl Tokens {
         Ok(Self(tokens.into_iter().map(|(token, _)| token.into()).collect()))
     }
 
-    /// The one that a client sends.
+    /// The token that a client sends.
     #[must_use]
     pub fn first(&self) -> &str {
         &self.0[0]
     }
 
-    /// Whether the value of an `Authorization` header, or of gRPC's metadata, is one of them.
+    /// Checks the value of an `Authorization` header, or of the same key in gRPC metadata.
     ///
     /// # Errors
-    /// [`NoToken`] if not.
+    /// [`NoToken`] if it holds none of these tokens.
     pub fn check(&self, authorization: Option<&str>) -> Result<(), NoToken> {
         let Some((scheme, token)) = authorization.and_then(|value| value.split_once(' ')) else {
             return Err(NoToken::Missing);
@@ -77,7 +77,7 @@ impl Tokens {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(NoToken::Missing);
         }
-        // All are compared, so that the time says nothing about which one is near.
+        // Every token is compared, so that the duration does not reveal which one is close.
         let token = token.trim().as_bytes();
         let matching = self.0.iter().filter(|known| equal_in_constant_time(known.as_bytes(), token)).count();
         if matching > 0 { Ok(()) } else { Err(NoToken::Wrong) }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_the_files_tokens_is_needed() {
+    fn a_request_must_carry_a_token_of_the_file() {
         let tokens = Tokens::parse("# two\n0123456789abcdef\n\n fedcba9876543210 \n").unwrap();
         assert_eq!(tokens.first(), "0123456789abcdef");
         assert_eq!(tokens.check(None), Err(NoToken::Missing));
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_usable_tokens_is_refused_and_tokens_are_never_printed() {
+    fn unusable_token_files_are_refused_and_tokens_are_never_printed() {
         assert!(matches!(Tokens::parse("# none\n"), Err(TokenFileError::Empty)));
         assert!(matches!(Tokens::parse("\nshort\n"), Err(TokenFileError::TooShort { line: 2 })));
         assert!(!format!("{:?}", Tokens::parse("0123456789abcdef").unwrap()).contains("0123"));

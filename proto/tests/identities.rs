@@ -1,12 +1,13 @@
-//! The hashes by which functions, locations, stacktraces and series are found again, also in data that was written long ago. They are
-//! part of the format (FORMAT.md): the values here were worked out from its words with the reference implementation of xxh3, and a
-//! change of any of them is another format.
+//! Hashes that identify functions, locations, stacks and series in stored data.
+//!
+//! They are part of the format (FORMAT.md). The values were computed from its text with the reference implementation of
+//! xxh3. A change of any value changes the format.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proto::dictionary::stack_hash;
 use proto::{
-    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, MappingIdentity, StackHash, TenantId,
+    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, Mapping, StackHash, TenantId,
 };
 
 const MAIN: u128 = 0x1c22_923f_e034_1e93_9a56_2179_3c93_1f61;
@@ -24,9 +25,9 @@ fn function(to: &mut Dictionary, [name, system_name, file]: [&str; 3], start_lin
     to.intern_function(Function { name, system_name, file, start_line })
 }
 
-/// Locations of every kind, in the order of [`LOCATIONS`].
+/// Adds locations of every kind, in the order of [`LOCATIONS`].
 fn locations(to: &mut Dictionary) -> [u32; 5] {
-    // Identities do not depend on ids.
+    // Identities do not depend on IDs.
     to.strings.intern("shifts all ids");
     let main = function(to, ["main", "_Z4mainv", "/src/main.c"], 7);
     let lambda = function(to, ["λ", "", ""], -1);
@@ -34,9 +35,8 @@ fn locations(to: &mut Dictionary) -> [u32; 5] {
     let [app, native, kernel, python, empty] =
         ["/usr/bin/app", "native", "kernel", "cpython", ""].map(|text| to.strings.intern(text));
     let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
-    // What a file of a build ID is called is no part of the identity.
-    let by_build_id = to.intern_mapping(MappingIdentity::BuildId(build_id), python);
-    let by_file = to.intern_mapping(MappingIdentity::File(app), app);
+    let by_build_id = to.intern_mapping(Mapping { build_id: Some(build_id), file: app });
+    let by_file = to.intern_mapping(Mapping { build_id: None, file: app });
     let address = |mapping, address, frame_type| Location::Address { mapping, address, frame_type };
     let line = |function, line, column| Line { function, line, column };
     let lines = [line(lambda, 12, 3), line(main, 40, 0)].into_iter().collect();
@@ -60,7 +60,7 @@ fn functions_and_locations_have_the_hashes_of_the_format() {
 }
 
 #[test]
-fn stacktraces_have_the_hashes_of_the_format() {
+fn stacks_have_the_hashes_of_the_format() {
     let leaf_first = [LINES, ADDRESS, FILE_OFFSET, WITHOUT_BUILD_ID, NO_LINES];
     assert_eq!(stack_hash(&leaf_first), StackHash(STACK));
     assert_eq!(stack_hash(&[]), StackHash(0));

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::placement::Placement;
-use proto::selection::SelectionError;
 use proto::wire::node_client::NodeClient;
 use proto::{
     AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
-    SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
+    SelectionError, SeriesAnswer, Shards, TenantId, Tokens, Window, limits, wire,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -21,7 +20,7 @@ use tonic::{Code, Request, Status};
 /// One node: in this process, called without a network, or elsewhere.
 #[derive(Clone)]
 enum Link {
-    Local(Arc<dyn Shards>),
+    Local(Arc<dyn Shards<Error = Status>>),
     Remote(Arc<Remote>),
 }
 
@@ -145,7 +144,7 @@ impl NodesError {
 impl Nodes {
     /// The node of this process.
     #[must_use]
-    pub fn local(node: Arc<dyn Shards>) -> Self {
+    pub fn local(node: Arc<dyn Shards<Error = Status>>) -> Self {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 

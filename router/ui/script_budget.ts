@@ -1,7 +1,6 @@
-// Fails the build when the page's scripts, compressed, pass their budget.
+// Fails the build when the compressed scripts of the web UI exceed their budget.
 //
-// The budget is a promise to somebody woken by an alert on a bad line: the page
-// must be there before they have read its title.
+// The budget keeps the web UI fast to load over a slow connection.
 
 import { gzipSync } from "node:zlib";
 import type { Plugin } from "vite";

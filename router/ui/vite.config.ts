@@ -3,7 +3,7 @@ import { defineConfig } from "vite";
 import { scriptBudget } from "./script_budget.ts";
 
 export default defineConfig({
-  // Relative addresses: the page also works behind a proxy that adds a path.
+  // Relative addresses, so that the web UI works through a proxy that adds a path.
   base: "./",
   plugins: [solid(), scriptBudget()],
   build: {

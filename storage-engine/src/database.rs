@@ -1,5 +1,10 @@
 //! The state database: one RocksDB without a WAL, and the few values that are not a partition's.
 
+pub(crate) mod cursor;
+pub(crate) mod frame;
+pub(crate) mod key;
+pub(crate) mod stored_rows;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -8,11 +13,11 @@ use rocksdb::{
     BlockBasedOptions, Cache, DB, DBCompressionType, IteratorMode, Options, ReadOptions, WriteBatch,
     WriteBufferManager, WriteOptions,
 };
+use rocksdb_files::manifest::TornTail;
 
-use crate::encoding::frame;
+use crate::database::key::{PartitionKey, StaleKey};
 use crate::error::{Corruption, CorruptionCheck, EngineError};
-use crate::key::{self, PartitionKey, StaleKey};
-use crate::manifest::TornTail;
+use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
@@ -31,7 +36,7 @@ const WRITE_BUFFER_BYTES: usize = 32 << 20;
 /// The database as of one moment.
 pub(crate) type Snapshot<'a> = rocksdb::SnapshotWithThreadMode<'a, DB>;
 
-pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
+pub(crate) fn options(config: &Config) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_bloom_filter(BLOOM_BITS, false);
     table.set_block_size(BLOCK_BYTES);
@@ -56,9 +61,16 @@ pub(crate) fn open(config: &Config) -> Result<DB, EngineError> {
     options.set_max_background_jobs(2);
     options.set_keep_log_file_num(2);
     options.set_max_open_files(512);
+    options
+}
+
+/// Opens the database. `is_damaged`: some of its table files are damaged, so nothing is compacted.
+pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError> {
+    let mut options = options(config);
+    options.set_disable_auto_compactions(is_damaged);
     // The log is applied again from there, or, if it begins later, the state is refused.
     if let Some(torn) = TornTail::find(&config.directory).map_err(EngineError::Files)? {
-        torn.cut().map_err(EngineError::Files)?;
+        torn.truncate().map_err(EngineError::Files)?;
     }
     let database = DB::open(&options, &config.directory)?;
     check_format(&database)?;
@@ -186,9 +198,10 @@ pub(crate) fn read_expired(database: &DB) -> Result<Expired, EngineError> {
 
 pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, EngineError> {
     let mut stale = BTreeSet::new();
-    for item in scan_at(snapshot, &key::stale()) {
-        let (at, value) = item?;
-        frame::open(&at, &value)?;
+    let mut walk = Walk::new(snapshot, key::stale().to_vec());
+    while let Some(item) = walk.next()? {
+        let (at, _) = item.map_err(|keys| keys.error)?;
+        // The key holds everything. At worst a window whose value is damaged is summed up again without need.
         let read = StaleKey::read(&at);
         stale.insert(read.ok_or_else(|| Corruption { key: at.to_vec(), check: CorruptionCheck::Content })?);
     }
@@ -197,15 +210,47 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
 
 /// Every partition that has a key, found by seeking from one to the next.
 pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey>, EngineError> {
-    let mut keys = BTreeSet::new();
-    let mut cursor = database.raw_iterator();
-    cursor.seek(key::partitions());
-    while let Some(partition) = cursor.key().and_then(PartitionKey::of_key) {
-        keys.insert(partition);
-        cursor.seek(partition.end());
+    let (mut keys, mut damaged) = (BTreeSet::new(), Vec::new());
+    let snapshot = database.snapshot();
+    let mut walk = Walk::new(&snapshot, key::partitions().to_vec());
+    while let Some(item) = walk.next()? {
+        match item {
+            Ok((at, _)) => {
+                let Some(partition) = PartitionKey::of_key(&at) else { continue };
+                keys.insert(partition);
+                walk.seek(partition.end());
+            }
+            Err(stretch) => damaged.push(stretch),
+        }
     }
-    cursor.status()?;
+    if !damaged.is_empty() {
+        let (tenants, clock_ns) = (read_tenants(database)?, read_clock(database)?);
+        let tenants: Vec<u32> = tenants.into_values().collect();
+        let is_lost =
+            |key: &PartitionKey| damaged.iter().any(|stretch| stretch.from < key.end() && key.prefix() < stretch.to);
+        keys.extend(that_may_exist(&keys, &tenants, clock_ns).filter(is_lost).collect::<Vec<_>>());
+    }
     Ok(keys)
+}
+
+/// Partitions that may exist where keys cannot be read: those of each tenant, of all times that any tier has keys of.
+pub(crate) fn that_may_exist(
+    known: &BTreeSet<PartitionKey>,
+    tenants: &[u32],
+    until_ns: i64,
+) -> impl Iterator<Item = PartitionKey> {
+    let mut times: BTreeSet<PartitionKey> = BTreeSet::new();
+    for key in known {
+        for tier in Tier::ALL {
+            let mut time_ns = key.start_ns();
+            while time_ns < key.end_ns() && time_ns <= until_ns {
+                let part = PartitionKey::of(tier, key.class, 0, time_ns.saturating_add(1));
+                times.insert(part);
+                time_ns = part.end_ns();
+            }
+        }
+    }
+    times.into_iter().flat_map(move |key| tenants.iter().map(move |&tenant| key.of_tenant(tenant)))
 }
 
 #[cfg(test)]

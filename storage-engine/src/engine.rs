@@ -5,24 +5,32 @@
 //! the state as of one position exactly; what lies behind it is in the Raft log. The database has no WAL: a write is durable when
 //! [`Engine::flush`] has flushed it. Entries are applied while a flush goes on.
 
+pub(crate) mod apply;
+pub(crate) mod state;
+pub(crate) mod upkeep;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use proto::Tier;
 use rocksdb::DB;
 
+use crate::database::key::{PartitionKey, Section};
 use crate::database::{self, Snapshot};
-use crate::error::EngineError;
-use crate::footprint::MemoryTotal;
-use crate::key::{PartitionKey, Section};
-use crate::partition::Partition;
-use crate::state::State;
-use crate::stored_partition::StoredPartition;
-use crate::vocabulary::Vocabulary;
+use crate::engine::state::State;
+use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
+use crate::integrity::quarantine::damage::{Damage, read_replaced};
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::repair;
+use crate::memory::footprint::MemoryTotal;
+use crate::memory::partition::Partition;
+use crate::memory::stored_partition::StoredPartition;
+use crate::memory::vocabulary::Vocabulary;
 use crate::{Config, Position};
 
 /// One shard's data. All methods take `&self`; apply and skip are called by one thread at a time, the others by any.
@@ -38,6 +46,10 @@ pub struct Engine {
     pub(crate) writing: Mutex<()>,
     /// Up to where the database is on disk.
     pub(crate) flushed: Mutex<Option<Position>>,
+    /// Table files with damaged blocks were found since the engine was opened.
+    pub(crate) needs_repair: AtomicBool,
+    /// There are table files with damaged blocks, so nothing is compacted.
+    pub(crate) has_damaged_files: AtomicBool,
 }
 
 impl fmt::Debug for Engine {
@@ -52,8 +64,10 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: another process has it open, the disk fails, or the state is corrupt or of another version.
     pub fn open(config: Config) -> Result<Self, EngineError> {
-        let database = database::open(&config)?;
+        let (database, is_damaged) = open_repaired(&config)?;
         let applied = database::read_position(&database)?;
+        let damage = Damage::read(&database.snapshot())?;
+        let replaced = read_replaced(&database.snapshot())?;
         let state = State {
             applied: applied.clone(),
             membership: database::read_membership(&database)?,
@@ -62,6 +76,8 @@ impl Engine {
             existing: database::read_partition_keys(&database)?,
             stale: database::read_stale(&database.snapshot())?,
             expired: database::read_expired(&database)?,
+            damage,
+            replaced,
             // What a router knows of an earlier process means nothing in this one.
             generations: RandomState::new().build_hasher().finish() / 2,
             ..State::default()
@@ -69,9 +85,39 @@ impl Engine {
         let definitions = state.definitions.clone();
         let (state, flushed) = (RwLock::new(state), Mutex::new(applied));
         let (loading, writing) = (Mutex::new(()), Mutex::new(()));
-        let engine = Self { config, database, state, definitions, loading, writing, flushed };
+        let (needs_repair, has_damaged_files) = (AtomicBool::new(false), AtomicBool::new(is_damaged));
+        let engine =
+            Self { config, database, state, definitions, loading, writing, flushed, needs_repair, has_damaged_files };
+        engine.quarantine_lost()?;
+        engine.find_orphans()?;
         engine.load_heads()?;
         Ok(engine)
+    }
+
+    /// Quarantines raw samples whose partition of minutes has no key: the definitions were in a block that cannot be read.
+    fn find_orphans(&self) -> Result<(), EngineError> {
+        {
+            let mut state = self.state.write();
+            let damaged: Vec<PartitionKey> = state.damage.iter().map(|(key, ..)| key).collect();
+            state.existing.extend(damaged);
+        }
+        let orphans: Vec<PartitionKey> = {
+            let state = self.state.read();
+            let raw = state.existing.iter().filter(|key| key.tier == Tier::Raw);
+            raw.map(|raw| raw.in_tier(Tier::Minute)).filter(|key| !state.existing.contains(key)).collect()
+        };
+        for key in orphans {
+            self.state.write().existing.insert(key);
+            let raw = key.in_tier(Tier::Raw);
+            let snapshot = self.database.snapshot();
+            // IDs of batches need no definitions.
+            let samples = Walk::between(&snapshot, raw.prefix(), raw.section(Section::BatchIds), false).next()?;
+            if samples.is_some() {
+                let lost = Corruption { key: key.section(Section::Series), check: CorruptionCheck::Missing };
+                self.quarantine_partition(key, &lost.into());
+            }
+        }
+        Ok(())
     }
 
     /// Partitions with samples that are in no chunk yet stay in memory.
@@ -81,15 +127,16 @@ impl Engine {
             state.existing.iter().copied().filter(|key| key.tier == Tier::Raw).collect()
         };
         for key in raw {
-            let mut cursor = self.database.raw_iterator();
-            cursor.seek(key.section(Section::Head));
-            let has_head = cursor.key().is_some_and(|at| {
-                PartitionKey::of_key(at) == Some(key)
-                    && PartitionKey::section_of(at).is_some_and(|(section, _)| section == Section::Head)
-            });
-            cursor.status()?;
-            if has_head && let Some(partition) = self.partition(key.in_tier(Tier::Minute))? {
-                self.state.write().head += partition.read().head.size();
+            let snapshot = self.database.snapshot();
+            if Walk::new(&snapshot, key.section(Section::Head)).next()?.is_none() {
+                continue;
+            }
+            match self.partition(key.in_tier(Tier::Minute)) {
+                Ok(Some(partition)) => self.state.write().head += partition.read().head.size(),
+                Ok(None) => {}
+                // It is quarantined, and everything else is served.
+                Err(error) if error.is_damage() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -125,15 +172,29 @@ impl Engine {
                 if !state.existing.contains(&key) {
                     return Ok(None);
                 }
+                if state.damage.has_damaged_definitions(key) {
+                    return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
+                }
                 (state.vocabulary(key.tenant), state.drops, state.clock_ns)
             };
             // Read without any of the locks that `apply` takes. What is not loaded has no head, so the database holds all of it,
             // and nobody else loads it meanwhile; but it may be dropped, and another one begun in its place.
-            let stored = StoredPartition::read(&self.database.snapshot(), key, now_ns)?;
-            let partition = stored.into_partition(&mut vocabulary.write())?;
+            let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
+                let damaged_head = std::mem::take(&mut stored.damaged_head);
+                Ok((stored.into_partition(&mut vocabulary.write())?, damaged_head))
+            });
+            let (partition, damaged_head) = match read {
+                Err(error) if error.is_damage() && self.state.read().drops == drops => {
+                    return Err(self.quarantine_partition(key, &error));
+                }
+                // The partition was dropped meanwhile, and its files with it.
+                Err(error) if error.is_damage() => continue,
+                read => read?,
+            };
             let mut state = self.state.write();
             let is_current = vocabulary.read().generation() == partition.generation;
             if state.drops == drops && is_current {
+                damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
                 let partition = state.keep(partition);
                 state.let_go(self.config.idle_dictionary_bytes_max());
                 return Ok(Some(partition));
@@ -156,8 +217,19 @@ impl Engine {
             if !state.existing.contains(&key) {
                 return Ok(None);
             }
+            if state.damage.has_damaged_definitions(key) {
+                return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
+            }
         }
-        Ok(Some(Arc::new(RwLock::new(StoredPartition::outline(snapshot, key)?))))
+        match StoredPartition::outline(snapshot, key) {
+            Ok(partition) => Ok(Some(Arc::new(RwLock::new(partition)))),
+            // A snapshot does not keep the files of partitions that were dropped meanwhile.
+            Err(error) if error.is_damage() && self.state.read().existing.contains(&key) => {
+                Err(self.quarantine_partition(key, &error))
+            }
+            Err(error) if error.is_damage() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Says what time it is, at least: the windows of a shard to which nothing is sent end, too. Changes no answer.
@@ -210,5 +282,23 @@ impl Engine {
             *end_ns = key.end_ns().min(*end_ns);
         }
         oldest
+    }
+}
+
+/// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged now. Returns whether
+/// damaged files are left.
+fn open_repaired(config: &Config) -> Result<(DB, bool), EngineError> {
+    loop {
+        let is_damaged = repair::repair(config)?;
+        match database::open(config, is_damaged) {
+            Err(EngineError::Database(error)) if is_corruption(&error) => {
+                let number = repair::file_named(error.as_ref());
+                let is_new = number.map(|number| repair::note_file(&config.directory, number)).transpose();
+                if is_new.map_err(EngineError::Files)? != Some(true) {
+                    return Err(error.into());
+                }
+            }
+            opened => return Ok((opened?, is_damaged)),
+        }
     }
 }

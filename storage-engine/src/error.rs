@@ -3,6 +3,11 @@
 use proto::Tier;
 use proto::build_id::to_hex;
 
+/// Whether what RocksDB read is not what it wrote.
+pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
+    error.kind() == rocksdb::ErrorKind::Corruption
+}
+
 /// A state that cannot be trusted or a disk that fails: the replica must stop serving, except where [`EngineError::is_disk_full`].
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -15,6 +20,14 @@ pub enum EngineError {
     /// What was read is not what was written.
     #[error(transparent)]
     Corruption(#[from] Corruption),
+    /// A partition whose definitions are damaged: nothing that refers to them can be read.
+    #[error("the definitions of a partition of tier {} that ends at {} are damaged", tier.name(), seconds(*end_ns))]
+    Quarantined {
+        /// Of the partition.
+        tier: Tier,
+        /// The end of the partition, nanoseconds since 1970.
+        end_ns: i64,
+    },
     /// Written by another version of the engine.
     #[error("the state has format {found}, this version reads {expected}: run the version that wrote it")]
     Format {
@@ -46,6 +59,21 @@ impl EngineError {
         match self {
             // RocksDB gives the subcode only in the text.
             Self::Database(error) => error.as_ref().contains("No space left on device"),
+            _ => false,
+        }
+    }
+
+    /// Whether a value passes its checksum and contradicts itself.
+    pub(crate) fn is_content(&self) -> bool {
+        matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
+    }
+
+    /// Whether what is on disk is not what was written: only the values that are damaged are lost.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Corruption(_) | Self::Quarantined { .. } => true,
+            Self::Database(error) => is_corruption(error),
             _ => false,
         }
     }
@@ -122,6 +150,8 @@ pub enum CorruptionCheck {
     Checksum,
     /// What is inside contradicts itself.
     Content,
+    /// A value that others refer to is not there.
+    Missing,
 }
 
 impl std::fmt::Display for CorruptionCheck {
@@ -131,6 +161,7 @@ impl std::fmt::Display for CorruptionCheck {
             Self::Version => "version",
             Self::Checksum => "checksum",
             Self::Content => "content",
+            Self::Missing => "presence",
         })
     }
 }
@@ -206,6 +237,14 @@ pub enum SelectError {
     /// See there.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl SelectError {
+    /// Whether what is on disk is not what was written, see [`EngineError::is_damage`].
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        matches!(self, Self::Engine(error) if error.is_damage())
+    }
 }
 
 impl From<rocksdb::Error> for SelectError {

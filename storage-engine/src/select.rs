@@ -3,14 +3,27 @@
 //! Partition by partition, see `gather`: sum (without locks: add up by dense numbers of the partition), and name (under the
 //! vocabulary's lock: from numbers to one tree of locations).
 
+pub(crate) mod accumulator;
+pub(crate) mod adders;
+pub(crate) mod gather;
+pub(crate) mod grouping;
+pub(crate) mod locations;
+pub(crate) mod missing;
+pub(crate) mod plan;
+pub(crate) mod read;
+pub(crate) mod series;
+pub(crate) mod stack_filter;
+pub(crate) mod totals;
+pub(crate) mod tree;
+
 use proto::{Answer, Fold, Selection, StackDetail};
 
-use crate::accumulator::Accumulator;
 use crate::engine::Engine;
 use crate::error::SelectError;
-use crate::gather::{Asks, Question};
-use crate::matcher::ReadyMatcher;
-use crate::plan::Tiers;
+use crate::memory::matcher::ReadyMatcher;
+use crate::select::accumulator::Accumulator;
+use crate::select::gather::{Asks, Question};
+use crate::select::plan::Tiers;
 
 impl Engine {
     /// Sums of samples; consistent: all of an entry or nothing of it.

@@ -1,13 +1,13 @@
-//! From a program or debug file to a symbol table, in a child process.
+//! Conversion of a program or debug file to a symbol table, in a child process.
 //!
-//! Debug files come from anywhere, and no parser of DWARF survives every one of them: some need terabytes, some never
-//! end. So only the child parses; it gets descriptors of the files and of its output, nothing else, gives up every right
-//! to more before it reads them (`rights`), and the kernel limits its memory, CPU time and output. Whatever a file
-//! does to it, the parent sees an exit status.
+//! Debug files are untrusted, and no parser of DWARF survives all of them: some need terabytes, some never end. So only
+//! the child parses. It inherits descriptors of its input and output and nothing else, and drops all privileges before
+//! it reads (`rights`). The kernel limits its memory, CPU time and output. If a file breaks the child, the parent only
+//! sees an exit status.
 //!
-//! Child's command line: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of inherited
-//! descriptors. It writes the symcache at the output's position, and `<functions> <source>` to standard output.
-//! Exit codes: 0, or one of [`Exit`].
+//! Command line of the child: the converter's own arguments, then `<file> <debug file or -> <output>` as numbers of
+//! inherited descriptors. It writes the symcache at the position of the output, and `<functions> <source>` to standard
+//! output. Its exit code is 0 or one of [`Exit`].
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -41,27 +41,27 @@ pub(crate) use names::{only_start, parts};
 /// The program that runs [`run_child`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Converter {
-    /// Its absolute path; `/proc/self/exe` for this very binary, even if it was replaced on disk.
+    /// Absolute path. `/proc/self/exe` is the binary of this process, even if it was replaced on disk.
     pub program: PathBuf,
-    /// What comes before the arguments of [`run_child`], such as the name of a subcommand.
+    /// Arguments before those of [`run_child`], such as the name of a subcommand.
     pub arguments: Vec<String>,
 }
 
-/// What a conversion found.
+/// The result of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Functions with names that are not inlined; 0 only of [`Source::CallFrames`].
+    /// Number of functions with names that are not inlined; 0 only for [`Source::CallFrames`].
     pub(crate) functions: u64,
     pub(crate) source: Source,
 }
 
-/// Why there is no symbol table.
+/// The reason why there is no symbol table.
 #[derive(Debug, Error)]
 pub(crate) enum ConvertError {
     /// The file has no functions, with or without names.
     #[error("the file has no symbols")]
     Stripped,
-    /// The file cannot be converted; it will be the same the next time.
+    /// The file cannot be converted, now or later.
     #[error("the file cannot be converted")]
     Unusable(#[from] Unusable),
     /// The child could not be started, or could not write.
@@ -69,23 +69,23 @@ pub(crate) enum ConvertError {
     Io(#[from] io::Error),
 }
 
-/// Exit codes of the child beside 0; any other is its end by a panic or a signal.
+/// Exit codes of the child other than 0. Any further code is that of a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Exit {
-    /// It was not called as the parent calls it.
+    /// The command line is not that of the parent.
     Usage = 64,
-    /// The file is no valid ELF.
+    /// The file is not valid ELF.
     Malformed = 65,
     /// The file has no functions, with or without names.
     Stripped = 66,
     /// The output could not be written.
     Output = 67,
-    /// A right could not be given up.
+    /// A privilege could not be dropped.
     Rights = 68,
 }
 
-/// Converts `file` and, for what it lacks, its `debug_file`, into a symcache that begins at the position of `output`.
+/// Converts `file`, with symbols that it lacks from its `debug_file`, to a symcache at the position of `output`.
 ///
 /// Blocks until the child is gone, at most [`Limits::conversion_time_max`].
 pub(crate) fn convert(
@@ -97,7 +97,8 @@ pub(crate) fn convert(
 ) -> Result<Summary, ConvertError> {
     let mut input_bytes = 0_u64;
     for input in [Some(file), debug_file].into_iter().flatten() {
-        let (bytes, bytes_max) = (input.metadata()?.len(), limits.input_bytes_max);
+        let bytes = input.metadata()?.len();
+        let bytes_max = limits.input_bytes_max;
         if bytes > bytes_max {
             return Err(Unusable::TooLarge { bytes, bytes_max }.into());
         }
@@ -120,19 +121,19 @@ pub(crate) fn convert(
             return Err(error.into());
         }
     };
-    judge(status, limits)?;
-    let mut answer = String::new();
+    check_status(status, limits)?;
+    let mut report = String::new();
     if let Some(stdout) = child.stdout.take() {
-        // A pipe holds more than this, so that the child never waits for us to read.
-        stdout.take(256).read_to_string(&mut answer)?;
+        // A pipe holds more than this, so the child never waits for the parent to read.
+        stdout.take(256).read_to_string(&mut report)?;
     }
-    let summary = answer.trim_end().split_once(' ').and_then(|(functions, source)| {
+    let summary = report.trim_end().split_once(' ').and_then(|(functions, source)| {
         Some(Summary { functions: functions.parse().ok()?, source: Source::from_code(source)? })
     });
     Ok(summary.ok_or(Unusable::GaveUp { exit_code: 0 })?)
 }
 
-/// Waits until the child has ended; `None` if it had to be killed because `deadline` came.
+/// Waits until the child has ended. Kills it at the deadline, and returns `None` then.
 fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     let mut pause = Duration::from_millis(1);
     loop {
@@ -148,7 +149,7 @@ fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> 
     }
 }
 
-/// Ends the child and waits for it, so that no zombie stays.
+/// Kills the child and waits for it, so that no zombie stays.
 fn kill(child: &mut Child) {
     let killed = child.kill().and_then(|()| child.wait());
     if let Err(error) = killed {
@@ -156,7 +157,7 @@ fn kill(child: &mut Child) {
     }
 }
 
-fn judge(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError> {
+fn check_status(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError> {
     match (status.code(), status.signal()) {
         (Some(0), _) => Ok(()),
         (Some(code), _) if code == Exit::Stripped as i32 => Err(ConvertError::Stripped),
@@ -165,16 +166,16 @@ fn judge(status: ExitStatus, limits: &Limits) -> Result<(), ConvertError> {
             Err(io::Error::other("the converter cannot write its output").into())
         }
         (Some(code), _) if code == Exit::Rights as i32 => {
-            Err(io::Error::other("the converter cannot give up its rights, so that it read nothing").into())
+            Err(io::Error::other("the converter cannot drop its privileges, so it read nothing").into())
         }
         (Some(exit_code), _) => Err(Unusable::GaveUp { exit_code }.into()),
-        // An allocation that fails aborts, and so does an overflow of the stack.
+        // A failed allocation aborts the process, and so does a stack overflow.
         (None, Some(libc::SIGABRT | libc::SIGSEGV)) => {
             Err(Unusable::MemoryExceeded { bytes_max: limits.conversion_memory_bytes_max }.into())
         }
         (None, Some(libc::SIGXCPU)) => Err(time_exceeded(limits).into()),
         (None, Some(libc::SIGXFSZ)) => Err(Unusable::TableTooLarge { bytes_max: limits.table_bytes_max }.into()),
-        // The end of a mapped file moved.
+        // A mapped file became shorter.
         (None, Some(libc::SIGBUS)) => Err(Unusable::Changed.into()),
         (None, signal) => Err(Unusable::Killed { signal: signal.unwrap_or_default() }.into()),
     }

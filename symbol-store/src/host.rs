@@ -1,79 +1,82 @@
-//! Files of this host by build ID.
+//! Search for files of this host by build ID.
 //!
-//! A profile names a path; what stands there now may be another version of the file, or nothing, or stand there only
-//! inside a container. So the path is a hint for where to look, in this order:
+//! A profile names a path. The file at this path may have been replaced or deleted, or it may exist only in a
+//! container. So the path is a hint, and these files are tried:
 //!
-//! 1. the path, in our own root;
-//! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path: the very file
-//!    that runs, even if it was deleted or replaced, in whatever mount namespace;
+//! 1. the path in the root of this process;
+//! 2. `/proc/<pid>/map_files/*` and `/proc/<pid>/exe` of every process that maps a file of this path. This is the file
+//!    that runs, even if it was deleted or replaced, in any mount namespace;
 //! 3. the path in the root of such a process.
 //!
-//! Invariant: a file is returned only if its own build ID, or its htlhash, is the one that was asked for.
+//! Invariant: a file is returned only if it has the requested build ID or htlhash.
 
 use std::fs::File;
 use std::sync::Arc;
 use std::time::Instant;
 
+use host_files::elf::{self, ElfImage};
+use host_files::open::{self, Root};
+use host_files::{debug_file, vdso};
 use parking_lot::Mutex;
 use proto::BuildId;
 
-use crate::elf::{self, ElfImage};
 use crate::limits;
 
-pub mod debug_file;
 mod mapped;
-pub mod maps;
-pub mod open;
-mod vdso;
 
 use mapped::{MappedFile, MappedFiles};
-use open::Root;
 
-/// A file with the build ID that was asked for.
+/// A file with the requested build ID.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) file: File,
     pub(crate) image: ElfImage,
-    /// The file to which its debug information was moved.
+    /// Separate debug file.
     pub(crate) debug_file: Option<File>,
-    /// Whether one of the two has DWARF.
+    /// Whether one of the two files has DWARF.
     pub(crate) has_dwarf: bool,
 }
 
-/// The files of this host.
+/// The search for files of this host by build ID.
 #[derive(Debug)]
-pub(crate) struct HostFiles {
-    /// Where distributions put debug files, in every root: `/usr/lib/debug`.
+pub(crate) struct HostSearch {
+    /// Directory in which distributions put debug files, in every root: `/usr/lib/debug`.
     debug_directory: String,
-    /// What all processes map, as read at that time.
+    /// Mapped files of all processes, and the time at which they were read.
     mapped: Mutex<Option<(Instant, Arc<MappedFiles>)>>,
 }
 
-/// A program, and where it was found: its debug file is looked for beside it.
+/// A program, and the root in which it was found. Its debug file is searched for there.
 struct Program {
     file: File,
     image: ElfImage,
     root: Root,
 }
 
-impl HostFiles {
+impl HostSearch {
     pub(crate) fn new(debug_directory: String) -> Self {
         Self { debug_directory, mapped: Mutex::new(None) }
     }
 
-    /// The file that `id` names. `path` is where a profile saw it mapped, or empty. Reads headers of the candidates,
-    /// and `/proc/<pid>/maps` of all processes if the path alone does not lead to it.
+    /// Returns the file with the build ID `id`. `path` is its path in a profile, or empty.
+    ///
+    /// Reads the headers of the candidates, and `/proc/<pid>/maps` of all processes if the file is not at the path.
     pub(crate) fn find(&self, id: &BuildId, path: &str) -> Option<Found> {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
         if matches!(path, "[vdso]" | "linux-vdso.so.1") {
             let file = vdso::read()?;
-            return verify(&file, id).map(|image| Found { file, image, debug_file: None, has_dwarf: false });
+            return ElfImage::read_if_named(&file, id).map(|image| Found {
+                file,
+                image,
+                debug_file: None,
+                has_dwarf: false,
+            });
         }
         let program = path.starts_with('/').then(|| self.program(id, path)).flatten();
         let Some(program) = program else {
-            // The debug package of a program that is not installed, or that runs where we cannot see it.
+            // The program itself may not be installed, or not be visible, but its debug package may be there.
             let file = debug_file::by_id(&Root::host().ok()?, &self.debug_directory, id)?;
-            let image = verify(&file, id)?;
+            let image = ElfImage::read_if_named(&file, id)?;
             return Some(Found { file, image, debug_file: None, has_dwarf: true });
         };
         let has_own_dwarf = elf::has_dwarf(&program.file);
@@ -85,7 +88,7 @@ impl HostFiles {
     fn program(&self, id: &BuildId, path: &str) -> Option<Program> {
         let in_root = |root: Root| {
             let file = root.open(path).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root })
         };
         if let Some(program) = Root::host().ok().and_then(in_root) {
             return Some(program);
@@ -94,7 +97,7 @@ impl HostFiles {
         mapped.of_path(path).iter().take(limits::CANDIDATES_MAX).find_map(|file| of_process(file, id, path))
     }
 
-    /// What all processes map, read again when it is old. Two searches at once may both read it.
+    /// Mapped files of all processes, read again if they are old. Concurrent searches may both read them.
     fn mapped_files(&self) -> Arc<MappedFiles> {
         if let Some((read_at, mapped)) = &*self.mapped.lock()
             && read_at.elapsed() < limits::MAPPED_FILES_AGE_MAX
@@ -106,8 +109,8 @@ impl HostFiles {
         mapped
     }
 
-    /// The separate debug file of `program`, which runs from `path`: by its build ID, else by its debug link, in the
-    /// program's own root.
+    /// Separate debug file of `program`, which runs from `path`: by its build ID, or else by its debug link, in the
+    /// root of the program.
     fn debug_file(&self, program: &Program, path: &str) -> Option<File> {
         let by_id = program.image.gnu_build_id.clone().map(BuildId::Gnu);
         if let Some(file) = by_id.and_then(|id| debug_file::by_id(&program.root, &self.debug_directory, &id)) {
@@ -115,39 +118,28 @@ impl HostFiles {
         }
         debug_file::by_link(&program.root, &self.debug_directory, &program.file, path, |link, file| {
             let image = ElfImage::read(file).ok()?;
-            // The checksum alone is 32 bits, and a program's own name may come first.
+            // A checksum of 32 bits is not enough, and the first candidate may be the program itself.
             let is_it = image.gnu_build_id == program.image.gnu_build_id && elf::has_dwarf(file);
             (is_it && link.matches(file).ok()?).then(|| file.try_clone().ok())?
         })
     }
 }
 
-/// The file that the owners of `mapped` run, if it is the one that `id` names.
+/// Returns the file that the owners of `mapped` run, if its build ID is `id`.
 fn of_process(mapped: &MappedFile, id: &BuildId, path: &str) -> Option<Program> {
     mapped.owners.iter().find_map(|owner| {
         let root = || Root::of_process(owner.pid).ok();
         let process = format!("/proc/{}", owner.pid);
-        // Without CAP_CHECKPOINT_RESTORE `map_files` is closed to us; `exe` is not.
+        // `map_files` needs CAP_CHECKPOINT_RESTORE; `exe` does not.
         let links = [format!("{process}/map_files/{:x}-{:x}", owner.start, owner.end), format!("{process}/exe")];
         let by_link = links.iter().find_map(|link| {
             let file = open::link(link).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root: root()? })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root: root()? })
         });
         by_link.or_else(|| {
             let root = root()?;
             let file = root.open(path).ok()?;
-            Some(Program { image: verify(&file, id)?, file, root })
+            Some(Program { image: ElfImage::read_if_named(&file, id)?, file, root })
         })
     })
-}
-
-/// What `file` says about itself, if it is the one that `id` names.
-fn verify(file: &File, id: &BuildId) -> Option<ElfImage> {
-    let image = ElfImage::read(file).ok()?;
-    let is_it = match id {
-        BuildId::Gnu(bytes) => image.gnu_build_id.as_ref() == Some(bytes),
-        BuildId::Go(text) => image.go_build_id.as_ref() == Some(text),
-        BuildId::Htlhash(hash) => elf::htlhash(file).is_ok_and(|own| own == *hash),
-    };
-    is_it.then_some(image)
 }

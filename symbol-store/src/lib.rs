@@ -1,15 +1,14 @@
 //! Names for native addresses: from (build ID, address) to functions, files, lines and inlined calls.
 //!
 //! # Promise
-//! A name comes from a file whose own build ID is the one that was asked for, or from nowhere. Each program or debug
-//! file is parsed once, in a child process under limits of memory, time and output ([`convert`]), and becomes one
-//! immutable, memory-mapped symbol table. What a file does to the child never harms the parent, and every address
-//! without a name has a [`Reason`].
+//! Every name comes from a file with the requested build ID. Each program or debug file is parsed once, in a child
+//! process with limits on memory, time and output ([`convert`]). It becomes one immutable, memory-mapped symbol table.
+//! A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
 //! # Does not
 //! Talk to a network, know tenants, or use async: [`SymbolStore::symbolize`] blocks.
 //! # Read in this order
-//! [`elf`] (what a file says about itself) → [`convert`] (file to table) → `table` (bytes on disk, lookup) → `host`
-//! (finding files by build ID) → `store` (who may do what when) → [`limits`].
+//! [`convert`] (from a file to a symbol table) → `table` (format on disk, lookup) → `host` (search for files by build
+//! ID) → `store` (tables on disk and in memory, uploads, concurrency) → [`limits`].
 //! # Example
 //! ```no_run
 //! use std::time::Duration;
@@ -36,7 +35,6 @@
 //! ```
 
 pub mod convert;
-pub mod elf;
 pub mod limits;
 
 mod frame;
@@ -46,7 +44,6 @@ mod store;
 mod table;
 
 pub use frame::{Address, Frame, Nameless, ObjectKey};
-pub use host::{debug_file, maps, open};
 pub use reason::{Reason, Unusable};
 pub use store::{AddError, Added, Config, SymbolStore, Upload};
 pub use table::Source;

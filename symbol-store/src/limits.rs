@@ -1,39 +1,39 @@
-//! Every bound of this crate, with what it bounds and why.
+//! Every bound of this crate, with its reason.
 
 use std::time::Duration;
 
-/// The bounds an operator may move; [`Limits::DEFAULT`] says what they are otherwise.
+/// The bounds that an operator can change. [`Limits::DEFAULT`] has the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest program or debug file that is read, in bytes. The debug file of a browser has 2 GB.
     pub input_bytes_max: u64,
-    /// Memory of one conversion beside its mapped input, in bytes (`RLIMIT_AS` of the child). 100 MB of Rust with full
-    /// debug information need 0.4 GB.
+    /// Memory of one conversion in addition to its mapped input, in bytes (`RLIMIT_AS` of the child). 100 MB of Rust
+    /// with full debug information need 0.4 GB.
     pub conversion_memory_bytes_max: u64,
     /// CPU time of one conversion (`RLIMIT_CPU` of the child, in whole seconds). 100 MB of Rust need 2 s.
     pub conversion_cpu_max: Duration,
-    /// Time from start to end of one conversion, after which the child is killed: it may wait for the disk or the CPU.
+    /// Elapsed time of one conversion, after which the child is killed. It may wait for the disk or the CPU.
     pub conversion_time_max: Duration,
-    /// How far a conversion stands back behind what else runs on the host, as nice(2) counts: 0 is not at all.
+    /// Niceness of a conversion, as in nice(2): 0 is normal priority.
     pub conversion_niceness: i32,
     /// Largest symbol table, in bytes (`RLIMIT_FSIZE` of the child). Its format addresses less than 4 GiB of strings.
     pub table_bytes_max: u64,
-    /// All symbol tables on disk and all files that are being received, in bytes. Over it the host-made tables that were
-    /// not used for longest go; an upload that would not fit even then is refused. Beside it are only the tables that
-    /// are being made.
+    /// Largest size of all symbol tables on disk and all files that are being received, in bytes. Beyond it, the
+    /// least recently used host-made tables are evicted, and then uploads are refused. Tables that are being made do
+    /// not count.
     pub disk_bytes_max: u64,
-    /// Symbol tables that stay mapped between queries, in bytes. They are page cache, not our memory, but a host with
-    /// thousands of binaries must not have them all mapped for ever.
+    /// Largest size of symbol tables that stay mapped between queries, in bytes. They are page cache and not memory of
+    /// the process, but a host with thousands of binaries must not map all of them forever.
     pub mapped_bytes_max: u64,
-    /// How long a build ID that has no usable file is not looked for again, so that queries over it stay fast.
+    /// Time for which a build ID without a usable file is not searched for again, so that queries stay fast.
     pub failure_remembered: Duration,
-    /// How long a host-made table without DWARF is used before a debug file is looked for again: one may have been
-    /// installed meanwhile.
+    /// Interval between searches for a debug file of a host-made table without DWARF: one may have been installed
+    /// meanwhile.
     pub improvement_interval: Duration,
 }
 
 impl Limits {
-    /// What is right for a host with 4 GB of memory and more.
+    /// Defaults, which suit a host with 4 GB of memory or more.
     pub const DEFAULT: Self = Self {
         input_bytes_max: 4 << 30,
         conversion_memory_bytes_max: 4 << 30,
@@ -48,115 +48,78 @@ impl Limits {
     };
 }
 
-/// Frames that are remembered of addresses that were asked for, in bytes: 100,000 addresses, more than a hundred services
-/// have. Over it all are forgotten and looked up again.
+/// Largest size of the cache of frames by address, in bytes: 100,000 addresses, more than a hundred services have.
+/// Beyond it, the cache is cleared.
 pub const NAMED_BYTES_MAX: usize = 48 << 20;
 
-/// Most conversions at one time: each may use a CPU and gigabytes of memory beside the work it is for.
+/// Most conversions at one time. Each may use a CPU and gigabytes of memory.
 pub const CONVERSIONS_MAX: usize = 2;
 
-/// Most build IDs that are looked for or wait for a conversion at one time; each is a waiting thread. A query over more
-/// gets [`crate::Reason::Converting`] for the rest and asks again.
+/// Most build IDs that are searched for or wait for a conversion at one time. Each is a waiting thread. A query with
+/// more build IDs gets [`crate::Reason::Converting`] for the others and must be repeated.
 pub const JOBS_MAX: usize = 64;
 
-/// Most uploads at one time, from their first byte until their table is made. Each may hold a blocking thread, and as
-/// much of the disk as the largest input.
+/// Most uploads at one time, from the first byte until the table is made. Each may block a thread, and take as much
+/// disk space as the largest input.
 pub const UPLOADS_MAX: usize = 4;
 
-/// Room on the disk that an upload takes at a time, in bytes: each time all tables are counted.
-pub const UPLOAD_ROOM_STEP_BYTES: u64 = 16 << 20;
+/// Disk space that an upload reserves at a time, in bytes. Each reservation counts all tables.
+pub const UPLOAD_STEP_BYTES: u64 = 16 << 20;
 
-/// What the smallest table counts as, on disk and mapped, in bytes. So the budgets of bytes bound the number of tables
-/// too: the names of which are held in memory to count them, and each of which is one of a process' 65,530 mappings.
+/// Least size with which a table counts, on disk and mapped, in bytes. So the budgets also bound the number of tables,
+/// whose names are held in memory to count them. Each is one of the 65,530 mappings of a process.
 pub const TABLE_COUNTED_BYTES_MIN: u64 = 256 << 10;
 
-/// Most failures that are remembered, at 150 bytes.
+/// Most remembered failures, of 150 bytes each.
 pub const FAILURES_MAX: usize = 65_536;
 
-/// Most program headers read from one file: linkers write about a dozen; a file with more is refused.
-pub const PROGRAM_HEADERS_MAX: usize = 1024;
-
-/// Most section headers read from one file: a linked file has 40. More are not looked at.
-pub const SECTION_HEADERS_MAX: usize = 16_384;
-
-/// Largest note segment or section that is searched for a build ID, in bytes: a build ID note has 36.
-pub const NOTE_BYTES_MAX: u64 = 64 << 10;
-
-/// Most of a dynamic section that is read, in bytes: 40 entries of 16 bytes are many.
-pub const DYNAMIC_BYTES_MAX: u64 = 16 << 10;
-
-/// Bytes of one section of call frame information: ten times what the largest libraries known here have.
-pub const CALL_FRAME_BYTES_MAX: u64 = 64 << 20;
-
-/// Largest unpacked `.gnu_debugdata` of which the call frame information is read, in bytes; packed, it is smaller.
-pub const MINI_DEBUG_FILE_BYTES_MAX: u64 = 32 << 20;
-
-/// Largest window of a zstd stream of call frame information, as a power of two: 8 MiB, which no level below `--ultra` exceeds.
-pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
-
-/// Largest debug file whose checksum is computed for its call frame information, in bytes: those that are larger have build IDs.
-pub const CHECKSUM_BYTES_MAX: u64 = 256 << 20;
-
-/// Most of the section of section names that is read, in bytes: a linked file has 400.
-pub const SECTION_NAMES_BYTES_MAX: u64 = 1 << 20;
-
-/// Largest `.gnu_debuglink` section, in bytes: it holds one file name and a checksum.
-pub const DEBUG_LINK_BYTES_MAX: u64 = 4 << 10;
-
-/// Longest GNU build ID, in bytes: linkers write 8, 16 or 20; `--build-id=0x...` may be anything.
-pub const GNU_BUILD_ID_BYTES_MAX: usize = 64;
-
-/// Longest Go build ID, in bytes: the Go linker writes four base64 hashes of 20 characters and three slashes.
-pub const GO_BUILD_ID_BYTES_MAX: usize = 256;
-
-/// Largest unpacked section of debug information, in bytes. A compressed section says how large it becomes.
+/// Largest section of debug information after decompression, in bytes. A compressed section has its size in its header.
 pub const SECTION_UNPACKED_BYTES_MAX: usize = 3 << 30;
 
-/// Largest unpacked `.gnu_debugdata`, in bytes: it holds one symbol table; that of a large program has 20 MB.
+/// Largest `.gnu_debugdata` after decompression, in bytes. It holds one symbol table; that of a large program has 20
+/// MB.
 pub const DEBUGDATA_UNPACKED_BYTES_MAX: u64 = 256 << 20;
 
-/// Memory of the xz decoder, in KiB: its largest preset has a dictionary of 64 MiB.
-pub const XZ_MEMORY_KIB_MAX: u32 = 128 << 10;
-
-/// Longest function name that is kept, mangled or not, in bytes; a longer one is cut and ends in `…`. Templates of 5 kB
-/// are real; a demangler can make gigabytes of a hostile name.
+/// Longest function name, mangled or not, in bytes. Longer ones are truncated and end in `…`. Names of templates reach
+/// 5 kB, and a demangler can make gigabytes of a hostile name.
 pub const NAME_BYTES_MAX: usize = 16 << 10;
 
-/// Longest directory or file name that is kept, in bytes: what Linux allows in a path.
+/// Longest path of a source file, in bytes, as in Linux.
 pub const PATH_BYTES_MAX: usize = 4 << 10;
 
-/// Longest function without a size, in bytes: assembly is short, and what lies between two symbols that are further apart
+/// Longest function without a size, in bytes. Assembly is short. Code between two symbols that are further apart
 /// belongs to neither.
 pub const UNSIZED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
-/// Deepest chain of inlined calls that is returned; GCC and LLVM stay below 100. A table that was damaged after its
-/// checksum was checked could have a cycle.
+/// Deepest chain of inlined calls in a response. GCC and LLVM stay below 100. A table that was damaged after the
+/// check of its checksum could have a cycle.
 pub const INLINE_DEPTH_MAX: usize = 256;
 
-/// Frames that an answer may have for each address, on average. Optimized C++ and Rust have three to eight; a hostile
-/// program can have [`INLINE_DEPTH_MAX`] everywhere, and a query asks for millions of addresses.
+/// Most frames for each address of a response, on average. Optimized C++ and Rust have three to eight. A hostile
+/// program can have [`INLINE_DEPTH_MAX`] everywhere, and a query can have millions of addresses.
 pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
 
-/// Frames that an answer about few addresses may have, whatever their average.
+/// Most frames of a response with few addresses, whatever the average.
 pub const FRAMES_MIN: usize = 64 << 10;
 
-/// Most identities of one symbol table: one GNU, one Go, and a hash for each way in which the program was stripped.
+/// Most build IDs of one symbol table: one GNU, one Go, and a hash for each way in which the program was stripped.
 pub const IDS_MAX: usize = 8;
 
-/// Largest header of a symbol table, in bytes: build IDs and segments of [`PROGRAM_HEADERS_MAX`].
+/// Largest header of a symbol table, in bytes: build IDs and segments of
+/// [`PROGRAM_HEADERS_MAX`](host_files::limits::PROGRAM_HEADERS_MAX).
 pub const TABLE_HEADER_BYTES_MAX: u32 = 64 << 10;
 
-/// Most bytes read of one `/proc/<pid>/maps`. A process may have 65,530 mappings of 100 bytes.
+/// Most bytes that are read of one `/proc/<pid>/maps`. A process may have 65,530 mappings with 100 bytes each.
 pub const MAPS_BYTES_MAX: u64 = 16 << 20;
 
-/// Most distinct mapped files of all processes that are kept between two searches.
+/// Most distinct mapped files of all processes that are remembered between two searches.
 pub const MAPPED_FILES_MAX: usize = 100_000;
 
-/// Processes remembered for one mapped file: one may have ended when it is asked for the file.
+/// Most processes that are remembered for one mapped file. One may have ended before the file is opened through it.
 pub const OWNERS_MAX: usize = 4;
 
-/// Files of one name whose build ID is compared in one search: as many containers may each have their own libc.
+/// Most files of one path whose build ID is compared in one search. Each container may have its own libc.
 pub const CANDIDATES_MAX: usize = 256;
 
-/// How long what all processes map is used for further searches: reading it takes 0.1 ms a process.
+/// Time for which the list of mapped files is reused. Reading it takes 0.1 ms for each process.
 pub const MAPPED_FILES_AGE_MAX: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! Why an address has no name, in words that say what to do about it.
+//! Reasons why an address has no name, and what the user can do about it.
 
 use std::time::Duration;
 
@@ -6,47 +6,48 @@ use thiserror::Error;
 
 use crate::table::Source;
 
-/// Why an address has no name. [`Reason::code`] is stable; the sentence is for people.
+/// The reason why an address has no name. [`Reason::code`] is stable. The text is for people.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Reason {
-    /// The profile does not identify the mapped file; a path alone could name another version of it.
+    /// The profile does not identify the mapped file. A path alone could name another version of it.
     #[error(
         "the profile has no build ID for this file: link it with --build-id, or send profiles that carry build IDs"
     )]
     NoBuildId,
-    /// No file with this build ID was uploaded or is on this host.
+    /// No file with this build ID was uploaded or found on this host.
     #[error("no file with this build ID is known: run `varve upload` with the program or its debug file")]
     NoDebugFile,
-    /// The file was found, but it was stripped and its debug file was not found. Where its functions begin may be known.
+    /// The file was found, but it is stripped and its debug file was not found. The start of the function may be known.
     #[error("the file has no symbols: install its debug package, or run `varve upload` with its debug file")]
     Stripped,
-    /// The file was found, but could not be made into a symbol table.
+    /// The file was found, but could not be converted to a symbol table.
     #[error("the debug file cannot be used: {0}")]
     DebugFileUnusable(#[from] Unusable),
-    /// The symbol table has no function there.
+    /// The symbol table has no function at the address.
     #[error("no function at this address in {}", .source_kind.sentence())]
     NoSymbolAtAddress {
-        /// Where the table's names come from.
+        /// Source of the names in the table.
         source_kind: Source,
     },
-    /// The address is outside of the code of the file, so the profile's address cannot be right.
+    /// The address is outside of the code of the file. The profile must be wrong.
     #[error("the address is outside of the code of this file")]
     AddressOutsideFile,
-    /// File offsets cannot be mapped to addresses: only a debug file is known, which lacks the segments.
+    /// Only a debug file is known. It has no segments, which convert file offsets to addresses.
     #[error(
-        "only the debug file is known, which does not say where the program is loaded: run `varve upload` with the program too"
+        "only the debug file is known, which does not say where the program is loaded: \
+         run `varve upload` with the program too"
     )]
     SegmentsUnknown,
     /// The symbol table is being made.
-    #[error("the symbol table is being made: ask again in some seconds")]
+    #[error("the symbol table is being made: try again in some seconds")]
     Converting,
-    /// The store's directory cannot be read or written, or no process can be started; the log says which.
-    #[error("the symbol store cannot work: see the log for the error of the disk or the operating system")]
+    /// The directory of the store cannot be read or written, or no process can be started. The log has the error.
+    #[error("the symbol store does not work: see the log for the error of the disk or the operating system")]
     StoreUnavailable,
 }
 
 impl Reason {
-    /// A stable name in snake case, for APIs.
+    /// Stable name in snake case, for APIs.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -63,56 +64,56 @@ impl Reason {
     }
 }
 
-/// Why a file could not be made into a symbol table. The same bytes will fail again.
+/// The reason why a file could not be converted to a symbol table. The same bytes will fail again.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unusable {
-    /// It is not ELF, or its headers contradict each other.
-    #[error("it is no valid ELF file")]
+    /// The file is not ELF, or its headers contradict each other.
+    #[error("it is not a valid ELF file")]
     Malformed,
-    /// It has no loaded segments: an object file or kernel module, whose addresses are not final.
+    /// The file has no loaded segments. It is an object file or a kernel module, whose addresses are not final.
     #[error("it is neither a program nor a library, nor the debug file of one")]
     NotLinked,
-    /// It is larger than the limit.
-    #[error("{bytes} bytes, the limit is {bytes_max}")]
+    /// The file is larger than the limit.
+    #[error("it has {bytes} bytes, the limit is {bytes_max}")]
     TooLarge {
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
-        /// The limit.
+        /// Limit, in bytes.
         bytes_max: u64,
     },
     /// The conversion ran out of memory, or of stack.
     #[error("its conversion needs more than {bytes_max} bytes of memory, or nests too deeply")]
     MemoryExceeded {
-        /// The limit.
+        /// Limit, in bytes.
         bytes_max: u64,
     },
     /// The conversion took too long.
     #[error("its conversion takes more than {} s of CPU time or {} s in all", .cpu_max.as_secs(), .time_max.as_secs())]
     TimeExceeded {
-        /// The limit of CPU time.
+        /// Limit of the CPU time.
         cpu_max: Duration,
-        /// The limit of time.
+        /// Limit of the elapsed time.
         time_max: Duration,
     },
     /// The symbol table became too large.
     #[error("its symbol table is larger than {bytes_max} bytes")]
     TableTooLarge {
-        /// The limit.
+        /// Limit, in bytes.
         bytes_max: u64,
     },
-    /// The converter found a contradiction that it does not handle.
+    /// The converter found an inconsistency that it does not handle.
     #[error("the converter gave up on it with exit code {exit_code}")]
     GaveUp {
-        /// The exit code; 101 is a panic.
+        /// Exit code; 101 is a panic.
         exit_code: i32,
     },
     /// The converter was killed.
     #[error("the converter was killed by signal {signal}")]
     Killed {
-        /// The signal; 9 without a limit exceeded is the kernel's out-of-memory killer.
+        /// Signal. A 9 without an exceeded limit is the kernel's out-of-memory killer.
         signal: i32,
     },
-    /// Somebody wrote to the file while it was read.
+    /// The file was written to while it was read.
     #[error("it was changed while it was read")]
     Changed,
 }

@@ -1,4 +1,4 @@
-//! The symbol tables of one process: made where they are missing, mapped, and asked.
+//! The symbol tables of one process: made if they are missing, mapped, and looked up.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use proto::BuildId;
 
 use crate::convert::{ConvertError, Converter};
 use crate::frame::{Address, Frame, Nameless, ObjectKey};
-use crate::host::{Found, HostFiles};
+use crate::host::{Found, HostSearch};
 use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
@@ -34,22 +34,22 @@ use staging::Staging;
 
 pub use upload::{AddError, Added, Upload};
 
-/// How a store works.
+/// The configuration of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Where its tables are; made if it is missing. No other process may use it.
+    /// Directory of the tables; created if it is missing. No other process may use it.
     pub directory: PathBuf,
-    /// What runs [`crate::convert::run_child`].
+    /// Program that runs [`crate::convert::run_child`].
     pub converter: Converter,
-    /// Whether files of this host are used: right where profiles come from this host, as in the embedded mode.
+    /// Whether files of this host are used, as in the embedded mode, where the profiles come from this host.
     pub host_files: bool,
-    /// Where the distribution puts separate debug files: `/usr/lib/debug`.
+    /// Directory in which the distribution puts separate debug files: `/usr/lib/debug`.
     pub debug_directory: String,
-    /// Its bounds.
+    /// Bounds.
     pub limits: Limits,
 }
 
-/// Names for native addresses. Cheap to clone; all clones are one store.
+/// A store of names for native addresses. Clones are cheap and share one store.
 #[derive(Clone, Debug)]
 pub struct SymbolStore {
     shared: Arc<Shared>,
@@ -60,15 +60,15 @@ struct Shared {
     directory: Directory,
     converter: Converter,
     limits: Limits,
-    host: Option<HostFiles>,
+    host: Option<HostSearch>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
-    /// Held from when it is decided that an uploaded table fits until it is there, to be counted by the next.
+    /// Held from the check that an uploaded table fits on the disk until the table is there and counts.
     publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,
     failures: Mutex<Failures>,
-    /// How often there came to be tables.
+    /// Number of new tables since the start.
     changes: AtomicU64,
 }
 
@@ -77,14 +77,14 @@ impl SymbolStore {
     ///
     /// # Errors
     ///
-    /// That the directory cannot be made or read; [`io::ErrorKind::WouldBlock`] if another process has it open.
+    /// An error of the directory, or [`io::ErrorKind::WouldBlock`] if another process has the store open.
     pub fn open(config: Config) -> io::Result<Self> {
         let Config { directory, converter, host_files, debug_directory, limits } = config;
         let shared = Shared {
             directory: Directory::open(directory)?,
             converter,
             limits,
-            host: host_files.then(|| HostFiles::new(debug_directory)),
+            host: host_files.then(|| HostSearch::new(debug_directory)),
             jobs: Arc::default(),
             staging: Arc::default(),
             publishing: Mutex::default(),
@@ -97,11 +97,11 @@ impl SymbolStore {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The frames of each address of one object, innermost first and never none, or why it has no name. The answer
-    /// has the order and length of `addresses`.
+    /// Returns the frames of each address of one object, innermost first and at least one, or the reason why there is
+    /// no name. The response has the order and length of `addresses`.
     ///
-    /// What was asked before is remembered. Blocks: reads the disk, and waits up to `wait` for a table that must be made first; after that it is made in
-    /// the background, and the reason is [`Reason::Converting`].
+    /// Frames are cached. Blocks while it reads the disk, and up to `wait` while a missing table is made. After that
+    /// the table is made in the background, and the reason is [`Reason::Converting`].
     #[must_use]
     pub fn symbolize(
         &self,
@@ -115,23 +115,24 @@ impl SymbolStore {
         };
         let known = self.shared.named.lock().of(&table, addresses);
         let mut found = Vec::new();
-        let told = table.symbolize(addresses, known, &mut found);
+        let named = table.symbolize(addresses, known, &mut found);
         if !found.is_empty() {
             self.shared.named.lock().keep(&table, found);
         }
-        told
+        named
     }
 
-    /// What tells the table of an object from every other one, or why there is none: names of an object's addresses hold as long
-    /// as this stays the same. Blocks as [`SymbolStore::symbolize`] does.
+    /// Returns the number of the table of an object, which no other table has. The names of the object's addresses
+    /// are valid as long as the number stays the same. Blocks like [`SymbolStore::symbolize`].
     ///
     /// # Errors
-    /// The reason that all its addresses have.
+    /// The reason why there is no table, which applies to all addresses.
     pub fn table_number(&self, object: &ObjectKey<'_>, wait: Duration) -> Result<u64, Reason> {
         self.table(object, Instant::now() + wait).map(|table| table.number())
     }
 
-    /// Grows when there is a table, be it a better one: whoever remembers [`SymbolStore::table_number`] is to ask again.
+    /// Number of changes: it grows with each new or improved table. Callers that cache [`SymbolStore::table_number`]
+    /// must then call it again.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.shared.changes.load(Ordering::SeqCst)
@@ -139,10 +140,10 @@ impl SymbolStore {
 
     fn table(&self, object: &ObjectKey<'_>, deadline: Instant) -> Result<Arc<Table>, Reason> {
         let id = object.build_id.ok_or(Reason::NoBuildId)?;
-        // No file has a longer path; its build ID alone may still lead to it.
+        // No file has a longer path. Its build ID alone may still be found.
         let path = Some(object.file).filter(|path| path.len() <= limits::PATH_BYTES_MAX).unwrap_or_default();
-        // A job ends with a table or a remembered failure. It may have been somebody else's who knew another path;
-        // only a store whose limits are absurdly low goes round more often.
+        // A job ends with a table or a remembered failure. If another caller started it, it may have had another
+        // path. More rounds are needed only with extremely low limits.
         for round in 0..3 {
             if let Some(table) = self.known_table(id, path, round > 0) {
                 return Ok(table);
@@ -165,20 +166,22 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// The table for `id`, if there is one in memory or on disk. `was_looked_for`: a host-made table on disk without names
-    /// counts too, since nothing better was found; before that, symbols may have come since the table was made.
-    fn known_table(&self, id: &BuildId, path: &str, was_looked_for: bool) -> Option<Arc<Table>> {
+    /// Returns the table for `id` from memory or disk. A host-made table without names counts only after a search,
+    /// which is `was_searched`: symbols may have been installed since the table was made.
+    fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {
             if improve && let Begun::Mine(job) = self.shared.jobs.begin(id) {
                 let started = self.start(job, id.clone(), path.to_owned(), Purpose::Improve);
-                started.err().inspect(|reason| tracing::debug!(%reason, "no better debug file is looked for"));
+                if let Err(reason) = started {
+                    tracing::debug!(%reason, "the search for a better debug file was not started");
+                }
             }
             return Some(table);
         }
         let removals = self.shared.mapped.lock().removals();
         let (table, origin) = self.shared.directory.best(id)?;
-        if origin == Origin::Host && table.header().is_nameless() && !was_looked_for {
+        if origin == Origin::Host && table.header().is_nameless() && !was_searched {
             return None;
         }
         let table = Arc::new(table);
@@ -186,36 +189,36 @@ impl SymbolStore {
         Some(table)
     }
 
-    /// Does the job in a thread of its own, since the caller may not wait for it.
+    /// Does the job in a separate thread, because the caller may not wait for it.
     fn start(&self, job: Job, id: BuildId, path: String, purpose: Purpose) -> Result<(), Reason> {
         let shared = Arc::clone(&self.shared);
         let work = move || {
             shared.make_of_host(&id, &path, purpose);
-            // Whoever waits finds what the job came to, and the directory closed if nobody else has the store open.
+            // Callers that wait must find the result, and the directory closed if this was the last user of the store.
             drop(shared);
             drop(job);
         };
         match thread::Builder::new().name("symbols".to_owned()).spawn(work) {
             Ok(_detached) => Ok(()),
             Err(error) => {
-                tracing::error!(%error, "cannot start a thread to look for debug files");
+                tracing::error!(%error, "cannot start a thread to search for debug files");
                 Err(Reason::StoreUnavailable)
             }
         }
     }
 }
 
-/// Why a file of this host is looked for.
+/// The purpose of a search for a file of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
-    /// There is no table.
+    /// Make a missing table.
     Make,
-    /// There is one that a better file may improve.
+    /// Improve a table with a better file.
     Improve,
 }
 
 impl Shared {
-    /// Looks for the file that `id` names on this host and makes its table, or remembers why there is none.
+    /// Searches this host for the file with the build ID `id` and makes its table, or remembers the failure.
     fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
         if purpose == Purpose::Improve && !found.as_ref().is_some_and(|found| self.is_better(id, found)) {
@@ -232,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Whether a file may say more than the host-made table for `id`.
+    /// Whether a file may have more symbols than the host-made table for `id`.
     fn is_better(&self, id: &BuildId, found: &Found) -> bool {
         found.has_dwarf || self.directory.header(id, Origin::Host).is_some_and(|header| header.is_old())
     }
@@ -247,7 +250,7 @@ impl Shared {
             segments: &found.image.segments,
         };
         let made = match self.make(&both, self.jobs.slot()) {
-            // What is in the program itself is better than nothing.
+            // The symbols of the program itself are better than none.
             Err(ConvertError::Unusable(why)) if both.debug_file.is_some() => {
                 tracing::warn!(build_id = ?ids.first(), %why, "a debug file cannot be used");
                 self.make(&Input { debug_file: None, ..both }, self.jobs.slot())?
@@ -260,12 +263,12 @@ impl Shared {
         Ok(())
     }
 
-    /// What the budget on disk leaves for tables.
+    /// Disk space for tables: the budget less the files that are being received, in bytes.
     fn table_bytes_max(&self) -> u64 {
         self.limits.disk_bytes_max.saturating_sub(self.staging.bytes())
     }
 
-    /// Lets the next question find what is on disk now.
+    /// Drops cached results, so that the next request reads the disk.
     fn forget(&self, ids: &[BuildId]) {
         for id in ids {
             self.mapped.lock().remove(id);

@@ -1,16 +1,16 @@
-//! A symbol table: what one program or debug file became, immutable and memory-mapped.
+//! A symbol table: the names of one program or debug file, immutable and memory-mapped.
 //!
 //! | magic 8 | version u32 | header_len u32 | header_hash u64 | header | zeros to 64 | symcache of symbolic |
 //!
-//! All integers are little-endian. `header_hash` is the xxh3-64 of the header's `header_len` bytes, which begin with
-//! the length and xxh3-64 of the symcache (see [`header`]). A reader checks magic, version, `header_len` against
-//! [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the symcache's length and its hash, in this order, before
-//! anything in it is used. The symcache's addresses are relative to `base`; the name of each function in it is what
-//! [`convert::parts`] takes apart, so that no name is demangled outside of the child. A function of which only the start is
-//! known has a name that [`convert::only_start`] reads.
+//! All integers are little-endian. `header_hash` is the xxh3-64 of the `header_len` bytes of the header, which begin
+//! with the length and the xxh3-64 of the symcache (see [`header`]). Before a reader uses anything, it checks these,
+//! in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the
+//! length of the symcache, and its hash.
 //!
-//! Invariant: a table answers only for the build IDs in its header, all of them read from the very file of which the
-//! symcache was made.
+//! Addresses in the symcache are relative to `base`. Its function names are entries that [`convert::parts`] and
+//! [`convert::only_start`] parse, so no name is demangled outside of the child.
+//!
+//! Invariant: a table is used only for the build IDs in its header, which were read from the converted file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,13 +20,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use host_files::elf::{self, Segment};
 use symbolic_common::ByteView;
 use symbolic_symcache::SymCache;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert;
-use crate::elf::{self, Segment};
 use crate::frame::{Address, Frame, Nameless};
 use crate::limits;
 use crate::reason::Reason;
@@ -36,31 +36,31 @@ mod header;
 pub(crate) use header::Header;
 
 const MAGIC: [u8; 8] = *b"varvesym";
-/// Version 2 added functions of which only the start is known, and [`Source::CallFrames`].
+/// Version of new tables. Version 2 added functions of which only the start is known, and [`Source::CallFrames`].
 pub(crate) const VERSION: u32 = 2;
-/// The oldest version that is read: what was uploaded cannot be made again.
+/// Oldest supported version. Tables of uploads cannot be made again.
 const VERSION_MIN: u32 = 1;
 const PREAMBLE_BYTES: usize = 24;
 
-/// Where a symbol table's names come from, best last.
+/// Source of the names in a symbol table, best last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Source {
-    /// Call frame information: where functions begin, and no names.
+    /// Call frame information: starts of functions, without names.
     CallFrames,
-    /// `.dynsym`: exported functions only.
+    /// `.dynsym`: only exported functions.
     Dynsym,
-    /// `.gnu_debugdata`: all functions, no lines.
+    /// `.gnu_debugdata`: all functions, without lines.
     GnuDebugdata,
-    /// `.symtab`: all functions, no lines.
+    /// `.symtab`: all functions, without lines.
     Symtab,
-    /// DWARF: functions, lines and inlined calls, with the names that DWARF lacks from the ELF symbols.
+    /// DWARF: functions, lines and inlined calls. ELF symbols add the names that DWARF lacks.
     Dwarf,
 }
 
 impl Source {
     const ALL: [Self; 5] = [Self::CallFrames, Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
 
-    /// A stable name in snake case, for APIs.
+    /// Stable name in snake case, for APIs.
     #[must_use]
     pub fn code(self) -> &'static str {
         match self {
@@ -90,13 +90,13 @@ impl Source {
     }
 }
 
-/// Why a file in the store is no symbol table.
+/// The reason why a file in the store is not a symbol table.
 #[derive(Debug, Error)]
 pub(crate) enum TableError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the symbol table")]
     Io(#[from] io::Error),
-    /// Another version, a damaged byte or a missing end; it must be made again.
+    /// The file has another version, is damaged or truncated. The table must be made again.
     #[error("the symbol table is damaged or of another version: {check} does not match")]
     Damaged {
         /// The check that failed.
@@ -104,13 +104,13 @@ pub(crate) enum TableError {
     },
 }
 
-/// Tables that this process opened.
+/// Number of tables that this process has opened.
 static TABLES_OPENED: AtomicU64 = AtomicU64::new(0);
 
 /// A mapped symbol table.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// No other table of this process, earlier or later, has it.
+    /// Number that no other table of this process has, earlier or later.
     number: u64,
     header: Header,
     bytes: ByteView<'static>,
@@ -118,7 +118,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Maps and checks the table at `path`; reads all of it once.
+    /// Maps and checks the table at `path`. Reads the whole file.
     pub(crate) fn open(path: &Path) -> Result<Self, TableError> {
         let file = File::open(path)?;
         let (header, symcache_at) = Header::read(&file)?;
@@ -132,8 +132,8 @@ impl Table {
         Ok(table)
     }
 
-    /// Completes the table that is being made in `file`, whose symcache the child has written at
-    /// [`Header::symcache_at`]: hashes it, checks that it can be read, and writes the header.
+    /// Completes the table in `file`, whose symcache the child has written at [`Header::symcache_at`]: hashes and
+    /// checks the symcache, and writes the header.
     pub(crate) fn seal(file: &File, mut header: Header) -> Result<(), TableError> {
         let symcache_at = header.symcache_at();
         {
@@ -156,7 +156,7 @@ impl Table {
         to.sync_all()
     }
 
-    /// What tells it from every other table, those included that are made for the same build ID.
+    /// Number that no other table has, not even one for the same build ID.
     pub(crate) fn number(&self) -> u64 {
         self.number
     }
@@ -165,14 +165,14 @@ impl Table {
         &self.header
     }
 
-    /// Takes the segments of another table for the same build ID where this one's are unknown.
+    /// Copies the segments of another table for the same build ID, if this table has none.
     pub(crate) fn take_segments(&mut self, other: &Header) {
         if !self.header.has_file_offsets() && other.has_file_offsets() {
             self.header.segments.clone_from(&other.segments);
         }
     }
 
-    /// What it counts as while it is mapped.
+    /// Size with which the mapped table counts, in bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         counted_bytes(self.bytes.len() as u64)
     }
@@ -182,8 +182,8 @@ impl Table {
         SymCache::parse(bytes).map_err(|_unreadable| TableError::Damaged { check: "symcache" })
     }
 
-    /// The frames of each address, innermost first, or why it has none. `known`: all that was found of each before, if it was;
-    /// what is found now is added to `found`.
+    /// Returns the frames of each address, innermost first, or the reason why there are none. `known` holds the cached
+    /// frames of each address. New frames are added to `found`.
     pub(crate) fn symbolize(
         &self,
         addresses: &[Address],
@@ -194,12 +194,16 @@ impl Table {
             return vec![Err(Reason::StoreUnavailable.into()); addresses.len()];
         };
         let frames_left = addresses.len().saturating_mul(limits::FRAMES_PER_ADDRESS_MAX).max(limits::FRAMES_MIN);
-        let (functions, files) = (HashMap::new(), HashMap::new());
-        let mut lookup = Lookup { table: self, symcache, functions, files, frames_left };
-        addresses.iter().zip(known).map(|(address, known)| lookup.told(*address, known, found)).collect()
+        let mut lookup =
+            Lookup { table: self, symcache, functions: HashMap::new(), files: HashMap::new(), frames_left };
+        addresses
+            .iter()
+            .zip(known)
+            .map(|(address, known)| lookup.frames_within_budget(*address, known, found))
+            .collect()
     }
 
-    /// Why an address in its code has no name.
+    /// Reason why an address in the code has no name.
     fn reason(&self) -> Reason {
         match self.header.source {
             Source::CallFrames => Reason::Stripped,
@@ -207,7 +211,7 @@ impl Table {
         }
     }
 
-    /// The address relative to the base.
+    /// Address relative to the base.
     fn relative(&self, address: Address) -> Result<u64, Reason> {
         let segments = &self.header.segments;
         let address = match address {
@@ -226,24 +230,24 @@ impl Table {
     }
 }
 
-/// What a table of this size counts as.
+/// Size with which a table of `bytes` bytes counts.
 pub(crate) fn counted_bytes(bytes: u64) -> u64 {
     bytes.max(limits::TABLE_COUNTED_BYTES_MIN)
 }
 
-/// One call's work on a table: what occurs in many frames is allocated once.
+/// The lookups of one request. Texts that occur in many frames are allocated once.
 struct Lookup<'a> {
     table: &'a Table,
     symcache: SymCache<'a>,
-    /// By where the name is in the table, which has each name once.
+    /// Names by their position in the table, which has each name once.
     functions: HashMap<*const u8, FunctionNames>,
     files: HashMap<String, Arc<str>>,
-    /// How many frames there may still be. When they are spent, only the function that exists in the binary is told of
-    /// each address, and no longer what was inlined into it.
+    /// Remaining budget of frames. When it is exhausted, each address gets only the function that exists in the binary,
+    /// without inlined calls.
     frames_left: usize,
 }
 
-/// What a function's name in the table stands for.
+/// The parts of a function name in the table.
 #[derive(Clone)]
 struct FunctionNames {
     function: Arc<str>,
@@ -252,8 +256,8 @@ struct FunctionNames {
 }
 
 impl Lookup<'_> {
-    /// What is told of an address.
-    fn told(
+    /// Returns the frames of an address, or only the outermost one if the budget is exhausted.
+    fn frames_within_budget(
         &mut self,
         address: Address,
         known: Option<Arc<[Frame]>>,
@@ -264,8 +268,8 @@ impl Lookup<'_> {
             Some(frames) => frames,
             None => self.frames(address)?,
         };
-        let told = match frames.last() {
-            // Not kept either: what is kept of one call is bounded as what it answers.
+        let returned = match frames.last() {
+            // These frames are not cached either, so the cache grows at most by the size of the response.
             Some(outermost) if frames.len() > self.frames_left => {
                 Arc::from([Frame { is_cut: frames.len() > 1, ..outermost.clone() }])
             }
@@ -274,11 +278,11 @@ impl Lookup<'_> {
                 frames
             }
         };
-        self.frames_left = self.frames_left.saturating_sub(told.len());
-        Ok(told)
+        self.frames_left = self.frames_left.saturating_sub(returned.len());
+        Ok(returned)
     }
 
-    /// All that the table says of an address.
+    /// Returns all frames that the table has for an address.
     fn frames(&mut self, address: Address) -> Result<Arc<[Frame]>, Nameless> {
         let relative = self.table.relative(address)?;
         let symcache = self.symcache.clone();
@@ -297,7 +301,7 @@ impl Lookup<'_> {
 
     fn frame(&mut self, location: &symbolic_symcache::SourceLocation<'_, '_>) -> Option<Frame> {
         let function = location.function();
-        // An inlined function may have lost its name, to dwz for one; its caller still has one.
+        // An inlined function may have no name, for example after dwz. Its caller still has one.
         let name = Some(function.name()).filter(|name| !name.is_empty())?;
         let names = self.functions.entry(name.as_ptr()).or_insert_with(|| FunctionNames::new(name)).clone();
         let FunctionNames { function, system_name, start_line } = names;

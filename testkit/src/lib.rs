@@ -1,8 +1,13 @@
-//! Test helpers that several crates share. Only tests depend on this crate.
+//! Helpers that tests and benchmarks of several crates share.
 //!
 //! - [`report`]: lines that a test prints although it passes, such as why it was skipped.
 //! - [`sink`]: an OTLP gRPC server that keeps the requests it receives.
+//! - [`batches`]: batches for a node, whose samples a test can tell apart.
+//! - [`workshop`]: programs that real compilers and linkers make in a temporary directory.
 //! - [`conformance`]: the rules of OTLP profiles, checked on one request.
+//! - [`ports`]: free ports for servers under test.
+//! - [`random`]: random numbers of a seed.
+//! - [`small_disk`]: a file system that a test fills.
 //!
 //! # Does not
 //! Depend on any crate of this workspace but `proto`.
@@ -15,6 +20,11 @@
     reason = "a test fails by panicking, and its helpers with it"
 )]
 
+pub mod batches;
 pub mod conformance;
+pub mod ports;
+pub mod random;
 pub mod report;
 pub mod sink;
+pub mod small_disk;
+pub mod workshop;

@@ -3,20 +3,28 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use proto::otlp::collector::profiles::v1development::profiles_service_server::{
     ProfilesService, ProfilesServiceServer,
 };
 use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
+use proto::rpc_status::rpc_status;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::MetadataMap;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 /// Any free port of the loopback interface.
 pub const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Returns a gRPC status that asks for a retry after `delay`.
+#[must_use]
+pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
+    Status::with_details(code, message, rpc_status(code.into(), message, Some(delay)).into())
+}
 
 /// A request that arrived, with its metadata.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::http::{self, Lost, Reply};
-use crate::pprof::gzip;
+use crate::payload::pprof::gzip;
 use crate::server::Varve;
 
 /// Labels of a series, by name.

@@ -1,7 +1,7 @@
 //! Export requests that hold nothing valid, each wrong in one way.
 
-use crate::otlp::{Request, now_ns, stack};
-use crate::wire::{Message, Value, decode, edit, encode, inner, packed, packed_fixed64s};
+use crate::payload::otlp::{Request, now_ns, stack};
+use crate::payload::wire::{Message, Value, decode, edit, encode, inner, packed, packed_fixed64s};
 
 /// -1 as a varint field has it.
 const NEGATIVE: u64 = u64::MAX;

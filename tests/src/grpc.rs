@@ -9,8 +9,8 @@ use tonic::codec::CompressionEncoding;
 use tonic::transport::Endpoint;
 use tonic::{Request, Status};
 
-use crate::otlp::EXPORT;
-use crate::wire::{Message, decode, inner, number};
+use crate::payload::otlp::EXPORT;
+use crate::payload::wire::{Message, decode, inner, number};
 
 /// Waits for a future on a runtime of its own.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -57,12 +57,12 @@ pub fn export(address: &str, request: &[u8], sending: Sending<'_>) -> Result<Mes
 #[must_use]
 pub fn rejected(response: &Message) -> (u64, String) {
     let partial = inner(response, 1);
-    let text = crate::wire::all(&partial, 2).last().unwrap_or_default();
+    let text = crate::payload::wire::all(&partial, 2).last().unwrap_or_default();
     (number(&partial, 1), String::from_utf8_lossy(text).into_owned())
 }
 
-/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns `grpc-status` and
-/// `grpc-message`.
+/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns
+/// `grpc-status` and `grpc-message`.
 pub async fn raw_call(address: &str, encoding: &str, frame: Vec<u8>) -> (String, String) {
     use tonic::codegen::Service as _;
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();

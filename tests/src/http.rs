@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::wire;
+use crate::payload::wire;
 
 /// An answer.
 #[derive(Clone, Debug)]

@@ -1,12 +1,15 @@
-//! Whole-system proof: what the tests below `tests/` share. They run the binary, push to it over the network, and compare its
-//! answers with what they read out of the same bytes themselves.
+//! Helpers of the whole-system tests in `tests/`: they run the binary, push to it over the network, and compare its
+//! responses with an independent reading of the same bytes.
 //!
-//! # Does not
-//! Link the router, the node or the storage engine; use any of their decoders; skip anything silently.
-//! # Read in this order
-//! [`server`] (a varve, or three processes of it) → [`http`], [`grpc`] (how it is talked to) → [`wire`], [`otlp`], [`pprof`],
-//! [`sample`] (an independent reading of what is pushed) → [`profilers`], [`generated`] (what property tests make up) → [`stored`] (what a node has) → [`damaged`], [`load`] (pushes with serial numbers, and
-//! what became of them) → [`program`], [`report`].
+//! # Limits
+//! The helpers do not link the router, the node or the storage engine, use none of their decoders, and report every
+//! skipped test.
+//! # Modules
+//! - [`server`]: a varve in one process or in three. [`http`], [`grpc`], [`client`]: requests to it. [`shared`]:
+//!   files outside of this crate.
+//! - [`payload`]: payloads and independent decoders. [`stored`]: the samples that a node has.
+//! - [`load`]: pushes with serial numbers, and their outcomes. [`damaged`]: invalid payloads. [`program`],
+//!   [`wrong_clock`]: compiled C programs.
 
 #![allow(
     clippy::unwrap_used,
@@ -18,21 +21,14 @@
 
 pub mod client;
 pub mod damaged;
-pub mod generated;
 pub mod grpc;
 pub mod http;
 pub mod load;
-pub mod otlp;
-pub mod otlp_decoded;
-pub mod otlp_json;
-pub mod pprof;
-pub mod profilers;
+pub mod payload;
 pub mod program;
-pub mod sample;
 pub mod server;
 pub mod shared;
 pub mod stored;
-pub mod wire;
 pub mod wrong_clock;
 
-pub use testkit::report;
+pub use testkit::{report, small_disk};

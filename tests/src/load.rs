@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use crate::client::Labels;
-use crate::otlp::{PERIOD_NS, Request, now_ns, stack};
+use crate::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use crate::server::Varve;
 
 /// What became of the pushes, by serial number.

@@ -5,11 +5,12 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is killed.
-pub const HOT_AND_COLD: &str = include_str!("hot_and_cold.c");
+/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is
+/// killed.
+pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
 /// A library to preload: reads of a state database that do not return, and a file that tells that exit handlers ran.
-pub const STUCK_READS: &str = include_str!("stuck_reads.c");
+pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
 /// A compiled program in a folder of its own.
 #[derive(Debug)]

@@ -1,14 +1,14 @@
-//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data directory of its
-//! own. Both have the same interface, so a test can be run against either.
+//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data
+//! directory of its own. Both have the same interface, so a test can be run against either.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+pub use testkit::ports::free_addresses;
 
 use crate::http;
 use crate::shared::varve_binary;
@@ -92,13 +92,6 @@ pub struct Varve {
     pub operations: [String; 2],
     folder: TempDir,
     children: Vec<Child>,
-}
-
-/// Free ports on loopback.
-#[must_use]
-pub fn free_addresses<const N: usize>() -> [String; N] {
-    let listeners: [TcpListener; N] = std::array::from_fn(|_| TcpListener::bind("127.0.0.1:0").unwrap());
-    std::array::from_fn(|i| listeners[i].local_addr().unwrap().to_string())
 }
 
 impl Varve {

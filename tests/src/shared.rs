@@ -27,11 +27,15 @@ pub fn varve_binary() -> PathBuf {
     let candidates: Vec<PathBuf> = beside.into_iter().chain([workspace().join("target/release/varve")]).collect();
     let found = candidates.iter().find(|path| path.is_file());
     found.cloned().unwrap_or_else(|| {
-        panic!("there is no varve to test: none of {candidates:?} exists. Build it (`make build`) or name one with VARVE_BINARY")
+        panic!(
+            "there is no varve to test: none of {candidates:?} exists. Build it (`make build`) or name one with \
+             VARVE_BINARY"
+        )
     })
 }
 
-/// The files of a folder of the shared payloads (`otlp` or `pprof`), sorted; none, and a visible skip, where they are not here.
+/// The files of a folder of the shared payloads (`otlp` or `pprof`), sorted; none, and a visible skip, where they are
+/// not here.
 ///
 /// # Panics
 /// If the folder is empty.

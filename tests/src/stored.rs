@@ -4,10 +4,10 @@ use proto::selection::Operation;
 use proto::wire::node_client::NodeClient;
 use proto::wire::{SelectRequest, SeriesRequest};
 use proto::{Address, placement::FIRST_DATA_SHARD};
-use proto::{Answer, Dictionary, Fold, Location, MappingIdentity, Matcher, Selection, StackDetail, TenantId, Window};
+use proto::{Answer, Dictionary, Fold, Location, Matcher, Selection, StackDetail, TenantId, Window};
 
 use crate::grpc::block_on;
-use crate::sample::{Multiset, Sample, address_location, line, lines_location, names};
+use crate::payload::sample::{Multiset, Sample, address_location, line, lines_location, names};
 use crate::server::Varve;
 
 /// One answer may be large.
@@ -77,16 +77,13 @@ fn text_of(dictionary: &Dictionary, location: &Location) -> String {
     let text = |id: u32| dictionary.strings.get(id);
     match location {
         Location::Address { mapping, address, frame_type } => {
-            let (identity, _file) = dictionary.mapping(*mapping);
-            let identity = match identity {
-                MappingIdentity::BuildId(build_id) => build_id.to_string(),
-                MappingIdentity::File(file) => text(*file).to_owned(),
-            };
+            let (build_id, file) = dictionary.mapping(*mapping);
+            let build_id = build_id.map(proto::BuildId::to_string).unwrap_or_default();
             let (is_file_offset, address) = match address {
                 Address::Virtual(address) => (false, *address),
                 Address::FileOffset(offset) => (true, *offset),
             };
-            address_location(&identity, is_file_offset, address, text(*frame_type))
+            address_location([&build_id, file], is_file_offset, address, text(*frame_type))
         }
         Location::Lines { mapping_file, frame_type, lines } => {
             let of_line = |of: &proto::Line| {

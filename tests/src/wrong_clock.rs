@@ -1,11 +1,12 @@
-//! A system clock that is wrong for one program only, and may change while that runs. The machine's clock is left alone.
+//! A system clock that is wrong for one program only, and may change while that runs. The machine's clock is left
+//! alone.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use crate::program::Program;
 
-const SOURCE: &str = include_str!("wrong_clock.c");
+const SOURCE: &str = include_str!("programs/wrong_clock.c");
 
 /// A library that is preloaded, and the file that it reads how wrong the clock is from.
 #[derive(Debug)]

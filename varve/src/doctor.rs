@@ -6,7 +6,8 @@ use agent::{Finding, Missing};
 
 use crate::client;
 
-/// Prints one line for each thing that was tried, and a verdict; the error is the verdict, where nothing can be sampled.
+/// Prints one line for each thing that was tried, and a verdict; the error is the verdict, where nothing can be
+/// sampled.
 pub(crate) fn run() -> anyhow::Result<()> {
     let findings = agent::examine();
     let can_start = findings.iter().flat_map(|finding| &finding.missing).all(|missing| !missing.is_required);

@@ -1,40 +1,30 @@
-//! The one binary: parses the command line, hands over to a role or a client, turns errors into an exit status.
+//! The only binary: parses the command line, runs a role or a command, and turns errors into an exit status.
 
 mod client;
 mod command;
-mod config_file;
 mod doctor;
-mod ending;
-mod error_chain;
-mod heaps;
-mod listen;
-mod log;
-mod operations;
-mod privileges;
+mod process;
 mod record;
 mod roles;
-mod token_file;
 
 use std::process::ExitCode;
 
 use self::command::{AgentCommands, Command};
-
-/// The hidden subcommand that parses one debug file in a process of its own.
-const CONVERT_DEBUG_FILE: &str = "convert-debug-file";
+use self::process::{allocator, exit, privileges};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    if arguments.next().is_some_and(|first| first == CONVERT_DEBUG_FILE) {
-        // Before anything else: it gives up its rights first.
+    if arguments.next().is_some_and(|first| first == roles::CONVERT_DEBUG_FILE) {
+        // Before anything else, since the child first drops its privileges.
         return symbol_store::convert::run_child(arguments);
     }
-    ending::usual(&run())
+    exit::code(&run())
 }
 
 fn run() -> anyhow::Result<()> {
-    heaps::bound();
+    allocator::limit_arenas();
     let command = command::parse()?;
-    privileges::settle(&command)?;
+    privileges::restrict(&command)?;
     match command {
         Command::Up(options) => roles::block_on(roles::up::run(options)),
         Command::Node(options) => roles::block_on(roles::node::run(options)),

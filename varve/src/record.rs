@@ -1,6 +1,7 @@
 //! `varve agent record`: samples this host for a while, and writes what it saw to a file.
 //!
-//! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before anything is sampled.
+//! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before
+//! anything is sampled.
 
 pub(crate) mod output;
 mod progress;
@@ -18,9 +19,10 @@ use symbol_store::{Reason, SymbolStore};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
+use crate::client;
 use crate::command::{Format, RecordOptions};
+use crate::process::log;
 use crate::roles::{self, StopSignals, open_symbols};
-use crate::{client, log};
 use output::Output;
 use progress::Progress;
 
@@ -177,10 +179,11 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
     let dropped: Vec<_> = status.dropped().iter().map(|(reason, samples)| format!("{samples} {reason}")).collect();
     let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };
     let mut text = format!(
-        "{path}: {what}, {bytes} bytes, {samples} samples of {processes} processes in {seconds:.1} s; dropped: {dropped}"
+        "{path}: {what}, {bytes} bytes, {samples} samples of {processes} processes in {seconds:.1} s; \
+         dropped: {dropped}"
     );
     if recording.is_full() {
-        text += "; it ended early, because there is no room for more in one recording";
+        text += "; it ended early, because one recording can hold no more";
     }
     if let Some(fault) = recording.fault() {
         text += &format!("; it ended early: {fault}");

@@ -7,7 +7,7 @@ use prost::Message as _;
 use prost::bytes::Bytes;
 use proto::bytes_codec::BytesCodec;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
-use proto::retry_info::retry_delay;
+use proto::rpc_status::retry_delay;
 use tonic::codec::CompressionEncoding;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
@@ -90,7 +90,7 @@ impl Client {
 /// refers to the request itself.
 pub(crate) fn is_retryable(error: &GrpcStatus) -> bool {
     if error.code() == Code::ResourceExhausted {
-        return retry_delay(error).is_some();
+        return retry_delay(error.details()).is_some();
     }
     matches!(
         error.code(),
@@ -123,7 +123,7 @@ pub(crate) fn explain(error: &GrpcStatus) -> String {
 mod tests {
     use std::time::Duration;
 
-    use proto::retry_info::with_retry_delay;
+    use testkit::sink::with_retry_delay;
 
     use super::*;
 

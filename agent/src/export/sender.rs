@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceResponse;
-use proto::retry_info::retry_delay;
+use proto::rpc_status::retry_delay;
 use tokio_util::sync::CancellationToken;
 use tonic::Status as GrpcStatus;
 
@@ -184,7 +184,7 @@ impl Sender {
         } else {
             self.spool_held(false);
         }
-        let pause = self.pause.max(retry_delay(error).unwrap_or_default()).min(PAUSE_MAX);
+        let pause = self.pause.max(retry_delay(error.details()).unwrap_or_default()).min(PAUSE_MAX);
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         tracing::warn!(pause_ms = pause.as_millis(), "an export failed and will be tried again: {reason}");
         self.status.count_export(Outcome::Retried);

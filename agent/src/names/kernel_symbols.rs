@@ -183,7 +183,7 @@ pub(crate) fn build_id(module: &str) -> Option<Vec<u8>> {
     } else {
         format!("/sys/module/{module}/notes/.note.gnu.build-id")
     };
-    symbol_store::elf::gnu_build_id(&crate::process::procfs::read_at_most(path, NOTES_BYTES_MAX).ok()?)
+    host_files::elf::gnu_build_id(&crate::process::procfs::read_at_most(path, NOTES_BYTES_MAX).ok()?)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io;
 
 use ebpf::{FileSegment, NewFile};
+use host_files::elf::{self, ElfError, ElfImage, Segment};
 use proto::build_id::to_hex;
-use symbol_store::elf::{self, ElfError, ElfImage, Segment};
 
 /// Bytes to which a file name is shortened, from the front. Paths can have 4 kB.
 pub(crate) const FILE_NAME_BYTES_MAX: usize = 1024;

@@ -8,7 +8,7 @@ use std::io::{self, BufRead};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use symbol_store::maps::{self, MapsLine};
+use host_files::maps::{self, MapsLine};
 
 /// Executable mappings kept for one process. A runtime that maps every compiled function by itself has a few thousand.
 pub(crate) const MAPPINGS_MAX: usize = 65_536;

@@ -1,6 +1,6 @@
 //! Reads of /proc, where every file may be huge, hostile, or gone by the time it is opened.
 //!
-//! Invariant: every read has a limit. Files that a process chose are opened only by [`symbol_store::open`], which
+//! Invariant: every read has a limit. Files that a process chose are opened only by [`host_files::open`], which
 //! follows no link out of the process's root directory and opens only regular files.
 
 use std::fs::{File, Metadata};
@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use symbol_store::open::{self, Root};
+use host_files::open::{self, Root};
 
 /// Clock ticks per second in /proc: fixed in the ABI, independent of the kernel's own tick.
 const USER_HZ: u64 = 100;

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
-use symbol_store::elf::{self, CallFrameSections};
-use symbol_store::{debug_file, open::Root};
+use host_files::elf::{self, CallFrameSections};
+use host_files::{debug_file, open::Root};
 
 use super::call_frames::{CallFrames, Section};
 use super::table::{TableBuilder, UnwindTable};

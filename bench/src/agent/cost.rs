@@ -10,7 +10,8 @@ use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-/// BPF programs and maps that came after this was made. Those of any other process count, too: nothing else may use BPF meanwhile.
+/// BPF programs and maps that came after this was made. Those of any other process count, too: nothing else may use
+/// BPF meanwhile.
 #[derive(Debug)]
 pub(crate) struct Bpf {
     programs: HashSet<u32>,
@@ -45,8 +46,8 @@ impl Bpf {
     }
 }
 
-/// Time that a process has used so far on all cores, in the kernel too, its threads that have ended included; what BPF programs took of it as
-/// they interrupted it is in it.
+/// Time that a process has used so far on all cores, in the kernel too, its threads that have ended included; what
+/// BPF programs took of it as they interrupted it is in it.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });

@@ -1,5 +1,5 @@
-//! The programs that the agent is measured on: this one, in other roles. Each works until its input ends, and then says how often it has
-//! done its work in a second since it got a line.
+//! The programs that the agent is measured on: this one, in other roles. Each works until its input ends, and then
+//! says how often it has done its work in a second since it got a line.
 //!
 //! An iteration is the same work every time, so that iterations of a second say how much of the machine a program had.
 

@@ -12,8 +12,8 @@
 //! | samples:   cpu …, time …, jitter …, thread …, node …            columns of the same length, by time
 //! ```
 //!
-//! A sample's time is that of the one before on the same CPU + time x period_ns + jitter (signed): the timer's own lateness is
-//! all that `jitter` holds. The first sample of a CPU counts from the start of the recording.
+//! A sample's time is that of the one before on the same CPU + time x period_ns + jitter (signed): the timer's own
+//! lateness is all that `jitter` holds. The first sample of a CPU counts from the start of the recording.
 
 use std::collections::HashMap;
 

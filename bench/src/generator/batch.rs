@@ -1,11 +1,10 @@
-//! What a host sends, as a router hands it to a shard: one [`Batch`] with all definitions; or, faster, as its leader proposes it:
-//! with those alone that no batch of the same partition had.
+//! What a host sends, as a router hands it to a shard: one [`Batch`] with all definitions; or, faster, as its leader
+//! proposes it: with those alone that no batch of the same partition had.
 
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::stack_hash;
+use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{
     Address, Batch, BatchId, Dictionary, Importer, Label, LabelSet, Location, Samples, SeriesSamples, StackPair,
@@ -190,8 +189,8 @@ impl<'a> Tables<'a> {
         Some(id)
     }
 
-    /// The stack of a part of the locations; `leaf`: its first one, where that is no location of the corpus. Only the hash of
-    /// one that is not new.
+    /// The stack of a part of the locations; `leaf`: its first one, where that is no location of the corpus. Only the
+    /// hash of one that is not new.
     fn stack(&mut self, part: std::ops::Range<usize>, leaf: Option<u32>, is_new: bool) -> u32 {
         let hash = stack_hash(&self.hashes[part.clone()]);
         if let Some(id) = self.to.stacks.find(&hash)

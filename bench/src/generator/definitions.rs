@@ -1,7 +1,7 @@
 //! From frames of a recording to those of a [`Dictionary`].
 
 use proto::build_id::from_hex;
-use proto::{Address, BuildId, Dictionary, Function, Line, Location, MappingIdentity};
+use proto::{Address, BuildId, Dictionary, Function, Line, Location, Mapping};
 
 use crate::corpus::Frames;
 
@@ -35,8 +35,7 @@ fn define(frames: &Frames, to: &mut Dictionary, id: u32) -> u32 {
     let frame_type = to.strings.intern(&from.frame_type);
     let location = if from.lines.is_empty() {
         let build_id = from_hex(&mapping.build_id).filter(|bytes| !bytes.is_empty()).map(BuildId::Gnu);
-        let identity = build_id.map_or(MappingIdentity::File(file), MappingIdentity::BuildId);
-        let mapping = to.intern_mapping(identity, file);
+        let mapping = to.intern_mapping(Mapping { build_id, file });
         Location::Address { mapping, address: Address::Virtual(from.address), frame_type }
     } else {
         let lines = from.lines.iter().map(|&(function, line)| {

@@ -1,9 +1,11 @@
-//! Whole stacks in place of those that the agent could not unwind.
+//! Whole stacks that replace those that the agent could not unwind.
 //!
-//! The agent marks where it gave up, so a recording without frame pointers has leaves, times and threads, but few callers. Each
-//! different cut stack, the most frequent first, gets one whole stack of a donor, again the most frequent first: what is seen
-//! when, how often, and how many different ones there are stays as recorded. Donors are the payloads of `shared/data` where they
-//! are (never committed), else another committed recording that was unwound, under other files and build IDs.
+//! The agent marks truncated stacks, so a recording without frame pointers has leaves, times and threads, but few
+//! callers. Each distinct truncated stack gets one whole stack of a donor, both in descending order of frequency.
+//! Times, frequencies and the number of distinct stacks stay as recorded.
+//!
+//! Donors are the payloads of `shared/data` where they exist; they are never committed. Otherwise the donor is another
+//! committed recording that was unwound, under other files and build IDs.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,11 @@
-//! Who plays what when: an iterator over what each host sends, in the order of time. Nothing of the past is kept but which life
-//! each pod is in, so a year takes no more memory than a minute.
+//! The fleet: an iterator over the samples of each host, in the order of time.
 //!
-//! Place p is on host p / 8 and of service p % 5. With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC
-//! down to 40 % at 2:00: a CPU is idle, and not sampled, at ticks drawn one by one. And pods end, twice a day on average, and
-//! come back at once under another name with other threads. With [`Days::Full`] neither happens: the mixes of 15 minutes have the
-//! same number of samples whoever makes them.
+//! It keeps only the present life of each pod, so a year takes no more memory than a minute. Pod p is on host p / 8
+//! and belongs to service p % 5.
+//!
+//! With [`Days::Daily`] load follows the hour, from 100 % of both CPUs at 14:00 UTC to 40 % at 2:00. A CPU is idle,
+//! and not sampled, at random ticks. Pods end twice a day on average and restart at once, with another name and other
+//! threads. With [`Days::Full`] neither happens, so each mix of 15 minutes has a fixed number of samples.
 
 use super::growth::StackKey;
 use super::lanes::POD_CPUS;
@@ -41,8 +42,8 @@ pub(crate) struct Plan {
     pub(crate) start_ns: u64,
     /// Of 5 s.
     pub(crate) intervals: u64,
-    /// The first of so many intervals is played, in the others nobody samples: longer times with fewer samples. Stacks grow with
-    /// what is played.
+    /// The first of so many intervals is played, in the others nobody samples: longer times with fewer samples.
+    /// Stacks grow with what is played.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }

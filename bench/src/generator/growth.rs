@@ -1,22 +1,24 @@
-//! How the number of different stacks grows.
+//! Growth of the number of distinct stacks.
 //!
-//! A service's stacks are of two kinds. *Common* ones, the most frequent of the recording, are always the same. In place of every
-//! other sample stands a stack of a *pool* that grows as recorded stacks did: by Heaps' law, pool(t) = pool_15m x (t / 15 min)^b,
-//! t since the fleet's start, with b from the recording: over its second half, unique stacks grew by 2^b. The size at 15 minutes
-//! is what makes the mix's number of unique stacks, found by playing 15 minutes. What is extrapolated: b beyond the minutes that
-//! were recorded, that a whole service's stacks grow with time as one program's did with samples, and no deployment.
+//! A service has two kinds of stacks. *Common* stacks, the most frequent of the recording, never change. Every other
+//! sample has a stack of a *pool* that grows by Heaps' law: pool(t) = pool_15m x (t / 15 min)^b, with t since the
+//! start of the fleet. The exponent b comes from the recording: over its second half, the number of distinct stacks
+//! grew by 2^b. The size at 15 minutes gives the mix its number of distinct stacks, and is found by playing 15 minutes.
 //!
-//! The mixes' numbers of unique stacks are those that the peers were measured with. Played as they were recorded, five programs
-//! have more, as [`super::service::Service::describe`] tells: so what is rare is drawn from fewer stacks than were recorded.
+//! Three things are extrapolated: b holds beyond the recorded minutes, a service's stacks grow with time as one
+//! program's did with samples, and there is no deployment.
 //!
-//! While the pool is smaller than the number of rare recorded stacks, neighbours in order of appearance share one of them; later
-//! each has several variants, which [`super::tree`] makes.
+//! The numbers of distinct stacks are those with which other databases were measured. As recorded, five programs have
+//! more, as [`super::service::Service::describe`] shows, so rare stacks come from a smaller set than the recorded one.
+//!
+//! While the pool is smaller than the set of rare recorded stacks, neighbours in order of appearance share one stack.
+//! Later each has several variants, which [`super::tree`] makes.
 
 /// Of the mixes: what [`Growth::pool_15m`] refers to.
 pub(crate) const REFERENCE_NS: f64 = 900e9;
 
-/// Which stack of a service: a rank (common ones first, by frequency; then rare ones, by appearance) and a variant of it, 0 being
-/// the recorded stack itself.
+/// Which stack of a service: a rank (common ones first, by frequency; then rare ones, by appearance) and a variant of
+/// it, 0 being the recorded stack itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackKey {
     pub(crate) rank: u32,

@@ -1,8 +1,8 @@
-//! A recording as pods play it: for each CPU all samples in their order, and the jitter of the timer at each.
+//! A recording as pods play it: for each CPU all samples in order, with the jitter of the timer at each.
 //!
-//! Played are the samples of one phase, which are what an agent at the fleet's pace would have seen of the whole run of the
-//! program; then those of the next: nothing comes again before everything was played, so that within a chunk of ten minutes there is
-//! next to nothing that a compressor could find again where a real program would not have repeated itself.
+//! A pod plays the samples of one phase, which an agent at the fleet's frequency would have seen of the whole run,
+//! and then those of the next phase. No sample comes again before all were played. Within a chunk of ten minutes, a
+//! compressor therefore finds only the repetitions of the real program.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -53,8 +53,8 @@ impl Lanes {
         for (number, cpu) in cpus(recording).into_iter().enumerate() {
             let samples = || recording.samples.iter().filter(|sample| sample.cpu == cpu);
             let Some(first) = samples().next() else { continue };
-            // The timer ticks at anchor + n x period for as long as the recording lasts: most samples are within microseconds
-            // of that, and the few that came much later do not move a median.
+            // The timer ticks at anchor + n x period for as long as the recording lasts: most samples are within
+            // microseconds of that, and the few that came much later do not move a median.
             let since_first = |time_ns: u64| (time_ns - first.time_ns).cast_signed();
             let mut offsets: Vec<i64> = samples().map(|sample| centred(since_first(sample.time_ns), period)).collect();
             offsets.sort_unstable();
@@ -70,8 +70,10 @@ impl Lanes {
         Self { threads: threads(recording), cpus: phases.map(Lane::new) }
     }
 
-    /// The row at a tick of a CPU of a pod, and how many phases were played before. `start`: from where; the whole part is the
-    /// phase, the rest where in it, so that both CPUs begin at the same moment of the recording.
+    /// The row at a tick of a CPU of a pod, and the number of phases played before.
+    ///
+    /// `start` is the position of tick 0. Its whole part is the phase, and its fraction the position in the phase, so
+    /// both CPUs begin at the same moment of the recording.
     pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
         let lane = &self.cpus[cpu];
         let at = lane.place(start) as u64 + tick;
@@ -80,8 +82,9 @@ impl Lanes {
         (lane.rows[within], lap * PHASES + phase)
     }
 
-    /// The jitter at a tick: the recorded sequence from a place that these random numbers choose, or the same backwards, so that a
-    /// pod that plays the same rows again does not do it at the same times.
+    /// The jitter at a tick: the recorded sequence from a random position, forwards or backwards.
+    ///
+    /// A pod that plays the same rows again therefore has other times.
     pub(crate) fn jitter_ns(&self, mut random: Random, cpu: usize, tick: u64) -> i32 {
         let rows = &self.cpus[cpu].rows;
         let at = (random.below(rows.len()) + (tick % rows.len() as u64) as usize) % rows.len();
@@ -153,7 +156,7 @@ mod tests {
     use crate::corpus::{Frames, Sample, Thread};
 
     #[test]
-    fn jitter_is_what_is_left_without_the_timers_ticks_and_ticks_lie_in_turn_on_the_lanes() {
+    fn jitter_is_the_distance_from_ticks_which_alternate_between_lanes() {
         let sample = |time_ns, cpu| Sample { time_ns, cpu, thread: 0, stack: 0 };
         let mut samples = vec![sample(0, 7), sample(900, 8)];
         // On time but for the one at tick 5, which is 400 ns late, and the first one on CPU 7, 3 ns early.

@@ -39,7 +39,8 @@ impl Pod {
         Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 2 | cpu as u64])
     }
 
-    /// The id of a thread of the recording, of which `threads` are known; `round`: which of those that follow each other.
+    /// The id of a thread of the recording, of which `threads` are known; `round`: which of those that follow each
+    /// other.
     pub(crate) fn tid(&self, thread: u32, threads: usize, round: u64) -> u32 {
         let number = round as usize * threads + thread as usize;
         // Never 0: that is the idle task's.

@@ -1,38 +1,59 @@
-//! Random numbers that are the same everywhere and for ever: SplitMix64.
+//! Random numbers that depend on names and on nothing else: SplitMix64.
+
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(SplitMix64);
 
 impl Random {
-    /// The sequence that these numbers name; any other numbers name an independent one.
-    pub(crate) fn of<const N: usize>(names: [u64; N]) -> Self {
+    /// The sequence with this name. Sequences of different names are independent.
+    pub(crate) fn of<const N: usize>(name: [u64; N]) -> Self {
         let mut state = 0;
-        for name in names {
-            state = mixed(state ^ name.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        for part in name {
+            state = mixed(state ^ part.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_add(0x9E37_79B9_7F4A_7C15);
         }
-        Self(state)
+        Self(SplitMix64::seed_from_u64(state))
     }
 
     pub(crate) fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mixed(self.0)
+        self.0.next_u64()
     }
 
-    /// Below `end`, which is above 0.
+    /// A number below `end`, which is above 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
-        // The high half of the product: no bias that matters for sizes here.
+        // The high half of the product: its bias does not matter for the sizes here.
         ((u128::from(self.next_u64()) * end as u128) >> 64) as usize
     }
 
-    /// From 0 to 1, without 1.
+    /// A number from 0 to 1, without 1.
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
+/// The output function of SplitMix64.
 fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_the_same_numbers_in_every_version() {
+        let mut random = Random::of([1, 2]);
+        let mut state = 0;
+        for part in [1_u64, 2] {
+            state = mixed(state ^ part.wrapping_mul(0xD6E8_FEB8_6659_FD93)).wrapping_add(0x9E37_79B9_7F4A_7C15);
+        }
+        for _ in 0..10 {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            assert_eq!(random.next_u64(), mixed(state));
+        }
+    }
 }

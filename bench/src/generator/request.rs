@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use proto::attribute::AttributeValue;
+use proto::dictionary::AttributeValue;
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value};
@@ -11,7 +11,7 @@ use proto::otlp::profiles::v1development::{
     ScopeProfiles, Stack, ValueType,
 };
 use proto::otlp::resource::v1::Resource;
-use proto::{Address, Batch, Dictionary, Location as OurLocation, MappingIdentity, SeriesSamples, build_id};
+use proto::{Address, Batch, Dictionary, Location as OurLocation, SeriesSamples, build_id};
 
 use super::{INTERVAL_NS, PERIOD_NS};
 
@@ -24,8 +24,8 @@ pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceReques
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the batch, where
-/// entry 0 is empty, too; functions, mappings and locations stand one place further.
+/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the
+/// batch, where entry 0 is empty, too; functions, mappings and locations stand one place further.
 struct Tables<'a> {
     from: &'a Dictionary,
     dictionary: ProfilesDictionary,
@@ -71,13 +71,13 @@ impl<'a> Tables<'a> {
                 start_line: function.start_line,
             });
         }
-        for (identity, &file) in &from.mappings {
-            let build_id = match identity {
-                MappingIdentity::BuildId(proto::BuildId::Gnu(bytes)) => Some(build_id::to_hex(bytes)),
-                MappingIdentity::BuildId(_) | MappingIdentity::File(_) => None,
+        for proto::Mapping { build_id, file } in &from.mappings {
+            let build_id = match build_id {
+                Some(proto::BuildId::Gnu(bytes)) => Some(build_id::to_hex(bytes)),
+                Some(_) | None => None,
             };
             let build_id = build_id.map(|id| self.attribute("process.executable.build_id.gnu", Text::Text(id)));
-            self.push_mapping(file, build_id.into_iter().collect());
+            self.push_mapping(*file, build_id.into_iter().collect());
         }
         for location in &from.locations {
             let location = self.location(location);

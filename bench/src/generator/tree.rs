@@ -1,9 +1,9 @@
-//! The tree of a service's stacks, and stacks that nobody saw but that its calls allow.
+//! The tree of a service's stacks, and new stacks that its calls allow.
 //!
-//! A new stack follows a recorded one from its leaf's side up to some frame, and above that goes on as another recorded stack
-//! that passed the same location does: each of its calls was recorded, only their combination is new. Its leaf may be a new place
-//! in the same function's neighbourhood. So new stacks share prefixes and locations with old ones as recorded ones do among
-//! each other.
+//! A new stack follows a recorded one from its leaf up to some frame. From there it continues as another recorded
+//! stack with the same location. Each of its calls was recorded, and only their combination is new. Its leaf may be
+//! another address of the same function. New stacks thus share prefixes and locations with old ones, as recorded
+//! stacks do.
 
 use super::random::Random;
 use crate::corpus::Node;

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn fifteen_minutes_have_the_promised_samples_and_unique_stacks_with_payloads_and_without() {
+    fn fifteen_minutes_have_the_promised_samples_and_unique_stacks() {
         for (mix, samples, stacks) in [(Mix::H, 1_368_000, 42_000), (Mix::L, 820_800, 1_150)] {
             assert_eq!(mix.samples(), samples);
             let mut corpora = vec![Corpus::load_with(mix, None).unwrap()];

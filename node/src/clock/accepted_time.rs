@@ -1,21 +1,22 @@
-//! Accepted time: how much of what the system clock says is believed.
+//! Accepted time: the part of a change of the system clock that retention follows.
 //!
-//! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing error. Accepted
-//! time follows the system clock only as far as the time that is seen to pass allows. The decision and its limits:
+//! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing
+//! error. Accepted time follows the system clock only as far as the elapsed time allows. The decision and its limits:
 //! `docs/decisions/0002-clock-jumps.md`.
 //!
-//! Invariant: without a confirmation the limit of accepted time gains no more, over any interval, than the interval, an eighth of
-//! it, and the allowance. Log time never goes back, and is never later than a limit that was carried on by the time that passed.
+//! Invariant: without a confirmation, the limit of accepted time gains at most the elapsed time, an eighth of it, and
+//! the allowance. Log time never goes back, and is never later than a limit advanced by the elapsed time.
 
-/// Corrections of the system clock are accepted for one part in so many of the time that passes, and log time falls back to
-/// accepted time by as much.
+/// Corrections of the system clock are accepted up to the elapsed time divided by this. Log time returns to accepted
+/// time at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
-/// How long the kernel must have reported a synchronized clock before that confirms a jump: time to notice and undo a mistake.
+/// How long the kernel must report a synchronized clock to confirm a jump, nanoseconds: time to notice and undo a
+/// mistake.
 pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
-/// How long the system clock must have been behind accepted time until it is taken as the right one.
+/// How long the system clock must be earlier than accepted time to be accepted, nanoseconds.
 pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
-/// A jump stays the same jump while it differs by less: two clocks are not read at one moment.
+/// Two readings show the same jump if they differ by less, nanoseconds: two clocks are not read at one moment.
 const SAME_NS: i64 = SECOND_NS;
 
 /// The system's clocks at one moment.
@@ -25,18 +26,18 @@ pub(super) struct Reading {
     pub(super) system_ns: i64,
     /// Time since the system booted, suspended or not, nanoseconds. It never jumps.
     pub(super) elapsed_ns: i64,
-    /// Whether the kernel says that a time server keeps the system clock right.
+    /// Whether the kernel reports that a time server keeps the system clock right.
     pub(super) is_synchronized: bool,
 }
 
-/// Where the system clock is.
+/// The system clock compared with the elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Within the allowance of the time that was seen to pass.
+    /// Within the allowance.
     Agrees,
-    /// Further ahead, and nothing has confirmed it.
+    /// Later than the allowance permits, and not confirmed.
     Ahead,
-    /// Further behind.
+    /// Earlier than the allowance permits.
     Behind,
 }
 
@@ -50,25 +51,25 @@ impl Standing {
     }
 }
 
-/// What a reading changed.
+/// Change of the standing by a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The system clock jumped, in the direction that the standing tells.
+    /// The system clock jumped in the direction of the standing.
     Jumped,
-    /// The system clock came back to the time that was seen to pass.
+    /// The system clock agrees with the elapsed time again.
     Returned,
-    /// A time server, or a day that the system clock stayed behind, confirmed the jump.
+    /// A time server confirmed the jump, or the system clock stayed earlier for a day.
     Confirmed,
 }
 
 /// Accepted time of one node.
 #[derive(Clone, Debug)]
 pub(super) struct AcceptedTime {
-    /// Most that accepted time may gain on the time that passes at once.
+    /// Most that accepted time may gain on the elapsed time at once.
     allowance_ns: i64,
-    /// How much of the allowance is left.
+    /// Rest of the allowance.
     left_ns: i64,
-    /// The latest time that may be accepted: what was accepted before, and the time that passed since.
+    /// The latest time that may be accepted: the last accepted time and the time elapsed since.
     limit_ns: i64,
     /// Time of log entries: never goes back.
     log_ns: i64,
@@ -76,16 +77,16 @@ pub(super) struct AcceptedTime {
     system_ns: i64,
     elapsed_ns: i64,
     standing: Standing,
-    /// How far the system clock is ahead of the limit in this jump.
+    /// System clock minus the limit in this jump.
     jump_ns: i64,
     /// When the kernel began to report a synchronized clock in this jump.
     synchronized_since_ns: Option<i64>,
-    /// Since when the system clock has been behind the limit.
+    /// When the system clock became earlier than the limit.
     behind_since_ns: Option<i64>,
 }
 
 impl AcceptedTime {
-    /// Starts with the largest time in the log as the only reference; without one, with the system clock.
+    /// Starts with the largest time in the log as the only reference, or with the system clock if there is none.
     pub(super) fn start(reference_ns: Option<i64>, reading: Reading, allowance_ns: i64) -> Self {
         let reference_ns = reference_ns.unwrap_or(reading.system_ns);
         Self {
@@ -102,7 +103,8 @@ impl AcceptedTime {
         }
     }
 
-    /// Accepted time, nanoseconds since 1970: what retention counts from. It goes back with the system clock, which expires nothing.
+    /// Accepted time, nanoseconds since 1970: the "now" of retention. It goes back with the system clock, which
+    /// expires nothing.
     pub(super) fn now_ns(&self) -> i64 {
         self.system_ns.min(self.limit_ns)
     }
@@ -112,10 +114,11 @@ impl AcceptedTime {
         self.log_ns
     }
 
-    /// The end of what is no longer being written to, nanoseconds since 1970: accepted time. Where the system clock and the limit
-    /// disagree, the newest time that is being written decides between them.
+    /// The time before which nothing is being written any more, nanoseconds since 1970. Where the system clock and
+    /// the limit disagree, the newest time that is being written decides between them.
     pub(super) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
-        let (earlier_ns, later_ns) = (self.system_ns.min(self.limit_ns), self.system_ns.max(self.limit_ns));
+        let earlier_ns = self.system_ns.min(self.limit_ns);
+        let later_ns = self.system_ns.max(self.limit_ns);
         newest_written_ns.map_or(earlier_ns, |newest_ns| newest_ns.clamp(earlier_ns, later_ns))
     }
 
@@ -128,7 +131,7 @@ impl AcceptedTime {
         self.standing
     }
 
-    /// How far the system clock is ahead of what may be accepted, negative where it is behind; 0 where they agree.
+    /// System clock minus the latest time that may be accepted, nanoseconds; 0 where they agree.
     pub(super) fn jump_ns(&self) -> i64 {
         if self.standing == Standing::Agrees { 0 } else { self.system_ns.saturating_sub(self.limit_ns) }
     }
@@ -138,7 +141,7 @@ impl AcceptedTime {
         self.log_ns = self.log_ns.max(entry_ns);
     }
 
-    /// Takes a reading in.
+    /// Updates the time with a reading.
     pub(super) fn read(&mut self, reading: Reading) -> Option<Change> {
         let passed_ns = reading.elapsed_ns.saturating_sub(self.elapsed_ns).max(0);
         self.elapsed_ns = self.elapsed_ns.saturating_add(passed_ns);
@@ -191,8 +194,9 @@ impl AcceptedTime {
         }
     }
 
-    /// Log time after some more time has passed. It follows accepted time where that is later. Where log time is later by no more
-    /// than the allowance, it goes slower until they meet. Where it is later by more, it goes on by the time that passes.
+    /// Log time after `passed_ns`. It follows accepted time where that is later. Where log time is later by at most
+    /// the allowance, it advances more slowly until they meet. Where it is later by more, it advances by the elapsed
+    /// time.
     fn log_after(&self, passed_ns: i64) -> i64 {
         let full_ns = self.log_ns.saturating_add(passed_ns);
         let over_ns = full_ns.saturating_sub(self.now_ns());
@@ -205,5 +209,4 @@ impl AcceptedTime {
 }
 
 #[cfg(test)]
-#[path = "accepted_time_tests.rs"]
 mod tests;

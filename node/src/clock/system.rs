@@ -7,12 +7,14 @@ use std::time::SystemTime;
 
 use super::accepted_time::Reading;
 
-/// The kernel's time may differ so much from the system clock, as this process sees it, until it is taken for another clock.
+/// Largest difference between the kernel's time and this process's system clock, seconds, at which they are the same
+/// clock.
 const SAME_SECONDS: i64 = 2;
 
-/// Reads the clocks; whether they are synchronized only if that is asked for, which takes a system call.
+/// Reads the clocks. `with_synchronization`: also reads whether they are synchronized, which takes a system call.
 pub(super) fn read(with_synchronization: bool) -> Reading {
-    let (elapsed_ns, system_ns) = (elapsed_ns(), system_ns());
+    let elapsed_ns = elapsed_ns();
+    let system_ns = system_ns();
     Reading { system_ns, elapsed_ns, is_synchronized: with_synchronization && is_synchronized(system_ns) }
 }
 
@@ -22,12 +24,13 @@ fn system_ns() -> i64 {
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Time since the system booted, nanoseconds. Unlike the monotonic clock of the standard library it counts suspended time.
+/// Time since the system booted, nanoseconds. Unlike the monotonic clock of the standard library it counts suspended
+/// time.
 fn elapsed_ns() -> i64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` is large enough for what clock_gettime writes.
     if unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, time.as_mut_ptr()) } != 0 {
-        // Linux has this clock since 2.6.39. Without it no time is seen to pass, which is safe.
+        // Linux has this clock since 2.6.39. Without it no time elapses, which is safe.
         return 0;
     }
     // SAFETY: clock_gettime returned 0, so it has written all of `time`.
@@ -35,8 +38,8 @@ fn elapsed_ns() -> i64 {
     time.tv_sec.saturating_mul(1_000_000_000).saturating_add(time.tv_nsec)
 }
 
-/// Whether the kernel says that a time server keeps its clock right. Setting the clock by hand ends that until the next
-/// correction by a time server.
+/// Returns whether the kernel reports that a time server keeps its clock right. Setting the clock by hand ends that
+/// until the next correction by a time server.
 fn is_synchronized(system_ns: i64) -> bool {
     // SAFETY: all fields are numbers, for which zero is valid.
     let mut state: libc::timex = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -51,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_clocks_go_on() {
+    fn both_clocks_advance() {
         let first = read(true);
         std::thread::sleep(std::time::Duration::from_millis(20));
         let second = read(true);

@@ -1,7 +1,7 @@
-//! The way to other members.
+//! The transport to other members of a group.
 //!
-//! A group of one member never takes it: the cluster's transport comes with the cluster. Until then a peer cannot be reached,
-//! and openraft treats it as one that is down: nothing is counted as replicated.
+//! This version has none, because a group has one member. Openraft treats an unreachable peer as one that is down:
+//! nothing counts as replicated.
 
 use std::future::Future;
 
@@ -13,9 +13,9 @@ use openraft::{BasicNode, OptionalSend};
 
 use crate::consensus::types::{Types, Vote};
 
-/// Knows no way to any peer.
+/// Connects to no peer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peers;
+pub(super) struct Peers;
 
 impl RaftNetworkFactory<Types> for Peers {
     type Network = Peer;
@@ -27,7 +27,7 @@ impl RaftNetworkFactory<Types> for Peers {
 
 /// One peer.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(super) struct Peer {
     target: u64,
     address: String,
 }
@@ -58,7 +58,7 @@ impl RaftNetworkV2<Types> for Peer {
         Err(self.unreachable().into())
     }
 
-    // The trait's own would grant the vote.
+    // The default implementation would grant the vote.
     async fn pre_vote(
         &mut self,
         _request: VoteRequest<Types>,

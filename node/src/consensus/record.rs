@@ -1,4 +1,4 @@
-//! How consensus is written to disk: entries, votes, log ids, memberships.
+//! The encoding of consensus on disk: entries, votes, log ids, memberships and the sync mark.
 //!
 //! ```text
 //! entry       | version u8 | kind u8 | term u64 | node u64 | payload_len u32 | crc u32 | payload |
@@ -9,10 +9,11 @@
 //! config      | sets u16 | ( voters u16 | node u64 … ) … | nodes u16 | ( node u64 | address_len u16 | address ) … |
 //! ```
 //!
-//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so that a
-//! value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a config.
+//! Integers are big-endian. `crc` is the CRC-32C of the record without it; an entry's also covers the entry's key, so
+//! that a value under a wrong key is found. An entry's payload is, by kind: 0 nothing, 1 a `proto::wire::Entry`, 2 a
+//! config.
 //!
-//! Invariant: a record is returned as it was written, or as an error. Nothing is taken from it before its checksum holds.
+//! Invariant: a record is returned as it was written, or as an error. No field is used before the checksum holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,67 +22,28 @@ use openraft::entry::RaftEntry as _;
 use openraft::vote::RaftLeaderId as _;
 use openraft::{BasicNode, EntryPayload};
 
-use crate::consensus::types::{LogEntry, LogId, Membership, Payload, StoredMembership, Types, Vote};
+use crate::consensus::payload::Payload;
+use crate::consensus::types::{LeaderId, LogEntry, LogId, Membership, StoredMembership, Vote};
+use crate::error::RecordError;
 
-/// Of every record here.
+/// Version of every record in this file.
 const VERSION: u8 = 1;
 const ENTRY_HEADER_BYTES: usize = 26;
 const CRC_BYTES: usize = 4;
 
-type LeaderId = openraft::alias::LeaderIdOf<Types>;
-
 /// Shard and index, as the log is ordered.
-pub(crate) type EntryKey = [u8; 12];
-
-/// A record that is not what was written.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// Shorter or longer than its lengths say.
-    #[error("{record}: its length is wrong; the disk or the software is broken")]
-    Length {
-        /// Which kind of record.
-        record: &'static str,
-    },
-    /// Written by another version.
-    #[error("{record}: has version {found}, this version reads {VERSION}: run the version that wrote it")]
-    Version {
-        /// Which kind of record.
-        record: &'static str,
-        /// What it has.
-        found: u8,
-    },
-    /// Changed since it was written.
-    #[error("{record}: its checksum is wrong; the disk or the software is broken")]
-    Checksum {
-        /// Which kind of record.
-        record: &'static str,
-    },
-    /// Nonsense behind a right checksum: written by broken software.
-    #[error("{record}: its content is wrong; it was written by broken software")]
-    Content {
-        /// Which kind of record.
-        record: &'static str,
-    },
-    /// An entry that must be there is not.
-    #[error("shard {shard}: entry {index} is missing; the disk or the software is broken")]
-    Missing {
-        /// Whose log.
-        shard: u32,
-        /// Which entry.
-        index: u64,
-    },
-}
+pub(super) type EntryKey = [u8; 12];
 
 /// Key of an entry.
-pub(crate) fn entry_key(shard: u32, index: u64) -> EntryKey {
+pub(super) fn entry_key(shard: u32, index: u64) -> EntryKey {
     let mut key = [0; 12];
     key[..4].copy_from_slice(&shard.to_be_bytes());
     key[4..].copy_from_slice(&index.to_be_bytes());
     key
 }
 
-/// What is stored under an entry's key.
-pub(crate) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
+/// The record of an entry, to be stored under its key.
+pub(super) fn encode_entry(key: &EntryKey, entry: &LogEntry) -> Vec<u8> {
     let (kind, payload) = match &entry.payload {
         EntryPayload::Blank => (0, Bytes::new()),
         EntryPayload::Normal(payload) => (1, payload.bytes().clone()),
@@ -109,14 +71,15 @@ fn entry_crc(key: &EntryKey, header: &[u8], payload: &[u8]) -> u32 {
 }
 
 /// The entry that was stored under `key`.
-pub(crate) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, RecordError> {
+pub(super) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, RecordError> {
     let record = "entry";
     let short = |_short: TryGetError| RecordError::Length { record };
     check_version(record, &value)?;
     let mut header = &value[..value.len().min(ENTRY_HEADER_BYTES)];
     let _version = header.try_get_u8().map_err(short)?;
     let kind = header.try_get_u8().map_err(short)?;
-    let (term, node) = (header.try_get_u64().map_err(short)?, header.try_get_u64().map_err(short)?);
+    let term = header.try_get_u64().map_err(short)?;
+    let node = header.try_get_u64().map_err(short)?;
     let payload_len = header.try_get_u32().map_err(short)?;
     let crc = header.try_get_u32().map_err(short)?;
     let payload = value.slice(ENTRY_HEADER_BYTES..);
@@ -137,7 +100,7 @@ pub(crate) fn decode_entry(key: &EntryKey, value: Bytes) -> Result<LogEntry, Rec
     Ok(LogEntry::new(LogId::new(LeaderId::new(term, node), index), payload))
 }
 
-pub(crate) fn encode_vote(vote: &Vote) -> Vec<u8> {
+pub(super) fn encode_vote(vote: &Vote) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_u64(vote.leader_id.term);
     out.put_u64(vote.leader_id.node_id);
@@ -145,7 +108,7 @@ pub(crate) fn encode_vote(vote: &Vote) -> Vec<u8> {
     seal(out)
 }
 
-pub(crate) fn decode_vote(value: &[u8]) -> Result<Vote, RecordError> {
+pub(super) fn decode_vote(value: &[u8]) -> Result<Vote, RecordError> {
     let record = "vote";
     let short = |_short: TryGetError| RecordError::Length { record };
     let mut rest = unseal(record, value)?;
@@ -157,33 +120,33 @@ pub(crate) fn decode_vote(value: &[u8]) -> Result<Vote, RecordError> {
     Ok(Vote { leader_id, committed: committed == 1 })
 }
 
-pub(crate) fn encode_log_id(log_id: &LogId) -> Vec<u8> {
+pub(super) fn encode_log_id(log_id: &LogId) -> Vec<u8> {
     let mut out = vec![VERSION];
     put_log_id(&mut out, log_id);
     seal(out)
 }
 
-pub(crate) fn decode_log_id(value: &[u8]) -> Result<LogId, RecordError> {
+pub(super) fn decode_log_id(value: &[u8]) -> Result<LogId, RecordError> {
     let record = "log id";
     let mut rest = unseal(record, value)?;
     let log_id = get_log_id(record, &mut rest)?;
     if rest.is_empty() { Ok(log_id) } else { Err(RecordError::Length { record }) }
 }
 
-pub(crate) fn encode_mark(synced: u64) -> Vec<u8> {
+pub(super) fn encode_mark(synced: u64) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_u64(synced);
     seal(out)
 }
 
-pub(crate) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
+pub(super) fn decode_mark(value: &[u8]) -> Result<u64, RecordError> {
     let record = "raft/SYNCED";
     let rest = unseal(record, value)?;
     Ok(u64::from_be_bytes(rest.try_into().map_err(|_length| RecordError::Length { record })?))
 }
 
-/// A membership and the entry that it came with.
-pub(crate) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
+/// A membership with the log id of its entry.
+pub(super) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_u8(u8::from(membership.log_id().is_some()));
     put_log_id(&mut out, &membership.log_id().unwrap_or_else(|| LogId::new(LeaderId::new(0, 0), 0)));
@@ -191,7 +154,7 @@ pub(crate) fn encode_membership(membership: &StoredMembership) -> Vec<u8> {
     seal(out)
 }
 
-pub(crate) fn decode_membership(value: &[u8]) -> Result<StoredMembership, RecordError> {
+pub(super) fn decode_membership(value: &[u8]) -> Result<StoredMembership, RecordError> {
     let record = "membership";
     let mut rest = unseal(record, value)?;
     let is_logged = rest.try_get_u8().map_err(|_short| RecordError::Length { record })?;
@@ -217,7 +180,7 @@ fn get_log_id(record: &'static str, rest: &mut &[u8]) -> Result<LogId, RecordErr
 }
 
 fn put_config(out: &mut Vec<u8>, membership: &Membership) {
-    // Members are proposed one by one, by an administrator: there are never 65,536, and an address has no 64 KiB.
+    // An administrator proposes members one by one: there are never 65,536, and no address has 64 KiB.
     let length = |length: usize| u16::try_from(length).unwrap_or(u16::MAX);
     let sets = membership.get_joint_config();
     out.put_u16(length(sets.len()));
@@ -248,8 +211,8 @@ fn get_config(rest: &mut &[u8]) -> Result<Membership, RecordError> {
     for _ in 0..rest.try_get_u16().map_err(short)? {
         let node = rest.try_get_u64().map_err(short)?;
         let address_len = usize::from(rest.try_get_u16().map_err(short)?);
-        let (address, behind) = rest.split_at_checked(address_len).ok_or(RecordError::Length { record })?;
-        *rest = behind;
+        let (address, remaining) = rest.split_at_checked(address_len).ok_or(RecordError::Length { record })?;
+        *rest = remaining;
         let address = std::str::from_utf8(address).map_err(|_not_utf8| RecordError::Content { record })?;
         nodes.insert(node, BasicNode::new(address));
     }
@@ -266,7 +229,7 @@ fn seal(mut out: Vec<u8>) -> Vec<u8> {
     out
 }
 
-/// Checks version and checksum; returns what is between them.
+/// Checks version and checksum; returns the bytes between them.
 fn unseal<'a>(record: &'static str, value: &'a [u8]) -> Result<&'a [u8], RecordError> {
     check_version(record, value)?;
     let (body, crc) = value.split_last_chunk::<CRC_BYTES>().ok_or(RecordError::Length { record })?;
@@ -279,7 +242,7 @@ fn unseal<'a>(record: &'static str, value: &'a [u8]) -> Result<&'a [u8], RecordE
 fn check_version(record: &'static str, value: &[u8]) -> Result<(), RecordError> {
     match value.first() {
         Some(&VERSION) => Ok(()),
-        Some(&found) => Err(RecordError::Version { record, found }),
+        Some(&found) => Err(RecordError::Version { record, found, expected: VERSION }),
         None => Err(RecordError::Length { record }),
     }
 }

@@ -1,31 +1,64 @@
-//! One shard's engine, as openraft wants it.
+//! The adapter from openraft's state machine to a shard's engine.
 //!
-//! A "snapshot" here is only the statement up to where the engine has flushed: it lets openraft cut the log. One that can be
-//! sent to a member that is behind comes with the cluster.
+//! A "snapshot" here is only the position of the last flush, which lets openraft purge the log. A snapshot that can
+//! be sent to a lagging replica comes with the cluster.
 
 use std::io;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::{Stream, TryStreamExt as _};
-use openraft::OptionalSend;
 use openraft::alias::{SnapshotMetaOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine, Snapshot, SnapshotMeta};
+use openraft::{EntryPayload, OptionalSend};
+use storage_engine::{Flushed, Outcome, Position};
 
-use crate::consensus::types::{LogId, StoredMembership, Types};
+use crate::consensus::record;
+use crate::consensus::types::{LogEntry, LogId, StoredMembership, Types};
+use crate::error::{RecordError, ReplicaError};
+use crate::failure::Failure;
 use crate::shard::Shard;
 
 /// Entries that one blocking task applies.
 const APPLY_ENTRIES_MAX: usize = 256;
 
-/// The adapter; all it does is done by [`Shard`].
+/// A shard's engine as a state machine. Clones share the shard.
 #[derive(Clone, Debug)]
-pub(crate) struct StateMachine {
+pub(super) struct StateMachine {
     shard: Arc<Shard>,
+    failure: Failure,
 }
 
 impl StateMachine {
-    pub(crate) fn new(shard: Arc<Shard>) -> Self {
-        Self { shard }
+    /// # Errors
+    /// [`ReplicaError::Record`]: the position or the membership in the state cannot be read.
+    pub(super) fn new(shard: Arc<Shard>, failure: Failure) -> Result<Self, ReplicaError> {
+        let machine = Self { shard, failure };
+        decode(machine.shard.applied())?;
+        decode(machine.shard.flushed())?;
+        Ok(machine)
+    }
+
+    /// Number of members that have a vote, as of the last applied entry.
+    pub(super) fn voters(&self) -> Result<usize, RecordError> {
+        Ok(decode(self.shard.applied())?.membership.voter_ids().count())
+    }
+
+    /// Applies the next entry. Blocks.
+    fn apply_entry(&self, entry: LogEntry) -> Result<Outcome, ReplicaError> {
+        let log_id = record::encode_log_id(&entry.log_id).into();
+        let position = Position { index: entry.log_id.index, log_id };
+        match entry.payload {
+            EntryPayload::Blank => self.shard.skip(position, None),
+            EntryPayload::Membership(members) => {
+                let stored = StoredMembership::new(Some(entry.log_id), members);
+                self.shard.skip(position, Some(record::encode_membership(&stored).into()))
+            }
+            EntryPayload::Normal(payload) => {
+                let entry_bytes = payload.bytes().len();
+                self.shard.apply(position, &*payload.entry()?, entry_bytes)
+            }
+        }
     }
 }
 
@@ -34,7 +67,9 @@ impl RaftStateMachine<Types> for StateMachine {
     type SnapshotBuilder = Self;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
-        self.shard.applied().map_err(|error| self.shard.failure().io_error(error))
+        let Decoded { log_id, membership } =
+            decode(self.shard.applied()).map_err(|error| self.failure.io_error(error))?;
+        Ok((log_id, membership))
     }
 
     async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
@@ -50,10 +85,10 @@ impl RaftStateMachine<Types> for StateMachine {
                     None => more = false,
                 }
             }
-            let shard = Arc::clone(&self.shard);
+            let machine = self.clone();
             let apply = move || {
                 for (entry, responder) in group {
-                    let outcome = shard.apply(entry)?;
+                    let outcome = machine.apply_entry(entry)?;
                     if let Some(responder) = responder {
                         responder.send(outcome);
                     }
@@ -61,7 +96,7 @@ impl RaftStateMachine<Types> for StateMachine {
                 Ok(())
             };
             let applied = tokio::task::spawn_blocking(apply).await.map_err(io::Error::other)?;
-            applied.map_err(|error: crate::ReplicaError| self.shard.failure().io_error(error))?;
+            applied.map_err(|error: ReplicaError| self.failure.io_error(error))?;
         }
         Ok(())
     }
@@ -83,7 +118,20 @@ impl RaftSnapshotBuilder<Types> for StateMachine {
     type SnapshotData = ();
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, ()>> {
-        let (last_log_id, last_membership) = self.shard.flushed();
-        Ok(Snapshot { meta: SnapshotMeta { last_log_id, last_membership }, snapshot: () })
+        let Decoded { log_id, membership } =
+            decode(self.shard.flushed()).map_err(|error| self.failure.io_error(error))?;
+        Ok(Snapshot { meta: SnapshotMeta { last_log_id: log_id, last_membership: membership }, snapshot: () })
     }
+}
+
+/// A position in the log with the membership as of it.
+struct Decoded {
+    log_id: Option<LogId>,
+    membership: StoredMembership,
+}
+
+fn decode(Flushed { position, membership }: Flushed) -> Result<Decoded, RecordError> {
+    let log_id = position.map(|position| record::decode_log_id(&position.log_id)).transpose()?;
+    let stored = |bytes: Bytes| record::decode_membership(&bytes);
+    Ok(Decoded { log_id, membership: membership.map(stored).transpose()?.unwrap_or_default() })
 }

@@ -110,7 +110,7 @@ fn series_of(tenant: &TenantId, profiles: Vec<Profile>) -> Vec<SeriesSamples> {
 
 #[cfg(test)]
 mod tests {
-    use proto::attribute::{Attribute, AttributeValue};
+    use proto::dictionary::{Attribute, AttributeValue};
     use proto::placement::Placement;
     use proto::{Label, LabelSet, Samples, StackHash, StackPair};
 

@@ -1,10 +1,19 @@
-// Chromium for the tests, and what every one of them watches.
+// Chromium for the tests, and the errors that every test watches for.
 
 import { type Browser, type BrowserContext, chromium, type Page } from "playwright-core";
 import { afterAll, beforeAll, expect, test } from "vitest";
 
 const EXECUTABLE = process.env.VARVE_CHROMIUM ?? "/usr/bin/chromium";
-const ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const ARGUMENTS = [
+  "--headless",
+  "--no-sandbox",
+  "--disable-gpu",
+  "--disable-quic",
+  "--no-first-run",
+  "--disable-background-networking",
+  "--disable-component-update",
+  "--disable-sync",
+];
 
 let browser: Browser | undefined;
 
@@ -21,8 +30,8 @@ export function withBrowser(): void {
 export interface Visit {
   readonly page: Page;
   readonly context: BrowserContext;
-  /** Errors of scripts and of the content policy; a test ends with none. */
-  readonly faults: string[];
+  /** Errors of scripts and of the content policy; a test must end with none. */
+  readonly errors: string[];
 }
 
 export interface VisitOptions {
@@ -30,31 +39,38 @@ export interface VisitOptions {
   readonly height?: number;
   readonly scale?: number;
   readonly theme?: "light" | "dark";
+  /** Time limit of the test, in milliseconds. */
+  readonly timeout_ms?: number;
 }
 
-/** A new tab, as of somebody who has never been here. */
-export async function visit({ width = 1280, height = 800, scale = 1, theme = "light" }: VisitOptions = {}): Promise<Visit> {
+/** Opens a new tab without any stored state. */
+export async function visit(options: VisitOptions = {}): Promise<Visit> {
+  const { width = 1280, height = 800, scale = 1, theme = "light" } = options;
   if (browser === undefined) throw new Error("withBrowser() has not run");
-  const context = await browser.newContext({ viewport: { width, height }, deviceScaleFactor: scale, colorScheme: theme });
+  const context = await browser.newContext({
+    viewport: { width, height },
+    deviceScaleFactor: scale,
+    colorScheme: theme,
+  });
   await context.grantPermissions(["clipboard-read", "clipboard-write"]);
   const page = await context.newPage();
-  const faults: string[] = [];
-  page.on("pageerror", (error) => faults.push(String(error)));
+  const errors: string[] = [];
+  page.on("pageerror", (error) => errors.push(String(error)));
   page.on("console", (message) => {
     const text = message.text();
-    // A server that is down or refuses on purpose is logged by the browser itself.
-    if (message.type() === "error" && !text.startsWith("Failed to load resource")) faults.push(text);
+    // The browser logs refused and failed requests itself, and some tests provoke them.
+    if (message.type() === "error" && !text.startsWith("Failed to load resource")) errors.push(text);
   });
-  return { page, context, faults };
+  return { page, context, errors };
 }
 
-/** A browser test: prints the line that `make test` counts, if it passed. */
+/** A browser test; if it passes, it prints the line that `make test` counts. */
 export function browserTest(name: string, options: VisitOptions, act: (visit: Visit) => Promise<void>): void {
-  test(name, async () => {
+  test(name, { timeout: options.timeout_ms }, async () => {
     const opened = await visit(options);
     try {
       await act(opened);
-      expect(opened.faults).toEqual([]);
+      expect(opened.errors).toEqual([]);
     } finally {
       await opened.context.close();
     }
@@ -62,13 +78,21 @@ export function browserTest(name: string, options: VisitOptions, act: (visit: Vi
   });
 }
 
-/** Waits until the flame graph or the table shows an answer. */
-export async function pictureIsThere(page: Page): Promise<void> {
-  await page.locator(".picture").waitFor();
-  await page.waitForFunction(() => performance.getEntriesByName("varve:flame-first-draw").length > 0 || document.querySelector(".view-table") !== null);
+/** Waits until the flame graph or the table shows a response. */
+export async function viewsAreShown(page: Page): Promise<void> {
+  await page.locator(".views").waitFor();
+  await page.waitForFunction(() => {
+    const draws = performance.getEntriesByName("varve:flame-first-draw");
+    return draws.length > 0 || document.querySelector(".view-table") !== null;
+  });
 }
 
-/** Milliseconds of each measure of a name that the page has taken. */
+/** Durations of the web UI's performance measures of a name, in milliseconds. */
 export function measures(page: Page, name: string): Promise<number[]> {
-  return page.evaluate((wanted) => performance.getEntriesByName(wanted).map((entry) => entry.duration), name);
+  return page.evaluate((measure) => performance.getEntriesByName(measure).map((entry) => entry.duration), name);
+}
+
+/** Presses Run. */
+export function run(page: Page): Promise<void> {
+  return page.getByRole("button", { name: "Run", exact: true }).click();
 }

@@ -1,9 +1,9 @@
-// Writes stacks as a gzipped pprof profile, so that a real varve can be given any picture.
+// Writes stacks as a gzipped pprof profile, so that a real varve can store any test data.
 
 import { gzipSync } from "node:zlib";
 import type { FixtureFrame, FixtureStack } from "./fixture/stacks";
 
-/** Bytes of a protobuf message being written. */
+/** Writer of a protobuf message. */
 class Message {
   private readonly parts: number[] = [];
 
@@ -42,11 +42,11 @@ class Message {
 /** A CPU profile of the stacks, in nanoseconds, that ended at `end_s` (Unix seconds). */
 export function pprofOf(stacks: readonly FixtureStack[], end_s: number): Uint8Array {
   const strings = [""];
-  const places = new Map([["", 0]]);
+  const indices = new Map([["", 0]]);
   const text = (value: string): number => {
-    const known = places.get(value);
+    const known = indices.get(value);
     if (known !== undefined) return known;
-    places.set(value, strings.length);
+    indices.set(value, strings.length);
     return strings.push(value) - 1;
   };
   const profile = new Message();
@@ -65,10 +65,33 @@ export function pprofOf(stacks: readonly FixtureStack[], end_s: number): Uint8Ar
     if (mapping === undefined) {
       mapping = mappings.size + 1;
       mappings.set(binary, mapping);
-      definitions.push([3, new Message().varint(1, mapping).varint(2, mapping << 24).varint(3, (mapping + 1) << 24).varint(5, text(binary)).varint(7, 1)]);
+      definitions.push([
+        3,
+        new Message()
+          .varint(1, mapping)
+          .varint(2, mapping << 24)
+          .varint(3, (mapping + 1) << 24)
+          .varint(5, text(binary))
+          .varint(7, 1),
+      ]);
     }
-    definitions.push([5, new Message().varint(1, id).varint(2, text(frame.name)).varint(3, text(frame.name)).varint(4, text(frame.file ?? "")).varint(5, frame.line ?? 0)]);
-    definitions.push([4, new Message().varint(1, id).varint(2, mapping).varint(3, (mapping << 24) + id).bytes(4, new Message().varint(1, id).varint(2, frame.line ?? 0))]);
+    definitions.push([
+      5,
+      new Message()
+        .varint(1, id)
+        .varint(2, text(frame.name))
+        .varint(3, text(frame.name))
+        .varint(4, text(frame.file ?? ""))
+        .varint(5, frame.line ?? 0),
+    ]);
+    definitions.push([
+      4,
+      new Message()
+        .varint(1, id)
+        .varint(2, mapping)
+        .varint(3, (mapping << 24) + id)
+        .bytes(4, new Message().varint(1, id).varint(2, frame.line ?? 0)),
+    ]);
     return id;
   };
   for (const { frames, value } of stacks) {

@@ -1,9 +1,9 @@
-// Pictures to look at, into the folder VARVE_SCREENSHOTS; of VARVE_URL where it is set, else of made-up stacks.
+// Screenshots for review in the folder VARVE_SCREENSHOTS, of VARVE_URL or otherwise of generated stacks.
 
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, test } from "vitest";
-import { pictureIsThere, visit, withBrowser } from "./chromium";
+import { viewsAreShown, visit, withBrowser } from "./chromium";
 import { startFixture, STACKS, type Fixture } from "./fixture/server";
 
 const FOLDER = process.env.VARVE_SCREENSHOTS;
@@ -18,12 +18,13 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
   afterAll(() => fixture.close());
 
   for (const theme of ["light", "dark"] as const) {
-    test(`the page, ${theme}`, async () => {
+    test(`the views in the ${theme} theme`, async () => {
       const { page, context } = await visit({ theme });
       await page.goto(process.env.VARVE_URL ?? fixture.url);
-      await pictureIsThere(page);
+      await viewsAreShown(page);
       await page.waitForTimeout(400);
-      const shot = async (name: string): Promise<void> => void (await page.screenshot({ path: join(FOLDER ?? ".", `${name}-${theme}.png`) }));
+      const shot = async (name: string): Promise<void> =>
+        void (await page.screenshot({ path: join(FOLDER ?? ".", `${name}-${theme}.png`) }));
       await shot("both");
       await page.mouse.move(700, 330);
       await shot("hover");
@@ -37,13 +38,21 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       await context.close();
     });
 
-    test(`states, ${theme}`, async () => {
+    test(`other states in the ${theme} theme`, async () => {
       const { page, context } = await visit({ theme });
-      const shot = async (name: string): Promise<void> => void (await page.screenshot({ path: join(FOLDER ?? ".", `${name}-${theme}.png`) }));
+      const shot = async (name: string): Promise<void> =>
+        void (await page.screenshot({ path: join(FOLDER ?? ".", `${name}-${theme}.png`) }));
       const { behaviour } = fixture;
-      Object.assign(behaviour, { empty: true, agent: { state: "failed", reason: "the kernel did not load the profiler", missing: ["CAP_BPF: load the BPF programs", "CAP_PERFMON: open the CPU clock"] } });
+      Object.assign(behaviour, {
+        empty: true,
+        agent: {
+          state: "failed",
+          reason: "the kernel did not load the profiler",
+          missing: ["CAP_BPF: load the BPF programs", "CAP_PERFMON: open the CPU clock"],
+        },
+      });
       await page.goto(fixture.url);
-      await page.locator(".way").first().waitFor();
+      await page.locator(".sender").first().waitFor();
       await page.waitForTimeout(200);
       await shot("empty");
       Object.assign(behaviour, { empty: false, stacks: STACKS.host() });
@@ -52,22 +61,25 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       await shot("no-data");
       behaviour.stacks = STACKS.many(40_000);
       await page.goto(`${fixture.url}/?view=flame`);
-      await pictureIsThere(page);
+      await viewsAreShown(page);
       await page.waitForTimeout(300);
       await shot("many");
       behaviour.stacks = STACKS.hostile();
       await page.goto(fixture.url);
-      await pictureIsThere(page);
+      await viewsAreShown(page);
       await page.locator(".flame-scroller").hover({ position: { x: 400, y: 50 } });
       await shot("hostile");
       behaviour.stacks = STACKS.host();
-      Object.assign(behaviour, { error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: ask for a shorter time", shards: { asked: 4, answered: 3 } });
+      Object.assign(behaviour, {
+        error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: choose a shorter time range",
+        shards: { asked: 4, answered: 3 },
+      });
       await page.getByRole("button", { name: "Run", exact: true }).click();
       await page.getByText("3.1 GiB").waitFor();
       await shot("error");
       behaviour.error = "";
       await page.getByRole("button", { name: "Run", exact: true }).click();
-      await page.getByText("Partial answer").waitFor();
+      await page.getByText("Partial response").waitFor();
       await page.getByText("why not 100 %?").click();
       await shot("reasons");
       await page.keyboard.press("Escape");
@@ -79,11 +91,14 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
     });
   }
 
-  test("narrow windows", async () => {
-    for (const [width, height] of [[1024, 700], [640, 400]]) {
+  test("the views in narrow windows", async () => {
+    for (const [width, height] of [
+      [1024, 700],
+      [640, 400],
+    ]) {
       const { page, context } = await visit({ width, height });
       await page.goto(process.env.VARVE_URL ?? fixture.url);
-      await pictureIsThere(page);
+      await viewsAreShown(page);
       await page.waitForTimeout(300);
       await page.screenshot({ path: join(FOLDER ?? ".", `width-${width}.png`), fullPage: true });
       await context.close();

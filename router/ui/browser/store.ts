@@ -1,11 +1,11 @@
-// Where a test's stacks are: pushed to the varve at VARVE_URL, or in the fixture where there is none.
+// Store of a test's stacks: the varve at VARVE_URL, or a fixture if the variable is not set.
 
 import { afterAll } from "vitest";
-import { startFixture, type Fixture } from "./fixture/server";
+import { CPU_TYPE, startFixture, type Fixture } from "./fixture/server";
 import type { FixtureStack } from "./fixture/stacks";
 import { pprofOf } from "./pprof_writer";
 
-/** Address of a running varve, if the harness gave one. */
+/** Address of a running varve; undefined without one. */
 export const VARVE_URL = process.env.VARVE_URL?.replace(/\/$/, "");
 
 const fixtures: Fixture[] = [];
@@ -14,14 +14,14 @@ afterAll(async () => {
 });
 
 export interface Stored {
-  /** Page that shows only these stacks, with more of the state to append (`&view=flame`). */
+  /** Address that shows only these stacks, with further state appended (`&view=flame`). */
   address(more?: string): string;
   readonly service: string;
 }
 
 let count = 0;
 
-/** Stores stacks under a service of their own. */
+/** Stores stacks under a new service. */
 export async function stored(stacks: readonly FixtureStack[]): Promise<Stored> {
   const service = `browser-${process.pid}-${Date.now()}-${++count}`;
   const own = stacks.map((stack) => ({ ...stack, service }));
@@ -40,8 +40,25 @@ export async function stored(stacks: readonly FixtureStack[]): Promise<Stored> {
   };
 }
 
-/** Pushes a pprof file to a varve; throws with the server's answer if it refuses. */
+/** Total CPU time of the matchers over the last 15 minutes in a varve, in nanoseconds. */
+export async function totalOf(base: string, matchers: string): Promise<number> {
+  const now_s = Date.now() / 1000;
+  const params = new URLSearchParams({
+    query: `{__profile_type__="${CPU_TYPE}", ${matchers}}`,
+    start: String(now_s - 900),
+    end: String(now_s),
+    max_nodes: "1",
+  });
+  const response = await fetch(`${base}/api/v1/flamegraph?${params}`);
+  if (!response.ok) throw new Error(`flame graph of ${matchers}: ${response.status} ${await response.text()}`);
+  return Number(((await response.json()) as { total: number | string }).total);
+}
+
+/** Pushes a pprof file to a varve; throws the server's response if it is refused. */
 export async function push(base: string, service: string, body: Uint8Array): Promise<void> {
-  const response = await fetch(`${base}/api/v1/push?service_name=${encodeURIComponent(service)}`, { method: "POST", body: body as unknown as BodyInit });
+  const response = await fetch(`${base}/api/v1/push?service_name=${encodeURIComponent(service)}`, {
+    method: "POST",
+    body: body as unknown as BodyInit,
+  });
   if (!response.ok) throw new Error(`push of ${service}: ${response.status} ${await response.text()}`);
 }

@@ -1,8 +1,8 @@
-// The tooltip against the API: what is read off the picture is what the server said.
+// The tooltip shows the values of the API.
 
 import { expect } from "vitest";
-import { nextAnswer, readAnswer, type ApiNode } from "./api_answer";
-import { browserTest, pictureIsThere, withBrowser } from "./chromium";
+import { nextResponse, readResponse, type ApiNode } from "./api_response";
+import { browserTest, viewsAreShown, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
 import { hostStacks, manyStacks } from "./fixture/stacks";
 import { stored } from "./store";
@@ -25,23 +25,26 @@ async function tooltip(page: Page): Promise<Shown> {
   };
 }
 
-/** Points at the middle of a node, where the API's numbers say it must be. */
+/** Moves the pointer to the middle of a node, computed from the API's values. */
 async function pointAt(page: Page, nodes: readonly ApiNode[], node: ApiNode): Promise<void> {
   const scroller = page.locator(".flame-scroller");
   const row = Number(await scroller.getAttribute("data-row-height"));
   await scroller.evaluate((element, top) => (element.scrollTop = top), Math.max(node.depth * row - 100, 0));
-  const { box, scrolled } = await scroller.evaluate((element) => ({ box: element.getBoundingClientRect().toJSON() as { x: number; y: number }, scrolled: element.scrollTop }));
+  const { box, scrolled } = await scroller.evaluate((element) => ({
+    box: element.getBoundingClientRect().toJSON() as { x: number; y: number },
+    scrolled: element.scrollTop,
+  }));
   const width = await scroller.evaluate((element) => element.clientWidth);
   const middle = (node.start + Number(node.total) / 2) / Number(nodes[0].total);
   await page.mouse.move(box.x + middle * width, box.y + node.depth * row + row / 2 - scrolled);
 }
 
-browserTest("tooltip values equal the API's", {}, async ({ page }) => {
+browserTest("the tooltip shows the values of the API", {}, async ({ page }) => {
   const here = await stored(hostStacks());
-  const answer = nextAnswer(page);
+  const response = nextResponse(page);
   await page.goto(here.address("&view=flame"));
-  const nodes = readAnswer(await (await answer).text());
-  await pictureIsThere(page);
+  const nodes = readResponse(await (await response).text());
+  await viewsAreShown(page);
   const wide = nodes.filter((node) => Number(node.total) / Number(nodes[0].total) > 0.004);
   expect(wide.length).toBeGreaterThan(20);
   for (const node of wide) {
@@ -50,17 +53,28 @@ browserTest("tooltip values equal the API's", {}, async ({ page }) => {
   }
 });
 
-browserTest("the keyboard reads the same values as the API", {}, async ({ page }) => {
+browserTest("keyboard navigation shows the values of the API", {}, async ({ page }) => {
   const here = await stored(manyStacks(3000));
-  const answer = nextAnswer(page);
+  const response = nextResponse(page);
   await page.goto(here.address("&view=flame"));
-  const nodes = readAnswer(await (await answer).text());
-  await pictureIsThere(page);
+  const nodes = readResponse(await (await response).text());
+  await viewsAreShown(page);
   await page.locator("#search").focus();
-  while (!(await page.locator(".flame-scroller").evaluate((element) => element === document.activeElement))) await page.keyboard.press("Tab");
+  while (!(await page.locator(".flame-scroller").evaluate((element) => element === document.activeElement)))
+    await page.keyboard.press("Tab");
   let node = nodes[0];
   const seen = new Set<string>();
-  for (const key of ["ArrowDown", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowDown", "ArrowDown", "ArrowUp", "ArrowUp"]) {
+  for (const key of [
+    "ArrowDown",
+    "ArrowRight",
+    "ArrowRight",
+    "ArrowDown",
+    "ArrowLeft",
+    "ArrowDown",
+    "ArrowDown",
+    "ArrowUp",
+    "ArrowUp",
+  ]) {
     await page.keyboard.press(key);
     const level = nodes.filter((other) => other.depth === node.depth).sort((a, b) => a.start - b.start);
     const place = level.indexOf(node);
@@ -74,10 +88,10 @@ browserTest("the keyboard reads the same values as the API", {}, async ({ page }
 });
 
 browserTest("integers beyond 2^53 are shown exactly", {}, async ({ page }) => {
-  // Only the fixture: a real store would take weeks of a fleet to sum so far.
+  // Always the fixture: a real store would need weeks of a fleet for such sums.
   const fixture = await startFixture({ stacks: STACKS.huge() });
   await page.goto(`${fixture.url}/?view=flame`);
-  await pictureIsThere(page);
+  await viewsAreShown(page);
   await page.locator(".flame-scroller").hover({ position: { x: 100, y: 30 } });
   expect(await tooltip(page)).toEqual({ name: "main", self: "0", total: "13510798882111488" });
   await page.locator(".flame-scroller").hover({ position: { x: 100, y: 50 } });

@@ -10,8 +10,8 @@
 //! Elias-Fano takes about 2 bits a number and the logarithm of the mean difference, wherever they are; differences are smaller where numbers
 //! stand close together. Checks: numbers ascend and fit 32 bits, and nothing is left over.
 
-use super::packed::{BLOCK, Block, put_block, take_block};
-use super::varint::{put_bytes, take_bytes};
+use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
+use crate::encoding::varint::{put_bytes, take_bytes};
 
 const DIFFERENCES: u8 = 32;
 
@@ -139,7 +139,7 @@ impl<'a> Ascending<'a> {
         // Blocks say themselves how long they are.
         while left > 0 {
             let length = left.min(BLOCK);
-            super::packed::skip_block(&mut rest, length)?;
+            crate::encoding::packed::skip_block(&mut rest, length)?;
             left -= length;
         }
         let blocks = &start[..start.len() - rest.len()];

@@ -16,10 +16,12 @@
 //! Invariant: what is read is inside its minute, ascends by attribute set and then by time, is as many samples as whoever holds this says,
 //! and takes no more memory than a small multiple of the bytes, or than the most samples that columns have.
 
+pub(crate) mod sorted;
+
 use pco::wrapped::{ChunkDecompressor, FileDecompressor};
 use proto::{Samples, Tier};
 
-use super::varint::{take, take_bytes, take_length, take_u32, unzigzag};
+use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag};
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
@@ -232,7 +234,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::encoding::sorted_events::put_events;
+    use crate::encoding::events::sorted::put_events;
 
     const WINDOW: u32 = 2_983_333;
 

@@ -10,7 +10,7 @@
 
 use bitpacking::{BitPacker as _, BitPacker4x};
 
-use super::varint::{put, take, take_u32};
+use crate::encoding::varint::{put, take, take_u32};
 
 /// Numbers of a whole block.
 pub(crate) const BLOCK: usize = BitPacker4x::BLOCK_LEN;

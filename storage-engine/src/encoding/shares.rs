@@ -14,11 +14,13 @@
 //! highest bit first. The last minute has what is left. Checks: parts are no larger than the sum; only minutes that are stored have
 //! any; nothing is left over.
 
-use super::bits::{BitReader, BitWriter};
-use super::share_codes::{
+pub(crate) mod codes;
+
+use crate::encoding::bits::{BitReader, BitWriter};
+use crate::encoding::shares::codes::{
     CODE_LENGTH_MAX, Code, ESCAPE, SMALL_BITS, SMALL_MAX, SYMBOL_BITS, TABLES, Tables, class, low_bits, number_of,
 };
-use super::varint::{put_bytes, take_bytes};
+use crate::encoding::varint::{put_bytes, take_bytes};
 
 /// Minutes among which a sum is divided.
 pub(crate) const MINUTES: usize = 10;

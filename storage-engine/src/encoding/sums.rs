@@ -10,11 +10,11 @@
 //! Most stacks have the smallest sums there are, one or two samples: each of these sums has a list of its stacks, and no stack its
 //! sum. The unit, what all sums are multiples of, stands with whoever holds this, as do the number of samples and the total.
 
-use super::ascending::{Ascending, put_ascending};
-use super::packed::{BLOCK, Block, put_block, take_block};
-use super::shares::{Minutes, ShareReader, Shares};
-use super::varint::{put, put_sum, take_length, take_sum, take_u32};
-use crate::dense::Dense;
+use crate::encoding::ascending::{Ascending, put_ascending};
+use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
+use crate::encoding::shares::{Minutes, ShareReader, Shares};
+use crate::encoding::varint::{put, put_sum, take_length, take_sum, take_u32};
+use crate::memory::dense::Dense;
 
 const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;

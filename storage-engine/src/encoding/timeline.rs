@@ -17,9 +17,9 @@
 
 use proto::{Samples, Tier};
 
-use super::packed::{BLOCK, Block, put_block, take_block};
-use super::sums::unit_of;
-use super::varint::{put, put_sum, take, take_length, take_sum, take_u32, unzigzag, zigzag};
+use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
+use crate::encoding::sums::unit_of;
+use crate::encoding::varint::{put, put_sum, take, take_length, take_sum, take_u32, unzigzag, zigzag};
 
 /// Widths of bins, finest first; each divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
@@ -369,7 +369,7 @@ mod tests {
         let bytes = Bins::of(&samples(&rows), Tier::Raw.window_start_ns(WINDOW), SECOND_NS).unwrap().encode(1);
         let timeline = Timeline::read(&bytes, WINDOW, 6000, 42_000).unwrap();
         assert!(timeline.is_of(&samples(&rows)));
-        for (row, time, value) in [(70, SECOND_NS, 0), (70, 0, 1), (5999, SECOND_NS / -5, 0), (0, SECOND_NS, 0)] {
+        for (row, time, value) in [(70, SECOND_NS, 0), (70, 0, 1), (5999, -SECOND_NS, 0), (0, SECOND_NS, 0)] {
             let mut changed = rows.clone();
             changed[row] = (changed[row].0 + time, changed[row].1 + value);
             assert!(!timeline.is_of(&samples(&changed)), "{row} {time} {value}");
@@ -379,7 +379,9 @@ mod tests {
 
     #[test]
     fn the_finest_timeline_that_is_small_beside_its_chunk_is_stored() {
-        let dense: Vec<(i64, i64)> = (0..24_000).map(|i| (1 + i * SECOND_NS / 40 + i % 7 * 1_000_000, 7)).collect();
+        // Bins of 100 ms have 1 to 8 samples, so that their counts take bits.
+        let jitter_ns = |i: i64| i * i * 7919 % 97 * 1_000_000;
+        let dense: Vec<(i64, i64)> = (0..23_990).map(|i| (1 + i * SECOND_NS / 40 + jitter_ns(i), 7)).collect();
         let width = |chunk_bytes| timeline_of(&samples(&dense), WINDOW, chunk_bytes).map(|bytes| bytes[0]);
         let widths = [1_000_000, 100_000, 10_000, 1000].map(width);
         assert!(widths.is_sorted_by_key(|width| width.unwrap_or(9)) && widths[3].is_none(), "{widths:?}");

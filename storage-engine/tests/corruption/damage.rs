@@ -1,6 +1,6 @@
 //! What is done to bytes.
 
-use super::random::Random;
+use testkit::random::Random;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,7 +66,7 @@ fn change(content: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(3) {
         match random.below(8) {
             0 if !content.is_empty() => truncate(content, random),
-            1 => content.push(random.next() as u8),
+            1 => content.push(random.next_u64() as u8),
             2 if content.len() > 1 => drop(content.remove(random.below(content.len()))),
             3 if !content.is_empty() => {
                 let at = random.below(content.len());

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::random::Random;
+use testkit::random::Random;
 
 /// Of a file or a directory.
 pub(crate) type Inode = u64;

@@ -11,10 +11,10 @@ use storage_engine::Engine;
 
 use super::answers::selection;
 use super::disk::{Disk, Inode, Loss, Operation};
-use super::random::Random;
 use super::recorder;
 use super::samples::{DAY, T0};
 use super::world::{Row, Step, World, step};
+use testkit::random::Random;
 
 /// Steps of a script.
 const STEPS: std::ops::Range<usize> = 30..70;

@@ -12,7 +12,6 @@ mod answers;
 mod check;
 mod disk;
 mod history;
-mod random;
 mod recorder;
 #[allow(dead_code, reason = "not all of the model is needed here")]
 #[path = "../model/samples.rs"]
@@ -31,7 +30,7 @@ use storage_engine::{Config, Engine};
 use check::{check_answers, check_disk, position};
 use disk::{Disk, Loss, Operation};
 use history::{History, directory, flushed};
-use random::Random;
+use testkit::random::Random;
 
 /// Power cuts of each script.
 const STATES_OF_A_SCRIPT: u64 = 50;

@@ -31,7 +31,7 @@ fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
     knows.engine().strip(&mut stripped.clone()).unwrap();
     // Whole again, it has everything.
-    stripped.put_back(left_out);
+    stripped.restore(left_out);
     assert_eq!(world.append_whole(stripped), Outcome::Applied);
     assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
 }

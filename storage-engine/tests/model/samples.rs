@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::stack_hash;
+use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Batch, BatchId, Dictionary, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId};
 

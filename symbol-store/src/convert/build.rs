@@ -1,8 +1,9 @@
-//! Fills a symcache from everything that a file and its debug file say.
+//! Construction of a symcache from all symbols of a file and its debug file.
 //!
-//! DWARF first: the functions, lines and inlined calls of the file, else of its debug file. Then the ELF symbols fill
-//! the addresses that DWARF leaves, so that assembly and libraries linked without debug information keep their names. Last
-//! come the PLT, under one name, and the functions that only the call frame information knows, which have a start and no name.
+//! DWARF comes first: the functions, lines and inlined calls of the file, or else of its debug file. Then the ELF
+//! symbols fill the addresses that DWARF does not cover, such as assembly and libraries linked without debug
+//! information. Last come the PLT, with one name, and the functions that only call frame information describes, which
+//! have a start but no name.
 
 use std::borrow::Cow;
 
@@ -21,7 +22,7 @@ use super::symbols::{Piece, Symbols};
 use crate::limits;
 use crate::table::Source;
 
-/// The bytes of a file and its debug file, and the address that the symcache takes for 0.
+/// The bytes of a file and its debug file, and the address that is 0 in the symcache.
 pub(super) struct Inputs<'a> {
     pub(super) file: &'a [u8],
     pub(super) debug_file: Option<&'a [u8]>,
@@ -31,7 +32,7 @@ pub(super) struct Inputs<'a> {
 /// The name of the code through which calls reach other files.
 const PLT: &str = "[plt]";
 
-/// What was built; `None` if neither file is readable ELF. A summary of 0 functions is of a stripped file.
+/// Builds a symcache. `None` if neither file is valid ELF. A summary with 0 functions is that of a stripped file.
 pub(super) fn build(inputs: &Inputs<'_>) -> Option<(SymCacheConverter<'static>, Summary)> {
     let files = || [Some(inputs.file), inputs.debug_file].into_iter().flatten();
     let mut symbols = Symbols::default();
@@ -81,12 +82,12 @@ impl Builder {
         if !elf.has_debug_info() {
             return;
         }
-        // Without a map of symbols functions keep their names of DWARF: with it, one whose cold part lies before its
-        // hot part would be called `function.cold` as a whole.
+        // No map of symbols is given, so that functions keep their DWARF names. With a map, a function whose cold part
+        // precedes its hot part would be named `function.cold` as a whole.
         let session = DwarfDebugSession::parse(&elf, SymbolMap::new(), self.base.cast_signed(), elf.kind());
         let Ok(session) = session else { return };
         let start_lines = StartLines::read(&elf);
-        // A unit that contradicts itself is left out, and with it only its own functions.
+        // A damaged unit is skipped, together with its own functions.
         for mut function in session.functions().flatten() {
             let (Some(start), Some(end)) = (
                 function.address.checked_add(self.base),
@@ -94,7 +95,7 @@ impl Builder {
             ) else {
                 continue;
             };
-            // What the linker dropped stands at address 0 or its like, over code that is not its own.
+            // The linker moves dropped functions to addresses such as 0, where they overlap other code.
             if !self.fits(start, end) {
                 continue;
             }
@@ -121,7 +122,7 @@ impl Builder {
         }
     }
 
-    /// Names the PLT, which is no function of this file: it does not count as one.
+    /// Names the PLT. It is not a function of this file and does not count as one.
     fn add_plt(&mut self, plt: &[(u64, u64)]) {
         let taken = Coverage::new(self.covered.clone());
         for (start, end) in plt {
@@ -141,7 +142,7 @@ impl Builder {
         }
     }
 
-    /// Gives the parts of `start..end` that are not taken a name. Returns how many parts there are.
+    /// Names the free parts of `start..end`. Returns their number.
     fn fill(&mut self, taken: &Coverage, start: u64, end: u64, name: &str) -> u64 {
         let mut parts = 0;
         for (start, end) in taken.gaps(start, end) {
@@ -159,22 +160,22 @@ impl Builder {
         parts
     }
 
-    /// Whether the addresses are code, and can be written in the 32 bits that a symcache has.
+    /// Whether the addresses are code, and fit into the 32 bits of a symcache.
     fn fits(&self, start: u64, end: u64) -> bool {
         self.code.contains(start, end) && self.base <= start && end - self.base < u64::from(u32::MAX)
     }
 
-    /// What the ELF symbols call a function, where DWARF says less.
+    /// Name of a function in the ELF symbols, if it is better than the one in DWARF.
     fn name_of_symbol(&self, name: &str, start: u64) -> Option<String> {
         let piece = self.piece_at(start)?;
         let is_mangled = |name: &str| name.starts_with("_Z") || name.starts_with("_R");
         if name.is_empty() {
-            // dwz moved the name into a file that is not here.
+            // dwz moved the name to another file, which is not available.
             return Some(piece.name.clone());
         }
-        // GCC gives no linkage name to what is local to a unit: `hot` for `(anonymous namespace)::hot`, and `operator()`
-        // for every lambda; rustc gives none at all with `line-tables-only`. The part of a function that is
-        // rarely run stands elsewhere under a symbol of its own, but is the same function.
+        // GCC writes no linkage name for functions that are local to a unit: `hot` for `(anonymous namespace)::hot`,
+        // and `operator()` for every lambda. rustc writes none with `line-tables-only`. The cold part of a function
+        // has its own symbol, but is the same function.
         let symbol = piece.name.strip_suffix(".cold").unwrap_or(&piece.name);
         is_mangled(symbol).then_some(())?;
         (!is_mangled(name) && piece.start == start && symbol.contains(name_in_symbol(name))).then(|| symbol.to_owned())
@@ -186,8 +187,8 @@ impl Builder {
     }
 }
 
-/// Gives `function` the name of `symbol`, if there is one, and puts start lines to its name and those of all functions
-/// that are inlined into it: the converter has no other place for them.
+/// Gives `function` the name of `symbol`, if there is one. Appends start lines to its name and to those of all
+/// functions inlined into it, because the converter has no field for them.
 fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lines: &StartLines) {
     let file = function.lines.first().map(|line| line.file.name_str()).unwrap_or_default();
     let line = start_lines.get(function.name.as_str(), &file);
@@ -198,8 +199,8 @@ fn note_start_lines(function: &mut Function<'_>, symbol: Option<&str>, start_lin
     }
 }
 
-/// What of a C++ or Rust name occurs in the mangled one as it is: no template arguments, and nothing of an operator or
-/// closure.
+/// The part of a C++ or Rust name that the mangled name contains unchanged: no template arguments, and nothing for an
+/// operator or a closure.
 fn name_in_symbol(name: &str) -> &str {
     if name.starts_with("operator") || name.starts_with('{') {
         return "";

@@ -1,19 +1,18 @@
-//! The functions that the call frame information of a file describes: one frame description entry (FDE) each.
+//! The functions in the call frame information of a file: one for each frame description entry (FDE).
 //!
-//! Compilers write them for unwinding, and assemblers for hand-written code that asks for it. Stripping keeps `.eh_frame`,
-//! so it says where functions begin that have no symbol any more.
+//! Compilers write entries for unwinding, and assemblers write them for hand-written code with CFI directives.
+//! Stripping keeps `.eh_frame`, so it has the starts of functions whose symbols were stripped.
 //!
-//! Invariant: an entry that cannot be read is skipped, and a section is read up to the first length that leads nowhere.
+//! Invariant: an unreadable entry is skipped, and a section is read up to the first invalid length.
 
 use std::collections::HashMap;
 
 use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, RunTimeEndian, UnwindOffset, UnwindSection};
+use host_files::limits::CALL_FRAME_BYTES_MAX;
 use object::read::elf::{ElfFile, ElfFile32, ElfFile64, FileHeader};
 use object::{CompressionFormat, Endianness, Object as _, ObjectSection as _};
 
-use crate::limits;
-
-/// Adds the address ranges `start..end` of all functions that one ELF file describes, in the order of the file.
+/// Adds the address ranges `start..end` of all functions with an entry in an ELF file, in the order of the file.
 pub(super) fn add(bytes: &[u8], functions: &mut Vec<(u64, u64)>) {
     match object::FileKind::parse(bytes) {
         Ok(object::FileKind::Elf32) => {
@@ -34,7 +33,7 @@ fn add_elf<H: FileHeader>(file: &ElfFile<'_, H>, address_bytes: u8, functions: &
         let Some(section) = file.section_by_name(name) else { continue };
         let Ok(content) = section.compressed_data() else { continue };
         let is_plain = content.format == CompressionFormat::None;
-        if !is_plain && content.uncompressed_size > limits::CALL_FRAME_BYTES_MAX {
+        if !is_plain && content.uncompressed_size > CALL_FRAME_BYTES_MAX {
             continue;
         }
         let Ok(content) = content.decompress() else { continue };
@@ -56,7 +55,7 @@ where
     S: UnwindSection<EndianSlice<'a, RunTimeEndian>>,
     S::Offset: UnwindOffset<usize>,
 {
-    // What entries share is read once: thousands of them share one.
+    // Thousands of entries share one common information entry (CIE), which is read once.
     let mut shared = HashMap::new();
     let mut entries = section.entries(bases);
     while let Ok(Some(entry)) = entries.next() {
@@ -72,7 +71,7 @@ where
         });
         let Ok(entry) = entry else { continue };
         let (start, end) = (entry.initial_address(), entry.end_address());
-        // Linkers leave address 0 in entries of functions that they dropped.
+        // Linkers write address 0 into the entries of dropped functions.
         if 0 < start && start < end {
             functions.push((start, end));
         }
@@ -117,8 +116,8 @@ mod tests {
     }
 
     proptest! {
-        // A table of any functions around any symbols gives each address without a symbol the start that looking through all
-        // entries gives.
+        // For any functions and symbols, each address without a symbol gets the start that a search of all entries
+        // finds.
         #[test]
         fn every_address_without_a_symbol_has_the_start_of_its_function(
             functions in proptest::collection::vec((1_u64..120, 0_u64..40), 0..12),
@@ -132,7 +131,8 @@ mod tests {
                 taken.gaps(*start, *end).into_iter().map(move |gap| (gap.0, gap.1, *of))
             }).collect();
             for address in 0..200 {
-                let found: Vec<u64> = filled.iter().filter(|gap| (gap.0..gap.1).contains(&address)).map(|gap| gap.2).collect();
+                let around_address = filled.iter().filter(|gap| (gap.0..gap.1).contains(&address));
+                let found: Vec<u64> = around_address.map(|gap| gap.2).collect();
                 let has_symbol = symbols.iter().any(|(start, end)| (*start..*end).contains(&address));
                 let around = functions.iter().filter(|(start, length)| (*start..start + length).contains(&address));
                 let expected = around.map(|(start, _)| *start).max().filter(|_| !has_symbol);
@@ -141,7 +141,10 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_to_an_end(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), at in 0_usize..300) {
+        fn arbitrary_bytes_are_read_in_bounded_time(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            at in 0_usize..300,
+        ) {
             let _few = listed(&bytes);
             let whole = eh_frame(&[(0x1000, 16), (0x2000, 16)]);
             bytes.truncate(4);

@@ -1,22 +1,22 @@
-//! The child's side of a conversion.
+//! The part of a conversion that runs in the child.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
 use std::process::ExitCode;
 
+use host_files::elf::ElfImage;
 use symbolic_common::ByteView;
 
 use super::{Exit, build, confine, rights};
-use crate::elf::ElfImage;
 use crate::table::Source;
 
-/// Converts as the parent asks and exits: the main function of the converter.
+/// The main function of the converter: drops privileges, converts, and returns the exit code.
 ///
-/// `arguments` are those after the converter's own. It must be the first thing that the process does, before it starts
-/// a thread or opens anything: it lowers the process' rights, and owns the descriptors that it was given.
+/// `arguments` are those after the converter's own. The process must call this before it starts a thread or opens a
+/// file, because this function drops the privileges of the process and owns the inherited descriptors.
 #[must_use]
 pub fn run_child(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> ExitCode {
-    confine::stand_back();
+    confine::raise_oom_score();
     match rights::give_up().map_err(|_kept| Exit::Rights).and_then(|()| run(arguments)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(exit) => ExitCode::from(exit as u8),
@@ -43,8 +43,8 @@ fn run(arguments: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), Exit>
     }
     let mut output = BufWriter::new(output);
     converter.serialize(&mut output).and_then(|()| output.flush()).map_err(|_unwritable| Exit::Output)?;
-    let answer = format!("{} {}\n", summary.functions, summary.source.code());
-    io::stdout().write_all(answer.as_bytes()).map_err(|_unwritable| Exit::Output)
+    let report = format!("{} {}\n", summary.functions, summary.source.code());
+    io::stdout().write_all(report.as_bytes()).map_err(|_unwritable| Exit::Output)
 }
 
 fn map(file: &File) -> Result<ByteView<'static>, Exit> {

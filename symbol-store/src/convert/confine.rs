@@ -1,4 +1,4 @@
-//! What the kernel holds a converter to.
+//! Limits of a converter that the kernel enforces.
 
 #![allow(unsafe_code, reason = "limits and inherited descriptors are set by system calls between fork and exec")]
 
@@ -10,15 +10,17 @@ use std::process::Command;
 
 use crate::limits::Limits;
 
-/// Lets `command` inherit the descriptors in `inherited` (-1 is none), and limits its memory, CPU time and output. It
-/// runs behind everything else as far as it shall, gets no core file, can gain no privilege by what it executes, dies with the thread that
-/// starts it, and not with a Ctrl-C that is meant for this process.
+/// Prepares `command`: it inherits the descriptors in `inherited` (-1 for none), and has limits of memory, CPU time and
+/// output.
+///
+/// It also runs with the configured niceness, writes no core file, and cannot gain privileges by exec. It dies with the
+/// thread that starts it, but not by a Ctrl-C for this process.
 pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u64, inherited: [RawFd; 3]) {
     let cpu_seconds = limits.conversion_cpu_max.as_secs().max(1);
     let values = [
         // The mapped input counts as memory of the process.
         (libc::RLIMIT_AS, limits.conversion_memory_bytes_max.saturating_add(input_bytes), 0),
-        // The signal that names the reason comes at the first value, the one that cannot be caught at the second.
+        // The soft limit sends SIGXCPU, which names the reason. The hard limit sends SIGKILL.
         (libc::RLIMIT_CPU, cpu_seconds, 5),
         (libc::RLIMIT_FSIZE, limits.table_bytes_max, 0),
         (libc::RLIMIT_CORE, 0, 0),
@@ -26,7 +28,7 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     let niceness = limits.conversion_niceness;
     let set_up = move || {
         if niceness != 0 {
-            // A courtesy, not a limit: it may fail.
+            // This may fail, because it is not a limit.
             // SAFETY: takes integers only.
             let _lower_priority = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };
         }
@@ -35,7 +37,7 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
             // SAFETY: `limit` is a valid structure that outlives the call.
             check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
         }
-        // Before exec: a program with capabilities of its own would gain them.
+        // Set before exec, which otherwise grants the capabilities of the program file.
         // SAFETY: takes integers only.
         check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
         // SAFETY: takes integers only.
@@ -54,9 +56,10 @@ pub(super) fn before_exec(command: &mut Command, limits: &Limits, input_bytes: u
     }
 }
 
-/// What the child does for the host it runs on: it is the first to go when memory is short. A courtesy; the limits were set before.
-pub(super) fn stand_back() {
-    let _first_to_go = std::fs::write("/proc/self/oom_score_adj", "1000");
+/// Makes this process the first that the kernel kills when memory is short. Errors are ignored, because the limits are
+/// already set.
+pub(super) fn raise_oom_score() {
+    let _may_fail = std::fs::write("/proc/self/oom_score_adj", "1000");
 }
 
 /// The inherited descriptor whose number is `argument`.

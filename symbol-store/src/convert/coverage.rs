@@ -1,4 +1,4 @@
-//! Which addresses are taken, and by what.
+//! Sets of addresses, and the division of overlapping ranges.
 
 use std::cmp::Reverse;
 
@@ -9,8 +9,8 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// The union of `ranges`, which may overlap and be in any order. Those that only touch stay apart: one section ends
-    /// where the next begins, and so do functions.
+    /// The union of `ranges`, which may overlap and be in any order. Adjacent ranges stay separate, because sections
+    /// and functions are adjacent too.
     pub(super) fn new(mut ranges: Vec<(u64, u64)>) -> Self {
         ranges.retain(|(start, end)| start < end);
         ranges.sort_unstable();
@@ -53,10 +53,10 @@ impl Coverage {
     }
 }
 
-/// Splits ranges `start..end` that may nest and overlap into disjoint ones, sorted. An address belongs to the range that
-/// begins last of those around it, and to the shortest of those with one start.
+/// Splits ranges `start..end`, which may overlap, into sorted disjoint ones. An address belongs to the range around it
+/// that begins last, and to the shortest of several ranges with one start.
 pub(super) fn flatten<T: Clone>(mut ranges: Vec<(u64, u64, T)>) -> Vec<(u64, u64, T)> {
-    // Stable, so that the caller's order decides between equal ranges: the first of them is the outer one.
+    // The sort is stable, so the order of the caller decides between equal ranges: the first one is the outer one.
     ranges.sort_by_key(|(start, end, _)| (*start, Reverse(*end)));
     let mut pieces = Vec::new();
     let mut open: Vec<(u64, u64, T)> = Vec::new();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_touches_stays_apart() {
+    fn adjacent_ranges_stay_separate() {
         let coverage = Coverage::new(vec![(5, 7), (2, 5)]);
         assert!(coverage.contains(2, 5) && coverage.contains(5, 7) && !coverage.contains(4, 6));
         assert_eq!(coverage.gaps(0, 9), [(0, 2), (7, 9)]);

@@ -1,11 +1,12 @@
-//! Function names as they stand in a symbol table: demangled, bounded, with the mangled name and the start line behind:
+//! Function names in a symbol table: demangled and truncated, followed by the mangled name and the start line.
 //!
-//! `function [NUL system_name NUL start_line]`, the bracket only if one of the two is known and says more.
+//! `function [NUL system_name NUL start_line]`, where the bracket is present only if one of the two is known and adds
+//! information.
 //!
-//! A function without a name has U+001F and the hexadecimal address of its start instead.
+//! The entry of a function without a name is U+001F and the hexadecimal address of its start.
 //!
-//! Demangled names have neither parameters nor return types: that is what people search for, and it keeps a flame
-//! graph readable. The full name can be had from the mangled one.
+//! Demangled names have neither parameters nor return types. People search for such names, and they keep a flame graph
+//! readable. The mangled name still has the full information.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,13 +16,13 @@ use symbolic_symcache::transform::{Function, SourceLocation, Transformer};
 
 use crate::limits;
 
-/// Ends a name that was cut.
-const CUT: char = '…';
+/// Last character of a truncated name.
+const TRUNCATED: char = '…';
 
-/// Begins the name of a function of which only the start is known; no compiler writes it.
+/// First character of the entry of a function of which only the start is known. No compiler writes it.
 const ONLY_START: char = '\u{1f}';
 
-/// The names of one table; a function that is inlined in a thousand places is demangled once.
+/// Names of one table. A function that is inlined in a thousand places is demangled once.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: HashMap<String, String>,
@@ -42,22 +43,22 @@ impl Transformer for Names {
         let file = &mut location.file;
         for part in [Some(&mut file.name), file.directory.as_mut(), file.comp_dir.as_mut()].into_iter().flatten() {
             if part.len() > limits::PATH_BYTES_MAX {
-                *part = Cow::Owned(cut(part, limits::PATH_BYTES_MAX));
+                *part = Cow::Owned(truncate(part, limits::PATH_BYTES_MAX));
             }
         }
         location
     }
 }
 
-/// What a function's name is given as, so that its start line comes through the converter.
+/// Appends the start line to a function name, because the converter has no field for it.
 pub(super) fn with_start_line(name: &str, start_line: u32) -> String {
     if start_line == 0 { name.to_owned() } else { format!("{name}\0{start_line}") }
 }
 
-/// What stands in the table for a name as [`with_start_line`] gives it.
-fn table_name(given: &str) -> String {
-    let (name, start_line) = given.split_once('\0').unwrap_or((given, ""));
-    let plain = || cut(name, limits::NAME_BYTES_MAX);
+/// Returns the entry in the table for a name that [`with_start_line`] made.
+fn table_name(name_and_line: &str) -> String {
+    let (name, start_line) = name_and_line.split_once('\0').unwrap_or((name_and_line, ""));
+    let plain = || truncate(name, limits::NAME_BYTES_MAX);
     match demangle(name) {
         Some(demangled) => format!("{demangled}\0{}\0{start_line}", plain()),
         None if start_line.is_empty() => plain(),
@@ -65,17 +66,17 @@ fn table_name(given: &str) -> String {
     }
 }
 
-/// The name in the table of a function of which only the start is known, a virtual address.
+/// Returns the entry of a function of which only the start is known, which is a virtual address.
 pub(super) fn of_start(start: u64) -> String {
     format!("{ONLY_START}{start:x}")
 }
 
-/// The start of a function that [`of_start`] named; `None` for any other name.
+/// Parses an entry that [`of_start`] made. `None` for any other entry.
 pub(crate) fn only_start(table_name: &str) -> Option<u64> {
     u64::from_str_radix(table_name.strip_prefix(ONLY_START)?, 16).ok()
 }
 
-/// Takes apart what [`table_name`] put together: function, system name, start line or 0.
+/// Splits an entry that [`table_name`] made into function, system name, and start line or 0.
 pub(crate) fn parts(table_name: &str) -> (&str, &str, u32) {
     let mut parts = table_name.split('\0');
     let function = parts.next().unwrap_or_default();
@@ -83,11 +84,11 @@ pub(crate) fn parts(table_name: &str) -> (&str, &str, u32) {
     (function, system_name, parts.next().and_then(|line| line.parse().ok()).unwrap_or(0))
 }
 
-/// The name as written in C++ or Rust; `None` if it is not mangled.
+/// Demangles a C++ or Rust name. `None` if it is not mangled.
 fn demangle(name: &str) -> Option<String> {
     let mut text = Bounded { text: String::new(), bytes_max: limits::NAME_BYTES_MAX };
     let complete = if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        // The alternate form leaves the hash out.
+        // The alternate form omits the hash.
         write!(text, "{rust:#}")
     } else if name.starts_with("_Z") {
         let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
@@ -99,30 +100,30 @@ fn demangle(name: &str) -> Option<String> {
     };
     let Bounded { mut text, bytes_max } = text;
     if complete.is_err() {
-        // Either the text is full, or the demangler gave up midway: only the first is a name.
+        // Either the text is full, or the demangler failed. Only the first is a name.
         if text.len() < bytes_max {
             return None;
         }
-        text.push(CUT);
+        text.push(TRUNCATED);
     }
-    // What qualifies `this` belongs to the parameters; cpp_demangle leaves it out for all but lambdas.
+    // Qualifiers of `this` belong to the parameters. cpp_demangle omits them except for lambdas.
     while let Some(kept) = [" const", " &", " &&"].iter().find_map(|end| text.strip_suffix(end)) {
         text.truncate(kept.len());
     }
     (!text.is_empty()).then_some(text)
 }
 
-/// At most `bytes_max` bytes of `text`, marked where it was cut.
-fn cut(text: &str, bytes_max: usize) -> String {
+/// Truncates `text` to at most `bytes_max` bytes, and marks a truncated one.
+fn truncate(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
     }
     let mut kept = text.get(..text.floor_char_boundary(bytes_max)).unwrap_or_default().to_owned();
-    kept.push(CUT);
+    kept.push(TRUNCATED);
     kept
 }
 
-/// Takes text until it is full, then fails, which stops a demangler that would go on for ever.
+/// A text of bounded length. Writes beyond it fail, which stops a demangler that would never end.
 struct Bounded {
     text: String,
     bytes_max: usize,
@@ -130,13 +131,13 @@ struct Bounded {
 
 impl Write for Bounded {
     fn write_str(&mut self, more: &str) -> fmt::Result {
-        let room = self.bytes_max.saturating_sub(self.text.len());
-        if more.len() <= room {
+        let left = self.bytes_max.saturating_sub(self.text.len());
+        if more.len() <= left {
             self.text.push_str(more);
             return Ok(());
         }
-        self.text.push_str(more.get(..more.floor_char_boundary(room)).unwrap_or_default());
-        // A character that did not fit must not look like room that is left.
+        self.text.push_str(more.get(..more.floor_char_boundary(left)).unwrap_or_default());
+        // The text is full, even if a character that did not fit leaves some bytes unused.
         self.bytes_max = self.text.len();
         Err(fmt::Error)
     }
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_in_place_of_a_name_comes_back() {
+    fn the_start_of_a_function_without_a_name_is_read_back() {
         for start in [0, 0x29_c2a0, u64::MAX] {
             assert_eq!(only_start(&table_name(&of_start(start))), Some(start));
         }
@@ -179,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_would_be_endless_is_cut() {
-        // Each substitution doubles the type before: 2^60 characters.
+    fn a_name_of_exponential_length_is_truncated() {
+        // Each substitution doubles the previous type, up to 2^60 characters.
         let mut name = "_Z1fI1AS0_".to_owned();
         for _ in 0..60 {
             name.push_str("S_IS0_S0_E");
@@ -188,20 +189,20 @@ mod tests {
         name.push_str("EvT_");
         for name in [name, format!("_ZN{}{}3barEv", 9_000, "x".repeat(9_000)), "x".repeat(100_000)] {
             let known = table_name(&name);
-            assert!(known.len() <= 2 * (limits::NAME_BYTES_MAX + CUT.len_utf8()) + 2, "{}", known.len());
+            assert!(known.len() <= 2 * (limits::NAME_BYTES_MAX + TRUNCATED.len_utf8()) + 2, "{}", known.len());
         }
         let long = table_name(&"x".repeat(100_000));
-        assert_eq!(long.len(), limits::NAME_BYTES_MAX + CUT.len_utf8());
-        assert!(long.ends_with(CUT));
+        assert_eq!(long.len(), limits::NAME_BYTES_MAX + TRUNCATED.len_utf8());
+        assert!(long.ends_with(TRUNCATED));
         let template = format!("_Z{}{}IiEvT_", 17_000, "y".repeat(17_000));
         let known = table_name(&template);
         let (function, system_name, _) = parts(&known);
-        assert_eq!(function.len(), limits::NAME_BYTES_MAX + CUT.len_utf8());
-        assert_eq!(system_name.len(), limits::NAME_BYTES_MAX + CUT.len_utf8());
+        assert_eq!(function.len(), limits::NAME_BYTES_MAX + TRUNCATED.len_utf8());
+        assert_eq!(system_name.len(), limits::NAME_BYTES_MAX + TRUNCATED.len_utf8());
     }
 
     #[test]
-    fn a_template_name_of_five_kilobytes_is_whole() {
+    fn a_template_name_of_five_kilobytes_is_complete() {
         let name = format!("_Z5000{}IiEvT_", "t".repeat(5000));
         assert_eq!(parts(&table_name(&name)), (format!("{}<int>", "t".repeat(5000)).as_str(), name.as_str(), 0));
     }

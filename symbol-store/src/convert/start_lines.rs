@@ -1,7 +1,7 @@
-//! The lines on which functions begin, which symbolic does not read: `DW_AT_decl_line`.
+//! Start lines of functions (`DW_AT_decl_line`), which symbolic does not read.
 //!
-//! A function is known by its name and the last part of its file, since a C program may have a `static` function of one
-//! name in many files.
+//! They are found by the name of the function and the last part of its file, because a C program may have `static`
+//! functions of one name in many files.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -13,7 +13,7 @@ use symbolic_debuginfo::elf::ElfObject;
 type Bytes<'a> = EndianSlice<'a, RunTimeEndian>;
 type Entry<'a> = gimli::DebuggingInformationEntry<Bytes<'a>>;
 
-/// Longest chain of entries that complete each other: instance, abstract instance, declaration.
+/// Longest chain of entries that describe one function: instance, abstract instance, declaration.
 const CHAIN_MAX: usize = 4;
 
 /// Start lines by function name, then file.
@@ -23,7 +23,7 @@ pub(super) struct StartLines {
 }
 
 impl StartLines {
-    /// Reads all units; one that contradicts itself is left out from there on.
+    /// Reads all units. A damaged unit is read up to the damage.
     pub(super) fn read(elf: &ElfObject<'_>) -> Self {
         let mut lines = Self::default();
         let section = |id: gimli::SectionId| {
@@ -35,14 +35,14 @@ impl StartLines {
         let mut headers = dwarf.units();
         while let Ok(Some(header)) = headers.next() {
             if let Ok(unit) = dwarf.unit(header) {
-                // What was read of it before the contradiction is right.
+                // Lines that were read before the damage are kept.
                 lines.add_unit(&dwarf, &unit).unwrap_or_default();
             }
         }
         lines
     }
 
-    /// The line on which the function called `name` begins in `file`; 0 if unknown.
+    /// Start line of the function `name` in `file`, or 0 if unknown.
     pub(super) fn get(&self, name: &str, file: &str) -> u32 {
         let known = self.by_name.get(name).map_or(&[][..], Vec::as_slice);
         known.iter().find(|(known_file, _)| known_file == last_part(file)).map_or(0, |(_, line)| *line)
@@ -51,12 +51,12 @@ impl StartLines {
     fn add_unit<'a>(&mut self, dwarf: &gimli::Dwarf<Bytes<'a>>, unit: &gimli::Unit<Bytes<'a>>) -> gimli::Result<()> {
         let mut entries = unit.entries();
         while let Some(entry) = entries.next_dfs()? {
-            let says_something = [constants::DW_AT_linkage_name, constants::DW_AT_name, constants::DW_AT_decl_line]
+            let has_name_or_line = [constants::DW_AT_linkage_name, constants::DW_AT_name, constants::DW_AT_decl_line]
                 .into_iter()
                 .any(|attribute| entry.attr(attribute).is_some());
             let is_definition = entry.tag() == constants::DW_TAG_subprogram
                 && entry.attr(constants::DW_AT_declaration).is_none()
-                && says_something;
+                && has_name_or_line;
             if is_definition && let Some((name, file, line)) = describe(dwarf, unit, entry) {
                 let known = self.by_name.entry(name).or_default();
                 if !known.iter().any(|(known_file, _)| *known_file == file) {
@@ -68,7 +68,7 @@ impl StartLines {
     }
 }
 
-/// The name, file and line of the function that `entry` and those it refers to describe.
+/// Name, file and line of the function that `entry` and the entries it refers to describe.
 fn describe<'a>(
     dwarf: &gimli::Dwarf<Bytes<'a>>,
     unit: &gimli::Unit<Bytes<'a>>,

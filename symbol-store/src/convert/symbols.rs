@@ -1,7 +1,7 @@
 //! The functions among the ELF symbols of one file: `.symtab`, `.gnu_debugdata`, `.dynsym`.
 //!
-//! Invariant: the pieces do not overlap, and each lies in one executable section. Where symbols overlap, the one that
-//! begins later has the address, and after its end the one around it again.
+//! Invariant: the pieces are disjoint, and each lies in one executable section. Where symbols overlap, an address
+//! belongs to the one that begins last. After its end, addresses belong to the outer symbol again.
 
 use std::cmp::Reverse;
 use std::io::Read as _;
@@ -13,7 +13,7 @@ use super::coverage::{Coverage, flatten};
 use crate::limits;
 use crate::table::Source;
 
-/// A function, or the part of it that no other one has.
+/// A function, or a part of one that belongs to no other function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) start: u64,
@@ -25,26 +25,26 @@ pub(super) struct Piece {
 #[derive(Debug)]
 struct Symbol {
     start: u64,
-    /// The same as `start` where the symbol says no size.
+    /// Equal to `start` if the symbol has no size.
     end: u64,
     name: String,
     source: Source,
-    /// Among several names of one address the lowest is taken: a function before a label, a global before a weak and a
-    /// local name, `malloc` before `__libc_malloc`.
+    /// Order of several names of one address, of which the lowest is used: functions before labels, global before weak
+    /// and local names, `malloc` before `__libc_malloc`.
     rank: (u8, u8, usize),
 }
 
-/// The ELF symbols of one file and its debug file, and what both say about where code is.
+/// The ELF symbols of a file and its debug file, and the executable sections of both.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
     symbols: Vec<Symbol>,
     sections: Vec<(u64, u64)>,
-    /// Sections of the PLT, which are among the others too.
+    /// Sections of the PLT, which `sections` contains too.
     plt: Vec<(u64, u64)>,
 }
 
 impl Symbols {
-    /// Adds the tables of one ELF file, `None` if its headers cannot be read.
+    /// Adds the symbols of an ELF file. `None` if its headers cannot be read.
     pub(super) fn add(&mut self, bytes: &[u8]) -> Option<()> {
         match object::FileKind::parse(bytes).ok()? {
             object::FileKind::Elf32 => {
@@ -73,7 +73,7 @@ impl Symbols {
         self.symbols.extend(file.dynamic_symbols().filter_map(|symbol| read(file, &symbol, Source::Dynsym)));
         let debugdata = file.section_by_name(".gnu_debugdata").and_then(|section| section.uncompressed_data().ok());
         if let Some(unpacked) = debugdata.and_then(|packed| unpack(&packed)) {
-            // It is an ELF file that holds a `.symtab` and the section headers that its symbols refer to.
+            // The section holds an ELF file with a `.symtab` and the section headers that its symbols refer to.
             if let Ok(inner) = ElfFile64::<Endianness>::parse(unpacked.as_slice()) {
                 let inner_symbols = inner.symbols();
                 self.symbols.extend(inner_symbols.filter_map(|symbol| read(&inner, &symbol, Source::GnuDebugdata)));
@@ -84,12 +84,12 @@ impl Symbols {
         }
     }
 
-    /// The addresses of executable sections.
+    /// Addresses of the executable sections.
     pub(super) fn code(&self) -> Coverage {
         Coverage::new(self.sections.clone())
     }
 
-    /// The addresses of the PLT.
+    /// Addresses of the PLT.
     pub(super) fn plt(&self) -> Vec<(u64, u64)> {
         self.plt.clone()
     }
@@ -97,8 +97,8 @@ impl Symbols {
     /// All functions as disjoint pieces by address.
     pub(super) fn into_pieces(mut self) -> Vec<Piece> {
         let code = self.code();
-        // Without a size a function goes on to the next one; but where only exported ones are known, the next one
-        // may be far, and all between would get a wrong name.
+        // A function without a size extends to the next one. If only exported functions are known, the next one may
+        // be far, and the code in between would get a wrong name.
         let is_complete = self.symbols.iter().any(|symbol| symbol.source > Source::Dynsym);
         self.symbols.retain_mut(|symbol| {
             let section = code.at(symbol.start);
@@ -144,7 +144,7 @@ fn read<'data, H: FileHeader>(
         _ => 2,
     };
     let name = String::from_utf8_lossy(symbol.name_bytes().ok()?);
-    // `@@VERSION` is how a linker notes the version of an exported function. `$x` and its like mark kinds of code.
+    // Linkers append `@@VERSION` to the names of exported functions. Names such as `$x` mark kinds of code.
     let is_mark = kind_rank == 2 && name.starts_with('$');
     let name = name.split('@').next().filter(|name| !name.is_empty() && !is_mark)?;
     Some(Symbol {
@@ -160,23 +160,24 @@ fn is_code(flags: SectionFlags) -> bool {
     matches!(flags, SectionFlags::Elf { sh_flags, .. } if sh_flags.contains(elf::SHF_EXECINSTR))
 }
 
-/// What `.gnu_debugdata` holds; `None` if it is damaged or too large.
+/// Decompresses `.gnu_debugdata`. `None` if it is damaged or too large.
 fn unpack(packed: &[u8]) -> Option<Vec<u8>> {
     let mut unpacked = Vec::new();
-    let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, limits::XZ_MEMORY_KIB_MAX);
+    let reader = lzma_rust2::XzReader::new_mem_limit(packed, true, host_files::limits::XZ_MEMORY_KIB_MAX);
     let bytes_max = limits::DEBUGDATA_UNPACKED_BYTES_MAX;
     let length = reader.take(bytes_max + 1).read_to_end(&mut unpacked).ok()?;
     (length as u64 <= bytes_max).then_some(unpacked)
 }
 
-/// Lets each symbol without a size reach to whatever comes next; those inside another symbol are labels in it.
+/// Extends each symbol without a size to the next symbol or end of code. Those inside another symbol are labels and
+/// dropped.
 fn extend(symbols: Vec<Symbol>, code: &Coverage, taken: &Coverage) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for symbol in symbols.into_iter().rev() {
         let next = pieces.last().map_or(u64::MAX, |piece| piece.start);
         let far = symbol.start.saturating_add(limits::UNSIZED_FUNCTION_BYTES_MAX).min(next);
         let end = code.at(symbol.start).map_or(symbol.start, |(_, end)| end.min(far));
-        // The first gap is the one after the symbol, unless the symbol is in none.
+        // The first gap begins at the symbol, unless the symbol is inside another one.
         let free = taken.gaps(symbol.start, end).first().copied();
         if let Some((start, end)) = free.filter(|(start, _)| *start == symbol.start) {
             pieces.push(Piece { start, end, name: symbol.name, source: symbol.source });
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_symbols_give_the_address_back() {
+    fn addresses_after_a_nested_symbol_belong_to_the_outer_one() {
         check(
             vec![symbol(0x100, 0x150, "outer"), symbol(0x110, 0x120, "inner"), symbol(0x130, 0x140, "other")],
             &["outer 100..110", "inner 110..120", "outer 120..130", "other 130..140", "outer 140..150"],
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_names_is_taken_whatever_their_order() {
+    fn the_best_of_several_names_is_used_whatever_their_order() {
         let names = || {
             vec![
                 Symbol { rank: (0, 0, 7), ..symbol(0x100, 0x110, "__libc_malloc") },
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_without_a_size_ends_where_the_next_begins_or_code_ends() {
+    fn a_symbol_without_a_size_extends_to_the_next_or_the_end_of_code() {
         check(
             vec![
                 symbol(0x100, 0x110, "sized"),
@@ -244,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_without_a_size_covers_nothing_where_only_exported_ones_are_known() {
+    fn exported_symbols_without_a_size_are_not_extended() {
         let exported = |symbol: Symbol| Symbol { source: Source::Dynsym, ..symbol };
         check(vec![exported(symbol(0x100, 0x100, "a")), exported(symbol(0x150, 0x160, "b"))], &["b 150..160"]);
     }
 
     #[test]
-    fn a_symbol_outside_of_code_or_past_its_end_is_cut() {
+    fn symbols_are_limited_to_executable_sections() {
         check(
             vec![
                 symbol(0x1f0, 0x1f0, "last of its section"),

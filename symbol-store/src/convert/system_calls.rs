@@ -1,7 +1,7 @@
-//! The system calls that a converter may make: those that read, map and write what is open, and manage memory.
+//! The system calls that a converter may make: reads, writes and maps of open files, and management of memory.
 //!
-//! Every other one fails with `EPERM`: no file is opened, nothing executed, no process or socket made, and no signal
-//! sent to another process, whatever a debug file makes of the parser.
+//! Every other system call fails with `EPERM`. So a debug file that subverts the parser cannot open files, execute
+//! programs, create processes or sockets, or send signals to other processes.
 
 #![allow(unsafe_code, reason = "a seccomp filter is installed by a system call that has no safe form in std")]
 
@@ -9,13 +9,13 @@ use std::io;
 
 use super::confine::check;
 
-/// `AUDIT_ARCH_*`: numbers of system calls mean nothing without it.
+/// `AUDIT_ARCH_*` of this architecture. Numbers of system calls depend on it.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Offsets in `struct seccomp_data`; the last is of the lower half of the first argument.
+// Offsets in `struct seccomp_data`. The last is that of the lower half of the first argument.
 const NUMBER_AT: u32 = 0;
 const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENT_AT: u32 = 16;
@@ -54,7 +54,7 @@ const ALLOWED: [libc::c_long; 31] = [
     libc::SYS_exit_group,
 ];
 
-/// Refuses all other system calls for ever. A kernel built without seccomp refuses none.
+/// Forbids all other system calls permanently. Has no effect if the kernel was built without seccomp.
 pub(super) fn allow_only_those_needed() -> io::Result<()> {
     let mut filter = filter();
     let length = u16::try_from(filter.len()).map_err(io::Error::other)?;
@@ -69,18 +69,18 @@ pub(super) fn allow_only_those_needed() -> io::Result<()> {
 
 fn filter() -> Vec<libc::sock_filter> {
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-    // The same numbers are other calls of another architecture, of which this program makes none.
-    let mut filter = vec![load(ARCHITECTURE_AT), skip_if(ARCHITECTURE, 1), answer(refuse), load(NUMBER_AT)];
+    // On other architectures the same numbers are other calls. This program makes none of them.
+    let mut filter = vec![load(ARCHITECTURE_AT), skip_if(ARCHITECTURE, 1), finish(refuse), load(NUMBER_AT)];
     for call in ALLOWED {
-        filter.extend([skip_unless(number(call), 1), answer(libc::SECCOMP_RET_ALLOW)]);
+        filter.extend([skip_unless(number(call), 1), finish(libc::SECCOMP_RET_ALLOW)]);
     }
-    // `abort` sends a signal to this very process.
+    // `abort` sends a signal to its own process.
     filter.extend([
         skip_unless(number(libc::SYS_tgkill), 3),
         load(ARGUMENT_AT),
         skip_unless(std::process::id(), 1),
-        answer(libc::SECCOMP_RET_ALLOW),
-        answer(refuse),
+        finish(libc::SECCOMP_RET_ALLOW),
+        finish(refuse),
     ]);
     filter
 }
@@ -89,28 +89,28 @@ fn number(call: libc::c_long) -> u32 {
     u32::try_from(call).unwrap_or(u32::MAX)
 }
 
-/// Loads four bytes of what is known of the call.
+/// Loads four bytes of `struct seccomp_data`.
 fn load(at: u32) -> libc::sock_filter {
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at, 0, 0)
 }
 
-/// Skips `count` instructions if what was loaded is `value`.
+/// Skips `count` instructions if the loaded value is `value`.
 fn skip_if(value: u32, count: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, count, 0)
 }
 
-/// Skips `count` instructions unless what was loaded is `value`.
+/// Skips `count` instructions unless the loaded value is `value`.
 fn skip_unless(value: u32, count: u8) -> libc::sock_filter {
     instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, value, 0, count)
 }
 
-fn answer(action: u32) -> libc::sock_filter {
+fn finish(action: u32) -> libc::sock_filter {
     instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
 }
 
-fn instruction(code: u32, value: u32, if_so: u8, if_not: u8) -> libc::sock_filter {
+fn instruction(code: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
     // All codes of the classic filter have eight bits.
-    libc::sock_filter { code: code as u16, jt: if_so, jf: if_not, k: value }
+    libc::sock_filter { code: code as u16, jt: if_true, jf: if_false, k: value }
 }
 
 #[cfg(test)]
@@ -122,8 +122,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_opened_connected_executed_or_signalled() {
-        // Of this thread alone, as what it gives up is.
+    fn the_filter_forbids_files_sockets_programs_and_signals() {
+        // The filter applies only to this thread.
         let confined = std::thread::spawn(|| {
             // SAFETY: takes integers only.
             check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }).unwrap();

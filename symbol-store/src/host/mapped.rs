@@ -1,18 +1,19 @@
-//! What the processes of this host map as code.
+//! Index of the files that the processes of this host map as code.
 //!
-//! Invariant: it takes no more than [`BYTES_MAX`], of which one process fills no more than its share, whatever the paths
-//! are: any user may map 65,530 files with names of 4 kB.
+//! Invariant: the index takes at most [`BYTES_MAX`], and one process adds at most its share. Any user may map 65,530
+//! files with names of 4 kB.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-use super::maps::{self, MapsLine};
+use host_files::maps::{self, MapsLine};
+
 use crate::limits;
 
-/// About what all of it may take, in bytes; a host with hundreds of containers needs two megabytes.
+/// Largest approximate size of the index, in bytes. A host with hundreds of containers needs two megabytes.
 const BYTES_MAX: usize = 16 << 20;
-/// Of it, what the mappings of one process may add.
+/// Most bytes that the mappings of one process may add.
 const PROCESS_BYTES_MAX: usize = 1 << 20;
 
 /// A process that maps a file.
@@ -23,16 +24,16 @@ pub(super) struct Owner {
     pub(super) end: u64,
 }
 
-/// One file, whatever its path: several of the same path are in different mount namespaces, or replaced each other.
+/// A mapped file. Files of the same path are in different mount namespaces, or replaced each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile {
     device: (u32, u32),
     inode: u64,
-    /// At most [`limits::OWNERS_MAX`] of the processes that map it.
+    /// Some of the processes that map it, at most [`limits::OWNERS_MAX`].
     pub(super) owners: Vec<Owner>,
 }
 
-/// The mapped files by path.
+/// Mapped files by path.
 #[derive(Debug, Default)]
 pub(super) struct MappedFiles {
     by_path: HashMap<String, Vec<MappedFile>>,
@@ -41,21 +42,21 @@ pub(super) struct MappedFiles {
 }
 
 impl MappedFiles {
-    /// Reads what all processes map that we may look at. A process that ends meanwhile is left out.
+    /// Reads the mappings of all accessible processes. Processes that end meanwhile are skipped.
     pub(super) fn read() -> Self {
         let mut mapped = Self::default();
         let Ok(processes) = std::fs::read_dir("/proc") else { return mapped };
         for process in processes.flatten() {
             let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
             if let Ok(file) = File::open(format!("/proc/{pid}/maps")) {
-                // What was read before it ended is as right as what was read of others that have ended since.
+                // Mappings that were read before the process ended are kept. Other owners may have ended as well.
                 let _ended = mapped.add(pid, BufReader::with_capacity(4096, file));
             }
         }
         mapped
     }
 
-    /// The files that are or were at `path`, in the root of whoever maps them.
+    /// Files that are or were at `path`, in the root of a process that maps them.
     pub(super) fn of_path(&self, path: &str) -> &[MappedFile] {
         self.by_path.get(path).map_or(&[], Vec::as_slice)
     }
@@ -81,7 +82,7 @@ impl MappedFiles {
             }
             return;
         }
-        // A file with all its owners, an entry of the table, and what the allocator adds to each.
+        // A file with all its owners, an entry of the table, and the overhead of the allocator.
         let path_bytes = if is_new_path { path.len() + size_of::<(String, Vec<MappedFile>)>() } else { 0 };
         let bytes = path_bytes + size_of::<MappedFile>() + limits::OWNERS_MAX * size_of::<Owner>() + 64;
         if limits::MAPPED_FILES_MAX <= self.count || bytes_max < self.bytes + bytes {
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_paths_take_bounded_memory_and_leave_room_for_other_processes() {
+    fn long_paths_take_bounded_memory_and_leave_some_for_other_processes() {
         use std::fmt::Write as _;
         let mut mapped = MappedFiles::default();
         for pid in 1..=3 {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_one_path_are_told_apart_and_their_owners_collected() {
+    fn files_of_one_path_are_distinguished_and_have_all_their_owners() {
         let mut mapped = MappedFiles::default();
         add(
             &mut mapped,

@@ -1,4 +1,4 @@
-//! What is known without touching the disk: mapped tables, and build IDs for which there is none.
+//! Caches in memory: mapped tables, and build IDs without a table.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::limits::{self, Limits};
 use crate::reason::Reason;
 use crate::table::Table;
 
-/// The mapped tables, the least recently used of which go when they are too many bytes.
+/// The mapped tables. The least recently used ones are evicted beyond the budget.
 #[derive(Debug)]
 pub(crate) struct Mapped {
     tables: HashMap<BuildId, Entry>,
     bytes: u64,
     bytes_max: u64,
-    /// Counts uses, to order them.
+    /// Number of uses, which orders the tables.
     uses: u64,
-    /// Counts removals: what was read from disk before one may have been replaced there.
+    /// Number of removals. A table that was read from disk before a removal may have been replaced there.
     removals: u64,
 }
 
@@ -29,8 +29,8 @@ struct Entry {
     table: Arc<Table>,
     origin: Origin,
     used: u64,
-    /// When a better file was last looked for; `None` if it has to be done at once.
-    looked: Option<Instant>,
+    /// Time of the last search for a better file; `None` if a search is due at once.
+    searched: Option<Instant>,
 }
 
 impl Mapped {
@@ -38,30 +38,30 @@ impl Mapped {
         Self { tables: HashMap::new(), bytes: 0, bytes_max, uses: 0, removals: 0 }
     }
 
-    /// The table for `id`, and whether a better file is to be looked for now: true at most once in an interval, for
-    /// host-made tables that are not as good as can be.
+    /// Returns the table for `id`, and whether the caller should search for a better file. This is true at most once
+    /// in an interval, for host-made tables that can be improved.
     pub(crate) fn get(&mut self, id: &BuildId, limits: &Limits) -> Option<(Arc<Table>, bool)> {
         self.uses += 1;
         let entry = self.tables.get_mut(id)?;
         entry.used = self.uses;
         let header = entry.table.header();
-        // A file without symbols is looked for as often as one that is missing.
+        // Files without symbols are searched for as often as missing ones.
         let interval = if header.is_nameless() { limits.failure_remembered } else { limits.improvement_interval };
         let may_improve = entry.origin == Origin::Host && !header.is_best();
-        let improve = may_improve && entry.looked.is_none_or(|looked| looked.elapsed() >= interval);
+        let improve = may_improve && entry.searched.is_none_or(|searched| searched.elapsed() >= interval);
         if improve {
-            entry.looked = Some(Instant::now());
+            entry.searched = Some(Instant::now());
         }
         Some((Arc::clone(&entry.table), improve))
     }
 
-    /// How many removals there were; taken before a table is read from disk.
+    /// Number of removals. Callers take it before they read a table from disk.
     pub(crate) fn removals(&self) -> u64 {
         self.removals
     }
 
-    /// Adds a table that was read when there had been `removals`, if there was none since. It stays even if it alone is
-    /// over the budget, since somebody is about to use it.
+    /// Adds a table that was read when the number of removals was `removals`, if it is unchanged. The table stays
+    /// even if it alone exceeds the budget, because a caller is about to use it.
     pub(crate) fn insert(&mut self, id: &BuildId, table: &Arc<Table>, origin: Origin, removals: u64) {
         if removals != self.removals {
             return;
@@ -69,8 +69,8 @@ impl Mapped {
         self.drop_table(id);
         self.uses += 1;
         self.bytes += table.mapped_bytes();
-        let looked = (!table.header().is_old()).then(Instant::now);
-        let entry = Entry { table: Arc::clone(table), origin, used: self.uses, looked };
+        let searched = (!table.header().is_old()).then(Instant::now);
+        let entry = Entry { table: Arc::clone(table), origin, used: self.uses, searched };
         self.tables.insert(id.clone(), entry);
         while self.bytes > self.bytes_max && self.tables.len() > 1 {
             let oldest = self.tables.iter().min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone());
@@ -79,7 +79,7 @@ impl Mapped {
         }
     }
 
-    /// Forgets the table for `id`: there is a better one on disk.
+    /// Removes the table for `id`, because there is a better one on disk.
     pub(crate) fn remove(&mut self, id: &BuildId) {
         self.removals += 1;
         self.drop_table(id);
@@ -92,25 +92,27 @@ impl Mapped {
     }
 }
 
-/// Why there is no table, for a while.
+/// Reasons why there is no table, remembered for a while.
 #[derive(Debug)]
 pub(crate) struct Failures {
-    reasons: HashMap<Question, (Instant, Reason)>,
+    reasons: HashMap<SearchKey, (Instant, Reason)>,
     remembered: Duration,
-    /// When expired ones were last forgotten.
+    /// Time at which expired reasons were last dropped.
     swept: Instant,
 }
 
-/// What was looked for without success, as SHA-256: profiles may come with very long names, and whoever chooses two of
-/// one hash would hide another's file.
+/// Key of a failed search: the SHA-256 of a build ID and a path.
+///
+/// Profiles may have very long names. With a weaker hash, a sender could choose a name that collides with that of
+/// another file, and so hide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Question {
+struct SearchKey {
     id: [u8; 32],
-    /// Another path may lead to the file.
+    /// The file may be found by another path.
     path: [u8; 32],
 }
 
-impl Question {
+impl SearchKey {
     fn new(id: &BuildId, path: &str) -> Self {
         Self { id: hash_of(id), path: Sha256::digest(path).into() }
     }
@@ -126,7 +128,7 @@ impl Failures {
     }
 
     pub(crate) fn get(&self, id: &BuildId, path: &str) -> Option<Reason> {
-        let (since, reason) = self.reasons.get(&Question::new(id, path))?;
+        let (since, reason) = self.reasons.get(&SearchKey::new(id, path))?;
         (since.elapsed() < self.remembered).then(|| reason.clone())
     }
 
@@ -136,16 +138,16 @@ impl Failures {
             self.reasons.retain(|_, (since, _)| since.elapsed() < self.remembered);
         }
         if self.reasons.len() >= limits::FAILURES_MAX {
-            // All are fresh. What is forgotten is looked for again: slower, never wrong.
+            // None has expired. Dropped ones are searched for again, which is slower but never wrong.
             self.reasons.clear();
         }
-        self.reasons.insert(Question::new(id, path), (Instant::now(), reason));
+        self.reasons.insert(SearchKey::new(id, path), (Instant::now(), reason));
     }
 
-    /// Forgets what is known of `id`: its file has come.
+    /// Drops the failures of `id`, because its file has been found.
     pub(crate) fn remove(&mut self, id: &BuildId) {
         let id = hash_of(id);
-        self.reasons.retain(|question, _| question.id != id);
+        self.reasons.retain(|key, _| key.id != id);
     }
 }
 
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_expire_and_are_then_forgotten() {
+    fn failures_expire_and_then_take_no_memory() {
         let mut failures = Failures::new(Duration::from_millis(50));
         let id = BuildId::Go("a".repeat(60_000));
         failures.insert(&id, "/one", Reason::Stripped);
@@ -163,12 +165,12 @@ mod tests {
         std::thread::sleep(Duration::from_millis(60));
         assert_eq!(failures.get(&id, "/one"), None);
         failures.insert(&BuildId::Gnu(vec![1]), "/one", Reason::NoDebugFile);
-        assert_eq!(failures.reasons.len(), 1, "what expired takes no memory any more");
+        assert_eq!(failures.reasons.len(), 1, "the expired failure was dropped");
     }
 
     #[test]
-    fn a_remembered_failure_is_small_whatever_was_asked_for() {
-        let entry = size_of::<(Question, (Instant, Reason))>();
+    fn a_remembered_failure_is_small_whatever_the_name() {
+        let entry = size_of::<(SearchKey, (Instant, Reason))>();
         assert!(entry <= 150, "{entry} bytes, all in place");
         let mut failures = Failures::new(Duration::from_secs(60));
         for i in 0..=limits::FAILURES_MAX {

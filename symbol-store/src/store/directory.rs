@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! lock                       held while the store is open
-//! making/<number>            tables that are being made; what is here at start is of a process that died
-//! uploaded/<id>.symbols      made of uploaded files; kept
-//! host/<id>.symbols          made of files of this host; the least recently used go when the disk budget is spent
+//! making/<number>            tables that are being made; leftovers of a process that died are deleted at start
+//! uploaded/<id>.symbols      tables of uploaded files, which are kept
+//! host/<id>.symbols          tables of files of this host; the least recently used are evicted beyond the disk budget
 //! ```
 //!
-//! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A file with
-//! several identities is one file with as many names.
+//! `<id>` is `gnu-<hex>`, `htlhash-<hex>`, or `go-` and a hash of the Go build ID, which has slashes. A table with
+//! several build IDs is one file with as many names.
 //!
-//! Invariant: under a name stands a whole table or none. It is written in `making`, synced, and renamed.
+//! Invariant: a name holds a complete table or none. Tables are written in `making`, synced, and renamed.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -25,12 +25,12 @@ use sha2::{Digest as _, Sha256};
 
 use crate::table::{Header, Table, TableError, counted_bytes};
 
-/// Where a table's file came from.
+/// Origin of the file of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
     /// This host.
     Host,
-    /// Somebody who uploaded it.
+    /// An upload.
     Uploaded,
 }
 
@@ -38,12 +38,12 @@ pub(crate) enum Origin {
 #[derive(Debug)]
 pub(crate) struct Directory {
     root: PathBuf,
-    /// Its lock keeps a second process out, and goes when the file is closed.
+    /// Its lock excludes a second process. It is released when the file is closed.
     _lock: File,
     made: AtomicU64,
 }
 
-/// A table that is being made; gone when it is dropped.
+/// A table that is being made. Its file is deleted on drop.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) path: PathBuf,
@@ -58,7 +58,7 @@ impl Drop for Unfinished {
     }
 }
 
-/// One table's file, under however many names.
+/// The file of a table, with all its names.
 #[derive(Debug)]
 struct Stored {
     names: Vec<PathBuf>,
@@ -68,7 +68,7 @@ struct Stored {
 }
 
 impl Directory {
-    /// Opens or makes the directory; fails with `WouldBlock` if another process has it.
+    /// Opens or creates the directory. Fails with `WouldBlock` if another process has it open.
     pub(crate) fn open(root: PathBuf) -> io::Result<Self> {
         for part in ["making", "uploaded", "host"] {
             fs::create_dir_all(root.join(part))?;
@@ -84,27 +84,27 @@ impl Directory {
         Ok(Self { root, _lock: lock, made: AtomicU64::new(0) })
     }
 
-    /// A new empty file in which a table, or an upload, is made.
+    /// Creates an empty file for a table or an upload.
     pub(crate) fn unfinished(&self) -> io::Result<Unfinished> {
         let path = self.making();
         let file = OpenOptions::new().create_new(true).read(true).write(true).open(&path)?;
         Ok(Unfinished { path, file })
     }
 
-    /// Puts a sealed table under the names of all its identities, instead of what stands there.
+    /// Gives a sealed table the names of all its build IDs, and replaces older tables.
     pub(crate) fn publish(&self, table: &Unfinished, ids: &[BuildId], origin: Origin) -> io::Result<()> {
         for id in ids {
-            // A rename replaces what is there at once; a link does not.
+            // A rename replaces a file atomically; a link does not.
             let link = self.making();
             fs::hard_link(&table.path, &link)?;
             fs::rename(&link, self.path(id, origin)).inspect_err(|_failed| remove(&link))?;
         }
-        // Without it the names may be gone after a power cut.
+        // Without this, a power cut may lose the names.
         File::open(self.root.join(folder(origin)))?.sync_all()
     }
 
-    /// The better table for `id`: the one that says more, the uploaded one if both say the same. Damaged ones are
-    /// removed.
+    /// Returns the better table for `id`: the one with the better source, or the uploaded one of two equal ones.
+    /// Removes damaged tables.
     pub(crate) fn best(&self, id: &BuildId) -> Option<(Table, Origin)> {
         let mut headers: Vec<(Header, Origin)> = [Origin::Uploaded, Origin::Host]
             .into_iter()
@@ -127,7 +127,7 @@ impl Directory {
         None
     }
 
-    /// The header of the table that stands under `id`.
+    /// Reads the header of the table for `id`.
     pub(crate) fn header(&self, id: &BuildId, origin: Origin) -> Option<Header> {
         let path = self.path(id, origin);
         let header = match File::open(&path) {
@@ -148,13 +148,13 @@ impl Directory {
         }
     }
 
-    /// The table that stands under `id`.
+    /// Opens the table for `id`.
     pub(crate) fn open_table(&self, id: &BuildId, origin: Origin) -> Result<Table, TableError> {
         Table::open(&self.path(id, origin))
     }
 
-    /// Removes host-made tables, the least recently used first, until all tables have `bytes_max`. Returns how much
-    /// they then have: more than `bytes_max` if the uploaded ones alone do.
+    /// Evicts host-made tables, the least recently used first, until all tables together take at most `bytes_max`.
+    /// Returns their size, which is larger than `bytes_max` if the uploaded tables alone are.
     pub(crate) fn shrink(&self, bytes_max: u64) -> io::Result<u64> {
         let mut stored = self.stored()?;
         let mut bytes: u64 = stored.iter().map(|table| table.bytes).sum();
@@ -170,20 +170,20 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Bytes of the uploaded tables but for the one that stands under `id`.
+    /// Size of all uploaded tables but the one for `id`, in bytes.
     pub(crate) fn uploaded_bytes_without(&self, id: &BuildId) -> io::Result<u64> {
         let path = self.path(id, Origin::Uploaded);
         let others = self.stored()?.into_iter().filter(|table| table.origin == Origin::Uploaded);
         Ok(others.filter(|table| !table.names.contains(&path)).map(|table| table.bytes).sum())
     }
 
-    /// Every table's file once.
+    /// Lists the file of every table, each once.
     fn stored(&self) -> io::Result<Vec<Stored>> {
         let mut stored: HashMap<u64, Stored> = HashMap::new();
         for origin in [Origin::Host, Origin::Uploaded] {
             for entry in fs::read_dir(self.root.join(folder(origin)))? {
                 let entry = entry?;
-                // It may have been removed since the directory was read.
+                // The file may have been removed since the directory was read.
                 let Ok(metadata) = entry.metadata() else { continue };
                 let table = stored.entry(metadata.ino()).or_insert_with(|| Stored {
                     names: Vec::new(),
@@ -206,18 +206,19 @@ impl Directory {
         self.root.join(folder(origin)).join(format!("{name}.symbols"))
     }
 
-    /// A name in `making` that was not used before.
+    /// Returns an unused name in `making`.
     fn making(&self) -> PathBuf {
         self.root.join("making").join(self.made.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Removes a table that cannot be used, so that it is made again.
+    /// Removes a damaged table, so that it is made again.
     fn drop_damaged(&self, path: &Path, error: &TableError) {
         if let TableError::Damaged { check } = error {
             tracing::warn!(path = %path.display(), check, "a damaged symbol table is removed");
             remove(path);
         } else {
-            tracing::error!(path = %path.display(), error = error as &dyn std::error::Error, "cannot read a symbol table");
+            let error = error as &dyn std::error::Error;
+            tracing::error!(path = %path.display(), error, "cannot read a symbol table");
         }
     }
 }
@@ -237,9 +238,9 @@ fn remove(path: &Path) {
     }
 }
 
-/// A table's time of modification is when it was last used: its content never changes.
+/// Records the last use of a table as its time of modification. The content of a table never changes.
 fn note_use(path: &Path) {
     if let Err(error) = File::open(path).and_then(|file| file.set_modified(SystemTime::now())) {
-        tracing::debug!(path = %path.display(), %error, "cannot note that a symbol table was used");
+        tracing::debug!(path = %path.display(), %error, "cannot record the use of a symbol table");
     }
 }

@@ -1,7 +1,7 @@
-//! What is being looked for or converted.
+//! Searches and conversions in progress.
 //!
-//! Invariant: at most one job per build ID, at most [`limits::CONVERSIONS_MAX`] conversions. Nothing is read or written
-//! while the lock is held.
+//! Invariant: there is at most one job for each build ID, and at most [`limits::CONVERSIONS_MAX`] conversions.
+//! Nothing is read or written while the lock is held.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ struct State {
     converting: usize,
 }
 
-/// What became of a request for a job.
+/// The result of a request for a job.
 #[derive(Debug)]
 pub(crate) enum Begun {
-    /// It is the caller's, until it drops this.
+    /// The caller has the job until it drops this value.
     Mine(Job),
-    /// Somebody else has it.
+    /// Another caller has the job.
     Pending,
-    /// There are [`limits::JOBS_MAX`] others.
+    /// There are already [`limits::JOBS_MAX`] jobs.
     Full,
 }
 
-/// The right to look for one build ID and to make its table.
+/// The right to search for one build ID and to make its table.
 #[derive(Debug)]
 pub(crate) struct Job {
     jobs: Arc<Jobs>,
@@ -62,7 +62,7 @@ impl Jobs {
         Begun::Mine(Job { jobs: Arc::clone(self), id: id.clone() })
     }
 
-    /// Waits for the job for `id`, if there is one; false if `deadline` came first.
+    /// Waits for the job for `id`, if there is one. False if the deadline passed first.
     pub(crate) fn wait(&self, id: &BuildId, deadline: Instant) -> bool {
         let mut state = self.state.lock();
         while state.pending.contains(id) {
@@ -81,7 +81,7 @@ impl Jobs {
         Slot { jobs: self }
     }
 
-    /// Waits for the right to run a converter; `None` if `deadline` came first.
+    /// Waits for the right to run a converter. `None` if the deadline passed first.
     pub(crate) fn slot_until(&self, deadline: Instant) -> Option<Slot<'_>> {
         let mut state = self.state.lock();
         let is_none_left = |state: &mut State| state.converting >= limits::CONVERSIONS_MAX;
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_converter_until_a_deadline_waits_no_longer() {
+    fn waiting_for_a_converter_ends_at_the_deadline() {
         let jobs = Jobs::default();
         let soon = || Instant::now() + Duration::from_millis(20);
         let mut slots: Vec<_> = (0..limits::CONVERSIONS_MAX).map(|_| jobs.slot()).collect();

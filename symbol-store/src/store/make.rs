@@ -1,20 +1,20 @@
-//! Making one symbol table.
+//! Creation of a symbol table.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 
+use host_files::elf::{self, ElfImage, Segment};
 use proto::BuildId;
 
 use super::Shared;
 use super::directory::Unfinished;
 use super::jobs::Slot;
 use crate::convert::{self, ConvertError};
-use crate::elf::{self, ElfImage, Segment};
 use crate::reason::Unusable;
 use crate::table::{Header, Source, Table, TableError, VERSION};
 
-/// A file, and what was read from it before.
+/// A file to convert, and its headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Input<'a> {
     pub(super) file: &'a File,
@@ -32,8 +32,9 @@ pub(super) struct Made {
     pub(super) source: Source,
 }
 
-/// Every identity of a file, the best first: GNU, Go, htlhash. A debug file has not got the bytes of the program, so
-/// its htlhash is nobody's; without a build ID it has none.
+/// Returns the build IDs of a file, the best first: GNU, Go, htlhash.
+///
+/// The htlhash of a debug file is useless, because a debug file does not have the bytes of the program.
 pub(super) fn ids(image: &ElfImage, file: &File) -> io::Result<Vec<BuildId>> {
     let mut ids = Vec::new();
     ids.extend(image.gnu_build_id.clone().map(BuildId::Gnu));
@@ -45,8 +46,8 @@ pub(super) fn ids(image: &ElfImage, file: &File) -> io::Result<Vec<BuildId>> {
 }
 
 impl Shared {
-    /// Makes the table of `input`; `turn` is over when its converter has ended.
-    pub(super) fn make(&self, input: &Input<'_>, turn: Slot<'_>) -> Result<Made, ConvertError> {
+    /// Makes the table of `input`. Releases `slot` when the converter has ended.
+    pub(super) fn make(&self, input: &Input<'_>, slot: Slot<'_>) -> Result<Made, ConvertError> {
         if input.image.segments.is_empty() {
             return Err(Unusable::NotLinked.into());
         }
@@ -64,8 +65,8 @@ impl Shared {
         let mut table = self.directory.unfinished()?;
         table.file.seek(SeekFrom::Start(header.symcache_at() as u64))?;
         let summary = convert::convert(&self.converter, &self.limits, input.file, input.debug_file, &table.file)?;
-        drop(turn);
-        // The identity was read before, the rest by the child: both must be of the same file.
+        drop(slot);
+        // The headers were read before the child read the file. The file must not have changed in between.
         let is_same = ElfImage::read(input.file).is_ok_and(|image| image == *input.image);
         if !is_same || stamp(input)? != before {
             return Err(Unusable::Changed.into());
@@ -80,7 +81,7 @@ impl Shared {
     }
 }
 
-/// What changes when somebody writes to one of the files.
+/// Sizes and times of modification of the files, which change with every write.
 fn stamp(input: &Input<'_>) -> io::Result<Vec<(u64, i64, i64)>> {
     let files = [Some(input.file), input.debug_file].into_iter().flatten();
     files.map(|file| file.metadata().map(|now| (now.size(), now.mtime(), now.mtime_nsec()))).collect()

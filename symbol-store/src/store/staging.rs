@@ -1,7 +1,7 @@
-//! What files take that are being received: places, and room on the disk.
+//! Disk space that uploads reserve while they are received.
 //!
-//! Invariant: at most [`limits::UPLOADS_MAX`] have a place, and what [`Staging::bytes`] says is no less than what they
-//! have on disk.
+//! Invariant: there are at most [`limits::UPLOADS_MAX`] reservations, and [`Staging::bytes`] is at least the size of
+//! the received files on disk.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::limits;
 
-/// The files that are being received.
+/// The reservations of all uploads.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     state: Mutex<State>,
@@ -17,36 +17,36 @@ pub(crate) struct Staging {
 
 #[derive(Debug, Default)]
 struct State {
-    places: usize,
+    reservations: usize,
     bytes: u64,
 }
 
-/// One file's place and room, until it is dropped.
+/// The reservation of one upload, which is released on drop.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Reservation {
     staging: Arc<Staging>,
     bytes: u64,
 }
 
 impl Staging {
-    /// A place, if one is free.
-    pub(crate) fn enter(self: &Arc<Self>) -> Option<Place> {
+    /// Admits an upload, with no bytes reserved. `None` if there are too many uploads.
+    pub(crate) fn admit(self: &Arc<Self>) -> Option<Reservation> {
         let mut state = self.state.lock();
-        (state.places < limits::UPLOADS_MAX).then(|| {
-            state.places += 1;
-            Place { staging: Arc::clone(self), bytes: 0 }
+        (state.reservations < limits::UPLOADS_MAX).then(|| {
+            state.reservations += 1;
+            Reservation { staging: Arc::clone(self), bytes: 0 }
         })
     }
 
-    /// The room that all of them have taken.
+    /// Bytes that all uploads have reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.state.lock().bytes
     }
 }
 
-impl Place {
-    /// Takes more room, in addition to what it has; returns what all have now.
-    pub(crate) fn take(&mut self, bytes: u64) -> u64 {
+impl Reservation {
+    /// Reserves more bytes. Returns the bytes that all uploads have reserved.
+    pub(crate) fn grow(&mut self, bytes: u64) -> u64 {
         let mut state = self.staging.state.lock();
         state.bytes += bytes;
         self.bytes += bytes;
@@ -54,10 +54,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut state = self.staging.state.lock();
-        state.places -= 1;
+        state.reservations -= 1;
         state.bytes -= self.bytes;
     }
 }

@@ -1,71 +1,72 @@
-//! The header of a symbol table. `source` counts [`Source::ALL`] from 0; version 1 has no [`Source::CallFrames`], and counts
-//! from [`Source::Dynsym`].
+//! The header of a symbol table.
 //!
 //! | symcache_bytes u64 | symcache_hash u64 | source u8 | functions u64 | base u64 |
-//! | ids u8 | id_len u16, id as `BuildId` is displayed ... |
+//! | ids u8 | id_len u16, id as the text of `BuildId` ... |
 //! | segments u16 | offset u64, file_size u64, address u64, memory_size u64, executable u8 ... |
+//!
+//! `source` is an index of [`Source::ALL`]. Version 1 has no [`Source::CallFrames`] and counts from [`Source::Dynsym`].
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 
+use host_files::elf::Segment;
 use proto::BuildId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION, VERSION_MIN};
-use crate::elf::Segment;
 use crate::limits;
 
-/// What is known of a symbol table beside its names.
+/// The header of a symbol table: everything but the names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Of the file that it was read from; [`VERSION`] of one that is being made.
+    /// Version of the file; [`VERSION`] for a new table.
     pub(crate) version: u32,
     pub(crate) symcache_bytes: u64,
-    /// xxh3-64.
+    /// xxh3-64 of the symcache.
     pub(crate) symcache_hash: u64,
     pub(crate) source: Source,
-    /// Functions that are not inlined.
+    /// Number of functions that are not inlined.
     pub(crate) functions: u64,
-    /// The address that is 0 in the symcache.
+    /// Address that is 0 in the symcache.
     pub(crate) base: u64,
-    /// Every identity of the file, the best first.
+    /// Build IDs of the file, the best first.
     pub(crate) ids: Vec<BuildId>,
     pub(crate) segments: Vec<Segment>,
 }
 
 impl Header {
-    /// Where the symcache begins in the file: it must be aligned to 8; a cache line costs nothing more.
+    /// Offset of the symcache in the file, in bytes. It must be aligned to 8, and is aligned to a cache line.
     pub(crate) fn symcache_at(&self) -> usize {
         (PREAMBLE_BYTES + self.body().len()).next_multiple_of(64)
     }
 
-    /// Whether file offsets can be mapped: a debug file says where code is in memory, but not where it was in the file.
+    /// Whether the segments convert file offsets to addresses. Those of a debug file only have addresses.
     pub(crate) fn has_file_offsets(&self) -> bool {
         self.segments.iter().any(|segment| segment.executable && segment.file_size > 0)
     }
 
-    /// Whether no other file of this build ID can say more.
+    /// Whether no other file with this build ID can have more symbols.
     pub(crate) fn is_best(&self) -> bool {
         self.source == Source::Dwarf && !self.is_old()
     }
 
-    /// Whether the same file makes a better table today.
+    /// Whether the current version makes a better table of the same file.
     pub(crate) fn is_old(&self) -> bool {
         self.version < VERSION
     }
 
-    /// Whether it has no names at all.
+    /// Whether the table has no names.
     pub(crate) fn is_nameless(&self) -> bool {
         self.source == Source::CallFrames
     }
 
-    /// Everything before the symcache.
+    /// Encodes everything before the symcache.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let body = self.body();
         let mut bytes = Vec::with_capacity(self.symcache_at());
         bytes.extend(MAGIC);
         bytes.extend(self.version.to_le_bytes());
-        // `ElfImage` bounds the ids and segments, so that the body is far below 4 GiB.
+        // `ElfImage` bounds the build IDs and segments, so the body is far smaller than 4 GiB.
         bytes.extend(u32::try_from(body.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend(xxh3_64(&body).to_le_bytes());
         bytes.extend(body);
@@ -96,7 +97,7 @@ impl Header {
         body
     }
 
-    /// Reads and checks the header of `file`; returns it and where the symcache begins.
+    /// Reads and checks the header of `file`. Returns it and the offset of the symcache, in bytes.
     pub(crate) fn read(file: &File) -> Result<(Self, usize), TableError> {
         let damaged = |check| TableError::Damaged { check };
         let mut preamble = [0; PREAMBLE_BYTES];
@@ -144,12 +145,12 @@ impl Header {
     }
 }
 
-/// How many of the [`Source`]s a version does not have; it counts the others from 0.
+/// Index of the first [`Source`] that a version has. Its `source` counts from there.
 fn first_source(version: u32) -> u8 {
     if version == 1 { 1 } else { 0 }
 }
 
-/// Takes little-endian integers off the front of bytes; `None` at their end.
+/// Reader of little-endian integers. Returns `None` at the end of the bytes.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_reads_what_it_writes() {
+    fn a_header_is_decoded_from_its_own_bytes() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&header().encode()).unwrap();
         let (read, symcache_at) = Header::read(&file).unwrap();

@@ -1,18 +1,20 @@
-//! Functions without names: where they begin is known from the file's call frame information.
+//! Functions without names, whose starts are in the call frame information of the file.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use proto::BuildId;
 use symbol_store::{AddError, Address, Frame, ObjectKey, Reason, Source, SymbolStore};
+use testkit::workshop::{have, skip};
 
-use crate::workshop::{PATIENCE, Workshop, gnu_build_id, have, names, skip, until};
+use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, names, until};
 
-/// Hand-written assembly that says how to unwind it, as cryptography libraries have it, and a function that says nothing.
+/// Hand-written assembly with CFI directives, as in cryptography libraries, and a function without them.
 const ASSEMBLY: &str = "\
     .text\n\
     .p2align 4\n\
-    .type block, @function\nblock:\n .cfi_startproc\n .rept 90\n nop\n .endr\n ret\n .cfi_endproc\n.size block, .-block\n\
+    .type block, @function\nblock:\n .cfi_startproc\n\
+     .rept 90\n nop\n .endr\n ret\n .cfi_endproc\n.size block, .-block\n\
     .p2align 4\n\
     .type silent, @function\nsilent:\n .rept 20\n nop\n .endr\n ret\n.size silent, .-silent\n\
     .p2align 4\n\
@@ -24,21 +26,21 @@ const ASSEMBLY: &str = "\
 const C: &str = "#include <stdlib.h>\nint calls(void) { return rand(); }\nint main(void) { return calls(); }\n";
 
 /// Builds `whole` and its stripped copy `bare`.
-fn build(workshop: &Workshop, flags: &str) {
+fn build(workshop: &StoreWorkshop, flags: &str) {
     workshop.write("assembly.s", ASSEMBLY);
     workshop.write("calls.c", C);
     workshop.run(&format!("gcc -O1 {flags} assembly.s calls.c -o whole"));
     workshop.run("strip -o bare whole");
 }
 
-/// What the store says about addresses: the innermost function, or why there is none and where the function begins.
-fn told(store: &SymbolStore, path: &Path, addresses: &[u64]) -> Vec<Result<String, (Reason, Option<u64>)>> {
+/// The innermost function of each address, or the reason why there is none, and the start of the function.
+fn outcomes(store: &SymbolStore, path: &Path, addresses: &[u64]) -> Vec<Result<String, (Reason, Option<u64>)>> {
     let id = gnu_build_id(path);
     let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
     let addresses: Vec<Address> = addresses.iter().copied().map(Address::Virtual).collect();
-    let told = store.symbolize(&object, &addresses, PATIENCE).into_iter();
+    let found = store.symbolize(&object, &addresses, PATIENCE).into_iter();
     let name = |frames: std::sync::Arc<[Frame]>| frames[0].function.to_string();
-    told.map(|told| told.map(name).map_err(|nameless| (nameless.reason, nameless.function_start))).collect()
+    found.map(|found| found.map(name).map_err(|nameless| (nameless.reason, nameless.function_start))).collect()
 }
 
 #[test]
@@ -51,24 +53,24 @@ fn every_address_of_a_nameless_function_has_its_start() {
         ("-pie -fPIE", Reason::Stripped),
         ("-no-pie", Reason::Stripped),
     ] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         build(&workshop, flags);
         let (path, store) = (workshop.path("bare"), workshop.host_store());
         for (function, length) in [("block", 91), ("tail", 31)] {
             let start = workshop.address_of("whole", function);
             let addresses: Vec<u64> = (start..start + length).collect();
             let expected = vec![Err((why.clone(), Some(start))); addresses.len()];
-            assert_eq!(told(&store, &path, &addresses), expected, "{flags}: {function}");
+            assert_eq!(outcomes(&store, &path, &addresses), expected, "{flags}: {function}");
         }
         let silent = workshop.address_of("whole", "silent") + 3;
-        assert_eq!(told(&store, &path, &[silent]), [Err((why.clone(), None))], "{flags}: nothing describes it");
+        assert_eq!(outcomes(&store, &path, &[silent]), [Err((why.clone(), None))], "{flags}: nothing describes it");
         let is_library = flags.contains("-shared");
-        let exported = told(&store, &path, &[workshop.address_of("whole", "exported") + 1]).remove(0);
+        let exported = outcomes(&store, &path, &[workshop.address_of("whole", "exported") + 1]).remove(0);
         assert_eq!(exported.ok(), is_library.then(|| "exported".to_owned()), "{flags}");
-        // Names come with the file that has them.
+        // The file with names is added.
         store.add_file(&File::open(workshop.path("whole")).unwrap()).unwrap();
         let start = workshop.address_of("whole", "block");
-        assert_eq!(told(&store, &path, &[start + 50, silent]), [Ok("block".to_owned()), Ok("silent".to_owned())]);
+        assert_eq!(outcomes(&store, &path, &[start + 50, silent]), [Ok("block".to_owned()), Ok("silent".to_owned())]);
     }
 }
 
@@ -77,19 +79,19 @@ fn the_plt_is_one_function_with_a_name() {
     if !have(&["gcc", "strip", "nm", "readelf"]) {
         return;
     }
-    let workshop = Workshop::new();
-    // Without `-fno-plt`, and bound when it is first called.
+    let workshop = StoreWorkshop::new();
+    // Built without `-fno-plt` and with lazy binding.
     build(&workshop, "-shared -fPIC -fcf-protection=none -Wl,-z,lazy");
     let sections = workshop.run("readelf -SW bare");
     let plt = sections.lines().find(|line| line.contains(" .plt ")).unwrap();
     let words: Vec<&str> = plt.split(']').nth(1).unwrap().split_whitespace().collect();
     let (start, size) = (u64::from_str_radix(words[2], 16).unwrap(), u64::from_str_radix(words[4], 16).unwrap());
-    let told = told(&workshop.host_store(), &workshop.path("bare"), &[start, start + size / 2, start + size - 1]);
-    assert_eq!(told, vec![Ok("[plt]".to_owned()); 3]);
+    let found = outcomes(&workshop.host_store(), &workshop.path("bare"), &[start, start + size / 2, start + size - 1]);
+    assert_eq!(found, vec![Ok("[plt]".to_owned()); 3]);
 }
 
-/// The ranges that `readelf` prints of all entries of this file, and not of its debug file.
-fn entries(workshop: &Workshop, file: &str) -> Vec<(u64, u64)> {
+/// The ranges of all entries of this file, and not of its debug file, as `readelf` prints them.
+fn entries(workshop: &StoreWorkshop, file: &str) -> Vec<(u64, u64)> {
     let text = workshop.run(&format!("readelf -wNf {file}"));
     let range = |line: &str| {
         let (start, end) = line.split_once(" pc=")?.1.split_once("..")?;
@@ -99,7 +101,7 @@ fn entries(workshop: &Workshop, file: &str) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn starts_in_real_libraries_are_those_of_readelf() {
+fn starts_of_functions_in_real_libraries_equal_those_of_readelf() {
     if !have(&["readelf"]) {
         return;
     }
@@ -107,11 +109,11 @@ fn starts_in_real_libraries_are_those_of_readelf() {
     let paths = libraries.map(|name| format!("/usr/lib/{}-linux-gnu/{name}", std::env::consts::ARCH));
     let mut compared = 0;
     for path in paths.iter().filter(|path| Path::new(path).is_file()) {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         let entries = entries(&workshop, path);
         let middles: Vec<u64> = entries.iter().map(|(start, end)| start + (end - start) / 2).collect();
-        let told = told(&workshop.host_store(), Path::new(path), &middles);
-        let nameless = entries.iter().zip(told).filter_map(|(entry, told)| Some((*entry, told.err()?)));
+        let found = outcomes(&workshop.host_store(), Path::new(path), &middles);
+        let nameless = entries.iter().zip(found).filter_map(|(entry, found)| Some((*entry, found.err()?)));
         for ((start, end), (reason, found)) in nameless {
             assert_eq!(found, Some(start), "{path}: {start:#x}..{end:#x}: {reason}");
             compared += 1;
@@ -127,21 +129,21 @@ fn an_upload_without_names_is_refused_and_changes_nothing() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     build(&workshop, "-no-pie");
     let store = workshop.store();
     let refused = store.add_file(&File::open(workshop.path("bare")).unwrap());
     assert!(matches!(refused, Err(AddError::Stripped)), "{refused:?}");
     let start = workshop.address_of("whole", "block");
-    assert_eq!(told(&store, &workshop.path("bare"), &[start]), [Err((Reason::NoDebugFile, None))]);
+    assert_eq!(outcomes(&store, &workshop.path("bare"), &[start]), [Err((Reason::NoDebugFile, None))]);
 }
 
-/// Rewrites a table as version 1 wrote it.
+/// Rewrites a table in the format of version 1.
 fn make_old(table: &Path) {
     let mut bytes = fs::read(table).unwrap();
     assert_eq!(bytes[8..12], 2_u32.to_le_bytes(), "the version of today");
     bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
-    // The source's number is behind the length and the hash of the symcache; version 1 did not have the first.
+    // The source follows the length and the hash of the symcache. Version 1 did not have the first source.
     bytes[24 + 16] -= 1;
     let body = 24..24 + u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes[body]);
@@ -150,23 +152,23 @@ fn make_old(table: &Path) {
 }
 
 #[test]
-fn tables_of_version_1_keep_their_names_and_those_of_host_files_are_remade() {
+fn tables_of_version_1_keep_their_names_and_host_tables_are_remade() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     build(&workshop, "-shared -fPIC");
     let (bare, whole) = (workshop.path("bare"), workshop.path("whole"));
     let BuildId::Gnu(id) = gnu_build_id(&bare) else { panic!("a GNU build ID") };
     let table = |folder: &str| workshop.path(&format!("store/{folder}/gnu-{}.symbols", proto::build_id::to_hex(&id)));
     let (block, exported) = (workshop.address_of("whole", "block"), workshop.address_of("whole", "exported"));
 
-    told(&workshop.host_store(), &bare, &[block]);
+    outcomes(&workshop.host_store(), &bare, &[block]);
     make_old(&table("host"));
     let store = workshop.host_store();
     assert_eq!(names(&store, &gnu_build_id(&bare), &bare, exported).unwrap(), ["exported"], "at once");
     until("the table is made again", || {
-        told(&store, &bare, &[exported]);
+        outcomes(&store, &bare, &[exported]);
         fs::read(table("host")).unwrap()[8..12] == 2_u32.to_le_bytes()
     });
     drop(store);
@@ -175,6 +177,6 @@ fn tables_of_version_1_keep_their_names_and_those_of_host_files_are_remade() {
     store.add_file(&File::open(&whole).unwrap()).unwrap();
     drop(store);
     make_old(&table("uploaded"));
-    assert_eq!(told(&workshop.store(), &bare, &[block]), [Ok("block".to_owned())], "it cannot be made again");
+    assert_eq!(outcomes(&workshop.store(), &bare, &[block]), [Ok("block".to_owned())], "it cannot be made again");
     assert_eq!(fs::read(table("uploaded")).unwrap()[8..12], 1_u32.to_le_bytes());
 }

@@ -1,14 +1,15 @@
-//! Where names come from: every rung of the ladder, and that no rung is taken for another file.
+//! Sources of names: each of them is used, and none is used for another file.
 
 use std::fs::{self, File};
 use std::path::Path;
 
 use symbol_store::{Address, ObjectKey, Reason, Source};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, go_build, have, image, names};
+use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, image, names, symbolize};
 
-/// A stripped `nested` and its `nested.debug`, as a distribution makes them.
-fn split(workshop: &Workshop) {
+/// Makes a stripped `nested` and its `nested.debug`, as distributions do.
+fn split(workshop: &StoreWorkshop) {
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     workshop.run("cp nested whole");
@@ -18,10 +19,10 @@ fn split(workshop: &Workshop) {
 }
 
 /// Whether `hidden`, which only DWARF and `.symtab` have, is found with its line.
-fn has_lines(workshop: &Workshop) -> Result<bool, Reason> {
+fn has_lines(workshop: &StoreWorkshop) -> Result<bool, Reason> {
     let path = workshop.path("nested");
     let address = workshop.address_of("whole", "hidden");
-    let frames = ask(&workshop.host_store(), &gnu_build_id(&path), &path, address)?;
+    let frames = symbolize(&workshop.host_store(), &gnu_build_id(&path), &path, address)?;
     Ok(&*frames[0].function == "hidden" && frames[0].file.ends_with("/nested.c") && frames[0].line > 0)
 }
 
@@ -30,7 +31,7 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let source = workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     let store = workshop.store();
@@ -56,7 +57,7 @@ fn dwarf_gives_functions_files_lines_and_inlined_calls() {
         [line_of("int innermost"), line_of("int middle"), line_of("int outer")]
     );
 
-    // A file offset is the same place.
+    // The file offset gives the same frames.
     let offsets: Vec<Address> =
         (outer..outer + 60).map(|address| offset_of(&workshop.path("nested"), address)).collect();
     assert_eq!(store.symbolize(&object, &offsets, PATIENCE), answers);
@@ -76,17 +77,17 @@ fn a_debug_file_is_found_by_build_id_and_by_debug_link() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let by_id = |workshop: &Workshop| {
+    let by_id = |workshop: &StoreWorkshop| {
         let id = gnu_build_id(&workshop.path("nested")).to_string();
         let hex = id.strip_prefix("gnu:").unwrap();
         format!("debug/.build-id/{}/{}.debug", &hex[..2], &hex[2..])
     };
-    let places: [&dyn Fn(&Workshop) -> String; 4] =
+    let places: [&dyn Fn(&StoreWorkshop) -> String; 4] =
         [&by_id, &|_| "nested.debug".to_owned(), &|_| ".debug/nested.debug".to_owned(), &|workshop| {
             format!("debug{}/nested.debug", workshop.path("").to_str().unwrap().trim_end_matches('/'))
         }];
     for place in places {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         split(&workshop);
         let debug_file = fs::read(workshop.path("nested.debug")).unwrap();
         fs::remove_file(workshop.path("nested.debug")).unwrap();
@@ -101,15 +102,15 @@ fn a_debug_file_of_another_build_or_another_checksum_is_not_used() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
     let whole = fs::read(workshop.path("nested.debug")).unwrap();
-    // Its build ID is right, but something was added since the link was made.
+    // Its build ID is right, but the file was changed after the link was made.
     let mut longer = whole.clone();
     longer.push(0);
     workshop.write("nested.debug", &longer);
     assert_eq!(has_lines(&workshop), Err(Reason::Stripped));
-    // Where the build ID leads to it, it is the file of another program: the same source with one more line.
+    // The file at the path of the build ID is that of another program, with one more line of source.
     workshop.write("other.c", format!("\n\n\n{NESTED}int more(void) {{ return 1; }}\n"));
     workshop.run("gcc -g -O2 other.c -o other");
     let id = gnu_build_id(&workshop.path("nested")).to_string();
@@ -126,7 +127,7 @@ fn a_debug_file_alone_is_enough() {
     if !have(&["gcc", "objcopy", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
     let id = gnu_build_id(&workshop.path("nested"));
     let address = workshop.address_of("whole", "outer");
@@ -135,11 +136,11 @@ fn a_debug_file_alone_is_enough() {
     assert_eq!((added.build_id, added.source), (id.clone(), Source::Dwarf));
     let path = workshop.path("nested");
     assert_eq!(names(&store, &id, &path, address).unwrap().last().unwrap(), "outer");
-    // It does not know where the program's code is in the program's file.
+    // It has no segments, so file offsets cannot be converted.
     let object = ObjectKey { build_id: Some(&id), file: "" };
     let offset = [offset_of(&path, address)];
     assert_eq!(store.symbolize(&object, &offset, PATIENCE), [Err(Reason::SegmentsUnknown.into())]);
-    // The stripped program has no symbols, so that it cannot tell; the whole one can, and says no less.
+    // The stripped program has no symbols and is refused. The complete program adds its segments and keeps all names.
     workshop.run("strip --strip-debug -o symbols whole");
     let added = store.add_file(&File::open(workshop.path("symbols")).unwrap()).unwrap();
     assert_eq!((added.source, added.is_used), (Source::Symtab, false));
@@ -149,11 +150,11 @@ fn a_debug_file_alone_is_enough() {
 }
 
 #[test]
-fn exported_symbols_are_all_that_a_stripped_library_has() {
+fn a_stripped_library_has_only_its_exported_symbols() {
     if !have(&["gcc", "strip", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -O2 -shared -fPIC nested.c -o whole");
     workshop.run("strip -o nested whole");
@@ -171,19 +172,21 @@ fn mini_debug_info_as_fedora_makes_it_names_hidden_functions() {
         return;
     }
     for check in ["crc64", "crc32", "sha256"] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         workshop.write("nested.c", NESTED);
         workshop.run("gcc -O2 -shared -fPIC nested.c -o whole");
-        // The manual of GDB, "Debugging information in a special section".
+        // The commands of the GDB manual, "Debugging information in a special section".
         workshop.write(
             "mini.sh",
             format!(
                 "set -e\n\
                  nm -D whole --format=posix --defined-only | awk '{{ print $1 }}' | sort > dynsyms\n\
-                 nm whole --format=posix --defined-only | awk '{{ if ($2 == \"T\" || $2 == \"t\") print $1 }}' | sort > funcsyms\n\
+                 nm whole --format=posix --defined-only | \
+                 awk '{{ if ($2 == \"T\" || $2 == \"t\") print $1 }}' | sort > funcsyms\n\
                  comm -13 dynsyms funcsyms > keep_symbols\n\
                  objcopy --only-keep-debug whole debug_file\n\
-                 objcopy -S --remove-section .gdb_index --remove-section .comment --keep-symbols=keep_symbols debug_file mini\n\
+                 objcopy -S --remove-section .gdb_index --remove-section .comment \
+                 --keep-symbols=keep_symbols debug_file mini\n\
                  strip --strip-all -R .comment -o nested whole\n\
                  xz --check={check} mini\n\
                  objcopy --add-section .gnu_debugdata=mini.xz nested\n"
@@ -200,11 +203,11 @@ fn mini_debug_info_as_fedora_makes_it_names_hidden_functions() {
 }
 
 #[test]
-fn functions_that_dwarf_lacks_have_the_name_of_the_symbol_table() {
+fn functions_without_dwarf_have_their_names_in_the_symbol_table() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.write("without.c", "int without_lines(int x) { return x * x + 1; }\n");
     workshop.write(
@@ -218,18 +221,18 @@ fn functions_that_dwarf_lacks_have_the_name_of_the_symbol_table() {
     let path = workshop.path("nested");
     let (store, id) = (workshop.host_store(), gnu_build_id(&path));
     for (function, has_lines) in [("outer", true), ("without_lines", false), ("sized", false), ("unsized", false)] {
-        let frames = ask(&store, &id, &path, workshop.address_of("nested", function) + 1).unwrap();
+        let frames = symbolize(&store, &id, &path, workshop.address_of("nested", function) + 1).unwrap();
         let last = frames.last().unwrap();
         assert_eq!((&*last.function, last.line > 0), (function, has_lines));
     }
 }
 
 #[test]
-fn a_symbol_within_a_function_of_dwarf_takes_nothing_from_it() {
+fn a_symbol_inside_a_function_of_dwarf_is_ignored() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write(
         "holder.c",
         "int holder(int x) {\n\
@@ -243,27 +246,27 @@ fn a_symbol_within_a_function_of_dwarf_takes_nothing_from_it() {
     let (store, id) = (workshop.host_store(), gnu_build_id(&path));
     let within = workshop.address_of("holder", "within");
     for (address, line) in [(within - 1, 3), (within, 3), (within + 1, 3), (within + 2, 4)] {
-        let frames = ask(&store, &id, &path, address).unwrap();
+        let frames = symbolize(&store, &id, &path, address).unwrap();
         assert_eq!((&*frames[0].function, frames[0].line), ("holder", line));
     }
 }
 
 #[test]
-fn a_function_of_dwarf_that_is_not_in_code_takes_no_addresses_of_others() {
+fn a_function_of_dwarf_outside_of_code_is_ignored() {
     if !have(&["gcc", "nm", "readelf"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O0 nested.c -o nested");
     let (outer, start) = (workshop.address_of("nested", "outer"), workshop.address_of("nested", "_start"));
     let sections = workshop.run("readelf -SW nested");
     let text = sections.lines().find(|line| line.contains(" .text ")).unwrap();
     assert!(text.contains(&format!(" {start:016x} ")), "the code begins with _start: {text}");
-    // Some linkers leave what they dropped at low addresses: here so that it ends in the code of others.
+    // Some linkers leave dropped functions at low addresses. This one ends in the code of other functions.
     let mut bytes = fs::read(workshop.path("nested")).unwrap();
     let places: Vec<usize> = (0..bytes.len() - 8).filter(|at| bytes[*at..at + 8] == outer.to_le_bytes()).collect();
-    // In `.symtab`, `.debug_info` and, for the lines, `.debug_line`; DWARF alone is moved.
+    // The address is in `.symtab`, `.debug_info` and `.debug_line`. Only the ones in DWARF are moved.
     let symbol = places.iter().max().copied();
     for at in places.into_iter().filter(|at| Some(*at) != symbol) {
         bytes[at..at + 8].copy_from_slice(&(start - 8).to_le_bytes());
@@ -271,7 +274,7 @@ fn a_function_of_dwarf_that_is_not_in_code_takes_no_addresses_of_others() {
     let path = workshop.write("moved", bytes);
     let (store, id) = (workshop.host_store(), gnu_build_id(&path));
     assert_eq!(names(&store, &id, &path, start).unwrap(), ["_start"]);
-    let frames = ask(&store, &id, &path, outer).unwrap();
+    let frames = symbolize(&store, &id, &path, outer).unwrap();
     assert_eq!((&*frames[0].function, frames[0].line), ("outer", 0), "the symbol is right, its line is not known");
 }
 
@@ -280,17 +283,19 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
     if !have(&["g++", "rustc", "nm", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let parameters = "int, ".repeat(400);
     workshop.write(
         "names.cpp",
         format!(
             "namespace deep {{ template <typename... T> struct Pack {{}};\n\
              template <typename T> __attribute__((noinline)) int work(T) {{ static volatile int n; return n++; }}\n\
-             namespace {{ __attribute__((noinline)) int local(int x) {{ static volatile int n; return n += x; }} }} }}\n\
+             namespace {{ __attribute__((noinline)) \
+             int local(int x) {{ static volatile int n; return n += x; }} }} }}\n\
              int main(int argc, char **) {{\n\
              auto lambda = [](int x) __attribute__((noinline)) {{ static volatile int n; return n -= x; }};\n\
-             return deep::work(deep::Pack<long>()) + deep::work(deep::Pack<{parameters}char>()) + deep::local(argc) + lambda(argc); }}\n"
+             return deep::work(deep::Pack<long>()) + deep::work(deep::Pack<{parameters}char>()) \
+             + deep::local(argc) + lambda(argc); }}\n"
         ),
     );
     for flags in ["-g -O1", "-O1"] {
@@ -303,7 +308,7 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
             if let [address, "t" | "T" | "W", symbol] = line.split(' ').collect::<Vec<_>>()[..]
                 && symbol.starts_with("_Z")
             {
-                let frames = ask(&store, &id, &path, u64::from_str_radix(address, 16).unwrap()).unwrap();
+                let frames = symbolize(&store, &id, &path, u64::from_str_radix(address, 16).unwrap()).unwrap();
                 assert_eq!(&*frames[0].system_name, symbol, "{flags}");
                 seen.push(frames[0].function.to_string());
             }
@@ -315,7 +320,9 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
         assert!(seen.iter().any(|name| name.starts_with("main::") && name.ends_with("::operator()")), "{seen:.90?}");
     }
 
-    workshop.write("names.rs", "mod deep { #[inline(never)] pub fn work<T: Copy>(x: T) -> T { std::hint::black_box(x) } }\nfn main() { deep::work(1u8); deep::work([1u64; 9]); }\n");
+    let source = "mod deep { #[inline(never)] pub fn work<T: Copy>(x: T) -> T { std::hint::black_box(x) } }\n\
+                  fn main() { deep::work(1u8); deep::work([1u64; 9]); }\n";
+    workshop.write("names.rs", source);
     for mangling in ["legacy", "v0"] {
         let scheme = if mangling == "v0" { "-C symbol-mangling-version=v0" } else { "" };
         workshop.run(&format!("rustc -O -g {scheme} -C link-arg=-Wl,--build-id names.rs -o names_rs"));
@@ -327,7 +334,7 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
         assert_eq!(works.len(), 2);
         for line in works {
             let (address, symbol) = (line.split(' ').next().unwrap(), line.split(' ').nth(2).unwrap());
-            let frames = ask(&store, &id, &path, u64::from_str_radix(address, 16).unwrap()).unwrap();
+            let frames = symbolize(&store, &id, &path, u64::from_str_radix(address, 16).unwrap()).unwrap();
             let last = frames.last().unwrap();
             assert!(
                 last.function.starts_with("names::deep::work") && !last.function.contains("17h"),
@@ -340,28 +347,29 @@ fn cpp_and_rust_names_are_demangled_and_keep_the_linkers_name() {
 }
 
 #[test]
-fn a_go_program_has_names_and_lines_under_every_identity() {
+fn a_go_program_has_names_and_lines_for_each_of_its_build_ids() {
     if !have(&["go", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write(
         "main.go",
-        "package main\n\n//go:noinline\nfunc hot(n int) int {\n\treturn n * n\n}\n\nfunc main() {\n\tprintln(hot(3))\n}\n",
+        "package main\n\n//go:noinline\nfunc hot(n int) int {\n\treturn n * n\n}\n\n\
+         func main() {\n\tprintln(hot(3))\n}\n",
     );
-    go_build(&workshop, "main.go", "main");
+    workshop.go_build("main.go", "main");
     let path = workshop.path("main");
     let image = image(&path);
     let store = workshop.host_store();
     let address = workshop.address_of("main", "main.hot");
-    let htlhash = symbol_store::elf::htlhash(&File::open(&path).unwrap()).unwrap();
+    let htlhash = host_files::elf::htlhash(&File::open(&path).unwrap()).unwrap();
     let ids = [
         image.go_build_id.map(proto::BuildId::Go),
         image.gnu_build_id.map(proto::BuildId::Gnu),
         Some(proto::BuildId::Htlhash(htlhash)),
     ];
     for id in ids.iter().flatten() {
-        let frames = ask(&store, id, &path, address).unwrap();
+        let frames = symbolize(&store, id, &path, address).unwrap();
         assert_eq!((&*frames[0].function, frames[0].start_line), ("main.hot", 4), "{id}");
         assert!(frames[0].file.ends_with("main.go") && (4..=5).contains(&frames[0].line), "{:?}", frames[0]);
     }
@@ -369,13 +377,13 @@ fn a_go_program_has_names_and_lines_under_every_identity() {
 }
 
 #[test]
-fn a_debug_file_that_dwz_shared_has_names_and_lines() {
+fn a_debug_file_that_dwz_compressed_has_names_and_lines() {
     if !have(&["gcc", "objcopy", "strip", "nm", "dwz"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     split(&workshop);
-    // Two debug files with the same content, so that there is something to share.
+    // Two debug files with the same content, so that dwz can share it.
     workshop.run("cp nested.debug other.debug");
     workshop.run("dwz -m shared.debug nested.debug other.debug");
     assert!(workshop.path("shared.debug").is_file());
@@ -385,7 +393,7 @@ fn a_debug_file_that_dwz_shared_has_names_and_lines() {
 }
 
 #[test]
-fn the_library_that_is_no_file_has_names() {
+fn the_vdso_has_names() {
     if !have(&["nm"]) {
         return;
     }
@@ -397,7 +405,7 @@ fn the_library_that_is_no_file_has_names() {
     let mut bytes = vec![0; (end - start) as usize];
     File::open("/proc/self/mem").unwrap().read_exact_at(&mut bytes, start).unwrap();
 
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let path = workshop.write("vdso", bytes);
     let symbols = workshop.run("nm -D vdso");
     let line = symbols.lines().find(|line| line.contains("clock_gettime")).unwrap();

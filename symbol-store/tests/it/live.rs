@@ -9,10 +9,11 @@ use std::time::Duration;
 use proto::BuildId;
 use symbol_store::limits::Limits;
 use symbol_store::{Config, Reason};
+use testkit::workshop::have;
 
-use crate::workshop::{Workshop, gnu_build_id, have, names, open};
+use crate::workshop::{StoreWorkshop, gnu_build_id, names, open};
 
-/// A program that says it runs and then waits for the end of its input.
+/// Source of a program that reports that it runs and then waits for the end of its input.
 fn waiting(function: &str) -> String {
     format!(
         "#include <unistd.h>\n\
@@ -21,11 +22,11 @@ fn waiting(function: &str) -> String {
     )
 }
 
-/// A running program; it ends when this is dropped.
+/// A running program, which ends on drop.
 struct Running(Child);
 
 impl Running {
-    /// Starts `command` and waits until its program has said that it runs.
+    /// Starts `command` and waits until its program has reported that it runs.
     fn start(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut byte = [0];
@@ -36,14 +37,14 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Its input ends with this, and so does it.
+        // This ends the input of the program, and so the program.
         drop(self.0.stdin.take());
         self.0.wait().unwrap();
     }
 }
 
 /// Builds `function` into the program `name`; returns its path, its build ID and the address of the function.
-fn build(workshop: &Workshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
+fn build(workshop: &StoreWorkshop, function: &str, name: &str, flags: &str) -> (PathBuf, BuildId, u64) {
     workshop.write("waiting.c", waiting(function));
     workshop.run(&format!("gcc -g -O1 {flags} waiting.c -o {name}"));
     let path = workshop.path(name);
@@ -56,16 +57,16 @@ fn a_deleted_program_that_still_runs_has_names() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "deleted", "program", "");
     let running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
-    // As `/proc/<pid>/maps` writes it.
+    // The path as in `/proc/<pid>/maps`.
     let marked = PathBuf::from(format!("{} (deleted)", path.display()));
     fs::remove_dir_all(workshop.path("store")).unwrap();
     assert_eq!(names(&workshop.host_store(), &id, &marked, address).unwrap(), ["deleted"]);
-    // When it ends, nothing is left to make a table of; the one that was made stays.
+    // When the program has ended, no new table can be made. The existing one stays.
     drop(running);
     assert_eq!(names(&workshop.host_store(), &id, &path, address).unwrap(), ["deleted"]);
     fs::remove_dir_all(workshop.path("store")).unwrap();
@@ -77,7 +78,7 @@ fn a_replaced_program_has_its_own_names_under_each_build_id() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, old_id, old_address) = build(&workshop, "old_name", "program", "");
     let _running = Running::start(&mut Command::new(&path));
     fs::remove_file(&path).unwrap();
@@ -90,16 +91,16 @@ fn a_replaced_program_has_its_own_names_under_each_build_id() {
 }
 
 #[test]
-fn a_build_id_that_is_not_that_of_the_file_gets_no_names() {
+fn a_file_with_another_build_id_gives_no_names() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "first", "program", "");
     let _running = Running::start(&mut Command::new(&path));
     let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
     let store = workshop.host_store();
-    let htlhash = symbol_store::elf::htlhash(&File::open(&path).unwrap()).unwrap();
+    let htlhash = host_files::elf::htlhash(&File::open(&path).unwrap()).unwrap();
     let mut other_hash = htlhash;
     other_hash[15] ^= 1;
     for wrong in [
@@ -121,7 +122,7 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     if !have(&["gcc", "nm", "objcopy", "strip", "unshare", "mount", "pivot_root", "sh"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "contained", "program", "-static");
     fs::create_dir_all(workshop.path("root/usr/bin/.debug")).unwrap();
     workshop.run("objcopy --only-keep-debug program program.debug");
@@ -130,14 +131,14 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
     workshop.run("objcopy --add-gnu-debuglink=program.debug root/usr/bin/in-container");
     workshop.run("mv program.debug root/usr/bin/.debug/program.debug");
     fs::remove_file(path).unwrap();
-    // As a container runtime does it: the root is a mount of its own, and the host's root is gone.
+    // As in a container: the root is a separate mount, and the root of the host is unmounted.
     fs::create_dir(workshop.path("root/host")).unwrap();
     workshop
         .write("enter.sh", "set -e\nmount --bind root root\ncd root\npivot_root . host\nexec /usr/bin/in-container\n");
     let mount =
         Command::new("unshare").args(["--mount", "mount", "--bind", "/tmp", "/tmp"]).stderr(Stdio::null()).status();
     if !mount.unwrap().success() {
-        crate::workshop::skip("mount namespaces are not allowed here");
+        testkit::workshop::skip("mount namespaces are not allowed here");
         return;
     }
     let mut command = Command::new("unshare");
@@ -150,11 +151,11 @@ fn a_program_in_another_root_is_found_there_with_its_debug_file() {
 }
 
 #[test]
-fn what_is_no_file_is_not_opened_and_costs_no_time() {
+fn special_files_are_not_opened_and_cost_no_time() {
     if !have(&["mkfifo"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.run("mkfifo pipe");
     let store = workshop.host_store();
     let id = BuildId::Gnu(vec![7; 20]);
@@ -166,11 +167,11 @@ fn what_is_no_file_is_not_opened_and_costs_no_time() {
 }
 
 #[test]
-fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
+fn a_failure_is_remembered_for_a_while() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "late", "built", "");
     let place = workshop.path("place");
     let limits = Limits { failure_remembered: Duration::from_millis(800), ..Limits::DEFAULT };
@@ -183,11 +184,11 @@ fn a_failure_is_remembered_for_a_while_and_then_forgotten() {
 }
 
 #[test]
-fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
+fn a_table_without_lines_is_improved_when_a_debug_file_is_installed() {
     if !have(&["gcc", "nm", "objcopy", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let (path, id, address) = build(&workshop, "improved", "program", "");
     workshop.run("objcopy --only-keep-debug program kept");
     workshop.run("strip --strip-debug program");
@@ -195,7 +196,7 @@ fn a_table_without_lines_is_made_again_when_a_debug_file_was_installed() {
     workshop.run("mv kept elsewhere");
     let limits = Limits { improvement_interval: Duration::ZERO, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
-    let line = || crate::workshop::ask(&store, &id, &path, address).unwrap()[0].line;
+    let line = || crate::workshop::symbolize(&store, &id, &path, address).unwrap()[0].line;
     assert_eq!(line(), 0);
     workshop.run("mv elsewhere kept");
     crate::workshop::until("the line is known", || line() == 2);

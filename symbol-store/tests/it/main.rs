@@ -4,7 +4,6 @@
 
 mod described;
 mod hostile;
-mod identity;
 mod ladder;
 mod live;
 mod oracle;

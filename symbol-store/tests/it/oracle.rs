@@ -1,17 +1,18 @@
-//! Functions, files, lines and inlined calls of every address, against what `addr2line -i` of binutils says.
+//! Functions, files, lines and inlined calls of every address, compared with `addr2line -i` of binutils.
 
 use std::fmt::Write as _;
 use std::fs::File;
 
 use symbol_store::{Address, ObjectKey, Source};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, have};
+use crate::workshop::{PATIENCE, StoreWorkshop};
 
-/// One frame as both sides can say it: the linker's name, the last part of the path, the line.
+/// A frame as both sides have it: the mangled name, the last part of the path, the line.
 type Line = (String, String, u32);
 
-/// What addr2line says about each address, innermost first.
-fn addr2line(workshop: &Workshop, program: &str, addresses: &[u64]) -> Vec<Vec<Line>> {
+/// The frames of each address by addr2line, innermost first.
+fn addr2line(workshop: &StoreWorkshop, program: &str, addresses: &[u64]) -> Vec<Vec<Line>> {
     let mut input = String::new();
     for address in addresses {
         writeln!(input, "{address:#x}").unwrap();
@@ -33,13 +34,13 @@ fn addr2line(workshop: &Workshop, program: &str, addresses: &[u64]) -> Vec<Vec<L
     answers
 }
 
-/// Without a line addr2line names the object file that the symbol table gives: not what is asked here.
+/// Removes the file of a frame without a line: addr2line prints the object file of the symbol table there.
 fn last_part(file: &str, line: u32) -> String {
     if line == 0 { String::new() } else { file.rsplit('/').next().unwrap().to_owned() }
 }
 
-/// Every address of the functions that the symbol table has.
-fn code_addresses(workshop: &Workshop, program: &str) -> Vec<u64> {
+/// Every address of the functions in the symbol table.
+fn code_addresses(workshop: &StoreWorkshop, program: &str) -> Vec<u64> {
     let mut addresses = Vec::new();
     for line in workshop.run(&format!("nm -S --defined-only {program}")).lines() {
         if let [start, size, kind, _name] = line.split(' ').collect::<Vec<_>>()[..]
@@ -54,8 +55,8 @@ fn code_addresses(workshop: &Workshop, program: &str) -> Vec<u64> {
     addresses
 }
 
-/// Asks both about every address; returns how many there are, the deepest inlining, and where they differ.
-fn compare(workshop: &Workshop, program: &str) -> (usize, usize, Vec<String>) {
+/// Compares both for every address. Returns the number of addresses, the deepest inlining, and the differences.
+fn compare(workshop: &StoreWorkshop, program: &str) -> (usize, usize, Vec<String>) {
     let store = workshop.store();
     let added = store.add_file(&File::open(workshop.path(program)).unwrap()).unwrap();
     assert_eq!(added.source, Source::Dwarf);
@@ -95,14 +96,14 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
         "-O2 -ffunction-sections -Wl,--gc-sections",
         "-Os -static",
     ] {
-        let workshop = Workshop::new();
-        // What `--gc-sections` drops leaves DWARF at address 0.
+        let workshop = StoreWorkshop::new();
+        // Functions that `--gc-sections` drops leave DWARF at address 0.
         workshop.write("dropped.c", "int dropped(int x) { for (int i = 0; i < x; i++) x ^= i * 7; return x; }\n");
         workshop.write("nested.c", NESTED);
         workshop.run(&format!("gcc -g {flags} nested.c dropped.c -o nested"));
         let (count, depth, mut differences) = compare(&workshop, "nested");
         if flags.contains("-static") {
-            // The C library has symbols of one address by the dozen; addr2line takes another one of them.
+            // The C library has a dozen symbols at one address, of which addr2line prints another one.
             differences.retain(|difference| !difference.ends_with(", \"\", 0)]"));
         }
         assert!(count > 100, "{flags}: {count} addresses");
@@ -111,7 +112,7 @@ fn every_address_of_a_c_program_has_the_frames_of_addr2line() {
     }
 }
 
-/// Everything here has a linkage name in DWARF; where a function has none, the store is better than addr2line.
+/// All functions here have a linkage name in DWARF. For those without, the store is better than addr2line.
 const TEMPLATES: &str = r"#include <algorithm>
 #include <map>
 #include <string>
@@ -146,9 +147,9 @@ fn every_address_of_a_cpp_program_has_the_frames_of_addr2line() {
         return;
     }
     for flags in ["-O0", "-O2"] {
-        let workshop = Workshop::new();
+        let workshop = StoreWorkshop::new();
         workshop.write("templates.cpp", TEMPLATES);
-        // binutils 2.40 takes the wrong file of DWARF 5's table for some functions.
+        // binutils 2.40 prints the wrong file of the DWARF 5 table for some functions.
         workshop.run(&format!("g++ -g -gdwarf-4 {flags} templates.cpp -o templates"));
         let (count, depth, differences) = compare(&workshop, "templates");
         assert!(count > 2000 && depth > if flags == "-O0" { 0 } else { 4 }, "{flags}: {count} addresses, {depth} deep");
@@ -176,11 +177,11 @@ fn every_address_of_a_rust_program_has_the_frames_of_addr2line() {
     if !have(&["rustc", "addr2line", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     workshop.write("sorting.rs", SORTING);
     workshop.run("rustc -g -O -C link-arg=-Wl,--build-id sorting.rs -o sorting");
     let (count, depth, differences) = compare(&workshop, "sorting");
     assert!(count > 100_000 && depth > 10, "{count} addresses, {depth} deep");
-    // Identical functions of the standard library share their code: both names are right.
+    // Identical functions of the standard library share their code. Both names are right.
     assert!(differences.len() < count / 10_000, "{} of {count} differ:\n{}", differences.len(), differences[0]);
 }

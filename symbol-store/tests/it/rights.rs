@@ -1,4 +1,4 @@
-//! What the converter may still do while it reads a file, as the kernel says.
+//! Privileges of the converter while it reads a file, as the kernel reports them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,12 +8,13 @@ use std::thread;
 
 use symbol_store::convert::Converter;
 use symbol_store::{AddError, Config, Unusable};
+use testkit::workshop::{NESTED, have, skip};
 
-use crate::workshop::{NESTED, Workshop, have, open, skip, until};
+use crate::workshop::{StoreWorkshop, open, until};
 
-/// A program to convert, and a copy of the converter that any user may execute.
-fn workshop() -> Workshop {
-    let workshop = Workshop::new();
+/// Makes a program to convert, and a copy of the converter that any user may execute.
+fn workshop() -> StoreWorkshop {
+    let workshop = StoreWorkshop::new();
     workshop.write("nested.c", NESTED);
     workshop.run("gcc -g -O2 nested.c -o nested");
     fs::set_permissions(workshop.path(""), fs::Permissions::from_mode(0o755)).unwrap();
@@ -21,8 +22,8 @@ fn workshop() -> Workshop {
     workshop
 }
 
-/// `/proc/<pid>/status` of a converter that `way` executes with its rights, while it waits to write to a full pipe.
-fn status_of_child(workshop: &Workshop, way: &str) -> String {
+/// Reads `/proc/<pid>/status` of a converter that `way` executes, while it waits to write to a full pipe.
+fn status_of_child(workshop: &StoreWorkshop, way: &str) -> String {
     let (process, converter) = (workshop.path("process"), workshop.path("converter"));
     let (process, converter) = (process.display(), converter.display());
     let script = format!("head -c 65536 /dev/zero; echo $$ > {process}; exec {way} {converter} \"$@\"");
@@ -37,7 +38,7 @@ fn status_of_child(workshop: &Workshop, way: &str) -> String {
             let Ok(pid) = fs::read_to_string(workshop.path("process")) else { return false };
             let pid = pid.trim();
             status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            // The full pipe is the only thing that it ever waits for, but for the disk.
+            // It only ever waits for the full pipe and the disk.
             let waits = status.starts_with("Name:\tconverter\n") && status.contains("\nState:\tS ");
             if waits {
                 assert!(Command::new("kill").args(["-KILL", pid]).status().unwrap().success());
@@ -51,7 +52,7 @@ fn status_of_child(workshop: &Workshop, way: &str) -> String {
     status
 }
 
-/// What the kernel says of `name`.
+/// The value of the field `name`.
 fn field<'a>(status: &'a str, name: &str) -> Vec<&'a str> {
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_else(|| panic!("no {name}:\n{status}")).split_whitespace().collect()
@@ -68,7 +69,7 @@ fn assert_without_rights(way: &str, status: &str, user: &str) {
     }
 }
 
-/// Whether the tests run as root with every right, without which there is nothing to give up.
+/// Whether the tests run as root with all capabilities. Otherwise there are no privileges to drop.
 fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     // CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SETFCAP.
@@ -81,7 +82,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn the_child_has_no_rights_whoever_starts_it() {
+fn the_child_has_no_privileges_whoever_starts_it() {
     if !have(&["gcc", "sh", "head"]) {
         return;
     }
@@ -101,14 +102,14 @@ fn the_child_has_no_rights_whoever_starts_it() {
         assert_eq!(field(&status, "Groups"), [""; 0]);
         let way = "setpriv --reuid 12345 --regid 12345 --clear-groups";
         assert_without_rights(way, &status_of_child(&workshop, way), "12345");
-        // As in a container that may not change users: it stays root, which then owns files, but may open none.
+        // In a container without the capability to change users it stays root. It then owns files, but cannot open any.
         let way = "setpriv --bounding-set -setuid,-setgid";
         assert_without_rights(way, &status_of_child(&workshop, way), "0");
     }
 }
 
 #[test]
-fn the_child_has_no_rights_in_a_user_namespace_without_nobody() {
+fn the_child_has_no_privileges_in_a_user_namespace_without_nobody() {
     if !have(&["gcc", "sh", "head", "unshare"]) {
         return;
     }
@@ -117,7 +118,7 @@ fn the_child_has_no_rights_in_a_user_namespace_without_nobody() {
     }
     let workshop = workshop();
     let status = status_of_child(&workshop, "unshare -r");
-    // Root in there is who started it out here.
+    // Root in the namespace is the user who started it.
     let own = fs::metadata("/proc/self").map(|process| std::os::unix::fs::MetadataExt::uid(&process)).unwrap();
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
         assert_eq!(field(&status, set), ["0000000000000000"], "{set}");
@@ -127,7 +128,7 @@ fn the_child_has_no_rights_in_a_user_namespace_without_nobody() {
 }
 
 #[test]
-fn capabilities_of_the_converters_own_file_are_given_up_too() {
+fn capabilities_of_the_converters_own_file_are_dropped_too() {
     if !have(&["gcc", "sh", "head", "setcap"]) || !is_root() {
         return;
     }
@@ -137,7 +138,7 @@ fn capabilities_of_the_converters_own_file_are_given_up_too() {
     if !set(&workshop.path("converter")).unwrap().success() {
         return skip("files have no capabilities here");
     }
-    // A plain user gains none by executing it, and keeps none that its parent, the same program, already has.
+    // An ordinary user gains none by executing it, and keeps none of those that its parent, the same program, has.
     let plain = "setpriv --reuid 12345 --regid 12345 --clear-groups";
     let with = "--inh-caps +sys_ptrace,+dac_read_search --ambient-caps +sys_ptrace,+dac_read_search";
     for way in [plain.to_owned(), format!("{plain} {with}")] {

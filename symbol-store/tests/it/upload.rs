@@ -1,4 +1,4 @@
-//! Uploads, what stays on disk, and who may do what at the same time.
+//! Uploads, eviction from disk, and concurrency.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use proto::BuildId;
 use symbol_store::convert::Converter;
-use symbol_store::limits::{Limits, TABLE_COUNTED_BYTES_MIN, UPLOAD_ROOM_STEP_BYTES, UPLOADS_MAX};
+use symbol_store::limits::{Limits, TABLE_COUNTED_BYTES_MIN, UPLOAD_STEP_BYTES, UPLOADS_MAX};
 use symbol_store::{AddError, Address, Config, ObjectKey, Reason, Source, SymbolStore};
+use testkit::workshop::{NESTED, have};
 
-use crate::workshop::{NESTED, PATIENCE, Workshop, ask, gnu_build_id, have, names, open};
+use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, names, open, symbolize};
 
-/// Builds the program `name`, each with a build ID of its own.
-fn build(workshop: &Workshop, name: &str) -> BuildId {
+/// Builds the program `name` with a unique build ID.
+fn build(workshop: &StoreWorkshop, name: &str) -> BuildId {
     workshop.write("nested.c", format!("{NESTED}const char name[] = \"{name}\";\n"));
     workshop.run(&format!("gcc -g -O2 nested.c -o {name}"));
     gnu_build_id(&workshop.path(name))
@@ -29,7 +30,7 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
     let store = workshop.host_store();
@@ -41,7 +42,7 @@ fn an_upload_in_pieces_has_names_at_once_and_after_a_restart() {
     let added = upload.finish().unwrap();
     assert_eq!((&added.build_id, added.source, added.is_used), (&id, Source::Dwarf, true));
     assert!(added.functions >= 3);
-    // The failure before is forgotten.
+    // The earlier failure was dropped.
     assert_eq!(names(&store, &id, Path::new("/absent"), address).unwrap().last().unwrap(), "outer");
     let in_use = SymbolStore::open(workshop.config(true)).unwrap_err();
     assert_eq!(in_use.kind(), ErrorKind::WouldBlock);
@@ -56,18 +57,18 @@ fn the_better_table_is_used_whichever_came_first() {
     if !have(&["gcc", "nm", "strip"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "whole");
     workshop.run("strip --strip-debug -o symbols whole");
     let (path, address) = (workshop.path("symbols"), workshop.address_of("whole", "outer"));
-    let has_lines = |store: &SymbolStore| ask(store, &id, &path, address).unwrap()[0].line > 0;
+    let has_lines = |store: &SymbolStore| symbolize(store, &id, &path, address).unwrap()[0].line > 0;
 
-    // A file of this host without lines, then an upload with.
+    // A file of this host without lines, and then an upload with lines.
     let store = workshop.host_store();
     assert!(!has_lines(&store));
     assert!(add(&store, &workshop.path("whole")).unwrap().is_used);
     assert!(has_lines(&store));
-    // An upload that says less takes nothing away.
+    // A later upload with fewer symbols changes nothing.
     let added = add(&store, &path).unwrap();
     assert_eq!((added.source, added.is_used), (Source::Symtab, false));
     assert!(has_lines(&store));
@@ -76,14 +77,14 @@ fn the_better_table_is_used_whichever_came_first() {
 }
 
 #[test]
-fn a_table_with_any_byte_changed_is_made_again_and_never_believed() {
+fn a_table_with_any_changed_byte_is_made_again_and_never_used() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let (path, address) = (workshop.path("program"), workshop.address_of("program", "outer"));
-    let expected = ask(&workshop.host_store(), &id, &path, address).unwrap();
+    let expected = symbolize(&workshop.host_store(), &id, &path, address).unwrap();
     let BuildId::Gnu(bytes) = &id else { panic!("{id}") };
     let table = workshop.path(&format!("store/host/gnu-{}.symbols", proto::build_id::to_hex(bytes)));
     let whole = fs::read(&table).unwrap();
@@ -91,30 +92,30 @@ fn a_table_with_any_byte_changed_is_made_again_and_never_believed() {
         let mut changed = whole.clone();
         changed[at] ^= 0x10;
         fs::write(&table, changed).unwrap();
-        assert_eq!(ask(&workshop.host_store(), &id, &path, address).unwrap(), expected, "byte {at}");
+        assert_eq!(symbolize(&workshop.host_store(), &id, &path, address).unwrap(), expected, "byte {at}");
         fs::write(&table, &whole[..at]).unwrap();
-        assert_eq!(ask(&workshop.host_store(), &id, &path, address).unwrap(), expected, "{at} bytes");
+        assert_eq!(symbolize(&workshop.host_store(), &id, &path, address).unwrap(), expected, "{at} bytes");
     }
-    // The whole table of another file does not answer either.
+    // A valid table of another file is not used either.
     let other = build(&workshop, "other");
     fs::rename(
         &table,
         workshop.path(&format!("store/host/gnu-{}.symbols", other.to_string().trim_start_matches("gnu:"))),
     )
     .unwrap();
-    assert_eq!(ask(&workshop.host_store(), &other, Path::new("/absent"), address), Err(Reason::NoDebugFile));
+    assert_eq!(symbolize(&workshop.host_store(), &other, Path::new("/absent"), address), Err(Reason::NoDebugFile));
 }
 
 #[test]
-fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
+fn the_disk_budget_evicts_the_oldest_host_tables_and_no_upload() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
-    // Each table is smaller than what it counts as.
+    // Each table is smaller than the least size with which it counts.
     let limits = Limits { disk_bytes_max: TABLE_COUNTED_BYTES_MIN * 5 / 2, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
     let on_disk = |folder: &str| -> Vec<bool> {
@@ -126,7 +127,7 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
     };
     add(&store, &workshop.path("a")).unwrap();
     for (id, name) in ids[1..3].iter().zip(&programs[1..3]) {
-        assert!(ask(&store, id, &workshop.path(name), address).is_ok());
+        assert!(symbolize(&store, id, &workshop.path(name), address).is_ok());
     }
     assert_eq!(
         (on_disk("uploaded"), on_disk("host")),
@@ -134,7 +135,7 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
     );
     add(&store, &workshop.path("d")).unwrap();
     assert_eq!((on_disk("uploaded"), on_disk("host")), (vec![true, false, false, true], vec![false; 4]));
-    // Again the same is no more; another one is too much.
+    // The same file again takes no more space, but another file is too much.
     add(&store, &workshop.path("d")).unwrap();
     let full = add(&store, &workshop.path("b")).unwrap_err();
     assert!(matches!(full, AddError::Full { bytes_max, .. } if bytes_max == limits.disk_bytes_max), "{full}");
@@ -143,8 +144,8 @@ fn the_disk_budget_costs_the_oldest_tables_of_this_host_and_no_upload() {
 }
 
 #[test]
-fn an_upload_past_the_limit_is_refused_while_it_is_received() {
-    let workshop = Workshop::new();
+fn an_upload_beyond_the_size_limit_is_refused_while_it_is_received() {
+    let workshop = StoreWorkshop::new();
     let limits = Limits { input_bytes_max: 1000, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(false) });
     let mut upload = store.upload().unwrap();
@@ -155,8 +156,8 @@ fn an_upload_past_the_limit_is_refused_while_it_is_received() {
 }
 
 #[test]
-fn an_upload_too_many_is_refused_until_another_is_gone() {
-    let store = Workshop::new();
+fn an_excess_upload_is_refused_until_another_one_has_ended() {
+    let store = StoreWorkshop::new();
     let store = store.store();
     let mut uploads: Vec<_> = (0..UPLOADS_MAX).map(|_| store.upload().unwrap()).collect();
     assert!(matches!(store.upload(), Err(AddError::Busy)));
@@ -166,23 +167,23 @@ fn an_upload_too_many_is_refused_until_another_is_gone() {
 }
 
 #[test]
-fn what_is_being_received_counts_against_the_disk_budget() {
+fn files_in_transfer_count_against_the_disk_budget() {
     if !have(&["gcc", "nm"]) {
         return;
     }
-    let workshop = Workshop::new();
-    let disk_bytes_max = UPLOAD_ROOM_STEP_BYTES * 2 + TABLE_COUNTED_BYTES_MIN * 3 / 2;
+    let workshop = StoreWorkshop::new();
+    let disk_bytes_max = UPLOAD_STEP_BYTES * 2 + TABLE_COUNTED_BYTES_MIN * 3 / 2;
     let limits = Limits { disk_bytes_max, ..Limits::DEFAULT };
     let store = open(Config { limits, ..workshop.config(true) });
     let (kept, host) = (build(&workshop, "kept"), build(&workshop, "host"));
     let address = workshop.address_of("host", "outer");
     add(&store, &workshop.path("kept")).unwrap();
     let tables = |folder: &str| fs::read_dir(workshop.path(&format!("store/{folder}"))).unwrap().count();
-    assert!(ask(&store, &host, &workshop.path("host"), address).is_ok());
+    assert!(symbolize(&store, &host, &workshop.path("host"), address).is_ok());
     let of_one = tables("uploaded");
     assert!(of_one > 0 && tables("host") > 0, "{kept}");
 
-    let step = vec![0; usize::try_from(UPLOAD_ROOM_STEP_BYTES).unwrap()];
+    let step = vec![0; usize::try_from(UPLOAD_STEP_BYTES).unwrap()];
     let (mut first, mut second) = (store.upload().unwrap(), store.upload().unwrap());
     first.write_all(&step).unwrap();
     assert!(tables("host") > 0, "there is room for all");
@@ -196,18 +197,19 @@ fn what_is_being_received_counts_against_the_disk_budget() {
     drop(second);
     first.write_all(&[0]).unwrap();
     drop(first);
-    assert!(ask(&store, &host, &workshop.path("host"), address).is_ok());
+    assert!(symbolize(&store, &host, &workshop.path("host"), address).is_ok());
     assert_eq!(tables("making"), 0);
 }
 
-/// A converter that notes when it begins and ends, and takes its time.
-fn slow_converter(workshop: &Workshop, seconds: &str) -> Converter {
+/// A slow converter that records when it begins and ends.
+fn slow_converter(workshop: &StoreWorkshop, seconds: &str) -> Converter {
     let Converter { program, .. } = workshop.config(false).converter;
     let log = workshop.path("log");
     let script = workshop.write(
         "slow.sh",
         format!(
-            "#!/bin/sh\necho begin >> {log}\n/bin/sleep {seconds}\n{program} \"$@\"\ncode=$?\necho end >> {log}\nexit $code\n",
+            "#!/bin/sh\necho begin >> {log}\n/bin/sleep {seconds}\n{program} \"$@\"\n\
+             code=$?\necho end >> {log}\nexit $code\n",
             log = log.display(),
             program = program.display()
         ),
@@ -217,11 +219,11 @@ fn slow_converter(workshop: &Workshop, seconds: &str) -> Converter {
 }
 
 #[test]
-fn many_questions_about_one_file_make_one_conversion_and_two_run_at_a_time() {
+fn many_requests_for_one_file_cause_one_conversion_and_two_run_at_a_time() {
     if !have(&["gcc", "nm", "sh", "sleep"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let programs = ["a", "b", "c", "d"];
     let ids = programs.map(|name| build(&workshop, name));
     let address = workshop.address_of("a", "outer");
@@ -245,11 +247,11 @@ fn many_questions_about_one_file_make_one_conversion_and_two_run_at_a_time() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_to_ask_again() {
+fn a_caller_that_does_not_wait_is_told_to_try_again() {
     if !have(&["gcc", "nm", "sh", "sleep"]) {
         return;
     }
-    let workshop = Workshop::new();
+    let workshop = StoreWorkshop::new();
     let id = build(&workshop, "program");
     let path = workshop.path("program");
     let address = [Address::Virtual(workshop.address_of("program", "outer"))];

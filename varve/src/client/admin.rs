@@ -6,10 +6,12 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::{Posted, Server, print, table};
+use super::output::print;
+use super::server::{Posted, Server};
+use super::table;
 use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
 
-/// How long settling or verifying may take: terabytes take hours.
+/// How long a task may take: terabytes take hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
@@ -17,7 +19,7 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
         AdminCommands::Settle(options) => {
             let shards = data(&done(&options.server, "/api/v1/admin/settle", &[])?)?;
             show(options, &shards, |shard, report| {
-                Ok(format!("shard {shard} is settled up to log index {}\n", report["settled_to"]))
+                Ok(format!("shard {shard} is compacted up to log index {}\n", report["settled_to"]))
             })
         }
         AdminCommands::Stats(options) => {
@@ -31,7 +33,8 @@ pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
             let faults: u64 = shards.iter().filter_map(|shard| shard["report"]["faults"].as_u64()).sum();
             if faults > 0 {
                 bail!(
-                    "{faults} values are not as they should be: restore the shard from a snapshot or another replica"
+                    "{faults} values are damaged or wrong; queries report quarantined windows as missing: \
+                     restore the shard from a snapshot or another replica, or let the time expire"
                 );
             }
             Ok(())
@@ -51,7 +54,7 @@ fn clock(options: &ClockOptions) -> anyhow::Result<()> {
 }
 
 fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
-    let number = |value: &Value| value.as_f64().context("the report lacks a time");
+    let number = |value: &Value| value.as_f64().context("the report has no time");
     let time = |value: &Value| number(value).and_then(rfc3339);
     let jump_s = number(&report["jump_seconds"])?;
     let length = length(jump_s);
@@ -60,25 +63,25 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
     match report["state"].as_str() {
         Some("ahead") => {
             out.push_str(&format!(
-                "The system clock is {length} ahead of the time that was seen to pass. Retention does not follow it.\nIf the system \
-                 time is right, run `varve admin clock --accept`. That drops for good what is older than:\n\n"
+                "The system clock is {length} ahead of the elapsed time. Retention does not follow it.\nIf the system \
+                 time is right, run `varve admin clock --accept`. That permanently drops data older than:\n\n"
             ));
-            let before = report["drops_before"].as_object().context("the report says nothing of tiers")?;
+            let before = report["drops_before"].as_object().context("the report has no tiers")?;
             let row = |(tier, before)| Ok(vec![String::from(tier), time(before)?]);
             let finest_first = ["raw", "1m", "1h", "1d"].into_iter().filter_map(|tier| Some((tier, before.get(tier)?)));
             let rows = finest_first.map(row).collect::<anyhow::Result<Vec<_>>>()?;
             out.push_str(&table::render(&["tier", "before"], &rows));
         }
         Some("behind") => out.push_str(&format!(
-            "The system clock is {length} behind the time that was seen to pass. Nothing is dropped for its age meanwhile.\nIf it \
-             stays, it is accepted after a day, or now by `varve admin clock --accept`.\n"
+            "The system clock is {length} behind the elapsed time. No data expires meanwhile.\nIf it stays, it is \
+             accepted after a day, or now by `varve admin clock --accept`.\n"
         )),
         _ => out.push_str("They agree.\n"),
     }
     Ok(out)
 }
 
-/// The length of a jump in days and below. humantime's months and years are averages, which nobody set a clock by.
+/// The length of a jump in days and smaller units. Months and years of humantime are averages, which fit no clock.
 fn length(seconds: f64) -> String {
     let seconds = seconds.abs().round() as u64;
     let (days, below) = (seconds / 86_400, humantime::format_duration(Duration::from_secs(seconds % 86_400)));
@@ -98,33 +101,33 @@ fn rfc3339(unix_seconds: f64) -> anyhow::Result<String> {
 fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
     let DeleteOptions { selector, start, end, yes, server } = options;
     if !yes {
-        eprint!("Delete all samples of {selector} after {start} up to {end}, for good? Type yes: ");
+        eprint!("Delete all samples of {selector} after {start} up to {end}, permanently? Type yes: ");
         io::stderr().flush().context("stderr")?;
         let mut answer = String::new();
         io::stdin().read_line(&mut answer).context("stdin")?;
         if answer.trim() != "yes" {
-            bail!("nothing was deleted: answer yes, or give --yes");
+            bail!("nothing was deleted: type yes, or use --yes");
         }
     }
     let parameters = [("query", selector.clone()), ("start", start.to_string()), ("end", end.to_string())];
     let answer: Value =
-        serde_json::from_str(&done(server, "/api/v1/delete", &parameters)?).context("the answer is not JSON")?;
+        serde_json::from_str(&done(server, "/api/v1/delete", &parameters)?).context("the response is not JSON")?;
     let (samples, windows) = (&answer["data"]["samples"], &answer["data"]["windows"]);
-    print(&format!("deleted {samples} samples, and {windows} windows of times of which only sums were kept\n"))
+    print(&format!("deleted {samples} samples, and {windows} windows of times with sums only\n"))
 }
 
-/// The answer of a server that has done it.
+/// Posts a task and returns the response when the task is done.
 fn done(server: &ServerOptions, path: &str, parameters: &[(&str, String)]) -> anyhow::Result<String> {
     match Server::new(server)?.post(path, parameters, io::empty(), PATIENCE)? {
         Posted::Done(answer) => Ok(answer),
         Posted::Unusable(error) => Err(error),
-        Posted::Busy { .. } => bail!("the server has too much to do: try again"),
+        Posted::Busy { .. } => bail!("the server is busy: try again"),
     }
 }
 
 fn data(answer: &str) -> anyhow::Result<Vec<Value>> {
-    let answer: Value = serde_json::from_str(answer).context("the answer is not JSON")?;
-    answer["data"].as_array().cloned().context("the answer names no shard")
+    let answer: Value = serde_json::from_str(answer).context("the response is not JSON")?;
+    answer["data"].as_array().cloned().context("the response has no shard")
 }
 
 fn show(
@@ -163,14 +166,18 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
     out.push_str(&table::render(&["label", "values"], &labels));
     let (head, memory) = (&report["head_samples"], &report["dictionary_bytes_in_memory"]);
     out.push_str(&format!("\n{head} samples in the head; {memory} bytes of definitions in memory\n"));
+    for damaged in report["quarantined"].as_array().into_iter().flatten() {
+        let text = super::printable::printable(damaged["text"].as_str().unwrap_or_default());
+        out.push_str(&format!("quarantined: {text}\n"));
+    }
     Ok(out)
 }
 
 fn verified(shard: &Value, report: &Value) -> anyhow::Result<String> {
-    let described = report["described"].as_array().context("the report says nothing of faults")?;
+    let described = report["described"].as_array().context("the report has no faults")?;
     let (values, samples, faults) = (&report["values"], &report["raw_samples"], &report["faults"]);
     let mut out =
-        format!("shard {shard}: {values} values and {samples} raw samples are right, {faults} values are not\n");
+        format!("shard {shard}: {values} values and {samples} raw samples are intact, {faults} values are damaged\n");
     for fault in described.iter().filter_map(Value::as_str) {
         out.push_str(&super::printable::printable(fault));
         out.push('\n');

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::print_bytes;
+use super::output::print_bytes;
 use crate::record::output::Output;
 
 /// Stdout, or a file.

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::Server;
 use super::destination::Destination;
 use super::printable::printable;
+use super::server::Server;
 use super::table::render;
 use crate::command::{FlamegraphOptions, Time};
 
@@ -49,8 +49,8 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
     output.write(&body)
 }
 
-/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it is
-/// in it. `None` if the answer is not a flame graph, `Some(None)` if it has no samples.
+/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it
+/// is in it. `None` if the answer is not a flame graph, `Some(None)` if it has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?

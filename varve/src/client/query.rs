@@ -3,8 +3,10 @@
 use anyhow::Context as _;
 use serde_json::Value;
 
+use super::output::print;
+use super::printable::printable;
+use super::server::Server;
 use super::table::render;
-use super::{Server, print, printable};
 use crate::command::{QueryOptions, Time};
 
 pub(crate) fn run(options: &QueryOptions) -> anyhow::Result<()> {

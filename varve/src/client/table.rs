@@ -1,4 +1,5 @@
-//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The same on a terminal and in a pipe.
+//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The same on a terminal and in
+//! a pipe.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

@@ -12,10 +12,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use self::files::Candidate;
+use super::output::print;
 use super::printable::printable;
-use super::{Posted, Server, print};
+use super::server::{Posted, Server};
 use crate::command::UploadOptions;
-use crate::error_chain::chain;
+use crate::process::error_chain::chain;
 
 /// How long the server may take for one file once it has it: it may wait for its turn for five minutes, and make its
 /// table for another five.

@@ -1,5 +1,5 @@
-//! The file of a recording or a download: made beside its place when that begins, so that what cannot be written is known before, and renamed
-//! when it is complete. Dropped before, it leaves nothing. Only its user may read it.
+//! The file of a recording or a download: made beside its place when that begins, so that what cannot be written is
+//! known before, and renamed when it is complete. Dropped before, it leaves nothing. Only its user may read it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -18,7 +18,8 @@ impl Output {
     /// Makes sure that the file can be written.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let named = path.display();
-        // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write, it could lead anywhere.
+        // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write,
+        // it could lead anywhere.
         match fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.is_file() => {
                 bail!("{named} is there and is no file: name a file that is new, or is to be replaced")

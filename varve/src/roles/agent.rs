@@ -8,9 +8,10 @@ use bytesize::ByteSize;
 use router::auth::Auth;
 use tokio_util::sync::CancellationToken;
 
-use super::{Servers, StopSignals};
+use super::servers::{Servers, StopSignals};
+use super::{listen, operations};
 use crate::command::AgentRoleOptions;
-use crate::{listen, operations, privileges};
+use crate::process::privileges;
 
 pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
@@ -48,7 +49,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     let stopped = stop.clone();
     let mut agent = tokio::spawn(async move { ::agent::run(config, stopped, status).await });
     let outcome = tokio::select! {
-        () = stop_signals.asked() => {
+        () = stop_signals.stop_requested() => {
             stop.cancel();
             agent.await?.map_err(anyhow::Error::from)
         }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use ::node::{Config, Node, Retention};
 use anyhow::Context as _;
 
-use super::{Servers, StopSignals};
+use super::servers::{Servers, StopSignals};
+use super::{listen, operations};
 use crate::command::{DataOptions, NodeRoleOptions, StorageOptions};
-use crate::{heaps, listen, operations};
+use crate::process::allocator;
 
 pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    heaps::keep_for_a_while().context("starting threads")?;
+    allocator::keep_free_memory().context("starting threads")?;
     let NodeRoleOptions { data, storage, http_listen, access } = options;
     let auth = listen::auth(&access, &[storage.node_listen, http_listen])?;
     let listener = listen::bind(storage.node_listen, "--node-listen").await?;
@@ -27,7 +28,7 @@ pub(crate) async fn run(options: NodeRoleOptions) -> anyhow::Result<()> {
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(listener, access.token_file, stop).await.context("node") });
     let outcome = tokio::select! {
-        () = stop_signals.asked() => Ok(()),
+        () = stop_signals.stop_requested() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };

@@ -1,7 +1,6 @@
-//! The router's part of a process: its three ports, and what answers on them.
+//! The router's part of a process: its three ports and their services.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use anyhow::Context as _;
 use prometheus_client::registry::Registry;
@@ -13,31 +12,26 @@ use router::ingest::Pusher;
 use router::nodes::Nodes;
 use router::query::Reader;
 use symbol_store::SymbolStore;
-use symbol_store::convert::Converter;
-use symbol_store::limits::Limits;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use super::Servers;
+use super::operations::Readiness;
+use super::servers::Servers;
+use super::{listen, operations};
 use crate::command::RouterOptions;
-use crate::operations::{self, Readiness};
-use crate::{CONVERT_DEBUG_FILE, listen};
 
-/// Requests of one gRPC connection that are read at one time.
+/// Concurrent requests of one gRPC connection.
 const GRPC_REQUESTS_PER_CONNECTION_MAX: usize = 32;
 
-/// Where separate debug files are installed.
-const DEBUG_DIRECTORY: &str = "/usr/lib/debug";
-
-/// Listeners, bound before anything is opened, so that a busy port is told at once.
+/// Listeners, bound before anything is opened, so that a busy port is reported at once.
 pub(super) struct Receiver {
     http: TcpListener,
     otlp_grpc: TcpListener,
     otlp_http: TcpListener,
 }
 
-/// What answers are made of.
+/// Parts that the services use.
 pub(super) struct Backing {
     pub(super) nodes: Nodes,
     pub(super) symbols: SymbolStore,
@@ -62,7 +56,7 @@ impl Receiver {
         self.otlp_grpc.local_addr().context("--otlp-grpc-listen")
     }
 
-    /// Starts to answer.
+    /// Starts the services.
     pub(super) fn serve(self, servers: &Servers, backing: Backing, mut registry: Registry, readiness: Readiness) {
         let Backing { nodes, symbols, agent, auth } = backing;
         let reader = Reader::new(nodes.clone(), symbols.clone(), &mut registry);
@@ -83,17 +77,4 @@ impl Receiver {
                 .context("OTLP gRPC")
         });
     }
-}
-
-/// The symbol store below a data directory.
-pub(crate) fn open_symbols(data_dir: &Path, limits: Limits) -> anyhow::Result<SymbolStore> {
-    let directory = data_dir.join("symbols");
-    let config = symbol_store::Config {
-        directory: directory.clone(),
-        converter: Converter { program: "/proc/self/exe".into(), arguments: vec![CONVERT_DEBUG_FILE.to_owned()] },
-        host_files: true,
-        debug_directory: DEBUG_DIRECTORY.into(),
-        limits,
-    };
-    SymbolStore::open(config).with_context(|| format!("symbol tables in {}", directory.display()))
 }

@@ -8,14 +8,16 @@ use anyhow::Context as _;
 use symbol_store::limits::Limits;
 use tonic::transport::Endpoint;
 
-use super::receiver::{Backing, Receiver, open_symbols};
-use super::{Servers, StopSignals};
+use super::receiver::{Backing, Receiver};
+use super::servers::{Servers, StopSignals};
+use super::symbols::open_symbols;
+use super::{listen, operations};
 use crate::command::RouterRoleOptions;
-use crate::{heaps, listen, operations};
+use crate::process::allocator;
 
 pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    heaps::keep_for_a_while().context("starting threads")?;
+    allocator::keep_free_memory().context("starting threads")?;
     let RouterRoleOptions { data_dir, router, node_endpoint, access } = options;
     let auth = listen::auth(&access, &[router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen])?;
     let endpoint = Endpoint::from_shared(node_endpoint.clone())
@@ -37,7 +39,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
     let backing = Backing { nodes: Nodes::remote(endpoint, access.token_file.as_ref()), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);
     let outcome = tokio::select! {
-        () = stop_signals.asked() => Ok(()),
+        () = stop_signals.stop_requested() => Ok(()),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };
     servers.shutdown().await;

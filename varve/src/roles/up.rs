@@ -12,14 +12,16 @@ use symbol_store::limits::Limits;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::receiver::{Backing, Receiver, open_symbols};
-use super::{Servers, StopSignals};
+use super::receiver::{Backing, Receiver};
+use super::servers::{Servers, StopSignals};
+use super::symbols::open_symbols;
+use super::{listen, operations};
 use crate::command::UpOptions;
-use crate::{heaps, listen, operations};
+use crate::process::allocator;
 
 pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let mut stop_signals = StopSignals::catch()?;
-    heaps::keep_for_a_while().context("starting threads")?;
+    allocator::keep_free_memory().context("starting threads")?;
     let UpOptions { data, router, storage, sampling, no_agent, access } = options;
     let listen = [router.http_listen, router.otlp_grpc_listen, router.otlp_http_listen, storage.node_listen];
     let auth = listen::auth(&access, &listen)?;
@@ -73,7 +75,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
         tracing::info!("varve is up: open http://{}/", reachable(page));
     });
     let outcome = tokio::select! {
-        () = stop_signals.asked() => Ok(()),
+        () = stop_signals.stop_requested() => Ok(()),
         error = node.failed() => Err(anyhow::anyhow!("the node stopped: {error}")),
         () = servers.failed() => Err(anyhow::anyhow!("a server stopped: see above")),
     };

@@ -79,7 +79,7 @@ fn an_address_is_exported_with_the_build_id_of_its_file() {
     let dictionary = request.dictionary.as_ref().unwrap();
     let (location, mapping) = (&dictionary.location_table[1], &dictionary.mapping_table[1]);
     let executable = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
-    let image = symbol_store::elf::ElfImage::read(&executable).unwrap();
+    let image = host_files::elf::ElfImage::read(&executable).unwrap();
     // The load address of the file, from the mappings of this test.
     let maps = crate::process::maps::Maps::of_process(std::process::id()).unwrap();
     let mapped = maps.find(address()).unwrap();

@@ -7,8 +7,7 @@ use prometheus_client::registry::Registry;
 use prost::Message as _;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
 use proto::otlp::profiles::v1development::ProfilesDictionary;
-use proto::retry_info::with_retry_delay;
-use testkit::sink::{ANY_PORT, Sink};
+use testkit::sink::{ANY_PORT, Sink, with_retry_delay};
 use tokio::net::TcpListener;
 use tonic::Code;
 

@@ -9,7 +9,7 @@
 
 use std::fs::File;
 
-use symbol_store::elf::{FileRange, GoLayout};
+use host_files::elf::{FileRange, GoLayout};
 
 use super::GoError;
 use super::reader::{FileReader, READ_BYTES_MAX};

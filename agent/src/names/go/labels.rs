@@ -8,7 +8,7 @@
 use std::fs::File;
 
 use ebpf::GoLabels;
-use symbol_store::elf::GoLayout;
+use host_files::elf::GoLayout;
 
 use super::FileReader;
 use super::reader::READ_BYTES_MAX;

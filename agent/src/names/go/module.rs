@@ -14,7 +14,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use symbol_store::elf::{FileRange, GoLayout};
+use host_files::elf::{FileRange, GoLayout};
 
 use super::GoError;
 use super::reader::FileReader;

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 
-use symbol_store::elf::GoLayout;
+use host_files::elf::GoLayout;
 
 use super::GoError;
 use super::function::{Function, RECORD_BYTES_MAX};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use symbol_store::elf::ElfImage;
+use host_files::elf::ElfImage;
 
 use super::Call;
 use testkit::report;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use host_files::elf::GoLayout;
 use proptest::prelude::*;
-use symbol_store::elf::GoLayout;
 
 use super::programs::GoPrograms;
 use super::test_program::{self, KINDS, Truth};

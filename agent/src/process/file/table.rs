@@ -16,8 +16,8 @@ use std::path::Path;
 
 use ebpf::{NewFile, VDSO_KEY};
 use foldhash::fast::RandomState;
+use host_files::open;
 use indexmap::IndexSet;
-use symbol_store::open;
 
 use super::{FileId, FileOrigin, MappedFile, VDSO};
 use crate::process::maps::{Backing, Maps, ProcessMapping};
@@ -276,7 +276,7 @@ pub(super) mod tests {
     use std::io::Write as _;
 
     use ebpf::FileSegment;
-    use symbol_store::elf::ElfImage;
+    use host_files::elf::ElfImage;
 
     use super::super::{BuildIdKind, LoadedPart};
     use super::*;

@@ -1,6 +1,6 @@
 use ebpf::{NewFile, Record};
+use host_files::elf::ElfImage;
 use proto::build_id::to_hex;
-use symbol_store::elf::ElfImage;
 
 use super::*;
 use crate::names::location::{Location, Marker};

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use host_files::elf::ElfImage;
 use object::{Object as _, ObjectSection as _};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};
-use symbol_store::elf::ElfImage;
 
 use crate::names::go::{GoTable, test_program};
 use crate::process::file::FileOrigin;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
-use symbol_store::elf::CallFrameSections;
+use host_files::elf::CallFrameSections;
 
 use crate::process::file::FileOrigin;
 use crate::unwind::call_frames::{CallFrames, Section};

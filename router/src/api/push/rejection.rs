@@ -4,7 +4,7 @@
 //! server side's fault, or that passes by itself, is answered with a code that OTLP senders retry.
 
 use axum::http::StatusCode;
-use proto::retry_info::with_retry_delay;
+use proto::rpc_status::rpc_status;
 use tonic::{Code, Status};
 
 use crate::api::error::{ApiError, RETRY_DELAY};
@@ -99,8 +99,8 @@ impl Rejection {
             Self::Unsupported => Status::unimplemented(text),
             Self::TooLarge => Status::resource_exhausted(text),
             Self::Inconsistent => Status::internal(text),
-            Self::Overloaded => with_retry_delay(Code::ResourceExhausted, text, RETRY_DELAY),
-            Self::Interrupted | Self::Unavailable => with_retry_delay(Code::Unavailable, text, RETRY_DELAY),
+            Self::Overloaded => with_retry_delay(Code::ResourceExhausted, text),
+            Self::Interrupted | Self::Unavailable => with_retry_delay(Code::Unavailable, text),
         }
     }
 
@@ -116,6 +116,11 @@ impl Rejection {
             Self::Unavailable => ApiError::unavailable(text),
         }
     }
+}
+
+/// A status that asks the sender to retry after [`RETRY_DELAY`].
+fn with_retry_delay(code: Code, text: &str) -> Status {
+    Status::with_details(code, text, rpc_status(code.into(), text, Some(RETRY_DELAY)).into())
 }
 
 impl From<PushError> for ApiError {

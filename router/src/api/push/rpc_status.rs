@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use proto::retry_info::{RETRY_INFO, rpc_status};
+use proto::rpc_status::{RETRY_INFO, rpc_status};
 use serde_json::json;
 use tonic::Code;
 
@@ -40,7 +40,7 @@ fn rewrite(response: Response, text: &str, is_protobuf: bool) -> Response {
     let delay = head.headers.contains_key(header::RETRY_AFTER).then_some(RETRY_DELAY);
     let code = code(head.status);
     let (content_type, body) = if is_protobuf {
-        ("application/x-protobuf", rpc_status(code, text, delay))
+        ("application/x-protobuf", rpc_status(code.into(), text, delay))
     } else {
         let retry_info =
             |delay: std::time::Duration| json!({"@type": RETRY_INFO, "retryDelay": format!("{}s", delay.as_secs())});

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use proto::attribute::{Attribute, AttributeValue};
-use proto::dictionary::Room;
-use proto::identity::text_hash;
+use proto::dictionary::{Attribute, AttributeValue, Capacity, text_hash};
 use proto::label::{PROFILE_TYPE_LABEL, SERVICE_NAME_LABEL};
 use proto::{Dictionary, Label, LabelSet, Location, Profile, ProfileType, Push, Samples, limits};
 
@@ -71,9 +69,9 @@ impl Builder {
     }
 
     /// Reserves memory, so that nothing grows step by step.
-    pub(crate) fn reserve(&mut self, room: &Room) {
-        self.push.dictionary.reserve(room);
-        self.sources.reserve(room.stacks);
+    pub(crate) fn reserve(&mut self, capacity: &Capacity) {
+        self.push.dictionary.reserve(capacity);
+        self.sources.reserve(capacity.stacks);
     }
 
     pub(crate) fn now_ns(&self) -> i64 {

@@ -6,7 +6,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-use proto::attribute::{Attribute, AttributeValue};
+use proto::dictionary::{Attribute, AttributeValue};
 use proto::profile_type::Siblings;
 use proto::{Label, ProfileType, Samples, ValueType, limits};
 

@@ -142,7 +142,7 @@ impl Fixture {
     fn new(node: FakeNode) -> Self {
         let node = Arc::new(node);
         let mut registry = Registry::default();
-        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards>), &mut registry);
+        let pusher = Pusher::new(Nodes::local(Arc::clone(&node) as Arc<dyn Shards<Error = Status>>), &mut registry);
         Self { node, registry, pusher }
     }
 

@@ -22,7 +22,6 @@ use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
 use crate::query::flamegraph::stack_tree::LocationKeys;
 use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
-use crate::query::naming::named_dictionary::build_id as build_id_of;
 use crate::query::naming::tenant_names::NamedAnswer;
 
 /// Location ids of all samples together, which take 512 MiB.
@@ -96,8 +95,8 @@ impl Keys {
                     if lines.first().is_some_and(|line| line.system_name == 0 && is_unnamed(line, frames)) {
                         lines = &[];
                     }
-                    let (identity, file) = dictionary.mapping(*mapping);
-                    let build_id = build_id_of(identity).map(plain_build_id).unwrap_or_default();
+                    let (build_id, file) = dictionary.mapping(*mapping);
+                    let build_id = build_id.map(plain_build_id).unwrap_or_default();
                     let (address, of_offsets) = match *address {
                         Address::Virtual(address) => (address, false),
                         Address::FileOffset(offset) => (offset, true),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use proto::{Address, BuildId, Dictionary, Location, MappingIdentity};
+use proto::{Address, BuildId, Dictionary, Location};
 use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 
 use crate::query::naming::frame::{FrameTable, KeptLine};
@@ -202,9 +202,9 @@ impl NamedDictionary {
     }
 
     fn request(&self, mapping: u32) -> SymbolRequest {
-        let (identity, file) = self.dictionary.mapping(mapping);
+        let (build_id, file) = self.dictionary.mapping(mapping);
         let known = self.mappings.get(mapping as usize).and_then(Option::as_ref).map(|known| known.table.clone());
-        let build_id = build_id(identity).cloned();
+        let build_id = build_id.cloned();
         SymbolRequest { mapping, build_id, file: file.to_owned(), wanted: Vec::new(), unnamed: Vec::new(), known }
     }
 
@@ -221,8 +221,8 @@ impl NamedDictionary {
             if changed {
                 self.forget(mapping);
             }
-            let (identity, path) = self.dictionary.mapping(mapping);
-            let mut file = MappedFile::new(build_id(identity), path);
+            let (build_id, path) = self.dictionary.mapping(mapping);
+            let mut file = MappedFile::new(build_id, path);
             let mut builder = LineBuilder::new(&self.dictionary, &mut self.texts, table);
             for (location, symbolized) in symbolized {
                 let Some(slot) = self.spans.get_mut(location as usize) else { continue };
@@ -263,14 +263,6 @@ fn span(start: usize, end: usize) -> Span {
     Span { start: number(start), count: number(end - start) }
 }
 
-/// The build ID of a mapping that has one.
-pub(crate) fn build_id(identity: &MappingIdentity) -> Option<&BuildId> {
-    match identity {
-        MappingIdentity::BuildId(build_id) => Some(build_id),
-        MappingIdentity::File(_) => None,
-    }
-}
-
 #[cfg(test)]
 pub(in crate::query::naming) mod tests {
     use super::*;
@@ -281,7 +273,7 @@ pub(in crate::query::naming) mod tests {
         let file = dictionary.strings.intern("/usr/bin/app");
         let frame_type = dictionary.strings.intern("native");
         let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
-        let mapping = dictionary.intern_mapping(MappingIdentity::BuildId(build_id), file);
+        let mapping = dictionary.intern_mapping(proto::Mapping { build_id: Some(build_id), file });
         for address in 0..count {
             let address = Address::Virtual(address);
             dictionary.intern_location(Location::Address { mapping, address, frame_type });

@@ -398,7 +398,7 @@ mod tests {
         let mut dictionary = Dictionary::default();
         let file = dictionary.strings.intern("/usr/bin/app");
         let frame_type = dictionary.strings.intern("native");
-        let mapping = dictionary.intern_mapping(proto::MappingIdentity::File(file), file);
+        let mapping = dictionary.intern_mapping(proto::Mapping { build_id: None, file });
         for address in (0..10).map(proto::Address::Virtual) {
             dictionary.intern_location(Location::Address { mapping, address, frame_type });
         }

@@ -22,7 +22,7 @@ impl MissingData {
     /// Adds times.
     pub(crate) fn times<'a>(&mut self, missing: impl IntoIterator<Item = &'a Missing>) {
         self.times.extend(missing);
-        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        self.times.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest, one.is_damaged));
         self.times.dedup();
     }
 
@@ -65,6 +65,11 @@ fn time_warnings(missing: &[Missing]) -> Vec<String> {
         let start = seconds(one.window.start_ns);
         let end = seconds(one.window.end_ns);
         let tier = one.finest.name();
+        if one.is_damaged {
+            return format!(
+                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin verify` names them"
+            );
+        }
         if one.finest == Tier::Raw {
             return format!(
                 "missing: {start} to {end}: single samples are no longer kept, and sums do not answer this query"
@@ -102,7 +107,11 @@ mod tests {
 
     #[test]
     fn each_missing_time_is_listed_once_and_many_are_counted() {
-        let missing = |start_ns| Missing { window: Window { start_ns, end_ns: 2_500_000_000 }, finest: Tier::Hour };
+        let missing = |start_ns| Missing {
+            window: Window { start_ns, end_ns: 2_500_000_000 },
+            finest: Tier::Hour,
+            is_damaged: false,
+        };
         let answer =
             |starts: std::ops::Range<i64>| Answer { missing: starts.map(missing).collect(), ..Answer::default() };
         let of = |answers: &[Answer]| {
@@ -118,6 +127,8 @@ mod tests {
         let points = Missing { finest: Tier::Raw, ..missing(0) };
         let points = time_warnings(&[points]);
         assert!(points[0].contains("single samples"), "{points:?}");
+        let damaged = time_warnings(&[Missing { is_damaged: true, ..missing(0) }]);
+        assert!(damaged[0].starts_with("damaged: 0 to 2.500000000: values of tier 1h"), "{damaged:?}");
         let pod = LeftOutLabel { tier: Tier::Hour, name: "pod".to_owned() };
         let list = list_warnings(&few, &BTreeSet::from([pod]));
         assert!(list[1].contains("\"pod\"") && list[1].contains("1h"), "{list:?}");

@@ -105,7 +105,7 @@ fn build_information_is_there() {
 #[test]
 fn what_lists_lack_is_said_by_all_that_rest_on_them() {
     let window = proto::Window { start_ns: (NOW_S - 60) * S, end_ns: NOW_S * S };
-    let missing = proto::answer::Missing { window, finest: proto::Tier::Minute };
+    let missing = proto::answer::Missing { window, finest: proto::Tier::Minute, is_damaged: false };
     let left_out = proto::answer::LeftOutLabel { tier: proto::Tier::Hour, name: "pod".to_owned() };
     let mut node = NaiveNode::default();
     node.list.missing.push(missing);

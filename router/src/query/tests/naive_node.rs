@@ -9,7 +9,7 @@ use proto::label::sanitize_label_name;
 use proto::selection::Operation;
 use proto::{
     Address, Answer, Appended, Batch, BuildId, Fold, FramePlace, Function, Importer, KnownLocations, Label, LabelSet,
-    Line, Location, LocationPage, LocationSets, MappingIdentity, Matcher, Selection, SeriesAnswer, Shards, StackDetail,
+    Line, Location, LocationPage, LocationSets, Mapping, Matcher, Selection, SeriesAnswer, Shards, StackDetail,
     StackFilter, TenantId, Window,
 };
 use tonic::Status;
@@ -287,15 +287,12 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
         Frame::Native { build_id, file, address } => {
             let file = to.strings.intern(file);
             let frame_type = to.strings.intern("native");
-            let identity = match build_id {
-                Some(id) => MappingIdentity::BuildId(BuildId::parse(id).unwrap()),
-                None => MappingIdentity::File(file),
-            };
-            let mapping = to.intern_mapping(identity, file);
+            let build_id = build_id.as_ref().map(|id| BuildId::parse(id).unwrap());
+            let mapping = to.intern_mapping(Mapping { build_id, file });
             to.intern_location(Location::Address { mapping, address: Address::Virtual(*address), frame_type })
         }
         Frame::Abort(code) => {
-            let mapping = to.intern_mapping(MappingIdentity::File(0), 0);
+            let mapping = to.intern_mapping(Mapping { build_id: None, file: 0 });
             let frame_type = to.strings.intern("abort-marker");
             to.intern_location(Location::Address { mapping, address: Address::Virtual(*code), frame_type })
         }
@@ -304,6 +301,8 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
 
 #[tonic::async_trait]
 impl Shards for NaiveNode {
+    type Error = Status;
+
     async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not asked for here"))
     }

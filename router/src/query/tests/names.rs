@@ -141,7 +141,7 @@ fn queries_by_name_survive_a_node_that_numbers_locations_anew() {
 fn a_program() -> (String, String) {
     let path = std::env::current_exe().unwrap();
     let file = std::fs::File::open(&path).unwrap();
-    let id = symbol_store::elf::ElfImage::read(&file).unwrap().gnu_build_id.unwrap();
+    let id = host_files::elf::ElfImage::read(&file).unwrap().gnu_build_id.unwrap();
     (path.display().to_string(), BuildId::Gnu(id).to_string())
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use proto::{Address, Answer, Dictionary, Location, MappingIdentity, Window};
+use proto::{Address, Answer, Dictionary, Location, Window};
 use serde_json::{Map, Value, json};
 
 use super::random_answer::any_answer;
@@ -49,10 +49,10 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
             }
         }
         Location::Address { mapping, address, frame_type } => {
-            let (identity, file) = dictionary.mapping(*mapping);
-            let (reason, build_id) = match identity {
-                MappingIdentity::BuildId(id) => (symbol_store::Reason::NoDebugFile, id.to_string()),
-                MappingIdentity::File(_) => (symbol_store::Reason::NoBuildId, String::new()),
+            let (build_id, file) = dictionary.mapping(*mapping);
+            let (reason, build_id) = match build_id {
+                Some(id) => (symbol_store::Reason::NoDebugFile, id.to_string()),
+                None => (symbol_store::Reason::NoBuildId, String::new()),
             };
             let base = [file.rsplit('/').next().unwrap(), &build_id, "[unknown]"];
             let base = base.into_iter().find(|base| !base.is_empty()).unwrap();

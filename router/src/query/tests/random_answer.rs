@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use proto::answer::{Cell, Node};
-use proto::{Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, MappingIdentity};
+use proto::{Address, Answer, BuildId, Dictionary, Function, LabelSet, Line, Location, Mapping};
 
 const NAMES: [&str; 7] = ["", "f", "g", "h", "a;b\n", "app+0x1", "[unknown]"];
 const FILES: [&str; 3] = ["", "/src/a.rs", "/src/b.rs"];
@@ -18,10 +18,10 @@ fn location(to: &mut Dictionary, (kind, binary, frame_type, address, lines): See
         |to: &mut Dictionary, texts: &[&str], number: u8| to.strings.intern(texts[number as usize % texts.len()]);
     let file = text(to, &BINARIES, binary);
     let frame_type = text(to, &TYPES, frame_type);
-    let identity = match kind % 6 {
-        0 => MappingIdentity::BuildId(BuildId::parse("gnu:aabb").unwrap()),
-        1 => MappingIdentity::BuildId(BuildId::parse("gnu:ccdd").unwrap()),
-        2 => MappingIdentity::File(file),
+    let build_id = match kind % 6 {
+        0 => BuildId::parse("gnu:aabb"),
+        1 => BuildId::parse("gnu:ccdd"),
+        2 => None,
         _ => {
             let line = |(name, file, start_line, line): (u8, u8, i64, i64)| {
                 let system_name = text(to, &NAMES, name / 7);
@@ -34,7 +34,7 @@ fn location(to: &mut Dictionary, (kind, binary, frame_type, address, lines): See
             return;
         }
     };
-    let mapping = to.intern_mapping(identity, file);
+    let mapping = to.intern_mapping(Mapping { build_id, file });
     let address = if kind < 6 { Address::Virtual(address) } else { Address::FileOffset(address) };
     to.intern_location(Location::Address { mapping, address, frame_type });
 }

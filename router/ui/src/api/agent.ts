@@ -1,19 +1,19 @@
-// `/api/v1/agent`: the agent of this `varve up`.
+// `/api/v1/agent`: the agent inside this `varve up`.
 
 import { ApiError, asApiError, callData } from "./client";
 
 export interface AgentState {
   readonly state: "running" | "off" | "failed";
   readonly reason?: string;
-  /** What the kernel did not grant, each with what it is needed for. */
+  /** Privileges that the kernel did not grant, each with its purpose. */
   readonly missing?: readonly string[];
   readonly samples?: number;
   readonly dropped?: number;
   readonly frequency_hz?: number;
 }
 
-/** The local agent's state; null where the server has none (a router by itself). Throws `ApiError`. */
-export async function askAgent(signal: AbortSignal): Promise<AgentState | null> {
+/** The local agent's state; null if the server has no agent (a router). Throws `ApiError`. */
+export async function fetchAgent(signal: AbortSignal): Promise<AgentState | null> {
   try {
     return (await callData("api/v1/agent", {}, signal)) as AgentState;
   } catch (error) {

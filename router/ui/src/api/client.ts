@@ -1,20 +1,20 @@
-// One way to ask the server: its sentence on every failure, and nothing thrown that is not an `ApiError`.
+// HTTP calls to the server. Every failure is an `ApiError` with the server's own message.
 //
-// Addresses are relative, so the page works behind a proxy that adds a path.
+// Addresses are relative, so that the web UI works through a proxy that adds a path.
 
 import { parseExactJson } from "./exact_json";
 
-/** Why an answer did not come. */
+/** Kind of a failed call. */
 export type FailureKind =
-  /** Nobody answered: the server is gone, or the network. */
+  /** No connection: the server or the network is down. */
   | "unreachable"
-  /** It answers but does not serve yet, or no more (503). */
+  /** The server is starting or stopping (503). */
   | "unavailable"
-  /** It wants a token (401). */
+  /** The server requires a token (401). */
   | "unauthorized"
-  /** It answered with an error. */
+  /** The server responded with an error. */
   | "refused"
-  /** The person pressed cancel, or a newer question took its place. */
+  /** The user cancelled the call, or a newer one replaced it. */
   | "cancelled";
 
 export class ApiError extends Error {
@@ -27,17 +27,17 @@ export class ApiError extends Error {
   }
 }
 
-/** A call that has no answer after this long is given up, in milliseconds. */
+/** Time after which a call without a response fails, in milliseconds. */
 const TIMEOUT_MS = 120_000;
 
 const TOKEN_KEY = "varve-token";
 
-/** Keeps the bearer token for this tab, and for no longer. */
+/** Stores the bearer token until this tab is closed. */
 export function setToken(token: string): void {
   sessionStorage.setItem(TOKEN_KEY, token);
 }
 
-/** Whether this tab has a token: then what pushes needs it too. */
+/** Whether this tab has a token, which senders then need too. */
 export function hasToken(): boolean {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
@@ -45,14 +45,10 @@ export function hasToken(): boolean {
 /**
  * Calls `path` (relative, `api/v1/...`) and returns the response if it is a success.
  *
- * Throws `ApiError`; its message is a sentence for the person who looks at the page.
+ * Throws `ApiError`; its message is for the user.
  */
-export async function call(path: string, params: Record<string, string | string[]>, signal: AbortSignal): Promise<Response> {
-  const search = new URLSearchParams();
-  for (const [key, value] of Object.entries(params)) {
-    for (const one of Array.isArray(value) ? value : [value]) search.append(key, one);
-  }
-  const text = search.toString();
+export async function call(path: string, params: Record<string, string>, signal: AbortSignal): Promise<Response> {
+  const text = new URLSearchParams(params).toString();
   const token = sessionStorage.getItem(TOKEN_KEY);
   const timeout = AbortSignal.timeout(TIMEOUT_MS);
   let response: Response;
@@ -63,22 +59,25 @@ export async function call(path: string, params: Record<string, string | string[
       cache: "no-store",
     });
   } catch (error) {
-    throw lostAnswer(error, signal);
+    throw connectionError(error, signal);
   }
   if (response.ok) return response;
   throw await failureOf(response, signal);
 }
 
-/** The error of a call or a body that broke off. */
-function lostAnswer(error: unknown, signal: AbortSignal): ApiError {
+/** The error of a call that got no response, or only part of one. */
+function connectionError(error: unknown, signal: AbortSignal): ApiError {
   if (signal.aborted) return new ApiError("cancelled", "cancelled");
   if (error instanceof DOMException && error.name === "TimeoutError") {
-    return new ApiError("refused", `no answer within ${TIMEOUT_MS / 1000} s: ask for a shorter time or fewer series`);
+    return new ApiError(
+      "refused",
+      `no response within ${TIMEOUT_MS / 1000} s: choose a shorter time range or fewer series`,
+    );
   }
-  return new ApiError("unreachable", `the server at ${location.host} does not answer`);
+  return new ApiError("unreachable", `the server at ${location.host} does not respond`);
 }
 
-/** The server's own sentence, whatever form the error body has. */
+/** The error of a response, with the message of its body, which may be JSON or text. */
 async function failureOf(response: Response, signal: AbortSignal): Promise<ApiError> {
   let sentence = "";
   try {
@@ -90,42 +89,42 @@ async function failureOf(response: Response, signal: AbortSignal): Promise<ApiEr
       sentence = body.trim();
     }
   } catch (error) {
-    return lostAnswer(error, signal);
+    return connectionError(error, signal);
   }
-  if (sentence === "") sentence = `the server answered ${response.status} ${response.statusText}`.trim();
+  if (sentence === "") sentence = `the server responded ${response.status} ${response.statusText}`.trim();
   const kind = response.status === 401 ? "unauthorized" : response.status === 503 ? "unavailable" : "refused";
   return new ApiError(kind, sentence.slice(0, 2000), response.status);
 }
 
-/** Text of a response's body; a body that breaks off is an `ApiError` like a call that fails. */
+/** Body of a response as text. Throws `ApiError` if the connection breaks. */
 export async function bodyText(response: Response, signal: AbortSignal): Promise<string> {
   try {
     return await response.text();
   } catch (error) {
-    throw lostAnswer(error, signal);
+    throw connectionError(error, signal);
   }
 }
 
-/** Parses an answer; one that is not JSON (a proxy's page, say) is an error that says so. */
-export function parseAnswer(text: string, path: string): unknown {
+/** Parses a response. Throws `ApiError` if it is not JSON, for example a proxy's error page. */
+export function parseResponse(text: string, path: string): unknown {
   try {
     return parseExactJson(text);
   } catch (_notJson) {
-    throw new ApiError("refused", `the answer to ${path} is not JSON: is this address a varve?`);
+    throw new ApiError("refused", `the response to ${path} is not JSON: check that varve serves this address`);
   }
 }
 
-/** `data` of a Prometheus-style answer. */
-export async function callData(path: string, params: Record<string, string | string[]>, signal: AbortSignal): Promise<unknown> {
+/** The field `data` of a Prometheus-style response. Throws `ApiError`. */
+export async function callData(path: string, params: Record<string, string>, signal: AbortSignal): Promise<unknown> {
   const response = await call(path, params, signal);
-  const answer = parseAnswer(await bodyText(response, signal), path);
-  if (typeof answer !== "object" || answer === null || !("data" in answer)) {
-    throw new ApiError("refused", `the answer to ${path} has no data: is this address a varve?`);
+  const body = parseResponse(await bodyText(response, signal), path);
+  if (typeof body !== "object" || body === null || !("data" in body)) {
+    throw new ApiError("refused", `the response to ${path} has no data: check that varve serves this address`);
   }
-  return answer.data;
+  return body.data;
 }
 
-/** Any thrown value as an `ApiError`, so that one place shows them all. */
+/** Any thrown value as an `ApiError`, so that all are shown in the same way. */
 export function asApiError(error: unknown): ApiError {
   if (error instanceof ApiError) return error;
   return new ApiError("refused", error instanceof Error ? error.message : String(error));

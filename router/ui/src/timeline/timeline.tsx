@@ -1,36 +1,34 @@
-// How much, over time, stacked by a label of choice; dragging zooms in time.
+// The selected value over time, stacked by a label; a drag selects a time range.
 
-import { createEffect, createMemo, createResource, createSignal, For, on, onCleanup, onMount, Show } from "solid-js";
+import { createEffect, createMemo, createSignal, on, onCleanup, onMount } from "solid-js";
 import type uPlot from "uplot";
-import { askLabels } from "../api/prometheus";
-import { paint } from "../flame/color_legend";
-import type { ThemeName } from "../flame/frame_color";
-import { printable } from "../flame/printable";
-import { usePage } from "../page/page_store";
-import { apiSelector } from "../selector/matchers";
-import { clockText, offsetText, secondsText } from "../time/time_range";
-import { formatAxis, formatRate, formatValue, rateOf } from "../units/format";
-import { settledCount, type Area } from "./stacked_areas";
-import { areaColor, makeChart } from "./timeline_chart";
+import type { ThemeName } from "../color/palette";
+import { completeCount } from "../profile/stacked_areas";
+import { clockText, offsetText, secondsText } from "../query/time_range";
+import { useStore } from "../state/app_store";
+import { formatAxis, formatRate, formatValue, rateOf } from "../text/format";
+import { AreaList } from "./area_list";
+import { ByMenu } from "./by_menu";
+import { makeChart } from "./timeline_chart";
 
-/** Agents send every 5 s and a push takes a moment: younger points are not whole yet. */
-const SETTLE_S = 10;
+/** Agents send every 5 s and a push takes a moment: younger points are incomplete. */
+const DELIVERY_DELAY_S = 10;
 
 export function Timeline(props: { theme: ThemeName }) {
-  const page = usePage();
+  const store = useStore();
   let host!: HTMLDivElement;
   let chart: uPlot | undefined;
   const [point, setPoint] = createSignal<number | null>(null);
-  const answer = () => page.timeline.latest();
+  const response = () => store.timeline.latest();
 
   function draw(): void {
     chart?.destroy();
     chart = undefined;
     setPoint(null);
-    const shown = answer();
+    const shown = response();
     if (shown === undefined || host.clientWidth === 0) return;
     const { stacked, window, step_s, measure, moving } = shown;
-    const count = moving ? settledCount(stacked, Date.now() / 1000, SETTLE_S) : stacked.times_s.length;
+    const count = moving ? completeCount(stacked, Date.now() / 1000, DELIVERY_DELAY_S) : stacked.times_s.length;
     chart = makeChart(host, {
       stacked,
       count,
@@ -40,15 +38,16 @@ export function Timeline(props: { theme: ThemeName }) {
       theme: props.theme,
       formatAxis: (rate) => formatAxis(rate, measure),
       onDrag: (from, to) => {
-        // To whole seconds, outwards: a link stays short and at least a second long.
-        page.navigate({ from: secondsText(Math.floor(from)), to: secondsText(Math.max(Math.ceil(to), Math.floor(from) + 1)) });
+        // Rounds outwards to whole seconds: a link stays short, and the range is at least a second.
+        const end_s = Math.max(Math.ceil(to), Math.floor(from) + 1);
+        store.navigate({ from: secondsText(Math.floor(from)), to: secondsText(end_s) });
       },
       onPoint: setPoint,
     });
   }
 
   onMount(() => {
-    createEffect(on([answer, () => props.theme], draw));
+    createEffect(on([response, () => props.theme], draw));
     const observer = new ResizeObserver(() => {
       if (chart && Math.abs(chart.width - host.clientWidth) < 1) return;
       draw();
@@ -60,30 +59,31 @@ export function Timeline(props: { theme: ThemeName }) {
     });
   });
 
-  /** A new answer would replace the chart and lose the drag. */
+  /** Prevents new responses during a drag: they would replace the chart and end the drag. */
   function holdWhileDragging(): void {
-    page.setHeld(true);
+    store.setHeld(true);
     const over = new AbortController();
     const release = (): void => {
       over.abort();
-      page.setHeld(false);
+      store.setHeld(false);
     };
-    // A touch that becomes a scroll ends in a cancel and in no up.
+    // A touch that becomes a scroll ends with "pointercancel" and without "pointerup".
     for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, { signal: over.signal });
   }
 
-  /** The whole selection as one number. */
+  /** The selected value as one number. */
   const headline = createMemo(() => {
-    const flame = page.flame.latest();
+    const flame = store.flame.latest();
     if (flame === undefined) return { value: "–", note: "" };
-    const { measure, question, total } = flame;
-    const length_s = question.window.end_s - question.window.start_s;
-    if (measure.gauge) return { value: formatValue(total, measure), note: "last in each series" };
-    return { value: formatRate(rateOf(total, measure, length_s), measure), note: `mean; ${formatValue(total, measure)} in all` };
+    const { measure, query, total } = flame;
+    const length_s = query.window.end_s - query.window.start_s;
+    if (measure.gauge) return { value: formatValue(total, measure), note: "last value of each series" };
+    const rate = formatRate(rateOf(total, measure, length_s), measure);
+    return { value: rate, note: `mean; ${formatValue(total, measure)} in total` };
   });
 
   return (
-    <section class="timeline" aria-label="Timeline" classList={{ stale: page.timeline.slow() }}>
+    <section class="timeline" aria-label="Timeline" classList={{ stale: store.timeline.slow() }}>
       <div class="headline">
         <div class="headline-value">{headline().value}</div>
         <div class="muted">{headline().note}</div>
@@ -98,82 +98,15 @@ export function Timeline(props: { theme: ThemeName }) {
   );
 }
 
-/** Which label stacks the timeline. */
-function ByMenu() {
-  const page = usePage();
-  const question = () => {
-    const window = page.timeWindow();
-    return window === null || page.type() === "" ? null : { selector: apiSelector(page.type(), page.matchers() ?? []), window };
-  };
-  const [labels] = createResource(question, async ({ selector, window }) => {
-    try {
-      return await askLabels(selector, window, new AbortController().signal);
-    } catch (_noLabels) {
-      // The menu then has what is chosen; the failure itself shows in the notices.
-      return [];
-    }
-  });
-  const choices = createMemo(() => {
-    const found = (labels.latest ?? []).filter((label) => label !== "__profile_type__");
-    return [...new Set(["service_name", ...found, "thread_name", page.state.by])].filter((label) => label !== "").sort();
-  });
-  return (
-    <label class="by">
-      stacked by
-      <select value={page.state.by} onChange={(event) => page.navigate({ by: event.currentTarget.value })}>
-        <option value="" selected={page.state.by === ""}>
-          nothing
-        </option>
-        <For each={choices()}>{(label) => <option value={label} selected={label === page.state.by}>{label}</option>}</For>
-      </select>
-    </label>
-  );
-}
-
-/** The areas by name, with their mean or their value under the pointer; a click selects one. */
-function AreaList(props: { point: number | null; theme: ThemeName }) {
-  const page = usePage();
-  const answer = () => page.timeline.latest();
-  const value = (area: Area): number => (props.point === null ? area.mean : area.values[props.point]);
-  const label = (area: Area): string => {
-    if (area.name === null) return `${area.count} others`;
-    if (area.name === "") return answer()?.by === "" ? "all" : `no ${answer()?.by}`;
-    return printable(area.name).slice(0, 200);
-  };
-  return (
-    <Show when={answer()}>
-      {(shown) => (
-        <ul class="areas">
-          <For each={shown().stacked.areas}>
-            {(area) => (
-              <li>
-                <button
-                  type="button"
-                  disabled={area.name === null || shown().by === ""}
-                  title={area.name === null ? "" : `Only ${label(area)}`}
-                  onClick={() => page.addMatcher({ label: shown().by, operator: "=", value: area.name ?? "" })}
-                >
-                  <i class="swatch" ref={(swatch) => paint(swatch, () => areaColor(area.hue, props.theme))} />
-                  <span class="area-name">{label(area)}</span>
-                  <span class="area-value">{formatRate(value(area), shown().measure)}</span>
-                </button>
-              </li>
-            )}
-          </For>
-        </ul>
-      )}
-    </Show>
-  );
-}
-
-/** The time under the pointer, with the offset of the zone. */
+/** The time under the pointer, with the offset of the time zone. */
 function PointTime(props: { point: number | null }) {
-  const page = usePage();
+  const store = useStore();
   const text = (): string => {
-    const shown = page.timeline.latest();
+    const shown = store.timeline.latest();
     if (shown === undefined || props.point === null) return "drag to zoom in time";
     const end_s = shown.stacked.times_s[props.point];
-    return `${clockText(end_s - shown.step_s)} – ${clockText(end_s, end_s - shown.step_s)} ${offsetText(end_s)}`;
+    const start_s = end_s - shown.step_s;
+    return `${clockText(start_s)} – ${clockText(end_s, start_s)} ${offsetText(end_s)}`;
   };
   return <div class="point-time muted">{text()}</div>;
 }

@@ -1,46 +1,47 @@
-// The timeline's drawing: stacked steps by uPlot.
+// Draws the timeline's stacked steps with uPlot.
 //
-// uPlot draws lines, so the areas are drawn as cumulative lines from the top of the stack down, each
-// covering the one before. Steps, not slopes: a point is the mean of the window before it.
+// uPlot draws lines, so the areas are drawn as cumulative lines from the top of the stack down.
+// Each covers the one before. Steps and not slopes, because a point is the mean of the step before it.
 
 import uPlot from "uplot";
-import { oklchCss, type ThemeName } from "../flame/frame_color";
-import { AREA_HUES, type StackedAreas } from "./stacked_areas";
+import { oklchCss } from "../color/oklch";
+import type { ThemeName } from "../color/palette";
+import { AREA_HUES, type StackedAreas } from "../profile/stacked_areas";
 
 export interface ChartOptions {
   readonly stacked: StackedAreas;
-  /** Points to draw, from the first. */
+  /** Number of points to draw, from the first. */
   readonly count: number;
   readonly step_s: number;
   readonly start_s: number;
   readonly end_s: number;
   readonly theme: ThemeName;
   formatAxis(rate: number): string;
-  /** A window was dragged, in Unix seconds. */
+  /** The user dragged over a window, in Unix seconds. */
   onDrag(start_s: number, end_s: number): void;
-  /** Point under the pointer, null when it has left. */
+  /** Called with the index of the point under the pointer; null when the pointer leaves. */
   onPoint(index: number | null): void;
 }
 
 const HEIGHT_PX = 116;
-/** A drag shorter than this is a slip. */
+/** Shortest drag that selects a window. */
 const DRAG_MIN_PX = 4;
 
-/** Colour of an area; -1 is the area of the small ones. */
+/** Colour of an area by its hue; -1 is the shared area of small series. */
 export function areaColor(hue: number, theme: ThemeName): string {
   const lightness = theme === "light" ? 0.72 : 0.62;
   if (hue < 0) return oklchCss(lightness, 0.01, 250);
-  // Lightness alternates too: neighbours on the wheel differ by more than hue.
+  // Lightness alternates too, so that neighbouring hues are easier to tell apart.
   return oklchCss(lightness + (hue % 2 === 0 ? 0.06 : -0.06), 0.11, (hue / AREA_HUES) * 360 + 20);
 }
 
-/** Makes the chart in `host`; destroy it before making another. */
+/** Creates the chart in `host`. The caller destroys it before it creates another. */
 export function makeChart(host: HTMLElement, options: ChartOptions): uPlot {
   const { stacked, count, theme, step_s } = options;
   const axisColor = theme === "light" ? "#56616f" : "#9aa6b5";
   const gridColor = theme === "light" ? "#e3e7ec" : "#2c343d";
   const times = Array.from(stacked.times_s.subarray(0, count));
-  // A step is drawn up to its own time, so the first needs a point where it begins.
+  // A step ends at its point, so that the first step needs one more point at its start.
   const x = [(times[0] ?? options.start_s) - step_s, ...times];
   const stepped = uPlot.paths.stepped?.({ align: -1 });
   const lines = cumulative(stacked, count).map((line) => [line[0] ?? 0, ...line]);
@@ -60,7 +61,15 @@ export function makeChart(host: HTMLElement, options: ChartOptions): uPlot {
         y: { range: (_chart, _low, high) => [0, high > 0 ? high * 1.08 : 1] },
       },
       axes: [
-        { stroke: axisColor, size: 22, gap: 3, font: "11px system-ui, sans-serif", grid: { stroke: gridColor, width: 1 }, ticks: { show: false }, values: timeLabels },
+        {
+          stroke: axisColor,
+          size: 22,
+          gap: 3,
+          font: "11px system-ui, sans-serif",
+          grid: { stroke: gridColor, width: 1 },
+          ticks: { show: false },
+          values: timeLabels,
+        },
         {
           stroke: axisColor,
           size: 78,
@@ -78,7 +87,8 @@ export function makeChart(host: HTMLElement, options: ChartOptions): uPlot {
           (plot) => {
             const { left, width } = plot.select;
             if (width < DRAG_MIN_PX) return;
-            const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+            const from = plot.posToVal(left, "x");
+            const to = plot.posToVal(left + width, "x");
             plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
             options.onDrag(from, to);
           },
@@ -112,20 +122,21 @@ function cumulative(stacked: StackedAreas, count: number): number[][] {
   return lines.reverse();
 }
 
-/** The point whose window (t - step, t] holds `time_s`; null outside of all. */
+/** The point at t whose step (t - step, t] contains `time_s`; null if none does. */
 function pointAt(times: readonly number[], time_s: number, step_s: number): number | null {
   if (times.length === 0) return null;
   const index = Math.ceil((time_s - times[0]) / step_s);
   return index >= 0 && index < times.length ? index : null;
 }
 
-/** 24-hour labels as fine as the distance between them; the date where a day begins. */
+/** 24-hour labels, with seconds if they are less than a minute apart; the date where a day begins. */
 function timeLabels(_chart: uPlot, splits: number[], _axis: number, _space: number, between_s: number): string[] {
   const two = (number: number): string => String(number).padStart(2, "0");
   return splits.map((split) => {
     const date = new Date(split * 1000);
     const day = `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
-    if (between_s >= 86_400 || (date.getHours() === 0 && date.getMinutes() === 0 && date.getSeconds() === 0)) return day;
+    if (between_s >= 86_400 || (date.getHours() === 0 && date.getMinutes() === 0 && date.getSeconds() === 0))
+      return day;
     const minutes = `${two(date.getHours())}:${two(date.getMinutes())}`;
     return between_s < 60 ? `${minutes}:${two(date.getSeconds())}` : minutes;
   });

@@ -39,7 +39,8 @@ pub(super) fn candidates(paths: &[PathBuf]) -> anyhow::Result<Vec<Candidate>> {
     Ok(all)
 }
 
-/// Adds the ELF files below a directory. Links are not followed: they would lead in circles, and to the same files again.
+/// Adds the ELF files below a directory. Links are not followed: they would lead in circles, and to the same files
+/// again.
 fn add_directory(directory: &Path, all: &mut Vec<Candidate>) -> anyhow::Result<()> {
     let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let mut entries = entries.with_context(|| format!("reading the directory {}", directory.display()))?;

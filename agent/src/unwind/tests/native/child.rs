@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use symbol_store::maps::each_line;
+use host_files::maps::each_line;
 
 /// Registers in the order of `struct registers` in C, and of ptrace. The order of DWARF differs.
 pub(super) type Registers = [u64; 21];

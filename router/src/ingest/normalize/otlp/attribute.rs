@@ -1,7 +1,7 @@
 //! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its strings.
 
 use base64::Engine as _;
-use proto::attribute::{Attribute, AttributeValue};
+use proto::dictionary::{Attribute, AttributeValue};
 use proto::limits;
 use serde_json::{Value as Json, json};
 

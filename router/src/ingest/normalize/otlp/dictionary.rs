@@ -3,9 +3,9 @@
 //! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing refers to
 //! costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the profiles that need it.
 
-use proto::attribute::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
 use proto::dictionary::Room;
+use proto::dictionary::{Attribute, AttributeValue};
 
 use super::entry::{FrameType, Link, MappingIds, Scratch};
 use super::table::Table;

@@ -1,6 +1,6 @@
 //! Entries of a request's dictionary: as they were sent, and as they are kept.
 
-use proto::attribute::Attribute;
+use proto::dictionary::Attribute;
 
 use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::normalize::frames::Frames;

@@ -1,10 +1,9 @@
 //! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location, and the
 //! location itself if it must be defined.
 
-use proto::attribute::AttributeValue;
 use proto::build_id::from_hex;
-use proto::identity::{address_hash, function_hash, lines_hash};
-use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, limits};
+use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};
+use proto::{Address, BuildId, Function, Line, Location, Mapping, limits};
 
 use super::dictionary::RequestDictionary;
 use super::entry::{FrameType, MappingIds, RawFunction, RawLine, RawLocation, Scratch};
@@ -181,11 +180,8 @@ impl<'a> RequestDictionary<'a> {
             }
         }
         let file = self.string(builder, file)?;
-        let identity = match self.build_id(builder, &attributes)? {
-            Some(build_id) => MappingIdentity::BuildId(build_id),
-            None => MappingIdentity::File(file),
-        };
-        Ok(MappingIds { id: builder.dictionary().intern_mapping(identity, file), file })
+        let build_id = self.build_id(builder, &attributes)?;
+        Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
     /// The build ID among attributes: the GNU one first, which identifies debug files; then Go's; then the hash.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
-use proto::attribute::Attribute;
+use proto::dictionary::Attribute;
 use proto::profile_type::Siblings;
 use proto::{ProfileType, Samples, ValueType, limits};
 

@@ -1,6 +1,6 @@
 //! Resource and scope: the labels of a series, and the service's name.
 
-use proto::attribute::{Attribute, AttributeValue};
+use proto::dictionary::{Attribute, AttributeValue};
 use proto::label::SERVICE_NAME_LABEL;
 use proto::{Label, limits};
 

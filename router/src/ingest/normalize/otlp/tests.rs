@@ -11,7 +11,7 @@ use proto::otlp::profiles::v1development::{
     ScopeProfiles, Stack, ValueType,
 };
 use proto::otlp::resource::v1::Resource;
-use proto::{MappingIdentity, Push, limits};
+use proto::{Push, limits};
 
 use crate::ingest::decode;
 use crate::ingest::decode::otlp::json::to_protobuf;
@@ -215,8 +215,8 @@ fn resource_attributes_of_a_process_become_sample_attributes() {
 fn an_address_keeps_its_build_id_and_file() {
     let push = push(&request(&[], vec![profile(vec![at(3, &[TIME])])]));
     assert_eq!(rows(&push)[0].2, ["Virtual(4660)"]);
-    let (identity, file) = push.dictionary.mapping(0);
-    assert!(matches!(identity, MappingIdentity::BuildId(id) if id.to_string() == "gnu:abcd"));
+    let (build_id, file) = push.dictionary.mapping(0);
+    assert_eq!(build_id.unwrap().to_string(), "gnu:abcd");
     assert_eq!(file, "libc.so");
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proto::build_id::from_hex;
-use proto::{Address, BuildId, Function, Line, Location, MappingIdentity, ValueType, limits};
+use proto::{Address, BuildId, Function, Line, Location, ValueType, limits};
 
 use crate::ingest::decode::pprof::RawTables;
 use crate::ingest::decode::protobuf::{Fields, WireError};
@@ -215,12 +215,12 @@ impl<'a> ProfileTables<'a> {
         check_build_id(build_id.len())?;
         let build_id = text_of(build_id);
         // A GNU build ID is hexadecimal; any other build ID is Go's.
-        let identity = match from_hex(&build_id) {
-            _ if build_id.is_empty() => MappingIdentity::File(mapping.file),
-            Some(bytes) => MappingIdentity::BuildId(BuildId::Gnu(bytes)),
-            None => MappingIdentity::BuildId(BuildId::Go(build_id.into_owned())),
+        let build_id = match from_hex(&build_id) {
+            _ if build_id.is_empty() => None,
+            Some(bytes) => Some(BuildId::Gnu(bytes)),
+            None => Some(BuildId::Go(build_id.into_owned())),
         };
-        mapping.id = builder.dictionary().intern_mapping(identity, mapping.file);
+        mapping.id = builder.dictionary().intern_mapping(proto::Mapping { build_id, file: mapping.file });
         self.mappings.read.insert(id, mapping);
         Ok(mapping)
     }

@@ -1,0 +1,249 @@
+//! The router's part of a flame graph, in this process: a fake shard sends a prepared response, and the router names,
+//! merges, prunes and writes it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, ensure};
+use axum::body::Body;
+use axum::extract::Request;
+use clap::Args;
+use prometheus_client::registry::Registry;
+use proto::answer::{Cell, Node};
+use proto::{
+    Address, AdministrationTask, Answer, Appended, Batch, BuildId, Deleted, Deletion, Dictionary, Function,
+    KnownLocations, LabelSet, Line, Location, LocationPage, Mapping, Matcher, Selection, SeriesAnswer, Shards,
+    TenantId, Window,
+};
+use router::api::Parts;
+use router::api::agent::{AgentStatus, AgentStatusSource};
+use router::auth::Auth;
+use router::ingest::Pusher;
+use router::nodes::Nodes;
+use router::query::Reader;
+use serde_json::{Map, Value, json};
+use symbol_store::convert::Converter;
+use symbol_store::limits::Limits;
+use symbol_store::{Config, SymbolStore};
+use tonic::Status;
+use tower::ServiceExt as _;
+
+use crate::report::{Report, rounded};
+
+const SERVICE_FUNCTIONS: u64 = 600;
+const CALLS: u64 = 5;
+const SERVICE_STACKS: u64 = 8_400;
+
+/// The full id of a profile type, so that the fake shard need not list its series.
+const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
+
+/// Measures the router's part of a flame graph.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Services whose stacks are in the flame graph, 8,400 each
+    #[arg(long, default_values_t = [1, 5])]
+    services: Vec<u64>,
+    /// Nodes of the flame graph
+    #[arg(long, default_value_t = 8192)]
+    nodes: usize,
+    /// Flame graphs after the first; the fastest one is reported
+    #[arg(long, default_value_t = 15)]
+    runs: usize,
+    /// Saves the figures in bench/results under this name
+    #[arg(long)]
+    save: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut report = Report::start(None, folder.path(), arguments.save.as_deref())?;
+    let runtime = tokio::runtime::Runtime::new()?;
+    for &services in &arguments.services {
+        let answer = answer_of(services);
+        let nodes = answer.nodes.len();
+        let locations = answer.dictionary.locations.len();
+        let symbols = SymbolStore::open(Config {
+            directory: folder.path().join(format!("symbols-{services}")),
+            converter: Converter { program: "/bin/false".into(), arguments: Vec::new() },
+            host_files: false,
+            debug_directory: folder.path().join("debug").display().to_string(),
+            limits: Limits::DEFAULT,
+        })?;
+        let routes = routes(Nodes::local(Arc::new(FakeShard { answer })), symbols);
+        let fastest = runtime.block_on(fastest(&routes, arguments))?;
+        let figures = json!({
+            "services": services, "nodes": nodes, "locations": locations,
+            "milliseconds": rounded(fastest.milliseconds), "parts": fastest.parts,
+        });
+        report.add("flamegraph", figures)?;
+    }
+    report.finish()
+}
+
+/// One flame graph.
+struct Took {
+    milliseconds: f64,
+    /// Milliseconds of each part.
+    parts: Map<String, Value>,
+}
+
+/// The HTTP API over these nodes.
+fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
+    let registry = &mut Registry::default();
+    let status = || AgentStatus {
+        state: "off",
+        reason: String::new(),
+        missing: Vec::new(),
+        samples: 0,
+        dropped: 0,
+        frequency_hz: 0,
+    };
+    router::api::routes(Parts {
+        pusher: Pusher::new(nodes.clone(), registry),
+        reader: Reader::new(nodes.clone(), symbols.clone(), registry),
+        nodes,
+        symbols,
+        agent: AgentStatusSource(Arc::new(status)),
+        auth: Auth::Open,
+    })
+}
+
+/// The fastest of some runs. The first two, after which the router knows all locations, do not count.
+async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result<Took> {
+    let path = format!("/api/v1/flamegraph?query={PROFILE_TYPE}&start=0&end=1&max_nodes={}", arguments.nodes);
+    let mut fastest: Option<Took> = None;
+    for run in 0..arguments.runs + 2 {
+        let request = Request::get(&path).header("host", "localhost").body(Body::empty())?;
+        let began = Instant::now();
+        let response = routes.clone().oneshot(request).await?;
+        let milliseconds = began.elapsed().as_secs_f64() * 1e3;
+        ensure!(response.status().is_success(), "the flame graph failed: {}", response.status());
+        let timing = response.headers().get("server-timing").context("the response has no Server-Timing")?;
+        if run >= 2 && fastest.as_ref().is_none_or(|fastest| milliseconds < fastest.milliseconds) {
+            fastest = Some(Took { milliseconds, parts: parts(timing.to_str()?) });
+        }
+    }
+    fastest.context("--runs must be at least 1")
+}
+
+/// Milliseconds of each part in a `Server-Timing` header: `name;dur=1.5, merge;dur=2.5`.
+fn parts(timing: &str) -> Map<String, Value> {
+    let part = |part: &str| {
+        let (name, milliseconds) = part.trim().split_once(";dur=")?;
+        Some((name.to_owned(), json!(rounded(milliseconds.parse().ok()?))))
+    };
+    timing.split(',').filter_map(part).collect()
+}
+
+/// A shard whose response is always the same.
+struct FakeShard {
+    answer: Answer,
+}
+
+#[tonic::async_trait]
+impl Shards for FakeShard {
+    async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn delete(&self, _shard: u32, _deletion: Deletion) -> Result<Deleted, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn administer(&self, _shard: u32, _task: AdministrationTask) -> Result<String, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn series(&self, _: u32, _: TenantId, _: Vec<Matcher>, _: Window) -> Result<SeriesAnswer, Status> {
+        Err(Status::unimplemented("not used here"))
+    }
+
+    async fn locations(&self, _: u32, _: TenantId, _: KnownLocations) -> Result<LocationPage, Status> {
+        let dictionary = self.answer.dictionary.clone();
+        let count = u32::try_from(dictionary.locations.len()).unwrap_or(u32::MAX);
+        Ok(LocationPage { generation: 1, first: 0, count, dictionary })
+    }
+
+    async fn select(&self, _shard: u32, selection: Selection) -> Result<Answer, Status> {
+        let mut answer = self.answer.clone();
+        if selection.locations.known.count > 0 {
+            answer.dictionary = Dictionary::default();
+        }
+        Ok(answer)
+    }
+}
+
+/// A pseudorandom sequence.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, count: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % count
+    }
+}
+
+/// Adds the locations of one service.
+fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
+    let binary = to.strings.intern(&format!("/usr/local/bin/service{service}"));
+    let kind = to.strings.intern("native");
+    let build_id = BuildId::Gnu(service.to_be_bytes().repeat(3)[..20].to_vec());
+    let mapping = to.intern_mapping(Mapping { build_id: Some(build_id), file: binary });
+    let locations = (0..SERVICE_FUNCTIONS * CALLS).map(|number| {
+        let function = number / CALLS;
+        let call = number % CALLS;
+        // Every fifth service has no names.
+        if service % 5 == 3 {
+            let address = Address::Virtual(0x40_1000 + function * 1024 + call * 97);
+            return to.intern_location(Location::Address { mapping, address, frame_type: kind });
+        }
+        let name = format!("github.com/acme/service{service}/internal/orders.(*Repository).Find{function}");
+        let (name, file) = (to.strings.intern(&name), to.strings.intern(&format!("/src/orders/{}.go", function / 8)));
+        let function = to.intern_function(Function { name, system_name: name, file, start_line: function as i64 * 20 });
+        let lines = [Line { function, line: call as i64, column: 0 }].into();
+        to.intern_location(Location::Lines { mapping_file: binary, frame_type: kind, lines })
+    });
+    locations.collect()
+}
+
+/// The response of a shard with the stacks of so many services. Stacks branch off one another, more often deep than not.
+fn answer_of(services: u64) -> Answer {
+    let mut answer = Answer { nodes: vec![Node { parent: 0, location: 0 }], ..Answer::default() };
+    answer.groups.push(LabelSet::default());
+    let mut random = Random(7);
+    let mut sums: HashMap<u32, i128> = HashMap::new();
+    for service in 0..services {
+        let locations = add_locations(&mut answer.dictionary, service);
+        let mut known: HashMap<(u32, u32), u32> = HashMap::new();
+        let mut stacks: Vec<Vec<u64>> = Vec::new();
+        for stack in 0..SERVICE_STACKS {
+            let mut path: Vec<u64> = Vec::new();
+            if stack > 0 {
+                let model = &stacks[random.below(stack) as usize];
+                let kept = model.len() as u64;
+                path.extend(&model[..random.below(kept).max(random.below(kept)) as usize]);
+            }
+            for _ in path.len() as u64..15 + random.below(20) {
+                let caller = path.last().copied().unwrap_or(0);
+                let callee = (caller * 31 + random.below(4)) % SERVICE_FUNCTIONS;
+                path.push(callee * CALLS + random.below(CALLS));
+            }
+            let node = path.iter().fold(0, |parent, &number| {
+                let location = locations[number as usize];
+                *known.entry((parent, location)).or_insert_with(|| {
+                    answer.nodes.push(Node { parent, location });
+                    answer.nodes.len() as u32 - 1
+                })
+            });
+            *sums.entry(node).or_default() += 52_631_578 * i128::from(1 + SERVICE_STACKS / (1 + stack));
+            stacks.push(path);
+        }
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_unstable();
+    answer.cells = sums.into_iter().map(|(node, sum)| Cell { group: 0, bucket: 0, node, sum }).collect();
+    answer.samples = SERVICE_STACKS * services;
+    answer.series = services;
+    answer
+}

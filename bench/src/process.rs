@@ -1,0 +1,85 @@
+//! Processes that are measured: their CPU time and memory, and their end.
+
+use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+
+/// Unit of the times in /proc: USER_HZ, the same on every Linux that varve runs on.
+const TICKS_PER_S: f64 = 100.0;
+
+/// Time that this thread has been on a core. Unlike elapsed time, it does not depend on other load.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreTime(Duration);
+
+impl CoreTime {
+    /// Now. The kernel counts up at its ticks, some milliseconds apart: sums over many spans are exact, single ones
+    /// are not.
+    pub(crate) fn now() -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+        let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;
+        Ok(Self(Duration::from_nanos(ns.parse()?)))
+    }
+
+    /// Core time since then.
+    pub(crate) fn elapsed(self) -> anyhow::Result<Duration> {
+        Ok(Self::now()?.0.saturating_sub(self.0))
+    }
+}
+
+/// Fields of /proc/PID/stat, from the state on.
+pub(crate) fn stat(pid: &str) -> anyhow::Result<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;
+    Ok(behind_name.split_whitespace().map(str::to_owned).collect())
+}
+
+/// CPU time of a process so far in seconds, user and kernel, its children's included, to 10 ms. `pid` may be `self`.
+pub(crate) fn cpu_s(pid: &str) -> anyhow::Result<f64> {
+    let stat = stat(pid)?;
+    // utime, stime, cutime, cstime: fields 14 to 17 of proc(5), and the state is field 3.
+    let ticks = stat.get(11..15).context("/proc/PID/stat is short")?;
+    let ticks: Vec<u64> = ticks.iter().map(|ticks| ticks.parse()).collect::<Result<_, _>>()?;
+    Ok(ticks.iter().sum::<u64>() as f64 / TICKS_PER_S)
+}
+
+/// Largest resident memory of a process so far, bytes. `pid` may be `self`.
+pub(crate) fn peak_rss_bytes(pid: &str) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib << 10)
+}
+
+/// A process and all its descendants, which are ended when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Group(pub(crate) Child);
+
+impl Group {
+    pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        Ok(Self(command.process_group(0).stdin(Stdio::null()).spawn().context(name)?))
+    }
+
+    pub(crate) fn end(&mut self, patience: Duration) -> anyhow::Result<()> {
+        let group = format!("-{}", self.0.id());
+        let signal = |name: &str| Command::new("kill").args([name, "--", &group]).stderr(Stdio::null()).status();
+        signal("-TERM")?;
+        let began = Instant::now();
+        while self.0.try_wait()?.is_none() && began.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        signal("-KILL")?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // It may have ended already: there is nothing to be done about an error.
+        drop(self.end(Duration::ZERO));
+    }
+}

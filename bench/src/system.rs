@@ -1,0 +1,15 @@
+//! Measurements of a running varve over the network: ingest, restart, queries. Each compares the responses with what
+//! was sent.
+
+mod client;
+mod history;
+mod ingest;
+mod query;
+mod restart;
+mod sending;
+pub(crate) mod series;
+mod server;
+mod totals;
+pub(crate) mod up;
+
+pub(crate) use client::Client;

@@ -1,0 +1,93 @@
+//! A month of history in a running varve: an hour of the mix, and before it 30 days of which 5 s of every hour are
+//! played.
+//!
+//! Windows over it have edges on no minute, so each tier is read. What is asked, and by which window, is that of
+//! `query`.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use prost::Message as _;
+use serde_json::{Value, json};
+
+use super::query::{Query, flamegraph_total};
+use super::sending::Sending;
+use super::server::Server;
+use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, PERIOD_NS, Plan, build_request};
+
+const HOUR_NS: u64 = 3600 * 1_000_000_000;
+const DAY_NS: u64 = 24 * HOUR_NS;
+/// The oldest samples are younger than what varve keeps by default, also at the end of the run.
+const HISTORY_NS: u64 = 30 * DAY_NS - 2 * HOUR_NS;
+/// One interval of so many.
+const EVERY: u64 = HOUR_NS / INTERVAL_NS;
+/// Requests that are made before they are sent.
+const REQUESTS_AT_ONCE: usize = 500;
+const SENDING: Sending = Sending::Closed { clients: 8 };
+/// The windows, and how much earlier than the hour's end they end at least: so that 30 days of them are there.
+const SPANS: [(&str, u64); 4] =
+    [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
+
+/// Sends it all to a new server, settles, and asks.
+///
+/// # Errors
+/// As `ingest`; where the server has another sum than what was sent.
+pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
+    let mut server = Server::prepare(binary, data_dir)?;
+    server.launch()?;
+    let corpus = Corpus::load(mix)?;
+    let plan = Plan {
+        seed,
+        first_pod: 0,
+        pods: mix.pods(),
+        start_ns: end_ns - HISTORY_NS,
+        intervals: (HISTORY_NS - HOUR_NS) / INTERVAL_NS,
+        every: EVERY,
+        days: Days::Daily,
+    };
+    let month = send(&server, &corpus, plan)?;
+    let hour =
+        Plan { start_ns: end_ns - HOUR_NS, intervals: HOUR_NS / INTERVAL_NS, every: 1, days: Days::Full, ..plan };
+    let hour = send(&server, &corpus, hour)?;
+    let ingest_rss_bytes = server.peak_rss_bytes()?;
+    server.settle()?;
+    let mut figures = vec![json!({
+        "history_samples": month,
+        "hour_samples": hour,
+        "peak_rss_bytes": ingest_rss_bytes,
+        "settled_peak_rss_bytes": server.peak_rss_bytes()?,
+        "disk_bytes": server.disk_bytes()?.0,
+    })];
+    server.stop()?;
+    server.launch()?;
+    let service = &corpus.services[0].name;
+    for (name, span_ns) in SPANS {
+        let selector = format!("process_cpu{{service_name={service:?}}}");
+        let query = Query::flamegraph(format!("flame graph of one service, {name}"), selector);
+        figures.push(query.measure(&server, end_ns - span_ns, end_ns)?.0);
+    }
+    let query = Query::flamegraph("flame graph of everything, 30 d".to_owned(), "process_cpu".to_owned());
+    let (of_all, answer) = query.measure(&server, end_ns - HISTORY_NS, end_ns)?;
+    let (total, want) = (flamegraph_total(&answer)?, (month + hour) * PERIOD_NS);
+    ensure!(total == want, "the server has {total} ns of CPU, it was sent {want}");
+    figures.push(of_all);
+    Ok(figures)
+}
+
+/// Sends what a plan plays; returns how many samples it is.
+fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
+    let (builder, mut samples) = (BatchBuilder::new(corpus), 0);
+    let mut hosts = Fleet::new(corpus, plan).peekable();
+    while hosts.peek().is_some() {
+        let requests: Vec<Vec<u8>> = hosts
+            .by_ref()
+            .take(REQUESTS_AT_ONCE)
+            .map(|host| {
+                samples += host.pods.iter().map(|pod| pod.samples.len() as u64).sum::<u64>();
+                build_request(&builder.build(&host), host.start_ns).encode_to_vec()
+            })
+            .collect();
+        SENDING.send(&server.otlp, &requests).context("history")?;
+    }
+    Ok(samples)
+}

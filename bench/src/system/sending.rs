@@ -1,0 +1,77 @@
+//! How a workload is sent: by clients that wait for each acknowledgement, or at times that do not depend on the server.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::client::{Client, Pushed};
+
+/// Requests of an open loop that may be on their way at one time; more are late, and their lateness counts.
+const OPEN_CLIENTS: usize = 128;
+/// Before a refused request is sent again.
+const RETRY_AFTER: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sending {
+    /// Each client sends its next request when it has the acknowledgement of the one before.
+    Closed { clients: usize },
+    /// Requests are sent when they are due. Latencies count from then, so a server that stalls does not hide it.
+    Open { requests_per_s: u32 },
+}
+
+/// What became of all requests.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// From the first attempt, or, in an open loop, from when it was due; ascending.
+    pub(crate) latencies_ms: Vec<f64>,
+    /// Answers that asked to try again.
+    pub(crate) refused: usize,
+    pub(crate) took_s: f64,
+}
+
+impl Sending {
+    /// Sends all of them.
+    ///
+    /// # Errors
+    /// At the first request that is not acknowledged and may not be sent again.
+    pub(crate) fn send(self, address: &str, requests: &[Vec<u8>]) -> anyhow::Result<Sent> {
+        let clients = match self {
+            Self::Closed { clients } => clients,
+            Self::Open { .. } => OPEN_CLIENTS,
+        };
+        let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let began = Instant::now();
+        let work = || {
+            let (client, mut latencies_ms) = (Client::new(), Vec::new());
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(request) = requests.get(number) else { return Ok(latencies_ms) };
+                let due = self.wait_until_due(began, number);
+                while client.push(address, request)? == Pushed::Refused {
+                    refused.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(RETRY_AFTER);
+                }
+                latencies_ms.push(due.elapsed().as_secs_f64() * 1e3);
+            }
+        };
+        let of_clients: Vec<anyhow::Result<Vec<f64>>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..clients).map(|_| scope.spawn(work)).collect();
+            let died = |_payload| Err(anyhow::anyhow!("a client died"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(died)).collect()
+        });
+        let took_s = began.elapsed().as_secs_f64();
+        let mut latencies_ms = of_clients.into_iter().collect::<anyhow::Result<Vec<_>>>()?.concat();
+        latencies_ms.sort_by(f64::total_cmp);
+        Ok(Sent { latencies_ms, refused: refused.into_inner(), took_s })
+    }
+
+    fn wait_until_due(self, began: Instant, number: usize) -> Instant {
+        match self {
+            Self::Closed { .. } => Instant::now(),
+            Self::Open { requests_per_s } => {
+                let due = began + Duration::from_secs_f64(number as f64 / f64::from(requests_per_s));
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                due
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The varve that is measured: one process, on free ports, with a data directory of its own.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use crate::process::{cpu_s, peak_rss_bytes, stat};
+use crate::system::client::Client;
+
+/// How long a start or an end may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A `varve up --no-agent`. Killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    binary: PathBuf,
+    data_dir: PathBuf,
+    /// `127.0.0.1:port` of the HTTP API.
+    pub(crate) http: String,
+    /// Of OTLP over HTTP.
+    pub(crate) otlp: String,
+    other_ports: [String; 2],
+    child: Option<Child>,
+}
+
+impl Server {
+    /// All but the start.
+    pub(crate) fn prepare(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
+        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0"));
+        let mut addresses = Vec::new();
+        for listener in &listeners {
+            let listener = listener.as_ref().map_err(|error| anyhow::anyhow!("no free port: {error}"))?;
+            addresses.push(listener.local_addr()?.to_string());
+        }
+        let [http, otlp, grpc, node] = <[String; 4]>::try_from(addresses).unwrap_or_default();
+        let other_ports = [grpc, node];
+        let (binary, data_dir) = (binary.to_owned(), data_dir.to_owned());
+        Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
+    }
+
+    /// Starts it; returns the time from the start of the process until /ready says 200.
+    pub(crate) fn launch(&mut self) -> anyhow::Result<Duration> {
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let [grpc, node] = &self.other_ports;
+        let mut command = Command::new(&self.binary);
+        command.args(["up", "--no-agent", "--data-dir"]).arg(&self.data_dir);
+        command.args(["--http-listen", &self.http, "--otlp-http-listen", &self.otlp]);
+        command.args(["--otlp-grpc-listen", grpc, "--node-listen", node]);
+        // Nothing of this shell may configure the varve that is measured.
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VARVE_")) {
+            command.env_remove(name);
+        }
+        command.stdout(log.try_clone()?).stderr(log);
+        let client = Client::new();
+        let began = Instant::now();
+        let child = self.child.insert(command.spawn().with_context(|| self.binary.display().to_string())?);
+        loop {
+            if client.get(&self.http, "/ready", &[]).is_ok() {
+                return Ok(began.elapsed());
+            }
+            let ended = child.try_wait()?;
+            if ended.is_some() || began.elapsed() > PATIENCE {
+                bail!("varve is not ready ({ended:?}); it said:\n{}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.data_dir.with_extension("log")
+    }
+
+    /// The last of what it said.
+    pub(crate) fn said(&self) -> String {
+        let text = fs::read(self.log_path()).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()
+    }
+
+    fn child(&mut self) -> anyhow::Result<&mut Child> {
+        self.child.as_mut().context("varve does not run")
+    }
+
+    fn pid(&self) -> anyhow::Result<u32> {
+        Ok(self.child.as_ref().context("varve does not run")?.id())
+    }
+
+    /// As a power button does.
+    pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
+        self.child()?.kill()?;
+        self.child()?.wait()?;
+        self.child = None;
+        Ok(())
+    }
+
+    /// Asks it to end, and waits; returns the time that it took and its CPU time from start to end, in seconds.
+    pub(crate) fn stop(&mut self) -> anyhow::Result<(f64, f64)> {
+        let pid = self.pid()?;
+        let began = Instant::now();
+        Command::new("kill").args(["-TERM", &pid.to_string()]).status().context("kill")?;
+        // A process that nobody waited for yet still has its times.
+        while self.state()? != "Z" {
+            if began.elapsed() > PATIENCE {
+                bail!("varve does not end; it said:\n{}", self.said());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (took_s, cpu_s) = (began.elapsed().as_secs_f64(), self.cpu_s()?);
+        let status = self.child()?.wait()?;
+        self.child = None;
+        if !status.success() {
+            bail!("varve ended with {status}; it said:\n{}", self.said());
+        }
+        Ok((took_s, cpu_s))
+    }
+
+    /// Has everything sealed, rolled up and compacted.
+    pub(crate) fn settle(&self) -> anyhow::Result<()> {
+        let endpoint = format!("http://{}", self.http);
+        let output = Command::new(&self.binary).args(["admin", "settle", "--endpoint", &endpoint]).output()?;
+        if !output.status.success() {
+            bail!("varve admin settle: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> anyhow::Result<String> {
+        stat(&self.pid()?.to_string())?.into_iter().next().context("/proc/PID/stat has no state")
+    }
+
+    /// CPU time so far, user and kernel, its children's included; to 10 ms.
+    pub(crate) fn cpu_s(&self) -> anyhow::Result<f64> {
+        cpu_s(&self.pid()?.to_string())
+    }
+
+    /// Largest resident memory so far, in bytes.
+    pub(crate) fn peak_rss_bytes(&self) -> anyhow::Result<u64> {
+        peak_rss_bytes(&self.pid()?.to_string())
+    }
+
+    /// Space that the data directory takes, as `du` counts: in all, and of each entry directly below it.
+    pub(crate) fn disk_bytes(&self) -> anyhow::Result<(u64, Vec<(String, u64)>)> {
+        let mut parts = Vec::new();
+        for entry in fs::read_dir(&self.data_dir)? {
+            let entry = entry?;
+            parts.push((entry.file_name().to_string_lossy().into_owned(), allocated_bytes(&entry.path())?));
+        }
+        parts.sort();
+        Ok((parts.iter().map(|(_, bytes)| bytes).sum(), parts))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // It may have ended already: there is nothing to be done about an error.
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+}
+
+fn allocated_bytes(path: &Path) -> anyhow::Result<u64> {
+    // Files come and go while a varve runs.
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(0) };
+    let mut bytes = metadata.blocks() * 512;
+    if metadata.is_dir() {
+        for entry in fs::read_dir(path)? {
+            bytes += allocated_bytes(&entry?.path())?;
+        }
+    }
+    Ok(bytes)
+}

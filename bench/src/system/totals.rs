@@ -1,0 +1,30 @@
+//! Comparison of a server's content with what was sent to it.
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+use crate::generator::{PERIOD_NS, Workload};
+use crate::system::client::Client;
+use crate::system::server::Server;
+
+/// Checks that the server has each sample once.
+///
+/// # Errors
+/// Where the sum of everything is not that of what was sent.
+pub(super) fn check_total(server: &Server, workload: &Workload) -> anyhow::Result<()> {
+    let time = seconds(workload.end_ns);
+    let parameters = [("query", "sum(sum_over_time(process_cpu[15m]))"), ("time", time.as_str())];
+    let answer: Value = serde_json::from_slice(&Client::new().get(&server.http, "/api/v1/query", &parameters)?)?;
+    let total = answer["data"]["result"][0]["value"][1].as_str().context("the total has no value")?;
+    // Exact: below 2^53.
+    let want = (workload.samples * PERIOD_NS) as f64;
+    if total.parse::<f64>()? != want {
+        bail!("the server has {total} ns of CPU, it was sent {want}");
+    }
+    Ok(())
+}
+
+/// Unix seconds, to the nanosecond.
+pub(super) fn seconds(time_ns: u64) -> String {
+    format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000)
+}

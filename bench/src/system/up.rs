@@ -1,0 +1,87 @@
+//! Ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries: everything over the
+//! network, as a sender and a reader have it.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::json;
+
+use super::history::history;
+use super::ingest::ingest;
+use super::query::queries;
+use super::restart::restart_after_kill;
+use super::sending::Sending;
+use crate::generator::{self, Mix, Workload};
+use crate::report::{self, Report};
+
+/// All requests are made before the first is sent: 10 million samples are 1.4 GB of them.
+const SAMPLES_MAX: u64 = 10_000_000;
+
+/// Measures a varve: ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// The varve to measure [default: beside this program]
+    #[arg(long)]
+    binary: Option<PathBuf>,
+    /// H: 40 pods, 42,000 stacks. L: 24 pods, 1,150 stacks
+    #[arg(long, value_enum, default_value_t = Mix::H)]
+    mix: Mix,
+    /// Samples of each ingest, rounded up to whole requests of 1,520 [default: 15 minutes of the mix]
+    #[arg(long)]
+    samples: Option<u64>,
+    /// The same seed makes the same stacks, samples and order
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Also a month of history and an hour of the mix, asked for by 1 h, 24 h and 29 d: 4 to 8 minutes more
+    #[arg(long)]
+    history: bool,
+    /// Folder for the data directories, on the disk to measure; they are removed at the end
+    #[arg(long, default_value_os_t = std::env::temp_dir())]
+    folder: PathBuf,
+    /// Also writes bench/results/DATE-NAME.json
+    #[arg(long, value_name = "NAME")]
+    save: Option<String>,
+}
+
+/// Measures, and prints each figure as it is known.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());
+    if !(1..=SAMPLES_MAX).contains(&samples) {
+        bail!("--samples {samples}: it must be from 1 to {SAMPLES_MAX}");
+    }
+    let folder = tempfile::Builder::new()
+        .prefix("varve-bench-")
+        .tempdir_in(&arguments.folder)
+        .with_context(|| format!("--folder {}", arguments.folder.display()))?;
+    let mut report = Report::start(Some(&binary), folder.path(), arguments.save.as_deref())?;
+    let workload = Workload::new(arguments.mix, arguments.seed, samples, generator::last_full_hour_ns())?;
+    report.add("workload", workload.describe())?;
+
+    let one = ingest(&binary, &folder.path().join("1-client"), &workload, Sending::Closed { clients: 1 })?;
+    report.add("ingest", one.figures)?;
+    report.add("restart", restart_after_kill(one.server, &workload)?)?;
+
+    let rate = Sending::Open { requests_per_s: 100 };
+    let open = ingest(&binary, &folder.path().join("open-loop"), &workload, rate)?;
+    report.add("ingest", open.stop_and_finish(&workload)?.0)?;
+
+    let many = Sending::Closed { clients: 32 };
+    let many = ingest(&binary, &folder.path().join("32-clients"), &workload, many)?;
+    let (figures, mut server) = many.stop_and_finish(&workload)?;
+    report.add("ingest", figures)?;
+    let ready_ms = server.launch()?.as_secs_f64() * 1e3;
+    report.add("restart", json!({"after": "SIGTERM", "ready_ms": report::rounded(ready_ms)}))?;
+    for figures in queries(&server, &workload)? {
+        report.add("query", figures)?;
+    }
+    drop(server);
+    if arguments.history {
+        let data_dir = folder.path().join("history");
+        for figures in history(&binary, &data_dir, arguments.mix, arguments.seed, generator::last_full_hour_ns())? {
+            report.add("history", figures)?;
+        }
+    }
+    report.finish()
+}

@@ -1,0 +1,212 @@
+//! Headers and notes of ELF files: build IDs, loaded segments, debug links and call frame information.
+//!
+//! Reads a few kilobytes by `pread` and never the whole file, so the cost is the same for a binary of 20 kB and one of
+//! 2 GB.
+//!
+//! Invariant: no number in the file is trusted. Every offset, length and count is checked against the limits in
+//! [`crate::limits`] before anything is allocated or read. A part that exceeds them is an error, or is skipped.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+
+use proto::BuildId;
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+
+use crate::limits;
+
+mod call_frames;
+mod debug_link;
+mod go;
+mod header;
+mod note;
+
+pub use call_frames::{CallFrameSections, debug_data, debug_frame};
+pub use debug_link::DebugLink;
+pub use go::{FileRange, GoLayout};
+use header::{Header, PT_LOAD, PT_NOTE, SHT_NOTE, read_range};
+
+/// The reason why a file could not be read as ELF.
+#[derive(Debug, Error)]
+pub enum ElfError {
+    /// The file does not begin like an ELF file.
+    #[error("not an ELF file")]
+    NotElf,
+    /// An ELF file of a class, byte order or version that does not exist.
+    #[error("unknown ELF class {class}, byte order {byte_order} or version {version}")]
+    UnknownFormat {
+        /// `EI_CLASS`: 1 is 32 bits, 2 is 64 bits.
+        class: u8,
+        /// `EI_DATA`: 1 is little-endian, 2 is big-endian.
+        byte_order: u8,
+        /// `EI_VERSION`: 1.
+        version: u8,
+    },
+    /// There are more program headers than any linker writes, or they have an impossible size.
+    #[error("{count} program headers of {size} bytes, limit is {count_max}")]
+    ProgramHeaders {
+        /// Number of program headers.
+        count: u16,
+        /// Size of one, in bytes.
+        size: u16,
+        /// Largest supported number.
+        count_max: usize,
+    },
+    /// The file ends before its headers do.
+    #[error("the file ends within its headers")]
+    Truncated,
+    /// The file cannot be read.
+    #[error("cannot read the file")]
+    Io(#[source] io::Error),
+}
+
+/// A part of the file that is loaded into memory (`PT_LOAD`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Length in the file, in bytes; 0 in a debug file that `objcopy --only-keep-debug` wrote.
+    pub file_size: u64,
+    /// Virtual address.
+    pub address: u64,
+    /// Length in memory, in bytes.
+    pub memory_size: u64,
+    /// Whether it contains code.
+    pub executable: bool,
+}
+
+/// The identity and layout of an ELF file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElfImage {
+    /// Descriptor of the note `NT_GNU_BUILD_ID`, not empty.
+    pub gnu_build_id: Option<Vec<u8>>,
+    /// Go build ID, not empty.
+    pub go_build_id: Option<String>,
+    /// Loaded segments, in the order of the program headers.
+    pub segments: Vec<Segment>,
+}
+
+impl ElfImage {
+    /// Reads the headers and notes of `file`. Its position is neither used nor moved.
+    ///
+    /// # Errors
+    ///
+    /// Any [`ElfError`]. All but [`ElfError::Io`] are final for this file.
+    pub fn read(file: &File) -> Result<Self, ElfError> {
+        let header = Header::read(file)?;
+        let mut image = Self { gnu_build_id: None, go_build_id: None, segments: Vec::new() };
+        for program_header in header.program_headers(file)? {
+            match program_header.kind {
+                PT_LOAD => image.segments.push(program_header.segment()),
+                PT_NOTE => {
+                    image.take_notes(
+                        &header,
+                        file,
+                        program_header.offset,
+                        program_header.file_size,
+                        program_header.align,
+                    );
+                }
+                _ => {}
+            }
+        }
+        if image.gnu_build_id.is_none() {
+            // Old linkers write no note segment. eu-strip copies the program headers of the stripped file to the debug
+            // file, where they are wrong; the section headers are right.
+            for section in header.sections(file).iter().filter(|section| section.kind == SHT_NOTE) {
+                image.take_notes(&header, file, section.offset, section.size, section.align);
+            }
+        }
+        Ok(image)
+    }
+
+    /// Reads the headers and notes of `file`. `None` if `id` is neither its GNU or Go build ID nor its [`htlhash`].
+    #[must_use]
+    pub fn read_if_named(file: &File, id: &BuildId) -> Option<Self> {
+        let image = Self::read(file).ok()?;
+        let is_named = match id {
+            BuildId::Gnu(bytes) => image.gnu_build_id.as_ref() == Some(bytes),
+            BuildId::Go(text) => image.go_build_id.as_ref() == Some(text),
+            BuildId::Htlhash(hash) => htlhash(file).is_ok_and(|own| own == *hash),
+        };
+        is_named.then_some(image)
+    }
+
+    /// Build ID of the file: the GNU one, or else the Go one. Files without either are identified by [`htlhash`].
+    #[must_use]
+    pub fn build_id(&self) -> Option<BuildId> {
+        self.gnu_build_id.clone().map(BuildId::Gnu).or_else(|| self.go_build_id.clone().map(BuildId::Go))
+    }
+
+    /// Virtual address at which the byte at `file_offset` is loaded. `None` if it is not loaded.
+    #[must_use]
+    pub fn virtual_address(&self, file_offset: u64) -> Option<u64> {
+        virtual_address(&self.segments, file_offset)
+    }
+
+    /// Lowest address of the loaded segments.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.address).min().unwrap_or_default()
+    }
+
+    /// Adds the build IDs among the notes at `offset`. Unreadable notes are ignored.
+    fn take_notes(&mut self, header: &Header, file: &File, offset: u64, size: u64, align: u64) {
+        let Some(bytes) = read_range(file, offset, size.min(limits::NOTE_BYTES_MAX)) else { return };
+        let align = if align == 8 { 8 } else { 4 };
+        for found in note::notes(&bytes, align, header.big_endian) {
+            if found.is_gnu_build_id() && found.descriptor.len() <= limits::GNU_BUILD_ID_BYTES_MAX {
+                self.gnu_build_id.get_or_insert_with(|| found.descriptor.to_vec());
+            } else if let Some(id) = found.go_build_id().filter(|id| id.len() <= limits::GO_BUILD_ID_BYTES_MAX) {
+                self.go_build_id.get_or_insert_with(|| id.to_owned());
+            }
+        }
+    }
+}
+
+/// Virtual address at which `segments` load the byte at `file_offset`. Segments with code are preferred.
+#[must_use]
+pub fn virtual_address(segments: &[Segment], file_offset: u64) -> Option<u64> {
+    let address = |segment: &Segment| {
+        let within = file_offset.checked_sub(segment.offset).filter(|within| *within < segment.file_size)?;
+        segment.address.checked_add(within)
+    };
+    let code = segments.iter().filter(|segment| segment.executable).find_map(address);
+    code.or_else(|| segments.iter().find_map(address))
+}
+
+/// Finds the GNU build ID in notes with this machine's byte order, such as those of the kernel in `/sys/kernel/notes`.
+#[must_use]
+pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
+    let mut notes = note::notes(notes, 4, cfg!(target_endian = "big")).filter(note::Note::is_gnu_build_id);
+    notes.find(|note| note.descriptor.len() <= limits::GNU_BUILD_ID_BYTES_MAX).map(|note| note.descriptor.to_vec())
+}
+
+/// Whether `file` has DWARF sections, compressed or not.
+#[must_use]
+pub fn has_dwarf(file: &File) -> bool {
+    let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];
+    Header::read(file).is_ok_and(|header| names.iter().any(|name| header.find_section(file, name).is_some()))
+}
+
+/// Hash that identifies a file without a build ID: the first 16 bytes of SHA-256 of the first 4096 bytes, the last 4096
+/// bytes and the length as big-endian u64. In a file of less than 8192 bytes the two parts overlap. Nothing is padded.
+///
+/// # Errors
+///
+/// The error of read(2). A file that became shorter gives [`io::ErrorKind::UnexpectedEof`].
+pub fn htlhash(file: &File) -> io::Result<[u8; 16]> {
+    const PART_BYTES: u64 = 4096;
+    let length = file.metadata()?.len();
+    let mut part = vec![0; usize::try_from(length.min(PART_BYTES)).unwrap_or_default()];
+    let mut hash = Sha256::new();
+    file.read_exact_at(&mut part, 0)?;
+    hash.update(&part);
+    file.read_exact_at(&mut part, length.saturating_sub(PART_BYTES))?;
+    hash.update(&part);
+    hash.update(length.to_be_bytes());
+    let mut id = [0; 16];
+    id.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+    Ok(id)
+}

@@ -1,0 +1,120 @@
+//! Call frame information: the sections `.eh_frame` and `.debug_frame`, compressed or not.
+//!
+//! ```text
+//! compressed section | kind u32: 1 zlib, 2 zstd | 0 u32 | size u64 | alignment u64 | stream |   with SHF_COMPRESSED
+//! .zdebug_frame      | "ZLIB" | size u64, big-endian | zlib stream |                            of old linkers
+//! .gnu_debugdata     | xz stream |                                                a small ELF file ("MiniDebugInfo")
+//! ```
+//!
+//! Invariant: compressed sections are read as a stream up to a bound, whatever size they claim. No memory is
+//! allocated for bytes that are not decompressed yet.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+
+use lzma_rust2::XzReader;
+
+use super::ElfError;
+use super::header::{Header, SHT_NOBITS, read_range};
+use crate::limits;
+use crate::open;
+
+const COMPRESSED_ZLIB: u32 = 1;
+const COMPRESSED_ZSTD: u32 = 2;
+const COMPRESSION_HEADER_BYTES: usize = 24;
+
+/// The uncompressed call frame information of a file. Addresses are virtual addresses of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallFrameSections {
+    /// `.eh_frame`: its address and its bytes.
+    pub eh_frame: Option<(u64, Vec<u8>)>,
+    /// `.debug_frame`, if it is not compressed. [`debug_frame`] reads a compressed one.
+    pub debug_frame: Option<Vec<u8>>,
+    /// Addresses of `.text`; empty if there is none.
+    pub text: Range<u64>,
+    /// Offset of `.text` in the file, in bytes; `None` if it is not there.
+    text_offset: Option<u64>,
+    /// Entry point of a program; 0 for other files.
+    pub entry: u64,
+}
+
+impl CallFrameSections {
+    /// Reads the sections of a 64-bit file in this machine's byte order. Other files, and sections that are
+    /// compressed or too large, count as having none.
+    ///
+    /// # Errors
+    /// Any [`ElfError`].
+    pub fn read(file: &File) -> Result<Self, ElfError> {
+        let Some(header) = native(file)? else { return Ok(Self::default()) };
+        let section = |name: &[u8]| header.loaded_section(file, name, limits::CALL_FRAME_BYTES_MAX);
+        let text = header.find_section(file, b".text");
+        let text_offset = text.as_ref().filter(|text| text.kind != SHT_NOBITS).map(|text| text.offset);
+        let text = text.map_or(0..0, |text| text.address..text.address.saturating_add(text.size));
+        let debug_frame = section(b".debug_frame").map(|(_, bytes)| bytes);
+        Ok(Self { eh_frame: section(b".eh_frame"), debug_frame, text, text_offset, entry: header.entry })
+    }
+
+    /// Reads a part of `.text`. `file` must be the file from which this was read.
+    #[must_use]
+    pub fn code(&self, file: &File, part: Range<u64>) -> Option<Vec<u8>> {
+        let offset = self.text_offset?.checked_add(part.start.checked_sub(self.text.start)?)?;
+        let bytes = read_range(file, offset, part.end.checked_sub(part.start)?)?;
+        (part.end <= self.text.end).then_some(bytes)
+    }
+}
+
+/// Reads the section `.debug_frame` of a file, compressed or not. `None` if there is none, or it cannot be read.
+#[must_use]
+pub fn debug_frame(file: &File) -> Option<Vec<u8>> {
+    let header = native(file).ok()??;
+    if let Some((_, plain)) = header.loaded_section(file, b".debug_frame", limits::CALL_FRAME_BYTES_MAX) {
+        return Some(plain);
+    }
+    let compressed = |name: &[u8], is_flagged: bool| {
+        let section = header.find_section(file, name)?;
+        let is_it = section.kind != SHT_NOBITS && section.is_compressed == is_flagged;
+        (is_it && section.size <= limits::CALL_FRAME_BYTES_MAX)
+            .then(|| read_range(file, section.offset, section.size))?
+    };
+    if let Some(bytes) = compressed(b".debug_frame", true) {
+        let (head, stream) = bytes.split_at_checked(COMPRESSION_HEADER_BYTES)?;
+        return match u32::from_ne_bytes(*head.first_chunk()?) {
+            COMPRESSED_ZLIB => read_stream(flate2::read::ZlibDecoder::new(stream)),
+            COMPRESSED_ZSTD => {
+                let mut decoder = zstd::Decoder::new(stream).ok()?;
+                decoder.window_log_max(limits::ZSTD_WINDOW_LOG_MAX).ok()?;
+                read_stream(decoder)
+            }
+            _ => None,
+        };
+    }
+    let bytes = compressed(b".zdebug_frame", false)?;
+    let (_size, stream) = bytes.strip_prefix(b"ZLIB")?.split_at_checked(8)?;
+    read_stream(flate2::read::ZlibDecoder::new(stream))
+}
+
+/// Decompresses the ELF file in the section `.gnu_debugdata`. `None` if there is none, or it cannot be read.
+#[must_use]
+pub fn debug_data(file: &File) -> Option<File> {
+    let (_, compressed) =
+        native(file).ok()??.loaded_section(file, b".gnu_debugdata", limits::MINI_DEBUG_FILE_BYTES_MAX)?;
+    let bytes_max = limits::MINI_DEBUG_FILE_BYTES_MAX;
+    let reader = XzReader::new_mem_limit(compressed.as_slice(), true, limits::XZ_MEMORY_KIB_MAX);
+    let mut bytes = open::in_memory(b"")?;
+    let length = io::copy(&mut reader.take(bytes_max + 1), &mut bytes).ok()?;
+    (length <= bytes_max).then_some(bytes)
+}
+
+/// Reads the header of a 64-bit file in this machine's byte order. `None` for other ELF files.
+fn native(file: &File) -> Result<Option<Header>, ElfError> {
+    let header = Header::read(file)?;
+    Ok((header.wide && header.big_endian == cfg!(target_endian = "big")).then_some(header))
+}
+
+/// Reads a whole stream. `None` if it is damaged or too long.
+fn read_stream(stream: impl Read) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let length = stream.take(limits::CALL_FRAME_BYTES_MAX + 1).read_to_end(&mut bytes).ok()?;
+    (length as u64 <= limits::CALL_FRAME_BYTES_MAX).then_some(bytes)
+}

@@ -1,0 +1,17 @@
+//! Bounded reading of files that any process of this host may have chosen: ELF files, their debug files, and
+//! `/proc/<pid>/maps`.
+//!
+//! # Promise
+//! No number in a file is trusted: each is checked against [`limits`] before anything is allocated or read. Opening a
+//! file has no effect on it, does not wait, and never leads out of the root directory that the caller names.
+//! # Does not
+//! Keep anything, start a thread, or know what its callers need the files for.
+//! # Read in this order
+//! [`open`] → [`maps`] → [`elf`] (headers, build IDs, call frame information) → [`debug_file`] → [`limits`].
+
+pub mod debug_file;
+pub mod elf;
+pub mod limits;
+pub mod maps;
+pub mod open;
+pub mod vdso;

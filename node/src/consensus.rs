@@ -1,0 +1,24 @@
+//! Consensus: the log, the state machine and the Raft group of a shard, and the only folder that knows openraft.
+//!
+//! # Promise
+//! An entry is acknowledged when a majority of its shard's members has synced it and it is applied. All records on
+//! disk have this project's own encoding ([`record`]), so that another version of openraft cannot change the disk
+//! format.
+//! # Layers
+//! Each module uses only those to its left: [`payload`], [`types`], [`record`], [`log`], [`state_machine`],
+//! [`network`], [`group`].
+
+mod error;
+mod group;
+mod log;
+mod network;
+mod payload;
+mod proposal;
+mod record;
+mod state_machine;
+mod types;
+
+pub(crate) use error::ConsensusError;
+pub(crate) use group::Group;
+pub(crate) use log::LogDatabase;
+pub(crate) use proposal::Proposal;

@@ -1,0 +1,179 @@
+//! This node's member of a shard's Raft group.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::errors::{ClientWriteError, Fatal, LinearizableReadError, RaftError};
+use openraft::impls::ProgressResponder;
+use openraft::{BasicNode, ReadPolicy, SnapshotPolicy};
+use storage_engine::Outcome;
+use tokio::sync::Mutex;
+
+use crate::consensus::error::ConsensusError;
+use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::network::Peers;
+use crate::consensus::payload::Payload;
+use crate::consensus::state_machine::StateMachine;
+use crate::consensus::types::Types;
+use crate::error::ReplicaError;
+use crate::failure::Failure;
+use crate::shard::Shard;
+
+/// Interval of a leader's heartbeats to its followers, milliseconds.
+const HEARTBEAT_MS: u64 = 300;
+/// How long a follower waits for its leader, milliseconds. A single member does not wait: it is made to stand at once.
+const ELECTION_MS_MIN: u64 = 1500;
+const ELECTION_MS_MAX: u64 = 3000;
+
+type Raft = openraft::Raft<Types, StateMachine>;
+
+/// The running consensus of one shard.
+#[derive(Debug)]
+pub(crate) struct Group {
+    raft: Raft,
+    machine: StateMachine,
+    failure: Failure,
+    /// Held while a proposal gets its time and its index, so that times never go back in the log.
+    proposing: Mutex<()>,
+}
+
+impl Group {
+    /// Starts this node's member. On the first start it makes the group, with this member alone.
+    ///
+    /// # Errors
+    /// The log or the state cannot be read.
+    pub(crate) async fn join(
+        node_id: u64,
+        advertise_address: &str,
+        log: &Arc<LogDatabase>,
+        shard: &Arc<Shard>,
+        failure: Failure,
+    ) -> Result<Self, ReplicaError> {
+        let store = LogStore::new(shard.id(), Arc::clone(log));
+        let machine = StateMachine::new(Arc::clone(shard), failure.clone())?;
+        let raft = Raft::new(node_id, options()?, Peers, store, machine.clone()).await.map_err(consensus_error)?;
+        if raft.is_initialized().await.map_err(consensus_error)? {
+            // Pre-vote keeps this from deposing a leader that is alive.
+            raft.trigger().elect(true).await.map_err(consensus_error)?;
+        } else {
+            let members = BTreeMap::from([(node_id, BasicNode::new(advertise_address))]);
+            raft.initialize(members).await.map_err(consensus_error)?;
+        }
+        tokio::spawn(report_when_stopped(raft.clone(), failure.clone()));
+        Ok(Self { raft, machine, failure, proposing: Mutex::new(()) })
+    }
+
+    /// Returns when everything that was acknowledged before the start is applied; never, if the replica fails before.
+    pub(crate) async fn recovered(&self) {
+        if self.raft.wait_for_recovery(None).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Proposes the payload that `payload` returns, and returns the outcome of applying it: a majority has then
+    /// synced it.
+    pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
+        let (responder, outcome) = ProgressResponder::complete_only();
+        {
+            let _proposing = self.proposing.lock().await;
+            self.raft.client_write_ff(payload(), Some(responder)).await.map_err(|fatal| self.stopped(&fatal))?;
+        }
+        match outcome.await {
+            Ok(Ok(response)) => Ok(response.data),
+            Ok(Err(ClientWriteError::ForwardToLeader(to))) => Err(ConsensusError::NotLeader { leader: to.leader_id }),
+            Ok(Err(_discarded)) => Err(ConsensusError::Unknown),
+            Err(_dropped) => Err(self.stopped(&Fatal::Stopped)),
+        }
+    }
+
+    /// Returns when a read sees everything that was acknowledged before.
+    pub(crate) async fn linearize(&self) -> Result<(), ConsensusError> {
+        // A single member is its own quorum: this sends nothing, and waits only for committed entries that are not
+        // yet applied.
+        match self.raft.ensure_linearizable(ReadPolicy::ReadIndex).await {
+            Ok(_read_log_id) => Ok(()),
+            Err(RaftError::Fatal(fatal)) => Err(self.stopped(&fatal)),
+            Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to))) => {
+                Err(ConsensusError::NotLeader { leader: to.leader_id })
+            }
+            Err(RaftError::APIError(error)) => Err(ConsensusError::NoQuorum(error.into())),
+        }
+    }
+
+    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether
+    /// consensus runs or not.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.machine.voters().is_ok_and(|voters| voters == 1)
+    }
+
+    pub(crate) fn is_leader(&self) -> bool {
+        self.raft.is_leader()
+    }
+
+    /// Has openraft purge the log up to the last flush, a moment later.
+    pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
+        // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
+        // This fails only when consensus has stopped.
+        let triggered = self.raft.trigger().snapshot().await;
+        triggered.map_err(|fatal| self.failure.report(consensus_error(fatal)))
+    }
+
+    /// Stops consensus: nothing is proposed, acknowledged or applied any more.
+    pub(crate) async fn stop(&self) {
+        if let Err(error) = self.raft.shutdown().await {
+            tracing::error!(%error, "consensus did not stop in order");
+        }
+    }
+
+    fn stopped(&self, fatal: &Fatal<Types>) -> ConsensusError {
+        match (self.failure.get(), fatal) {
+            (Some(error), _) => ConsensusError::Failed(error),
+            (None, Fatal::Stopped) => ConsensusError::Stopped,
+            (None, fatal) => ConsensusError::Failed(self.failure.report(consensus_error(fatal))),
+        }
+    }
+}
+
+fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
+    let options = openraft::Config {
+        cluster_name: "varve".to_owned(),
+        heartbeat_interval: HEARTBEAT_MS,
+        election_timeout_min: ELECTION_MS_MIN,
+        election_timeout_max: ELECTION_MS_MAX,
+        enable_pre_vote: Some(true),
+        // A leader that restarts would answer from the last flush before it knows the committed index. An election
+        // writes an entry of its own, and reads wait until that entry is applied.
+        enable_leader_restore: Some(false),
+        // The log is purged when the engine has flushed, not by count.
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: 0,
+        ..openraft::Config::default()
+    };
+    options.validate().map(Arc::new).map_err(consensus_error)
+}
+
+/// Reports that openraft stopped for a reason of its own, for example a panic.
+async fn report_when_stopped(raft: Raft, failure: Failure) {
+    let mut metrics = raft.metrics();
+    drop(raft);
+    loop {
+        let state = metrics.borrow_watched().running_state.clone();
+        match state {
+            Err(Fatal::Stopped) => return,
+            Err(fatal) => {
+                failure.report(consensus_error(fatal));
+                return;
+            }
+            Ok(()) => {}
+        }
+        if metrics.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The error as text: openraft's own errors hold types of this folder.
+fn consensus_error(error: impl std::fmt::Display) -> ReplicaError {
+    ReplicaError::Consensus(error.to_string().into())
+}

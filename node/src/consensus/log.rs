@@ -1,0 +1,15 @@
+//! The Raft logs of all shards on disk: writing, group commit, purging, and opening after any end of the process.
+
+mod database;
+mod families;
+mod purged_ranges;
+mod recovery;
+mod store;
+mod sync_thread;
+mod synced_mark;
+#[cfg(test)]
+mod tests;
+mod unapplied;
+
+pub(crate) use database::LogDatabase;
+pub(super) use store::LogStore;

@@ -1,0 +1,278 @@
+//! The RocksDB database of the Raft logs of all shards of a node, with its WAL on.
+//!
+//! ```text
+//! column family  key                          value
+//! log            shard u32 | index u64        entry record
+//! meta           shard u32 | `v`              vote record
+//! meta           shard u32 | `p`              log id record: the last purged entry
+//! meta           `node`                       node id u64
+//! ```
+//!
+//! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and
+//! because one sync serves all shards.
+
+use std::path::Path;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
+use rocksdb::{
+    BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
+};
+
+use crate::consensus::log::families::{LOG, META};
+use crate::consensus::log::purged_ranges::{PurgedRange, PurgedRanges};
+use crate::consensus::log::recovery;
+use crate::consensus::log::sync_thread::SyncThread;
+use crate::consensus::log::synced_mark::SyncedMark;
+use crate::consensus::record::{self, entry_key};
+use crate::consensus::types::{LogEntry, LogId, Types, Vote};
+use crate::error::{NodeError, RecordError, ReplicaError};
+use crate::failure::Failure;
+use crate::metrics::{Metrics, gauge};
+
+const NODE_KEY: &[u8] = b"node";
+
+/// The logs of all shards. Writing does not sync; [`LogDatabase::sync`] does.
+#[derive(Debug)]
+pub(crate) struct LogDatabase {
+    database: Arc<DB>,
+    // After `database`: the thread holds a reference to it.
+    sync_thread: SyncThread,
+    failure: Failure,
+    metrics: Metrics,
+    /// Entries that were purged and still take space.
+    purged: Mutex<PurgedRanges>,
+    /// Held while [`LogDatabase::reclaim`] runs.
+    reclaiming: Mutex<()>,
+    /// Dropped last: while a weak reference can be upgraded, files may be open.
+    open: Arc<()>,
+}
+
+impl LogDatabase {
+    /// Opens or makes the database of this node.
+    pub(crate) fn open(path: &Path, node_id: u64, failure: Failure, metrics: Metrics) -> Result<Self, NodeError> {
+        let database = Arc::new(recovery::open(path)?);
+        let mark = SyncedMark::open(path)?;
+        let sync_thread = SyncThread::start(Arc::clone(&database), mark, failure.clone(), metrics.clone())
+            .map_err(|source| NodeError::Directory { directory: path.to_owned(), source })?;
+        let log = Self {
+            database,
+            sync_thread,
+            failure,
+            metrics,
+            purged: Mutex::default(),
+            reclaiming: Mutex::default(),
+            open: Arc::default(),
+        };
+        log.check_node(node_id)?;
+        log.find_purged()?;
+        Ok(log)
+    }
+
+    /// Notes the ranges that earlier processes purged: their entries may still take space.
+    fn find_purged(&self) -> Result<(), ReplicaError> {
+        for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
+            let (key, value) = item.map_err(ReplicaError::Log)?;
+            if let [a, b, c, d, b'p'] = *key {
+                let shard = u32::from_be_bytes([a, b, c, d]);
+                let last = record::decode_log_id(&value)?;
+                let range = PurgedRange { from: entry_key(shard, 0), to: entry_key(shard, last.index + 1) };
+                self.purged.lock().add(shard, range);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_node(&self, node_id: u64) -> Result<(), NodeError> {
+        match self.get(NODE_KEY)? {
+            Some(value) => {
+                let length = |_length| ReplicaError::Record(RecordError::Length { record: "node id" });
+                let found = u64::from_be_bytes(value.as_ref().try_into().map_err(length)?);
+                if found == node_id { Ok(()) } else { Err(NodeError::OtherNode { found, expected: node_id }) }
+            }
+            None => {
+                let mut batch = WriteBatch::default();
+                batch.put_cf(self.family(META)?, NODE_KEY, node_id.to_be_bytes());
+                Ok(self.write(batch)?)
+            }
+        }
+    }
+
+    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
+    /// to `self` is dropped.
+    pub(crate) fn while_open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
+    }
+
+    pub(crate) fn failure(&self) -> &Failure {
+        &self.failure
+    }
+
+    fn family(&self, name: &'static str) -> Result<&ColumnFamily, ReplicaError> {
+        let closed = || ReplicaError::Consensus(format!("the log database has no column family {name}").into());
+        self.database.cf_handle(name).ok_or_else(closed)
+    }
+
+    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, ReplicaError> {
+        let value = self.database.get_cf(self.family(META)?, key).map_err(ReplicaError::Log)?;
+        Ok(value.map(Bytes::from))
+    }
+
+    fn write(&self, batch: WriteBatch) -> Result<(), ReplicaError> {
+        self.database.write(batch).map_err(|error| self.refused(error))
+    }
+
+    /// The error of a refused write. A failed sync makes RocksDB refuse writes, so its report comes first: the first
+    /// error counts.
+    fn refused(&self, error: rocksdb::Error) -> ReplicaError {
+        self.sync_thread.wait_for_report();
+        ReplicaError::Log(error)
+    }
+
+    /// Calls back when everything written before is on disk.
+    pub(crate) fn sync(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
+        self.sync_thread.request(callback, entries)
+    }
+
+    /// Writes entries without syncing them.
+    pub(crate) fn append(&self, shard: u32, entries: &[LogEntry]) -> Result<(), ReplicaError> {
+        let family = self.family(LOG)?;
+        let mut batch = WriteBatch::default();
+        for entry in entries {
+            let key = entry_key(shard, entry.log_id.index);
+            let value = record::encode_entry(&key, entry);
+            self.metrics.entry_bytes.inc_by(value.len() as u64);
+            batch.put_cf(family, key, value);
+        }
+        self.write(batch)?;
+        self.metrics.entries.inc_by(entries.len() as u64);
+        Ok(())
+    }
+
+    /// The existing entries of `[start, end)`, without gaps. Stops after the entry that reaches `bytes_max`.
+    pub(crate) fn read(
+        &self,
+        shard: u32,
+        start: u64,
+        end: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<LogEntry>, ReplicaError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_upper_bound(entry_key(shard, end));
+        let first = entry_key(shard, start);
+        let mode = IteratorMode::From(&first, Direction::Forward);
+        let mut entries: Vec<LogEntry> = Vec::new();
+        let mut bytes = 0;
+        for item in self.database.iterator_cf_opt(self.family(LOG)?, options, mode) {
+            let (key, value) = item.map_err(ReplicaError::Log)?;
+            bytes += value.len();
+            let entry = decode(&key, value)?;
+            if let Some(previous) = entries.last()
+                && entry.log_id.index != previous.log_id.index + 1
+            {
+                return Err(RecordError::Missing { shard, index: previous.log_id.index + 1 }.into());
+            }
+            entries.push(entry);
+            if bytes >= bytes_max {
+                break;
+            }
+        }
+        Ok(entries)
+    }
+
+    /// The last entry of a shard's log.
+    pub(crate) fn last(&self, shard: u32) -> Result<Option<LogEntry>, ReplicaError> {
+        let mut options = ReadOptions::default();
+        options.set_iterate_lower_bound(entry_key(shard, 0));
+        let last = entry_key(shard, u64::MAX);
+        let mode = IteratorMode::From(&last, Direction::Reverse);
+        let item = self.database.iterator_cf_opt(self.family(LOG)?, options, mode).next();
+        let Some((key, value)) = item.transpose().map_err(ReplicaError::Log)? else { return Ok(None) };
+        Ok(Some(decode(&key, value)?))
+    }
+
+    /// Deletes the entries from `index` on.
+    pub(crate) fn truncate(&self, shard: u32, index: u64) -> Result<(), ReplicaError> {
+        let mut batch = WriteBatch::default();
+        batch.delete_range_cf(self.family(LOG)?, entry_key(shard, index), entry_key(shard, u64::MAX));
+        self.write(batch)
+    }
+
+    /// Deletes the entries up to and including `last`, and stores `last` as the purge position.
+    pub(crate) fn purge(&self, shard: u32, last: &LogId) -> Result<(), ReplicaError> {
+        let first = self.last_purged(shard)?.map_or(0, |log_id| log_id.index + 1);
+        // From the end of the last purge: a range that always began at 0 would overlap every file.
+        let range = PurgedRange { from: entry_key(shard, first), to: entry_key(shard, last.index + 1) };
+        let mut batch = WriteBatch::default();
+        batch.delete_range_cf(self.family(LOG)?, range.from, range.to);
+        batch.put_cf(self.family(META)?, meta_key(shard, b'p'), record::encode_log_id(last));
+        self.write(batch)?;
+        self.metrics.first_log_index.set(gauge(last.index + 1));
+        self.purged.lock().add(shard, range);
+        Ok(())
+    }
+
+    /// The last purged entry.
+    pub(crate) fn last_purged(&self, shard: u32) -> Result<Option<LogId>, ReplicaError> {
+        let Some(value) = self.get(&meta_key(shard, b'p'))? else { return Ok(None) };
+        Ok(Some(record::decode_log_id(&value)?))
+    }
+
+    /// Returns whether [`LogDatabase::reclaim`] has space to reclaim.
+    pub(crate) fn is_reclaimable(&self) -> bool {
+        !self.purged.lock().is_empty()
+    }
+
+    /// Returns the space of purged entries to the file system. Blocks, for long.
+    pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
+        let _reclaiming = self.reclaiming.lock();
+        let purged = std::mem::take(&mut *self.purged.lock());
+        if purged.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.flush() {
+            self.purged.lock().add_all(purged);
+            return Err(error);
+        }
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Skip);
+        for PurgedRange { from, to } in purged.iter() {
+            self.database.compact_range_cf_opt(self.family(LOG)?, Some(from), Some(to), &options);
+        }
+        Ok(())
+    }
+
+    /// Writes everything to table files, so that no old WAL file is needed any more.
+    pub(crate) fn flush(&self) -> Result<(), ReplicaError> {
+        for family in [META, LOG] {
+            self.database.flush_cf(self.family(family)?).map_err(|error| self.refused(error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes a vote without syncing it.
+    pub(crate) fn write_vote(&self, shard: u32, vote: &Vote) -> Result<(), ReplicaError> {
+        let mut batch = WriteBatch::default();
+        batch.put_cf(self.family(META)?, meta_key(shard, b'v'), record::encode_vote(vote));
+        self.write(batch)
+    }
+
+    /// The last vote.
+    pub(crate) fn vote(&self, shard: u32) -> Result<Option<Vote>, ReplicaError> {
+        let Some(value) = self.get(&meta_key(shard, b'v'))? else { return Ok(None) };
+        Ok(Some(record::decode_vote(&value)?))
+    }
+}
+
+fn decode(key: &[u8], value: Box<[u8]>) -> Result<LogEntry, RecordError> {
+    let key = key.try_into().map_err(|_length| RecordError::Length { record: "entry key" })?;
+    record::decode_entry(&key, Bytes::from(value))
+}
+
+fn meta_key(shard: u32, tag: u8) -> [u8; 5] {
+    let mut key = [tag; 5];
+    key[..4].copy_from_slice(&shard.to_be_bytes());
+    key
+}

@@ -1,0 +1,48 @@
+//! The column families of the log database, and RocksDB's options.
+
+use rocksdb::{BlockBasedOptions, ColumnFamilyDescriptor, DBCompressionType, DBRecoveryMode, Options};
+
+/// Entries, by shard and index.
+pub(super) const LOG: &str = "log";
+/// Votes, purge positions and the node id.
+pub(super) const META: &str = "meta";
+
+/// Write buffer of [`LOG`]. Most entries are purged soon, so a large buffer keeps them out of files.
+const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
+const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
+/// Bytes of WAL files. A column family that is rarely written keeps old WAL files until they reach this size.
+const WAL_BYTES_MAX: u64 = 128 << 20;
+
+pub(super) fn options(mode: DBRecoveryMode) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_max_background_jobs(2);
+    options.set_max_total_wal_size(WAL_BYTES_MAX);
+    options.set_keep_log_file_num(4);
+    options.set_wal_recovery_mode(mode);
+    options
+}
+
+pub(super) fn families() -> [ColumnFamilyDescriptor; 2] {
+    [
+        ColumnFamilyDescriptor::new(LOG, log_options()),
+        ColumnFamilyDescriptor::new(META, family_options(META_WRITE_BUFFER_BYTES)),
+    ]
+}
+
+fn family_options(write_buffer_bytes: usize) -> Options {
+    let mut options = Options::default();
+    options.set_write_buffer_size(write_buffer_bytes);
+    options.set_compression_type(DBCompressionType::None);
+    options
+}
+
+fn log_options() -> Options {
+    let mut options = family_options(LOG_WRITE_BUFFER_BYTES);
+    let mut table = BlockBasedOptions::default();
+    // A restart reads entries once and in order: caching them would only evict blocks of the engine.
+    table.disable_cache();
+    options.set_block_based_table_factory(&table);
+    options
+}

@@ -1,0 +1,125 @@
+//! Group commit: one thread syncs the log for all waiting requests.
+//!
+//! The thread takes all waiting requests, syncs once, and completes them. Requests that arrive during a sync form the
+//! next group, so a slower disk has larger groups.
+//!
+//! Invariant: a request succeeds only if a sync that began after its write succeeded. After the first error every
+//! request fails, and nothing is synced again.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use openraft::storage::IOFlushed;
+use parking_lot::Mutex;
+use rocksdb::DB;
+
+use crate::consensus::log::synced_mark::SyncedMark;
+use crate::consensus::types::Types;
+use crate::error::ReplicaError;
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// Most requests that wait at one time. A group has one append per openraft batch, so the limit is never reached.
+const WAITING_MAX: usize = 4096;
+
+/// A request to sync.
+struct Waiting {
+    callback: IOFlushed<Types>,
+    entries: usize,
+}
+
+/// The sync thread. Dropping it completes all waiting requests and joins the thread.
+#[derive(Debug)]
+pub(super) struct SyncThread {
+    sender: Option<SyncSender<Waiting>>,
+    thread: Option<JoinHandle<()>>,
+    /// Held from the start of a sync until its error, if any, is reported.
+    in_flight: Arc<Mutex<()>>,
+}
+
+impl SyncThread {
+    pub(super) fn start(
+        database: Arc<DB>,
+        mark: SyncedMark,
+        failure: Failure,
+        metrics: Metrics,
+    ) -> std::io::Result<Self> {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let in_flight = Arc::new(Mutex::new(()));
+        let run = {
+            let in_flight = Arc::clone(&in_flight);
+            move || run(&database, &mark, &receiver, &in_flight, &failure, &metrics)
+        };
+        let thread = std::thread::Builder::new().name("raft-log-sync".to_owned()).spawn(run)?;
+        Ok(Self { sender: Some(sender), thread: Some(thread), in_flight })
+    }
+
+    /// Blocks until the running sync, if any, has ended and its error is reported.
+    pub(super) fn wait_for_report(&self) {
+        drop(self.in_flight.lock());
+    }
+
+    /// Calls back when everything written before this call is on disk. `entries` is for the metrics.
+    pub(super) fn request(&self, callback: IOFlushed<Types>, entries: usize) -> Result<(), ReplicaError> {
+        let gone = || ReplicaError::Consensus("the thread that syncs the log has ended".into());
+        let sender = self.sender.as_ref().ok_or_else(gone)?;
+        sender.send(Waiting { callback, entries }).map_err(|_receiver_gone| gone())
+    }
+}
+
+impl Drop for SyncThread {
+    fn drop(&mut self) {
+        self.sender = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that syncs the Raft log panicked");
+        }
+    }
+}
+
+fn run(
+    database: &DB,
+    mark: &SyncedMark,
+    receiver: &Receiver<Waiting>,
+    in_flight: &Mutex<()>,
+    failure: &Failure,
+    metrics: &Metrics,
+) {
+    let mut failed = None;
+    while let Ok(first) = receiver.recv() {
+        let group: Vec<_> = std::iter::once(first).chain(receiver.try_iter()).collect();
+        if failed.is_none() {
+            let _in_flight = in_flight.lock();
+            let start = Instant::now();
+            // Later writes may or may not be in this sync.
+            let written = database.latest_sequence_number();
+            let synced = sync(database).map_err(ReplicaError::Sync).and_then(|()| mark.write(written));
+            if let Err(error) = synced {
+                failed = Some(failure.report(error));
+            }
+            metrics.syncs.inc();
+            metrics.sync_seconds.observe(start.elapsed().as_secs_f64());
+            metrics.sync_entries.observe(group.iter().map(|waiting| waiting.entries).sum::<usize>() as f64);
+        }
+        for waiting in group {
+            waiting.callback.io_completed(match &failed {
+                None => Ok(()),
+                Some(error) => Err(std::io::Error::other(Arc::clone(error))),
+            });
+        }
+    }
+}
+
+#[cfg(not(feature = "planted-skip-sync"))]
+fn sync(database: &DB) -> Result<(), rocksdb::Error> {
+    database.flush_wal(true)
+}
+
+/// The planted fault: reports success without a sync.
+#[cfg(feature = "planted-skip-sync")]
+fn sync(_database: &DB) -> Result<(), rocksdb::Error> {
+    Ok(())
+}

@@ -1,0 +1,49 @@
+//! The number of the last synced write: the file `raft/SYNCED` beside the database, one mark record (see [`record`]).
+//!
+//! RocksDB cannot tell a WAL that a power cut tore, where nothing after the tear was acknowledged, from a WAL that
+//! was damaged later, where everything was acknowledged. The mark tells them apart.
+//!
+//! The mark is written after every sync and is not synced itself. It is exact when the process dies. After a power
+//! cut it may be too small, which finds less damage; it is never too large, which would refuse an intact log.
+//!
+//! Invariant: every write up to the mark was synced before the mark was written.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::consensus::record;
+use crate::error::ReplicaError;
+
+/// The file, open for writing.
+#[derive(Debug)]
+pub(super) struct SyncedMark(File);
+
+fn path(raft: &Path) -> PathBuf {
+    raft.join("SYNCED")
+}
+
+impl SyncedMark {
+    /// Opens the mark of the database in `raft`, or makes an empty one.
+    pub(super) fn open(raft: &Path) -> Result<Self, ReplicaError> {
+        let file = File::options().write(true).create(true).truncate(false).open(path(raft));
+        file.map(Self).map_err(ReplicaError::Mark)
+    }
+
+    /// The last write that was synced, as RocksDB counts. `None`: unknown.
+    pub(super) fn read(raft: &Path) -> Result<Option<u64>, ReplicaError> {
+        match std::fs::read(path(raft)) {
+            // A power cut leaves a new file empty or filled with zeros.
+            Ok(bytes) if bytes.iter().all(|&byte| byte == 0) => Ok(None),
+            Ok(bytes) => Ok(Some(record::decode_mark(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(ReplicaError::Mark(error)),
+        }
+    }
+
+    /// Writes the mark in place and within one sector, so it is never torn.
+    pub(super) fn write(&self, synced: u64) -> Result<(), ReplicaError> {
+        self.0.write_all_at(&record::encode_mark(synced), 0).map_err(ReplicaError::Mark)
+    }
+}

@@ -1,0 +1,328 @@
+//! Openraft's suite over the log store, and tests of crashes, group commit and purging, which the suite does not cover.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{Stream, TryStreamExt as _};
+use openraft::alias::{SnapshotMetaOf, SnapshotOf};
+use openraft::storage::{
+    EntryResponder, IOFlushed, RaftLogReader as _, RaftLogStorage as _, RaftSnapshotBuilder, RaftStateMachine,
+    Snapshot, SnapshotMeta,
+};
+use openraft::testing::log::{StoreBuilder, Suite};
+use openraft::type_config::TypeConfigExt as _;
+use openraft::{EntryPayload, OptionalSend, StorageError};
+use prometheus_client::registry::Registry;
+use storage_engine::Outcome;
+use tempfile::TempDir;
+use testkit::small_disk::SmallDisk;
+
+use super::{append, entry, open};
+use crate::consensus::log::{LogDatabase, LogStore};
+use crate::consensus::types::{LogId, StoredMembership, Types, Vote};
+use crate::directory::used_bytes;
+use crate::failure::Failure;
+use crate::metrics::Metrics;
+
+/// The state machine that the suite needs: keeps positions and nothing else.
+#[derive(Clone, Debug, Default)]
+struct Positions {
+    applied: Option<LogId>,
+    membership: StoredMembership,
+    snapshot: Arc<parking_lot::Mutex<Option<SnapshotMetaOf<Types>>>>,
+}
+
+impl RaftStateMachine<Types> for Positions {
+    type SnapshotData = ();
+    type SnapshotBuilder = Self;
+
+    async fn applied_state(&mut self) -> io::Result<(Option<LogId>, StoredMembership)> {
+        Ok((self.applied, self.membership.clone()))
+    }
+
+    async fn apply<S>(&mut self, mut entries: S) -> io::Result<()>
+    where
+        S: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + OptionalSend,
+    {
+        while let Some((entry, responder)) = entries.try_next().await? {
+            self.applied = Some(entry.log_id);
+            if let EntryPayload::Membership(membership) = entry.payload {
+                self.membership = StoredMembership::new(Some(entry.log_id), membership);
+            }
+            if let Some(responder) = responder {
+                responder.send(Outcome::Applied);
+            }
+        }
+        Ok(())
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self {
+        self.clone()
+    }
+
+    async fn install_snapshot(&mut self, meta: &SnapshotMetaOf<Types>, (): ()) -> io::Result<()> {
+        self.applied = meta.last_log_id;
+        self.membership = meta.last_membership.clone();
+        *self.snapshot.lock() = Some(meta.clone());
+        Ok(())
+    }
+
+    async fn get_current_snapshot(&mut self) -> io::Result<Option<SnapshotOf<Types, ()>>> {
+        Ok(self.snapshot.lock().clone().map(|meta| Snapshot { meta, snapshot: () }))
+    }
+}
+
+impl RaftSnapshotBuilder<Types> for Positions {
+    type SnapshotData = ();
+
+    async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, ()>> {
+        let meta = SnapshotMeta { last_log_id: self.applied, last_membership: self.membership.clone() };
+        *self.snapshot.lock() = Some(meta.clone());
+        Ok(Snapshot { meta, snapshot: () })
+    }
+}
+
+struct Builder;
+
+impl StoreBuilder<Types, LogStore, Positions, TempDir> for Builder {
+    async fn build(&self) -> Result<(TempDir, LogStore, Positions), StorageError<Types>> {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, _metrics) = open(folder.path());
+        Ok((folder, LogStore::new(1, log), Positions::default()))
+    }
+}
+
+#[tokio::test]
+async fn the_log_store_passes_openrafts_suite() {
+    Suite::test_all(Builder).await.unwrap();
+}
+
+#[tokio::test]
+async fn vote_entries_and_purge_position_survive_reopening() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let mut store = LogStore::new(1, open(folder.path()).0);
+        store.save_vote(&Vote::new_committed(7, 1)).await.unwrap();
+        append(&mut store, (0..10).map(|index| entry(index, 100)).collect()).await.await.unwrap();
+        store.purge(entry(3, 0).log_id).await.unwrap();
+        store.truncate_after(Some(entry(7, 0).log_id)).await.unwrap();
+    }
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    assert_eq!(store.read_vote().await.unwrap(), Some(Vote::new_committed(7, 1)));
+    let entries = store.try_get_log_entries(..).await.unwrap();
+    assert_eq!(entries, (4..8).map(|index| entry(index, 100)).collect::<Vec<_>>());
+    let state = store.get_log_state().await.unwrap();
+    assert_eq!(state.last_purged_log_id, Some(entry(3, 0).log_id));
+    assert_eq!(state.last_log_id, Some(entry(7, 0).log_id));
+}
+
+#[tokio::test]
+async fn shards_do_not_see_each_others_entries() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(folder.path());
+    let mut one = LogStore::new(1, Arc::clone(&log));
+    let mut two = LogStore::new(2, log);
+    append(&mut one, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+    append(&mut two, vec![entry(0, 20)]).await.await.unwrap();
+    one.truncate_after(None).await.unwrap();
+    assert_eq!(one.get_log_state().await.unwrap().last_log_id, None);
+    assert_eq!(two.try_get_log_entries(..).await.unwrap(), vec![entry(0, 20)]);
+}
+
+#[tokio::test]
+async fn another_nodes_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(open(folder.path()));
+    let metrics = Metrics::register(&mut Registry::default());
+    let error = LogDatabase::open(&folder.path().join("raft"), 2, Failure::new(), metrics).unwrap_err();
+    assert!(matches!(error, crate::NodeError::OtherNode { found: 1, expected: 2 }), "{error}");
+}
+
+#[tokio::test]
+async fn a_gap_in_the_log_is_an_error_and_not_skipped() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    append(&mut store, vec![entry(0, 10), entry(1, 10), entry(3, 10)]).await.await.unwrap();
+    let error = store.try_get_log_entries(..).await.unwrap_err().to_string();
+    assert!(error.contains("entry 2 is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stream_whose_first_entry_is_missing_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    append(&mut store, vec![entry(2, 10)]).await.await.unwrap();
+    let streamed: io::Result<Vec<_>> = Box::pin(store.entries_stream(1..3).await).try_collect().await;
+    let error = streamed.unwrap_err().to_string();
+    assert!(error.contains("entry 1 is missing"), "{error}");
+}
+
+#[tokio::test]
+async fn entries_are_streamed_in_order_whatever_their_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = LogStore::new(1, open(folder.path()).0);
+    let entries: Vec<_> = (0..20).map(|index| entry(index, 1 << 20)).collect();
+    append(&mut store, entries.clone()).await.await.unwrap();
+    let stream = store.entries_stream(3..17).await;
+    let streamed: Vec<_> = Box::pin(stream).try_collect().await.unwrap();
+    assert_eq!(streamed, entries[3..17]);
+}
+
+#[tokio::test]
+async fn many_appends_share_few_syncs() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, metrics) = open(folder.path());
+    let mut store = LogStore::new(1, log);
+    let mut done = Vec::new();
+    for index in 0..2000 {
+        done.push(append(&mut store, vec![entry(index, 100)]).await);
+    }
+    for done in done {
+        done.await.unwrap();
+    }
+    let syncs = metrics.syncs.get();
+    assert!(syncs < 1000, "{syncs} syncs for 2000 appends");
+    assert_eq!(metrics.entries.get(), 2000);
+}
+
+#[tokio::test]
+async fn purged_entries_return_their_space_to_the_file_system() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(folder.path());
+    let mut store = LogStore::new(1, Arc::clone(&log));
+    let mut next = 0;
+    let mut largest = 0;
+    let start = Instant::now();
+    for _round in 0..8 {
+        for _ in 0..64 {
+            append(&mut store, vec![entry(next, 1 << 20)]).await.await.unwrap();
+            next += 1;
+        }
+        store.purge(entry(next - 1, 0).log_id).await.unwrap();
+        log.reclaim().unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        largest = largest.max(used_bytes(folder.path()).unwrap());
+    }
+    println!("{} MiB went through in {:?}, at most {} MiB on disk between", next, start.elapsed(), largest >> 20);
+    assert!(largest < 96 << 20, "{} MiB on disk", largest >> 20);
+}
+
+/// Appends 64 MiB to a shard's log and purges all but the last entry; returns the index of that.
+async fn append_and_purge(store: &mut LogStore, first: u64) -> u64 {
+    for index in first..first + 64 {
+        append(store, vec![entry(index, 1 << 20)]).await.await.unwrap();
+    }
+    store.purge(entry(first + 62, 0).log_id).await.unwrap();
+    first + 63
+}
+
+/// Space of the logs once RocksDB has deleted unused files, MiB.
+async fn used_mib(folder: &TempDir) -> u64 {
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    used_bytes(folder.path()).unwrap() >> 20
+}
+
+#[tokio::test]
+async fn purged_space_is_reclaimed_for_every_order_of_shards() {
+    for (large, small) in [(1, 2), (2, 1)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (log, _metrics) = open(folder.path());
+        let mut store = LogStore::new(large, Arc::clone(&log));
+        let mut other = LogStore::new(small, Arc::clone(&log));
+        append(&mut store, (0..24).map(|index| entry(index, 1 << 20)).collect()).await.await.unwrap();
+        // One file of this shard alone: RocksDB compacts only where there are more.
+        log.flush().unwrap();
+        store.purge(entry(23, 0).log_id).await.unwrap();
+        log.flush().unwrap();
+        append(&mut other, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+        other.purge(entry(0, 0).log_id).await.unwrap();
+        log.reclaim().unwrap();
+        let used = used_mib(&folder).await;
+        assert!(used < 12, "shard {large}, then shard {small}: {used} MiB are left");
+    }
+}
+
+#[tokio::test]
+async fn interleaved_purges_and_a_truncate_lose_no_live_entry() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, _metrics) = open(folder.path());
+    let [mut one, mut two, mut three] = [1, 2, 3].map(|shard| LogStore::new(shard, Arc::clone(&log)));
+    append(&mut two, vec![entry(0, 10), entry(1, 10)]).await.await.unwrap();
+    let last = append_and_purge(&mut three, 0).await;
+    append_and_purge(&mut one, 0).await;
+    three.truncate_after(Some(entry(last - 1, 0).log_id)).await.unwrap();
+    append_and_purge(&mut three, last).await;
+    append_and_purge(&mut one, 64).await;
+    log.reclaim().unwrap();
+    assert!(!log.is_reclaimable());
+    let used = used_mib(&folder).await;
+    assert!(used < 32, "{used} MiB are left");
+    for (store, entries) in [(&mut one, vec![127]), (&mut two, vec![0, 1]), (&mut three, vec![126])] {
+        let read = store.try_get_log_entries(..).await.unwrap();
+        assert_eq!(read.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), entries);
+    }
+}
+
+#[tokio::test]
+async fn space_purged_before_a_restart_is_reclaimed_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let (log, _metrics) = open(folder.path());
+        for shard in [1, 2] {
+            append_and_purge(&mut LogStore::new(shard, Arc::clone(&log)), 0).await;
+        }
+    }
+    let (log, _metrics) = open(folder.path());
+    assert!(log.is_reclaimable());
+    log.reclaim().unwrap();
+    let used = used_mib(&folder).await;
+    assert!(used < 32, "{used} MiB are left");
+}
+
+#[tokio::test]
+async fn a_failed_reclaim_forgets_no_range() {
+    let test = "a_failed_reclaim_forgets_no_range";
+    let Some(disk) = SmallDisk::mount(test, 64) else { return };
+    let (log, _metrics) = open(disk.path());
+    for shard in [2, 1] {
+        let mut store = LogStore::new(shard, Arc::clone(&log));
+        append(&mut store, (0..80).map(|index| entry(index, 100_000)).collect()).await.await.unwrap();
+        store.purge(entry(78, 0).log_id).await.unwrap();
+    }
+    // A file takes all the space, so the flush before the compaction fails.
+    let ballast = disk.path().join("ballast");
+    let filled = std::fs::write(&ballast, vec![1; 64 << 20]).unwrap_err();
+    assert_eq!(filled.kind(), io::ErrorKind::StorageFull);
+    let error = log.reclaim().unwrap_err();
+    assert!(error.is_disk_full(), "{error}");
+    assert!(log.is_reclaimable(), "the ranges are forgotten");
+}
+
+#[tokio::test]
+async fn a_full_disk_is_reported_as_such_and_loses_no_synced_entry() {
+    let test = "a_full_disk_is_reported_as_such_and_loses_no_synced_entry";
+    let Some(disk) = SmallDisk::mount(test, 64) else { return };
+    let mut synced = 0;
+    {
+        let (log, _metrics) = open(disk.path());
+        let mut store = LogStore::new(1, Arc::clone(&log));
+        loop {
+            let (sender, receiver) = Types::oneshot();
+            let appended = store.append(vec![entry(synced, 100_000)], IOFlushed::signal(sender)).await;
+            if appended.is_err() || receiver.await.unwrap().is_err() {
+                break;
+            }
+            synced += 1;
+        }
+        let error = log.failure().get().unwrap();
+        assert!(error.is_disk_full(), "{error}");
+        assert!(synced > 100, "{synced}");
+    }
+    disk.resize(128);
+    let mut store = LogStore::new(1, open(disk.path()).0);
+    let entries = store.try_get_log_entries(..synced).await.unwrap();
+    assert_eq!(entries, (0..synced).map(|index| entry(index, 100_000)).collect::<Vec<_>>());
+    let next = store.get_log_state().await.unwrap().last_log_id.unwrap().index + 1;
+    append(&mut store, vec![entry(next, 10)]).await.await.unwrap();
+}

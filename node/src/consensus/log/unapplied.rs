@@ -1,0 +1,100 @@
+//! The newest entries of a log, kept so that applying them does not read them back.
+
+use std::collections::VecDeque;
+
+use openraft::EntryPayload;
+
+use crate::consensus::types::LogEntry;
+
+/// Bytes of entries that are kept.
+const UNAPPLIED_BYTES_MAX: usize = 64 << 20;
+
+/// The newest entries, without gaps, until they are applied.
+#[derive(Debug, Default)]
+pub(super) struct Unapplied {
+    entries: VecDeque<LogEntry>,
+    bytes: usize,
+}
+
+impl Unapplied {
+    /// Adds an entry. Above the byte limit all entries are dropped, since the oldest are applied first.
+    pub(super) fn push(&mut self, entry: LogEntry) {
+        self.bytes += bytes_of(&entry);
+        self.entries.push_back(entry);
+        if self.bytes > UNAPPLIED_BYTES_MAX {
+            *self = Self::default();
+        }
+    }
+
+    /// Takes the entries of `[start, end)` if the first of them is here. Older entries are dropped.
+    pub(super) fn take(&mut self, start: u64, end: u64) -> Vec<LogEntry> {
+        while self.first_index().is_some_and(|index| index < start) {
+            self.pop();
+        }
+        let mut taken = Vec::new();
+        if self.first_index() == Some(start) {
+            while self.first_index().is_some_and(|index| index < end) {
+                taken.extend(self.pop());
+            }
+        }
+        taken
+    }
+
+    fn first_index(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.log_id.index)
+    }
+
+    fn pop(&mut self) -> Option<LogEntry> {
+        let entry = self.entries.pop_front()?;
+        self.bytes -= bytes_of(&entry);
+        Some(entry)
+    }
+}
+
+fn bytes_of(entry: &LogEntry) -> usize {
+    match &entry.payload {
+        EntryPayload::Normal(payload) => payload.bytes().len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use openraft::entry::RaftEntry as _;
+    use openraft::vote::RaftLeaderId as _;
+
+    use super::*;
+    use crate::consensus::payload::Payload;
+    use crate::consensus::types::{LeaderId, LogId};
+
+    fn entry(index: u64, bytes: usize) -> LogEntry {
+        let log_id = LogId::new(LeaderId::new(1, 1), index);
+        LogEntry::new(log_id, EntryPayload::Normal(Payload::read(Bytes::from(vec![0; bytes]))))
+    }
+
+    fn indices(entries: &[LogEntry]) -> Vec<u64> {
+        entries.iter().map(|entry| entry.log_id.index).collect()
+    }
+
+    #[test]
+    fn taken_entries_begin_at_the_requested_index_or_none_are_taken() {
+        let mut unapplied = Unapplied::default();
+        (5..10).for_each(|index| unapplied.push(entry(index, 1)));
+        assert!(unapplied.take(4, 8).is_empty(), "4 must be read from the log");
+        assert_eq!(indices(&unapplied.take(5, 7)), [5, 6]);
+        assert_eq!(indices(&unapplied.take(8, 100)), [8, 9], "7 was read from the log meanwhile");
+        assert!(unapplied.take(10, 11).is_empty());
+        assert_eq!(unapplied.bytes, 0);
+    }
+
+    #[test]
+    fn entries_that_are_never_applied_stay_within_the_byte_limit() {
+        let mut unapplied = Unapplied::default();
+        for index in 0..100 {
+            unapplied.push(entry(index, 1 << 20));
+            assert!(unapplied.bytes <= UNAPPLIED_BYTES_MAX);
+        }
+        assert_eq!(indices(&unapplied.take(99, 100)), [99]);
+    }
+}

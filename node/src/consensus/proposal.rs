@@ -1,0 +1,47 @@
+//! Commands that the leader proposes, encoded once.
+
+use std::sync::Arc;
+
+use proto::{Batch, Command, Deletion, Tier};
+
+use crate::consensus::payload::Payload;
+
+/// `proposed_at_ns`, field 1, a fixed64.
+const PROPOSED_AT_TAG: u8 = 1 << 3 | 1;
+
+/// An encoded command without the time of its proposal.
+#[derive(Debug)]
+pub(crate) struct Proposal {
+    bytes: Vec<u8>,
+    command: Command,
+}
+
+impl Proposal {
+    pub(crate) fn append(batch: Arc<Batch>) -> Self {
+        Self::encode(Command::Append(batch))
+    }
+
+    pub(crate) fn expire(tier: Tier, retention_class: u8, before_ns: i64) -> Self {
+        Self::encode(Command::Expire { tier, retention_class, before_ns })
+    }
+
+    pub(crate) fn delete(deletion: Deletion) -> Self {
+        Self::encode(Command::Delete(deletion))
+    }
+
+    fn encode(command: Command) -> Self {
+        let mut bytes = vec![PROPOSED_AT_TAG];
+        bytes.extend(0_u64.to_le_bytes());
+        command.encode(&mut bytes);
+        Self { bytes, command }
+    }
+
+    /// The entry, proposed at a time in nanoseconds since 1970. The time is set last, when the order in the log is
+    /// known, so that it never goes back there.
+    pub(crate) fn at(mut self, proposed_at_ns: u64) -> Payload {
+        self.bytes[1..9].copy_from_slice(&proposed_at_ns.to_le_bytes());
+        let proposed_at_ns = i64::try_from(proposed_at_ns).unwrap_or(i64::MAX);
+        let entry = proto::Entry { proposed_at_ns, command: self.command };
+        Payload::proposed(self.bytes.into(), entry)
+    }
+}

@@ -1,0 +1,142 @@
+//! Tasks of administrators: compaction, statistics, verification, the clock. Responses are JSON objects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::{AdministrationTask, Tier};
+use serde_json::{Map, Value, json};
+use storage_engine::{DamagedWindow, EngineError, Statistics, Verified};
+use tokio::task::spawn_blocking;
+use tonic::Status;
+
+use crate::clock::ClockReport;
+use crate::node::retention::{expired_before_ns, log_time};
+use crate::node::shared::{Shared, State};
+use crate::replica::Replica;
+
+/// Interval of checks whether the log has been purged.
+const PURGE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a purge may take. Openraft purges a moment after the request.
+const PURGE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the task and returns its report.
+pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<String, Status> {
+    let State::Serving(replica) = shared.state() else {
+        return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
+    };
+    let report = match task {
+        AdministrationTask::Settle => compact(&replica).await?,
+        AdministrationTask::Statistics => {
+            let statistics = read(&replica, |replica| replica.shard().engine().statistics()).await?;
+            statistics_report(&statistics)
+        }
+        AdministrationTask::Verify => {
+            let Verified { values, samples, faults, described, .. } =
+                read(&replica, |replica| replica.shard().engine().verify()).await?;
+            let quarantined = replica.shard().engine().damaged_windows();
+            let quarantined: Vec<Value> = quarantined.iter().map(damaged_report).collect();
+            json!({
+                "values": values,
+                "raw_samples": samples,
+                "faults": faults,
+                "described": described,
+                "quarantined": quarantined,
+            })
+        }
+        AdministrationTask::Clock => clock_report(shared),
+        AdministrationTask::AcceptClock => {
+            shared.clock.accept();
+            // A restart reads the time of the last entry, so the confirmation must be logged.
+            log_time(&replica).await.map_err(Status::unavailable)?;
+            clock_report(shared)
+        }
+    };
+    Ok(report.to_string())
+}
+
+async fn read<T: Send + 'static>(
+    replica: &Arc<Replica>,
+    work: impl FnOnce(&Replica) -> Result<T, EngineError> + Send + 'static,
+) -> Result<T, Status> {
+    let replica = Arc::clone(replica);
+    let done = spawn_blocking(move || work(&replica)).await.map_err(|panic| Status::internal(panic.to_string()))?;
+    done.map_err(|error| Status::data_loss(error.to_string()))
+}
+
+/// Seals, rolls up and compacts everything, and waits until the log is purged and its space reclaimed.
+async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
+    let failed = |error: &dyn std::fmt::Display| Status::unavailable(error.to_string());
+    replica.compact().await.map_err(|error| failed(&error))?;
+    let flushed = replica.shard().flushed_index();
+    let purge = async {
+        while replica.last_purged().await.map_err(|error| failed(&error))? < flushed {
+            tokio::time::sleep(PURGE_INTERVAL).await;
+        }
+        replica.reclaim().await.map_err(|error| failed(&error))
+    };
+    let late =
+        |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));
+    tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)??;
+    Ok(json!({"settled_to": flushed}))
+}
+
+/// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is
+/// accepted.
+fn clock_report(shared: &Shared) -> Value {
+    let ClockReport { system_ns, accepted_ns, log_ns, jump_ns, standing, allowance_ns } = shared.clock.report();
+    let seconds = |ns: i64| (ns as f64 / 1e6).round() / 1e3;
+    let before = |tier: Tier| {
+        let before_ns = expired_before_ns(system_ns, shared.config.retention.of(tier));
+        (tier.name().to_owned(), json!(seconds(before_ns)))
+    };
+    let tiers = [Tier::Raw, Tier::Minute, Tier::Hour, Tier::Day];
+    json!({
+        "state": standing.name(),
+        "system_time": seconds(system_ns),
+        "accepted_time": seconds(accepted_ns),
+        "log_time": seconds(log_ns),
+        "jump_seconds": seconds(jump_ns),
+        "allowance_seconds": seconds(allowance_ns),
+        "drops_before": tiers.into_iter().map(before).collect::<Map<_, _>>(),
+    })
+}
+
+fn damaged_report(damaged: &DamagedWindow) -> Value {
+    let DamagedWindow { tier, tenant, window, what, .. } = damaged;
+    json!({
+        "tier": tier.name(),
+        "tenant": tenant,
+        "start": window.start_ns as f64 / 1e9,
+        "end": window.end_ns as f64 / 1e9,
+        "what": what,
+        "text": damaged.to_string(),
+    })
+}
+
+fn statistics_report(statistics: &Statistics) -> Value {
+    let tier_name = |tier: Option<Tier>| tier.map_or("", Tier::name);
+    let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &storage_engine::SectionBytes)| {
+        let samples = tier.and_then(|tier| statistics.samples.get(&tier)).copied().unwrap_or_default();
+        let per_sample = (bytes.key_bytes + bytes.value_bytes) as f64 / samples as f64;
+        json!({
+            "tier": tier_name(tier),
+            "section": name,
+            "keys": bytes.keys,
+            "key_bytes": bytes.key_bytes,
+            "value_bytes": bytes.value_bytes,
+            "bytes_per_sample": if samples > 0 { json!((per_sample * 1e4).round() / 1e4) } else { Value::Null },
+        })
+    };
+    let samples: Map<String, Value> =
+        statistics.samples.iter().map(|(tier, samples)| (tier.name().to_owned(), json!(samples))).collect();
+    json!({
+        "sections": statistics.sections.iter().map(section).collect::<Vec<_>>(),
+        "samples": samples,
+        "file_bytes": statistics.file_bytes,
+        "head_samples": statistics.head_samples,
+        "dictionary_bytes_in_memory": statistics.dictionary_bytes,
+        "series_in_memory": statistics.series,
+        "label_values": statistics.label_values,
+        "quarantined": statistics.damaged.iter().map(damaged_report).collect::<Vec<_>>(),
+    })
+}

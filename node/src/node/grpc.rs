@@ -1,0 +1,81 @@
+//! gRPC server for `varve.v1.Node`: decodes requests of other processes and calls [`proto::Shards`].
+
+use prost::Message as _;
+use proto::{Batch, Deleted, Deletion, KnownLocations, Matcher, Selection, TenantId, Window, wire};
+use tonic::{Request, Response, Status};
+
+use crate::node::Node;
+use crate::node::service::Refused;
+
+#[tonic::async_trait]
+impl wire::node_server::Node for Node {
+    async fn append(&self, request: Request<wire::AppendRequest>) -> Result<Response<wire::AppendResponse>, Status> {
+        let wire::AppendRequest { shard, placement_epoch, batch } = request.into_inner();
+        let refused = |refused| self.shared.count(refused);
+        let batch = batch.ok_or_else(|| refused(Refused::unreadable(&"it has no batch")))?;
+        let batch = {
+            // Decoding takes memory too. The decoded batch is counted again, by its size in memory.
+            let _in_flight = self.shared.take_in(batch.encoded_len()).map_err(refused)?;
+            let read = tokio::task::spawn_blocking(move || Batch::from_wire(batch)).await;
+            let read = read.map_err(|panic| Status::internal(panic.to_string()))?;
+            read.map_err(|error| refused(Refused::unreadable(&error)))?
+        };
+        let appended = proto::Shards::append(self, shard, placement_epoch, batch).await?;
+        Ok(Response::new(wire::AppendResponse {
+            duplicate: appended.duplicate,
+            samples_too_old: appended.samples_too_old,
+            retention_seconds: appended.retention.as_secs(),
+        }))
+    }
+
+    async fn select(&self, request: Request<wire::SelectRequest>) -> Result<Response<wire::SelectResponse>, Status> {
+        let request = request.into_inner();
+        let shard = request.shard;
+        let selection = Selection::from_wire(request).map_err(|error| invalid(&error))?;
+        let answer = proto::Shards::select(self, shard, selection).await?;
+        let encoded = tokio::task::spawn_blocking(move || answer.to_wire()).await;
+        encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
+    }
+
+    async fn locations(
+        &self,
+        request: Request<wire::LocationsRequest>,
+    ) -> Result<Response<wire::LocationsResponse>, Status> {
+        let wire::LocationsRequest { shard, tenant, generation, count } = request.into_inner();
+        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
+        let page = proto::Shards::locations(self, shard, tenant, KnownLocations { generation, count }).await?;
+        let encoded = tokio::task::spawn_blocking(move || page.to_wire()).await;
+        encoded.map(Response::new).map_err(|panic| Status::internal(panic.to_string()))
+    }
+
+    async fn series(&self, request: Request<wire::SeriesRequest>) -> Result<Response<wire::SeriesResponse>, Status> {
+        let wire::SeriesRequest { shard, tenant, matchers, start_ns, end_ns } = request.into_inner();
+        let tenant = TenantId::new(&tenant).map_err(|error| invalid(&error))?;
+        let matchers = Matcher::all_from_wire(matchers).map_err(|error| invalid(&error))?;
+        let window = Window { start_ns, end_ns };
+        let answer = proto::Shards::series(self, shard, tenant, matchers, window).await?;
+        Ok(Response::new(answer.to_wire()))
+    }
+
+    async fn delete(&self, request: Request<wire::DeleteRequest>) -> Result<Response<wire::DeleteResponse>, Status> {
+        let wire::DeleteRequest { shard, deletion } = request.into_inner();
+        let deletion = deletion.ok_or_else(|| Status::invalid_argument("the request has no deletion"))?;
+        let deletion = Deletion::from_wire(deletion).map_err(|error| invalid(&error))?;
+        let Deleted { samples, windows } = proto::Shards::delete(self, shard, deletion).await?;
+        Ok(Response::new(wire::DeleteResponse { samples, windows }))
+    }
+
+    async fn administer(
+        &self,
+        request: Request<wire::AdministerRequest>,
+    ) -> Result<Response<wire::AdministerResponse>, Status> {
+        let request = request.into_inner();
+        let task = proto::AdministrationTask::try_from(request.task).map_err(|error| invalid(&error))?;
+        let report = proto::Shards::administer(self, request.shard, task).await?;
+        Ok(Response::new(wire::AdministerResponse { report }))
+    }
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> Status {
+    Status::invalid_argument(error.to_string())
+}

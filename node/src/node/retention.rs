@@ -1,0 +1,241 @@
+//! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap
+//! on disk use.
+//!
+//! Dropping begins below the cap, so that appends go on during it. At the cap appends are refused.
+//!
+//! Invariant: a partition that is still being written to is never dropped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::Tier;
+use proto::placement::FIRST_DATA_SHARD;
+use storage_engine::Extent;
+use tokio::task::spawn_blocking;
+
+use crate::clock::Clock;
+use crate::config::Retention;
+use crate::consensus::Proposal;
+use crate::directory::used_bytes;
+use crate::metrics::{DiskLabels, gauge};
+use crate::node::shared::{Shared, State};
+use crate::replica::Replica;
+
+/// The part of the cap that is kept free for appends during a drop, and for the temporary files of a compaction.
+const MARGIN_PART: u64 = 8;
+
+/// The time that retention begins at, nanoseconds since 1970: partitions that ended earlier are dropped, and earlier
+/// samples are refused.
+pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
+    now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Refuses appends while the data exceeds its cap.
+pub(super) async fn watch_cap(shared: &Arc<Shared>) {
+    if let Some(disk_bytes) = measure(shared).await {
+        shared.note_use(disk_bytes);
+    }
+}
+
+/// Proposes to drop partitions that are too old or exceed the cap, and reclaims their space. Returns when that is done.
+pub(super) async fn keep_retention(shared: &Arc<Shared>) {
+    // Measured anew, so that the space that the last drop freed does not count again.
+    let Some(disk_bytes) = measure(shared).await else { return };
+    let State::Serving(replica) = shared.state() else { return };
+    if !replica.is_leader() {
+        return;
+    }
+    let cap = shared.config.disk_bytes_max;
+    let excess_bytes = disk_bytes.saturating_sub(cap - cap / MARGIN_PART);
+    if let Err(error) = keep_time(&shared.clock, &replica).await {
+        tracing::warn!(error, "the time was not logged; tried again soon");
+    }
+    let dropped = match kept(&replica, excess_bytes).await {
+        Ok(kept) => {
+            let now_ns = shared.clock.now_ns();
+            let written_before_ns = shared.clock.written_before_ns(kept.newest_unsealed_ns);
+            drop_all(replica, kept.to_drop(now_ns, written_before_ns, shared.config.retention, excess_bytes)).await
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = dropped {
+        tracing::warn!(error, "old partitions were not dropped; tried again soon");
+    }
+}
+
+/// Logs the time now and then where nothing else is logged: the next start continues from the time of the last entry.
+async fn keep_time(clock: &Clock, replica: &Replica) -> Result<(), String> {
+    let logged_ns = replica.shard().engine().clock_ns();
+    // A log without entries has no data that the time could affect.
+    if logged_ns == 0 || clock.log_ns().saturating_sub(logged_ns) < clock.entry_interval_ns() {
+        return Ok(());
+    }
+    log_time(replica).await
+}
+
+/// Logs the time, as an entry that drops nothing.
+pub(super) async fn log_time(replica: &Replica) -> Result<(), String> {
+    let proposal = Proposal::expire(Tier::Raw, 0, 0);
+    replica.propose(proposal).await.map(drop).map_err(|error| error.to_string())
+}
+
+/// The partitions that exist.
+struct Kept {
+    /// The end of the oldest partition of each tier and class.
+    oldest: BTreeMap<(Tier, u8), i64>,
+    /// Partitions on disk, with their size. Empty where the cap is not exceeded.
+    extents: Vec<Extent>,
+    /// The end of the newest unsealed window. `None` also where the cap is not exceeded.
+    newest_unsealed_ns: Option<i64>,
+}
+
+/// Partitions that end at or before a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Expiry {
+    tier: Tier,
+    retention_class: u8,
+    before_ns: i64,
+}
+
+/// Reads the partitions that exist. `excess_bytes`: the size above the cap.
+async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
+    let shard = Arc::clone(replica.shard());
+    // A large write may hold the engine's lock for long.
+    let read = move || {
+        let oldest = shard.engine().oldest_ends_ns();
+        if excess_bytes == 0 {
+            return Ok(Kept { oldest, extents: Vec::new(), newest_unsealed_ns: None });
+        }
+        let newest_unsealed_ns = shard.engine().newest_unsealed_ns();
+        Ok(Kept { oldest, extents: shard.engine().extents()?, newest_unsealed_ns })
+    };
+    let read = spawn_blocking(read).await.map_err(|panic| panic.to_string())?;
+    read.map_err(|error: storage_engine::EngineError| error.to_string())
+}
+
+impl Kept {
+    /// The partitions to drop: everything past its retention, and the least that makes up the excess.
+    ///
+    /// For the excess, raw samples go first because they are most of the data, then minutes, hours and days, each
+    /// oldest first. Nothing that ends after `written_before_ns` goes for the excess.
+    fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
+        let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
+        for (&(tier, class), &end_ns) in &self.oldest {
+            let retained_ns = expired_before_ns(now_ns, retention.of(tier));
+            if end_ns <= retained_ns {
+                before.insert((tier, class), retained_ns);
+            }
+        }
+        let mut freed_bytes = 0;
+        let over = |extent: &&Extent| extent.end_ns <= written_before_ns;
+        let mut finest_first: Vec<&Extent> = self.extents.iter().filter(over).collect();
+        finest_first.sort_by_key(|extent| (extent.tier, extent.end_ns));
+        for extent in finest_first {
+            if freed_bytes >= excess_bytes {
+                break;
+            }
+            freed_bytes += extent.disk_bytes;
+            let before_ns = before.entry((extent.tier, extent.retention_class)).or_insert(i64::MIN);
+            *before_ns = extent.end_ns.max(*before_ns);
+        }
+        let drop = |((tier, retention_class), before_ns)| Expiry { tier, retention_class, before_ns };
+        before.into_iter().map(drop).collect()
+    }
+}
+
+async fn drop_all(replica: Arc<Replica>, drops: Vec<Expiry>) -> Result<(), String> {
+    if drops.is_empty() {
+        return Ok(());
+    }
+    for &Expiry { tier, retention_class, before_ns } in &drops {
+        tracing::info!(tier = tier.name(), before_ns, "dropping partitions that ended before");
+        let proposal = Proposal::expire(tier, retention_class, before_ns);
+        replica.propose(proposal).await.map_err(|error| error.to_string())?;
+    }
+    replica.flush().await.map_err(|error| error.to_string())?;
+    let shard = Arc::clone(replica.shard());
+    // Reclaiming takes long, and must not keep the replica from being closed.
+    drop(replica);
+    let reclaim = move || {
+        for Expiry { tier, retention_class, before_ns } in drops {
+            shard.engine().reclaim(tier, retention_class, before_ns);
+        }
+    };
+    spawn_blocking(reclaim).await.map_err(|panic| panic.to_string())
+}
+
+/// Bytes of Raft logs and states. Other content of the directory, for example symbol tables, has its own bounds.
+async fn measure(shared: &Arc<Shared>) -> Option<u64> {
+    let raft = shared.directory.raft();
+    let shard = shared.directory.shard(FIRST_DATA_SHARD);
+    let measured = spawn_blocking(move || Ok::<_, std::io::Error>((used_bytes(&raft)?, used_bytes(&shard)?))).await;
+    let measured = measured.map_err(std::io::Error::other).and_then(|measured| measured);
+    match measured {
+        Ok((raft, shards)) => {
+            for (part, bytes) in [("raft", raft), ("shards", shards)] {
+                shared.metrics.disk_bytes.get_or_create_owned(&DiskLabels { part }).set(gauge(bytes));
+            }
+            Some(raft + shards)
+        }
+        Err(error) => {
+            tracing::error!(%error, "the size of the data cannot be measured");
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(extents: &[(Tier, i64, u64)]) -> Kept {
+        let mut oldest = BTreeMap::new();
+        for &(tier, end_ns, _) in extents {
+            let oldest: &mut i64 = oldest.entry((tier, 0)).or_insert(end_ns);
+            *oldest = end_ns.min(*oldest);
+        }
+        let extent = |&(tier, end_ns, disk_bytes)| Extent { tier, retention_class: 0, end_ns, disk_bytes };
+        Kept { oldest, extents: extents.iter().map(extent).collect(), newest_unsealed_ns: None }
+    }
+
+    fn retention(raw: u64, minutes: u64) -> Retention {
+        let [raw, minutes] = [raw, minutes].map(Duration::from_nanos);
+        Retention { raw, minutes, hours: Duration::from_nanos(1), days: Duration::from_nanos(1) }
+    }
+
+    fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
+        kept.to_drop(now_ns, now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
+    }
+
+    #[test]
+    fn above_the_cap_the_oldest_partitions_make_up_the_excess_and_no_more() {
+        let raw = [(Tier::Raw, 10, 100), (Tier::Raw, 20, 5), (Tier::Raw, 30, 100), (Tier::Raw, 40, 100)];
+        let kept = kept(&raw);
+        let before = |excess_bytes| drops(&kept, 1000, retention(1000, 1000), excess_bytes);
+        assert_eq!([before(0), before(1), before(100)], [vec![], vec![(Tier::Raw, 10)], vec![(Tier::Raw, 10)]]);
+        assert_eq!([before(101), before(106)], [vec![(Tier::Raw, 20)], vec![(Tier::Raw, 30)]]);
+        assert_eq!(before(10_000), [(Tier::Raw, 40)]);
+    }
+
+    #[test]
+    fn a_coarser_tier_is_dropped_only_when_no_finer_one_is_left() {
+        let kept = kept(&[(Tier::Minute, 10, 50), (Tier::Raw, 10, 100), (Tier::Hour, 10, 5), (Tier::Raw, 2000, 100)]);
+        assert_eq!(drops(&kept, 1000, retention(1000, 1000), 120), [(Tier::Raw, 10), (Tier::Minute, 10)]);
+    }
+
+    #[test]
+    fn a_partition_being_written_stays_whatever_the_excess() {
+        let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Raw, 20, 1000)]);
+        assert_eq!(drops(&kept, 15, retention(100, 100), 500), [(Tier::Raw, 10)]);
+    }
+
+    #[test]
+    fn retention_drops_by_tier_and_no_coarser_one_before_a_finer() {
+        let kept = kept(&[(Tier::Raw, 10, 1), (Tier::Minute, 10, 1), (Tier::Hour, 10, 1)]);
+        assert_eq!(drops(&kept, 1015, retention(1000, 2000), 0), [(Tier::Raw, 15)]);
+        let all = [(Tier::Raw, 1015), (Tier::Minute, 15), (Tier::Hour, 15)];
+        assert_eq!(drops(&kept, 2015, retention(1000, 2000), 0), all);
+        assert_eq!(drops(&kept, 1005, retention(1000, 2000), 0), []);
+    }
+}

@@ -1,0 +1,380 @@
+//! Requests of routers: append, query, delete. Every refusal is a gRPC status that says what is wrong and what to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use proto::placement::FIRST_DATA_SHARD;
+use proto::{
+    AdministrationTask, Answer, Appended, Batch, Deleted, Deletion, KnownLocations, LocationPage, Matcher, Selection,
+    SeriesAnswer, Shards, TenantId, Window,
+};
+use storage_engine::{Outcome, SelectError, StripError, check_deletion};
+use tokio::sync::SemaphorePermit;
+use tokio::task::spawn_blocking;
+use tonic::Status;
+
+use crate::consensus::{ConsensusError, Proposal};
+use crate::error::ReplicaError;
+use crate::metrics::Refusal;
+use crate::node::batch_parts::{SampleTooLarge, is_small, split, without_older};
+use crate::node::retention::expired_before_ns;
+use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
+use crate::node::{Node, administration};
+use crate::replica::Replica;
+
+/// A refusal: its reason in the metrics, and the response.
+pub(super) struct Refused(Refusal, Status);
+
+impl Refused {
+    fn invalid(text: String) -> Self {
+        Self(Refusal::Invalid, Status::invalid_argument(text))
+    }
+
+    /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of
+    /// the profiles.
+    pub(super) fn unreadable(error: &dyn std::fmt::Display) -> Self {
+        let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
+        Self(Refusal::Invalid, Status::internal(text))
+    }
+}
+
+#[tonic::async_trait]
+impl Shards for Node {
+    type Error = Status;
+
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Status> {
+        let shared = Arc::clone(&self.shared);
+        // A task of its own: the append keeps its budget when the caller goes away.
+        let append = tokio::spawn(async move { append(&shared, shard, placement_epoch, batch).await });
+        let appended = append.await.map_err(|panic| Status::internal(panic.to_string()))?;
+        appended.map_err(|refused| self.shared.count(refused))
+    }
+
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Status> {
+        check_shard(shard)?;
+        self.shared.read(move |replica, is_wanted| replica.shard().engine().select_while(&selection, is_wanted)).await
+    }
+
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
+        check_shard(shard)?;
+        self.shared.read(move |replica, _| Ok(replica.shard().engine().locations(&tenant, known))).await
+    }
+
+    async fn series(
+        &self,
+        shard: u32,
+        tenant: TenantId,
+        matchers: Vec<Matcher>,
+        window: Window,
+    ) -> Result<SeriesAnswer, Status> {
+        check_shard(shard)?;
+        let read = move |replica: &Replica, is_wanted: &dyn Fn() -> bool| {
+            replica.shard().engine().series_while(&tenant, &matchers, window, is_wanted)
+        };
+        self.shared.read(read).await
+    }
+
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Status> {
+        check_shard(shard)?;
+        let shared = Arc::clone(&self.shared);
+        let delete = tokio::spawn(async move { delete(&shared, deletion).await });
+        delete.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Status> {
+        check_shard(shard)?;
+        // A task of its own: a caller that goes away does not leave the task half done.
+        let shared = Arc::clone(&self.shared);
+        let administer = tokio::spawn(async move { administration::run(&shared, task).await });
+        administer.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+}
+
+fn check_shard(shard: u32) -> Result<(), Status> {
+    if shard == FIRST_DATA_SHARD {
+        return Ok(());
+    }
+    Err(Status::not_found(format!("shard {shard} is not on this node: read the placement again")))
+}
+
+impl Shared {
+    /// Counts a refusal and returns its response.
+    pub(super) fn count(&self, Refused(reason, status): Refused) -> Status {
+        self.metrics.refused(reason);
+        status
+    }
+
+    /// Reserves budget for an append of `bytes`, until the permit is dropped. An append larger than the whole budget
+    /// is accepted when it is alone.
+    pub(super) fn take_in(&self, bytes: usize) -> Result<SemaphorePermit<'_>, Refused> {
+        let permits = u32::try_from(bytes.min(APPENDS_IN_FLIGHT_BYTES_MAX)).unwrap_or(u32::MAX);
+        self.appends.try_acquire_many(permits).map_err(|_none_left| {
+            let text = format!("{APPENDS_IN_FLIGHT_BYTES_MAX} bytes of appends are in flight: try again in a moment");
+            Refused(Refusal::Busy, Status::resource_exhausted(text))
+        })
+    }
+
+    /// The replica, if it accepts appends.
+    async fn appendable(&self) -> Result<Arc<Replica>, Refused> {
+        let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
+        let full = || {
+            let text = if self.is_over_cap() {
+                "disk is full: the data has reached its cap: the oldest is dropped in a moment; where nothing old is \
+                 left, raise the cap on disk use"
+            } else {
+                "disk is full: free some space, or lower the cap on disk use; queries are answered, and appends resume \
+                 when there is space"
+            };
+            Refused(Refusal::DiskFull, Status::resource_exhausted(text))
+        };
+        match self.state_after_repair().await {
+            _ if self.stopping.is_cancelled() => Err(not_ready("the node is stopping: try again in a moment")),
+            State::Starting | State::Repairing => Err(not_ready("the node is not ready yet: try again in a moment")),
+            State::Stopped => Err(not_ready("the node has stopped")),
+            State::Failed(error) => Err(Refused(Refusal::NotReady, failed(&error))),
+            State::ReadOnly(_) => Err(full()),
+            State::Serving(_) if self.is_full() || self.is_over_cap() => Err(full()),
+            State::Serving(replica) => Ok(replica),
+        }
+    }
+
+    /// Runs a query on the engine, on a thread that may block, once the engine is known to be up to date. `answer`
+    /// gets a function that returns whether the caller still waits.
+    async fn read<T: Send + 'static>(
+        &self,
+        answer: impl FnOnce(&Replica, &dyn Fn() -> bool) -> Result<T, SelectError> + Send + 'static,
+    ) -> Result<T, Status> {
+        // Before the permit, because a repair takes all permits.
+        self.state_after_repair().await;
+        // Before the replica is read: the upkeep holds all permits while it closes the replica.
+        let permit = Arc::clone(&self.queries).acquire_owned().await;
+        let permit = permit.map_err(|closed| Status::unavailable(closed.to_string()))?;
+        let replica = match self.state() {
+            _ if self.stopping.is_cancelled() => return Err(Status::unavailable("the node is stopping")),
+            State::Starting | State::Repairing => {
+                return Err(Status::unavailable("the node is not ready yet: try again in a moment"));
+            }
+            State::Stopped => return Err(Status::unavailable("the node has stopped")),
+            State::Failed(error) => return Err(failed(&error)),
+            State::Serving(replica) => {
+                match replica.linearize().await {
+                    // The replica becomes read-only at this moment.
+                    Err(ConsensusError::Failed(cause)) if cause.is_disk_full() && replica.is_alone() => {}
+                    linearized => linearized.map_err(|error| unavailable(&error))?,
+                }
+                replica
+            }
+            // Consensus has stopped. A single member's engine holds everything acknowledged; other members might hold
+            // more.
+            State::ReadOnly(replica) if replica.is_alone() => replica,
+            State::ReadOnly(_) => return Err(Status::unavailable("disk is full: query another member of the shard")),
+        };
+        let caller = Caller::default();
+        let has_gone = Arc::clone(&caller.has_gone);
+        let closing = self.closing.clone();
+        let answered = spawn_blocking(move || {
+            // Held until the work is done, even if the caller has gone.
+            let _permit = permit;
+            let is_wanted = || !has_gone.load(Ordering::Relaxed) && !closing.is_cancelled();
+            answer(&replica, &is_wanted).map_err(|error| select_status(error, &replica))
+        });
+        answered.await.map_err(|panic| Status::internal(panic.to_string()))?
+    }
+}
+
+/// The caller of a query, who waits until this is dropped.
+#[derive(Debug, Default)]
+struct Caller {
+    has_gone: Arc<AtomicBool>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.has_gone.store(true, Ordering::Relaxed);
+    }
+}
+
+fn failed(error: &ReplicaError) -> Status {
+    Status::unavailable(format!("the replica has failed: {error}"))
+}
+
+fn unavailable(error: &ConsensusError) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+fn select_status(error: SelectError, replica: &Replica) -> Status {
+    match error {
+        SelectError::BadRegex { .. }
+        | SelectError::TooManyRegexes { .. }
+        | SelectError::LeftOut { .. }
+        | SelectError::GaugeSummed { .. }
+        | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),
+        SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {
+            Status::resource_exhausted(error.to_string())
+        }
+        SelectError::Cancelled => Status::cancelled(error.to_string()),
+        // The damage is quarantined: the next query is answered without it.
+        SelectError::Engine(error) if error.is_damage() => {
+            tracing::error!(%error, "a query found damage");
+            Status::unavailable(format!("{error}: try again"))
+        }
+        SelectError::Engine(error) => failed(&replica.failure().report(error.into())),
+    }
+}
+
+async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Refused> {
+    let misplaced = |status| Refused(Refusal::Misplaced, status);
+    check_shard(shard).map_err(misplaced)?;
+    let epoch = shared.placement.epoch();
+    if placement_epoch != epoch {
+        let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
+        return Err(misplaced(Status::failed_precondition(text)));
+    }
+    let replica = shared.appendable().await?;
+    let _in_flight = shared.take_in(batch.memory_bytes())?;
+    let split = if is_small(&batch) {
+        Ok(vec![batch])
+    } else {
+        spawn_blocking(move || split(batch)).await.map_err(panicked)?
+    };
+    // The error is final: a sample that fits into no entry never will.
+    let parts = split.map_err(|error: SampleTooLarge| Refused::invalid(error.to_string()))?;
+    let retention = shared.config.retention.raw;
+    let mut answer = Appended { duplicate: true, samples_too_old: 0, retention };
+    for part in parts {
+        let (part, too_old) = without_older(part, expired_before_ns(shared.clock.now_ns(), retention));
+        answer.samples_too_old += too_old;
+        // A part without samples needs no entry.
+        if too_old == 0 || !part.series.is_empty() {
+            let outcome = append_part(&replica, part).await?;
+            answer.duplicate &= outcome == Outcome::Duplicate;
+            if let Outcome::Partial { samples_too_old } = outcome {
+                answer.samples_too_old += samples_too_old;
+            }
+        }
+    }
+    Ok(answer)
+}
+
+/// Proposes a batch that fits into an entry, without the definitions that the shard has.
+async fn append_part(replica: &Arc<Replica>, mut batch: Batch) -> Result<Outcome, Refused> {
+    let of = Arc::clone(replica);
+    let strip = move || {
+        let left_out = of.shard().engine().strip(&mut batch)?;
+        let batch = Arc::new(batch);
+        Ok((Proposal::append(Arc::clone(&batch)), batch, left_out))
+    };
+    let stripped = spawn_blocking(strip).await.map_err(panicked)?;
+    let (proposal, batch, left_out) = stripped.map_err(|error| match error {
+        StripError::Dangling => dangling(),
+        StripError::TooManyPartitions { .. } => Refused(Refusal::Invalid, Status::invalid_argument(error.to_string())),
+        StripError::DictionaryFull { .. } | StripError::TooManySeries { .. } => {
+            Refused(Refusal::Busy, Status::resource_exhausted(error.to_string()))
+        }
+        // The damage is quarantined: the next try succeeds.
+        StripError::Engine(error) if error.is_damage() => {
+            tracing::error!(%error, "an append found damage");
+            Refused(Refusal::Damage, Status::unavailable(format!("{error}: send it again")))
+        }
+        StripError::Engine(error) => refused(ConsensusError::Failed(replica.failure().report(error.into()))),
+    })?;
+    let mut outcome = replica.propose(proposal).await.map_err(refused)?;
+    if let (Outcome::Dangling, Some(left_out)) = (outcome, left_out) {
+        // The shard has dropped the stripped definitions. With all definitions the batch cannot dangle, if it came
+        // with all.
+        let whole = move || {
+            let mut whole = Arc::unwrap_or_clone(batch);
+            whole.restore(left_out);
+            whole.is_whole().then(|| Proposal::append(Arc::new(whole)))
+        };
+        if let Some(whole) = spawn_blocking(whole).await.map_err(panicked)? {
+            outcome = replica.propose(whole).await.map_err(refused)?;
+        }
+    }
+    if outcome == Outcome::Dangling { Err(dangling()) } else { Ok(outcome) }
+}
+
+/// Nothing was stored. [`tonic::Code::Aborted`] makes the router send the batch with all definitions.
+fn dangling() -> Refused {
+    Refused(Refusal::Dangling, Status::aborted(StripError::Dangling.to_string()))
+}
+
+async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> {
+    let replica = shared.appendable().await.map_err(|Refused(_, status)| status)?;
+    check_deletion(&deletion).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let names: Vec<String> = deletion.matchers.iter().map(|matcher| matcher.name.clone()).collect();
+    match replica.propose(Proposal::delete(deletion)).await.map_err(|error| unavailable(&error))? {
+        Outcome::Deleted { samples, windows } => Ok(Deleted { samples, windows }),
+        Outcome::Undecidable { tier, matcher } => {
+            let name = names.get(matcher).map_or("", String::as_str);
+            let text = format!(
+                "nothing was deleted: tier {} does not keep {name:?}, or it is an attribute of samples, and a deletion \
+                 selects whole series by their labels; omit it, or delete times that are kept in a finer tier",
+                tier.name()
+            );
+            Err(Status::invalid_argument(text))
+        }
+        outcome => Err(Status::internal(format!("a deletion came to {outcome:?}"))),
+    }
+}
+
+fn refused(error: ConsensusError) -> Refused {
+    match &error {
+        ConsensusError::Failed(cause) if cause.is_disk_full() => {
+            let text = "disk is full: whether this append counts is not known, send it again with its id later";
+            Refused(Refusal::DiskFull, Status::resource_exhausted(text))
+        }
+        _ => Refused(Refusal::Uncommitted, unavailable(&error)),
+    }
+}
+
+fn panicked(error: tokio::task::JoinError) -> Refused {
+    Refused(Refusal::Uncommitted, Status::internal(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use prometheus_client::registry::Registry;
+    use proto::limits;
+
+    use super::*;
+    use crate::{Config, Retention};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
+        let folder = tempfile::tempdir().unwrap();
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+        let node = Node::open(config, &mut Registry::default()).await.unwrap();
+        node.ready().await;
+        let (began, has_begun) = std::sync::mpsc::channel();
+        let callers: Vec<_> = (0..limits::QUERIES_AT_ONCE_MAX)
+            .map(|_| {
+                let (node, began) = (Arc::clone(&node), began.clone());
+                tokio::spawn(async move {
+                    let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
+                        began.send(()).unwrap();
+                        let start = Instant::now();
+                        while is_wanted() {
+                            // A fault must fail this test and not block all others.
+                            assert!(start.elapsed() < Duration::from_secs(30));
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
+                        Err::<(), _>(SelectError::Cancelled)
+                    };
+                    node.shared.read(answer).await
+                })
+            })
+            .collect();
+        let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
+        spawn_blocking(all_begun).await.unwrap().unwrap();
+        callers.iter().for_each(tokio::task::JoinHandle::abort);
+        let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
+        let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
+        assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
+        node.shutdown().await;
+    }
+}

@@ -1,0 +1,158 @@
+//! The state that requests and upkeep of a node share: the replica, limits on work in flight, and reasons to refuse
+//! appends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proto::limits;
+use proto::placement::{FIRST_DATA_SHARD, Placement};
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::directory::DataDirectory;
+use crate::error::{NodeError, ReplicaError};
+use crate::metrics::{Metrics, StateLabels};
+use crate::replica::Replica;
+
+/// Bytes of appends in flight, as received. Decoded, encoded and waiting for the disk, they take a few times this.
+pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+
+/// Longest wait of a request for a repair.
+const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Shared state of one node.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) directory: DataDirectory,
+    pub(super) placement: Placement,
+    pub(super) metrics: Metrics,
+    pub(super) clock: Arc<Clock>,
+    state: watch::Sender<State>,
+    /// The file system has no space for appends.
+    is_full: AtomicBool,
+    /// The data takes more than its cap.
+    is_over_cap: AtomicBool,
+    /// One permit for each byte of appends in flight.
+    pub(super) appends: Arc<Semaphore>,
+    /// One permit for each running query.
+    pub(super) queries: Arc<Semaphore>,
+    /// New requests are refused.
+    pub(super) stopping: CancellationToken,
+    /// Requests in flight are done, and the upkeep ends.
+    pub(super) closing: CancellationToken,
+}
+
+/// State of the replica.
+#[derive(Clone, Debug)]
+pub(super) enum State {
+    /// The replica replays its log, waits for an election, or is being opened again.
+    Starting,
+    Serving(Arc<Replica>),
+    /// The replica is being opened again because stored values are damaged. Requests wait.
+    Repairing,
+    /// The log or the engine met a full disk: queries are answered, and the replica reopens when there is space.
+    ReadOnly(Arc<Replica>),
+    Failed(Arc<ReplicaError>),
+    Stopped,
+}
+
+impl State {
+    const NAMES: [&str; 6] = ["starting", "serving", "repairing", "read_only", "failed", "stopped"];
+
+    fn name(&self) -> &'static str {
+        let [starting, serving, repairing, read_only, failed, stopped] = Self::NAMES;
+        match self {
+            Self::Starting => starting,
+            Self::Serving(_) => serving,
+            Self::Repairing => repairing,
+            Self::ReadOnly(_) => read_only,
+            Self::Failed(_) => failed,
+            Self::Stopped => stopped,
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(config: Config, directory: DataDirectory, metrics: Metrics, clock: Arc<Clock>) -> Self {
+        Self {
+            config,
+            directory,
+            placement: Placement::single_shard(),
+            metrics,
+            clock,
+            state: watch::Sender::new(State::Starting),
+            is_full: AtomicBool::new(false),
+            is_over_cap: AtomicBool::new(false),
+            appends: Arc::new(Semaphore::new(APPENDS_IN_FLIGHT_BYTES_MAX)),
+            queries: Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX)),
+            stopping: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub(super) fn set_state(&self, state: State) {
+        for name in State::NAMES {
+            let gauge = self.metrics.replica_state.get_or_create_owned(&StateLabels { state: name });
+            gauge.set(i64::from(name == state.name()));
+        }
+        tracing::info!(state = state.name(), "replica");
+        self.state.send_replace(state);
+    }
+
+    /// Returns the first result of `wanted` for the present state or a later one.
+    pub(super) async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
+        let mut states = self.state.subscribe();
+        loop {
+            let found = wanted(&states.borrow_and_update());
+            if let Some(found) = found {
+                return found;
+            }
+            // The sender lives in `self`, so this fails only when nothing can change any more.
+            if states.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`], and returns the state.
+    pub(super) async fn state_after_repair(&self) -> State {
+        let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
+        tokio::time::timeout(REPAIR_PATIENCE, repaired).await.unwrap_or(State::Repairing)
+    }
+
+    pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
+        let clock = Arc::clone(&self.clock);
+        Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock).await
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_full(&self, is_full: bool) {
+        if self.is_full.swap(is_full, Ordering::Relaxed) != is_full {
+            tracing::warn!(is_full, "space for appends");
+        }
+    }
+
+    pub(super) fn is_over_cap(&self) -> bool {
+        self.is_over_cap.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether data of `disk_bytes` takes more than the cap.
+    pub(super) fn note_use(&self, disk_bytes: u64) {
+        let cap = self.config.disk_bytes_max;
+        let is_over_cap = disk_bytes > cap;
+        if self.is_over_cap.swap(is_over_cap, Ordering::Relaxed) != is_over_cap {
+            tracing::warn!(is_over_cap, disk_bytes, cap, "cap on disk use");
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A full disk: appends are refused, queries are answered, nothing acknowledged is lost, and appends resume.
+//!
+//! Each test mounts a small tmpfs, which needs root.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testkit::small_disk::SmallDisk;
+use tonic::Code;
+
+use crate::support::{self, Opened, batch_of, config, long_name, open, open_with, times_of};
+
+/// Fills the disk except for `left_bytes`, within some milliseconds.
+fn fill(disk: &SmallDisk, left_bytes: u64) {
+    let ballast = disk.path().join("ballast");
+    fs::create_dir(&ballast).unwrap();
+    let output = Command::new("df").args(["--output=avail", "-B1"]).arg(disk.path()).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut rest: u64 = text.lines().nth(1).unwrap().trim().parse().unwrap();
+    rest = rest.saturating_sub(left_bytes);
+    // In halves: the node also takes space, and an allocation that does not fit takes nothing.
+    let mut piece = rest;
+    while piece >= 64 << 10 {
+        let file = ballast.join(piece.to_string());
+        let taken = Command::new("fallocate").arg("--length").arg(piece.to_string()).arg(file).output().unwrap();
+        if taken.status.success() && left_bytes > 0 {
+            return;
+        }
+        piece /= 2;
+    }
+}
+
+fn empty(disk: &SmallDisk) {
+    fs::remove_dir_all(disk.path().join("ballast")).unwrap();
+}
+
+/// Appends serials from `first` on until one is refused; returns what was acknowledged and the refusal.
+async fn append_until_refused(opened: &Opened, first: i64) -> (i64, tonic::Status) {
+    for serial in first..first + 20_000 {
+        if let Err(status) = opened.append(&batch_of(Some(serial as u128), [serial], long_name)).await {
+            return (serial, status);
+        }
+    }
+    panic!("20,000 appends of 50 kB fit on a disk of some megabytes");
+}
+
+/// Repeats an append until it is accepted.
+async fn append_until_accepted(opened: &Opened, serial: i64) -> Duration {
+    let start = Instant::now();
+    loop {
+        match opened.append(&batch_of(Some(serial as u128), [serial], long_name)).await {
+            Ok(_duplicate) => return start.elapsed(),
+            Err(status) => assert!(start.elapsed() < Duration::from_secs(20), "still refused: {status}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn below_the_reserve_appends_are_refused_and_queries_answered() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
+    let data_dir = disk.path().join("data");
+    let opened = open(&data_dir).await;
+    let mut next = 0;
+    for _round in 0..2 {
+        fill(&disk, 90 << 20);
+        let (refused, status) = append_until_refused(&opened, next).await;
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+        assert!(status.message().starts_with("disk is full: "), "{status}");
+        assert!(refused > next, "nothing was taken above the reserve");
+        assert_eq!(opened.times().await, times_of(0..refused));
+        assert!(opened.node.is_ready());
+        empty(&disk);
+        println!("taken again {:?} after there was space", append_until_accepted(&opened, refused).await);
+        next = refused + 1;
+    }
+    assert!(opened.metric("varve_node_appends_refused_total{reason=\"disk_full\"") > 0.0);
+    opened.node.shutdown().await;
+    let opened = open(&data_dir).await;
+    assert_eq!(opened.times().await, times_of(0..next));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_full_to_the_last_byte_loses_nothing_and_resumes() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
+    let data_dir = disk.path().join("data");
+    // Short, so that flushes fail as well as appends to the log.
+    let mut config = config(&data_dir);
+    config.flush_interval = Duration::from_millis(300);
+    let opened = open_with(config).await;
+    opened.node.ready().await;
+    // Queries run all the time.
+    let reader = tokio::spawn({
+        let node = std::sync::Arc::clone(&opened.node);
+        async move {
+            for reads in 0_u32.. {
+                if let Err(status) = support::count(&node).await {
+                    return (reads, status);
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            unreachable!()
+        }
+    });
+    let mut next = 0;
+    let mut read_only = 0.0;
+    for round in 0..5 {
+        for _ in 0..100 {
+            append_until_accepted(&opened, next).await;
+            next += 1;
+        }
+        // Faster than the interval of the watch on free space.
+        let (refused, status) = tokio::join!(append_until_refused(&opened, next), async {
+            tokio::task::block_in_place(|| fill(&disk, 0));
+        })
+        .0;
+        assert_eq!(status.code(), Code::ResourceExhausted, "round {round}: {status}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        read_only += opened.metric("varve_node_replica_state{state=\"read_only\"");
+        let times = opened.times().await;
+        // The refused append may be there: its response said that this is not known.
+        assert!(times == times_of(0..refused) || times == times_of(0..refused + 1), "round {round}: {}", times.len());
+        empty(&disk);
+        println!(
+            "round {round}: taken again {:?} after there was space",
+            append_until_accepted(&opened, refused).await
+        );
+        next = refused + 1;
+        assert_eq!(opened.times().await, times_of(0..next), "round {round}");
+    }
+    assert!(read_only > 0.0, "the watch of free space was always faster: no write met the full disk");
+    opened.node.shutdown().await;
+    let (reads, status) = reader.await.unwrap();
+    assert!(status.message().contains("stop"), "read {reads} was refused before the shutdown: {status}");
+    let opened = open(&data_dir).await;
+    assert_eq!(opened.times().await, times_of(0..next));
+    opened.node.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_while_the_disk_is_full_closes_the_databases() {
+    let Some(disk) = SmallDisk::mount("disk_full", 256) else { return };
+    let data_dir = disk.path().join("data");
+    let opened = open(&data_dir).await;
+    let mut next = 0;
+    let is_read_only = || opened.metric("varve_node_replica_state{state=\"read_only\"") > 0.0;
+    // Faster than the watch on free space, which would refuse appends before a write meets the full disk.
+    while !is_read_only() {
+        assert!(next < 100_000, "no write met the full disk");
+        let (refused, _status) = tokio::join!(append_until_refused(&opened, next), async {
+            tokio::task::block_in_place(|| fill(&disk, 0));
+        })
+        .0;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        next = refused + 1;
+        if !is_read_only() {
+            empty(&disk);
+            append_until_accepted(&opened, refused).await;
+        }
+    }
+    opened.node.shutdown().await;
+    empty(&disk);
+    // The first node still exists and has no file open.
+    let again = open(&data_dir).await;
+    assert!(again.times().await.len() as i64 >= next - 1);
+    again.node.shutdown().await;
+    drop(opened);
+}

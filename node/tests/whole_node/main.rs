@@ -1,0 +1,15 @@
+//! A whole node: requests, restarts, failing and full disks, retention.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking and prints figures, and its helpers with it"
+)]
+
+mod disk_full;
+mod durability;
+mod requests;
+mod retention;
+mod support;

@@ -1,0 +1,18 @@
+//! Data as bytes: the messages between routers and nodes, and the formats of other tools.
+
+mod batch;
+pub mod bytes_codec;
+pub(crate) mod definitions;
+mod encoder;
+pub mod folded;
+mod needed;
+mod numbers;
+pub mod otlp;
+pub mod pprof;
+pub mod rpc_status;
+pub mod wire;
+
+pub use batch::BatchError;
+pub use definitions::DefinitionsError;
+pub(crate) use encoder::Encoder;
+pub(crate) use numbers::{deltas, from_deltas};

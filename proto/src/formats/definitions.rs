@@ -1,0 +1,346 @@
+//! The wire form of a [`Dictionary`]: [`wire::Definitions`].
+//!
+//! Entry 0 of a table with an empty entry is not sent. Decoding checks that every ID has an entry. Tables are decoded
+//! in the order in which they refer to each other: mappings before locations, locations before stacks, and so on.
+
+use bytes::{BufMut, BytesMut};
+
+use crate::build_id::BuildId;
+use crate::dictionary::{
+    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, Mapping, StackHash,
+    StackPair,
+};
+use crate::formats::numbers::read_u128;
+use crate::formats::wire;
+use crate::limits;
+
+/// The error of inconsistent definitions: the sender has a bug, or the bytes were damaged.
+#[derive(Debug, thiserror::Error)]
+pub enum DefinitionsError {
+    /// An ID has no entry.
+    #[error("{table} {id} is out of range: the table has {length}")]
+    OutOfRange {
+        /// Name of the table.
+        table: &'static str,
+        /// The ID.
+        id: u32,
+        /// Length of the table.
+        length: usize,
+    },
+    /// Columns or lengths contradict each other.
+    #[error("{0}")]
+    Inconsistent(&'static str),
+    /// A text is not one that [`BuildId`] writes.
+    #[error("{0:?} is not a build ID")]
+    BuildId(String),
+    /// An entry is repeated, so that later IDs would shift.
+    #[error("{table} {id} repeats an earlier one")]
+    Duplicate {
+        /// Name of the table.
+        table: &'static str,
+        /// ID of the repetition.
+        id: usize,
+    },
+}
+
+impl Dictionary {
+    /// Encodes the dictionary. IDs stay the same.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Definitions {
+        let mut out = wire::Definitions {
+            strings: (1..self.strings.len()).map(|id| self.strings.get(id).to_owned()).collect(),
+            functions: self.functions.iter().map(function_to_wire).collect(),
+            mappings: self.mappings.iter().map(mapping_to_wire).collect(),
+            locations: self.locations.iter().map(location_to_wire).collect(),
+            attribute_sets: self.attribute_sets.iter().skip(1).map(attributes_to_wire).collect(),
+            ..wire::Definitions::default()
+        };
+        let mut hashes = BytesMut::with_capacity((self.stacks.len() - 1) * 16);
+        for (hash, stack) in self.stacks.iter().skip(1) {
+            hashes.put_u128(hash.0);
+            let locations = stack.unwrap_or_default();
+            out.stack_lengths.push(u32::try_from(locations.len()).unwrap_or(u32::MAX));
+            out.stack_locations.extend_from_slice(locations);
+        }
+        out.stack_hashes = hashes.freeze();
+        for pair in self.pairs.iter().skip(1) {
+            out.pair_users.push(pair.user);
+            out.pair_kernels.push(pair.kernel);
+        }
+        out
+    }
+
+    /// Decodes a dictionary. IDs stay the same.
+    ///
+    /// # Errors
+    /// [`DefinitionsError`] if an ID has no entry, or columns differ in length. Nothing of the message may be used
+    /// then.
+    pub fn from_wire(from: &wire::Definitions) -> Result<Self, DefinitionsError> {
+        let mut to = Self::default();
+        read_strings(&mut to, from)?;
+        read_functions(&mut to, from)?;
+        read_mappings(&mut to, from)?;
+        read_locations(&mut to, from)?;
+        read_stacks(&mut to, from)?;
+        read_attribute_sets(&mut to, from)?;
+        read_pairs(&mut to, from)?;
+        Ok(to)
+    }
+}
+
+fn function_to_wire(function: &Function) -> wire::Function {
+    let Function { name, system_name, file, start_line } = *function;
+    wire::Function { name, system_name, file, start_line }
+}
+
+fn mapping_to_wire(mapping: &Mapping) -> wire::Mapping {
+    let build_id = mapping.build_id.as_ref().map(BuildId::to_string).unwrap_or_default();
+    wire::Mapping { file: mapping.file, build_id }
+}
+
+fn location_to_wire(location: &Location) -> wire::Location {
+    match location {
+        Location::Address { mapping, address, frame_type } => {
+            let (address, is_file_offset) = match *address {
+                Address::Virtual(address) => (address, false),
+                Address::FileOffset(offset) => (offset, true),
+            };
+            wire::Location { frame_type: *frame_type, mapping: *mapping, address, is_file_offset, lines: Vec::new() }
+        }
+        Location::Lines { mapping_file, frame_type, lines } => wire::Location {
+            frame_type: *frame_type,
+            mapping: *mapping_file,
+            lines: lines.iter().map(|&Line { function, line, column }| wire::Line { function, line, column }).collect(),
+            ..wire::Location::default()
+        },
+    }
+}
+
+fn attributes_to_wire(attributes: Attributes<'_>) -> wire::AttributeSet {
+    use wire::attribute::Value;
+    let attribute = |attribute: Attribute| wire::Attribute {
+        key: attribute.key,
+        unit: attribute.unit,
+        value: Some(match attribute.value {
+            AttributeValue::Text(id) => Value::Text(id),
+            AttributeValue::Integer(integer) => Value::Integer(integer),
+            AttributeValue::Boolean(boolean) => Value::Boolean(boolean),
+            AttributeValue::Double(bits) => Value::DoubleBits(bits),
+            AttributeValue::Json(id) => Value::Json(id),
+        }),
+    };
+    wire::AttributeSet { attributes: attributes.map(attribute).collect() }
+}
+
+fn within(table: &'static str, id: u32, length: usize) -> Result<u32, DefinitionsError> {
+    if (id as usize) < length { Ok(id) } else { Err(DefinitionsError::OutOfRange { table, id, length }) }
+}
+
+/// Checks that an entry received the ID that its position in the message implies.
+fn check_id(table: &'static str, got: u32, id: usize) -> Result<(), DefinitionsError> {
+    if got as usize == id { Ok(()) } else { Err(DefinitionsError::Duplicate { table, id }) }
+}
+
+fn read_strings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    for (id, text) in (1..).zip(&from.strings) {
+        check_id("string", to.strings.intern(text), id)?;
+    }
+    Ok(())
+}
+
+fn read_functions(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    let strings = to.strings.len() as usize;
+    for (id, &wire::Function { name, system_name, file, start_line }) in from.functions.iter().enumerate() {
+        for id in [name, system_name, file] {
+            within("string", id, strings)?;
+        }
+        check_id("function", to.intern_function(Function { name, system_name, file, start_line }), id)?;
+    }
+    Ok(())
+}
+
+fn read_mappings(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    for (id, mapping) in from.mappings.iter().enumerate() {
+        let file = within("string", mapping.file, to.strings.len() as usize)?;
+        let build_id = match mapping.build_id.as_str() {
+            "" => None,
+            text => {
+                let unreadable = || DefinitionsError::BuildId(text.chars().take(100).collect());
+                Some(BuildId::parse(text).ok_or_else(unreadable)?)
+            }
+        };
+        check_id("mapping", to.intern_mapping(Mapping { build_id, file }), id)?;
+    }
+    Ok(())
+}
+
+fn read_locations(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    let strings = to.strings.len() as usize;
+    for (id, location) in from.locations.iter().enumerate() {
+        let frame_type = within("string", location.frame_type, strings)?;
+        let read = if location.lines.is_empty() {
+            let mapping = within("mapping", location.mapping, to.mappings.len())?;
+            let address = if location.is_file_offset {
+                Address::FileOffset(location.address)
+            } else {
+                Address::Virtual(location.address)
+            };
+            Location::Address { mapping, address, frame_type }
+        } else {
+            let line = |&wire::Line { function, line, column }: &wire::Line| {
+                Ok(Line { function: within("function", function, to.functions.len())?, line, column })
+            };
+            let lines = location.lines.iter().map(line).collect::<Result<_, DefinitionsError>>()?;
+            Location::Lines { mapping_file: within("string", location.mapping, strings)?, frame_type, lines }
+        };
+        check_id("location", to.intern_location(read), id)?;
+    }
+    Ok(())
+}
+
+fn read_stacks(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    let hashes = from.stack_hashes.chunks_exact(16);
+    if !hashes.remainder().is_empty() || hashes.len() != from.stack_lengths.len() {
+        return Err(DefinitionsError::Inconsistent("the numbers of stack hashes and stack lengths differ"));
+    }
+    let mut rest = from.stack_locations.as_slice();
+    for (id, (hash, &length)) in (1..).zip(hashes.zip(&from.stack_lengths)) {
+        let hash = StackHash(read_u128(hash));
+        let too_short =
+            DefinitionsError::Inconsistent("there are fewer stack locations than the stack lengths add up to");
+        let (locations, remaining) = rest.split_at_checked(length as usize).ok_or(too_short)?;
+        rest = remaining;
+        if length as usize > limits::STACK_DEPTH_MAX * 2 {
+            return Err(DefinitionsError::Inconsistent("a stack is deeper than any push may be"));
+        }
+        for &location in locations {
+            within("location", location, to.locations.len())?;
+        }
+        let stack = (length > 0).then_some(locations);
+        check_id("stack", to.intern_stack(hash, stack), id)?;
+    }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(DefinitionsError::Inconsistent("there are more stack locations than the stack lengths add up to"))
+    }
+}
+
+fn read_attribute_sets(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    use wire::attribute::Value;
+    let strings = to.strings.len() as usize;
+    for (id, set) in (1..).zip(&from.attribute_sets) {
+        let attribute = |attribute: &wire::Attribute| {
+            let value = match attribute.value {
+                Some(Value::Text(id)) => AttributeValue::Text(within("string", id, strings)?),
+                Some(Value::Json(id)) => AttributeValue::Json(within("string", id, strings)?),
+                Some(Value::Integer(integer)) => AttributeValue::Integer(integer),
+                Some(Value::Boolean(boolean)) => AttributeValue::Boolean(boolean),
+                Some(Value::DoubleBits(bits)) => AttributeValue::Double(bits),
+                None => return Err(DefinitionsError::Inconsistent("an attribute has no value")),
+            };
+            let key = within("string", attribute.key, strings)?;
+            Ok(Attribute { key, unit: within("string", attribute.unit, strings)?, value })
+        };
+        let attributes = set.attributes.iter().map(attribute).collect::<Result<_, _>>()?;
+        check_id("attribute set", to.intern_attributes(attributes), id)?;
+    }
+    Ok(())
+}
+
+fn read_pairs(to: &mut Dictionary, from: &wire::Definitions) -> Result<(), DefinitionsError> {
+    if from.pair_users.len() != from.pair_kernels.len() {
+        return Err(DefinitionsError::Inconsistent("the numbers of user and kernel stacks of pairs differ"));
+    }
+    for (id, (&user, &kernel)) in (1..).zip(from.pair_users.iter().zip(&from.pair_kernels)) {
+        for id in [user, kernel] {
+            within("stack", id, to.stacks.len())?;
+        }
+        check_id("pair", to.intern_pair(StackPair { user, kernel }), id)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::dictionary::stack_hash;
+
+    /// A dictionary with `n` entries of every kind.
+    pub(crate) fn filled(n: u32) -> Dictionary {
+        let mut d = Dictionary::default();
+        for i in 0..n {
+            let name = d.strings.intern(&format!("f{i}"));
+            let file = d.strings.intern(&format!("file{i}"));
+            let function = d.intern_function(Function { name, system_name: 0, file, start_line: i64::from(i) });
+            let by_id = d.intern_mapping(Mapping { build_id: Some(BuildId::Gnu(vec![1, 2, i as u8])), file });
+            let by_file = d.intern_mapping(Mapping { build_id: None, file });
+            let lines = [Line { function, line: -1, column: 2 }].into();
+            let a = d.intern_location(Location::Lines { mapping_file: file, frame_type: name, lines });
+            let address = Address::Virtual(u64::MAX);
+            let b = d.intern_location(Location::Address { mapping: by_id, address, frame_type: name });
+            let address = Address::FileOffset(7);
+            let c = d.intern_location(Location::Address { mapping: by_file, address, frame_type: 0 });
+            let hashes: Vec<_> = [a, b, c].iter().map(|&id| d.location_hash(id)).collect();
+            let user = d.intern_stack(stack_hash(&hashes), Some(&[a, b, c]));
+            let kernel = d.intern_stack(stack_hash(&hashes[1..]), Some(&[b, c]));
+            d.intern_pair(StackPair { user, kernel });
+            let values = [
+                AttributeValue::Text(file),
+                AttributeValue::Integer(-5),
+                AttributeValue::Boolean(true),
+                AttributeValue::Double(0.5_f64.to_bits()),
+                AttributeValue::Json(name),
+            ];
+            for value in values {
+                d.intern_attributes(vec![Attribute { key: name, unit: 0, value }]);
+            }
+        }
+        d
+    }
+
+    #[test]
+    fn a_dictionary_is_decoded_from_its_own_message() {
+        let filled = filled(9);
+        assert_eq!(Dictionary::from_wire(&filled.to_wire()).unwrap().to_wire(), filled.to_wire());
+    }
+
+    #[test]
+    fn importing_a_whole_dictionary_keeps_every_hash() {
+        let from = filled(5);
+        let mut to = filled(2);
+        let mut importer = crate::Importer::new(&from);
+        for id in 0..from.locations.len() as u32 {
+            let copy = importer.location(&mut to, id);
+            assert_eq!(from.location_hash(id), to.location_hash(copy));
+        }
+        for id in 0..from.stacks.len() as u32 {
+            let copy = importer.stack(&mut to, id);
+            assert_eq!(from.stacks.hash(id), to.stacks.hash(copy));
+            assert_eq!(from.stack(id).len(), to.stack(copy).len());
+        }
+    }
+
+    #[test]
+    fn an_id_without_an_entry_is_refused() {
+        let good = filled(2).to_wire();
+        let damages: [fn(&mut wire::Definitions); 11] = [
+            |d| d.functions[0].name = 1000,
+            |d| d.mappings[0].file = 1000,
+            |d| d.locations[0].lines[0].function = 1000,
+            |d| d.locations[1].mapping = 1000,
+            |d| d.stack_locations[0] = 1000,
+            |d| d.stack_lengths[0] = 1000,
+            |d| d.pair_users[0] = 1000,
+            |d| d.attribute_sets[0].attributes[0].key = 1000,
+            |d| d.attribute_sets[0].attributes[0].value = None,
+            |d| d.strings[1] = d.strings[0].clone(),
+            |d| d.mappings[0].build_id = "gnu:zz".to_owned(),
+        ];
+        for (i, damage) in damages.iter().enumerate() {
+            let mut bad = good.clone();
+            damage(&mut bad);
+            assert!(Dictionary::from_wire(&bad).is_err(), "damage {i}");
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The contract of a shard: what a router requests from it, what it responds, and the entries of its log.
+
+pub mod answer;
+pub mod entry;
+mod error;
+pub mod location_sets;
+pub mod placement;
+pub mod selection;
+mod shards;
+
+pub use answer::Answer;
+pub use entry::{Command, Deletion, Entry};
+pub use error::SelectionError;
+pub use location_sets::{FramePlace, KnownLocations, LocationPage, LocationSets, StackFilter};
+pub use selection::{Fold, Matcher, Selection, StackDetail, Window};
+pub use shards::{AdministrationTask, Appended, Deleted, SeriesAnswer, Shards};

@@ -1,0 +1,128 @@
+//! Entries of a shard's Raft log. Every replica applies them in log order.
+
+use std::sync::Arc;
+
+use crate::batch::Batch;
+use crate::formats::{BatchError, Encoder, wire};
+use crate::shard::selection::{Matcher, Window};
+use crate::tenant::TenantId;
+use crate::tier::Tier;
+
+/// An entry of a shard's Raft log.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Clock of the leader at the proposal, in nanoseconds since 1970. Applying an entry reads no other clock.
+    pub proposed_at_ns: i64,
+    /// Command to apply.
+    pub command: Command,
+}
+
+/// The command of an entry.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Stores samples.
+    Append(Arc<Batch>),
+    /// Drops partitions.
+    Expire {
+        /// Tier. With minutes, the raw samples of the same time are dropped.
+        tier: Tier,
+        /// Retention class.
+        retention_class: u8,
+        /// Time, in nanoseconds since 1970. Partitions that end at or before it are dropped.
+        before_ns: i64,
+    },
+    /// Deletes samples.
+    Delete(Deletion),
+}
+
+/// A deletion of samples. It selects series by their labels; the value of an absent label is "".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Owner of the samples.
+    pub tenant: TenantId,
+    /// Conditions, all of which must hold; at least one.
+    pub matchers: Vec<Matcher>,
+    /// Time range.
+    pub window: Window,
+}
+
+impl Command {
+    /// Encodes the command.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::entry::Command {
+        match self {
+            Self::Append(batch) => wire::entry::Command::Append(batch.to_wire()),
+            &Self::Expire { tier, retention_class, before_ns } => wire::entry::Command::Expire(wire::Expire {
+                before_ns,
+                tier: tier.number().into(),
+                retention_class: retention_class.into(),
+            }),
+            Self::Delete(deletion) => wire::entry::Command::Delete(deletion.to_wire()),
+        }
+    }
+
+    /// Appends the bytes of [`Command::to_wire`], a field of a [`wire::Entry`].
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Append(batch) => Encoder::new(out).message(2, |to| to.batch(batch)),
+            Self::Expire { .. } | Self::Delete(_) => self.to_wire().encode(out),
+        }
+    }
+}
+
+impl Entry {
+    /// Encodes the entry.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Entry {
+        let proposed_at_ns = u64::try_from(self.proposed_at_ns).unwrap_or_default();
+        wire::Entry { proposed_at_ns, command: Some(self.command.to_wire()) }
+    }
+
+    /// Decodes an entry.
+    ///
+    /// # Errors
+    /// [`BatchError`] if the log does not hold what was proposed. The replica must stop.
+    pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
+        let command = match from.command {
+            Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),
+            Some(wire::entry::Command::Expire(expire)) => expire_from_wire(&expire)?,
+            Some(wire::entry::Command::Delete(delete)) => Command::Delete(Deletion::from_wire(delete)?),
+            None => return Err(BatchError::Inconsistent("an entry has no command")),
+        };
+        let proposed_at_ns = i64::try_from(from.proposed_at_ns)
+            .map_err(|_overflow| BatchError::Inconsistent("an entry was proposed after the year 2262"))?;
+        Ok(Self { proposed_at_ns, command })
+    }
+}
+
+fn expire_from_wire(from: &wire::Expire) -> Result<Command, BatchError> {
+    let tier = u8::try_from(from.tier).ok().and_then(Tier::from_number);
+    let class = u8::try_from(from.retention_class).ok();
+    let (tier, retention_class) = tier.zip(class).ok_or(BatchError::Inconsistent("unknown tier or retention class"))?;
+    Ok(Command::Expire { tier, retention_class, before_ns: from.before_ns })
+}
+
+impl Deletion {
+    /// Encodes the deletion for a node and for its log.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::Delete {
+        wire::Delete {
+            tenant: self.tenant.as_str().to_owned(),
+            matchers: self.matchers.iter().map(Matcher::to_wire).collect(),
+            start_ns: self.window.start_ns,
+            end_ns: self.window.end_ns,
+        }
+    }
+
+    /// Decodes a deletion.
+    ///
+    /// # Errors
+    /// [`BatchError`] for an invalid tenant name or matcher.
+    pub fn from_wire(from: wire::Delete) -> Result<Self, BatchError> {
+        let matcher = |matcher| Matcher::from_wire(matcher);
+        let matchers = from.matchers.into_iter().map(matcher).collect::<Result<Vec<_>, _>>();
+        let matchers = matchers.map_err(|_unknown| BatchError::Inconsistent("unknown matcher operation"))?;
+        let window = Window { start_ns: from.start_ns, end_ns: from.end_ns };
+        Ok(Self { tenant: TenantId::new(&from.tenant)?, matchers, window })
+    }
+}

@@ -1,0 +1,170 @@
+//! Conditions on stacks, as sets of locations. The router finds the locations by name, and the shard filters its
+//! stacks.
+//!
+//! A shard assigns dense numbers to the locations of each tenant. Numbers keep their meaning within a `generation`,
+//! and a router knows all locations below some number. A set has one bit for each known location. If a stack has an
+//! unknown location that decides the condition, the shard says so. The router then fetches the missing locations and
+//! retries.
+
+use crate::dictionary::Dictionary;
+use crate::formats::wire;
+pub use crate::formats::wire::stack_filter::Place as FramePlace;
+use crate::shard::error::SelectionError;
+
+/// Most conditions in one request.
+pub const STACK_FILTERS_MAX: usize = 31;
+
+/// The locations of one tenant of a shard that a router knows: those with numbers below `count`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KnownLocations {
+    /// Generation of the numbers. The router knows none of another generation.
+    pub generation: u64,
+    /// First unknown number.
+    pub count: u32,
+}
+
+/// A condition on a stack: that a location at the given position is in the set, or, if negated, that none is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackFilter {
+    /// Position in the stack: the leaf, or any position.
+    pub place: FramePlace,
+    /// Whether the condition is negated.
+    pub is_negated: bool,
+    /// Whether the empty stack counts as a stack with a location in the set.
+    pub has_empty: bool,
+    /// Bit `n % 8` of byte `n / 8` tells whether location `n` is in the set. Locations beyond the end are not in it.
+    pub locations: Vec<u8>,
+}
+
+impl StackFilter {
+    /// Creates a condition with an empty set.
+    #[must_use]
+    pub fn new(place: FramePlace, is_negated: bool, has_empty: bool) -> Self {
+        Self { place, is_negated, has_empty, locations: Vec::new() }
+    }
+
+    /// Adds a location to the set.
+    pub fn insert(&mut self, location: u32) {
+        let byte = location as usize / 8;
+        if byte >= self.locations.len() {
+            self.locations.resize(byte + 1, 0);
+        }
+        self.locations[byte] |= 1 << (location % 8);
+    }
+
+    /// Locations of the set, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..).zip(&self.locations).flat_map(|(byte, bits): (u32, _)| {
+            (0..8).filter(move |bit| bits & 1 << bit != 0).map(move |bit| byte * 8 + bit)
+        })
+    }
+}
+
+/// The part of a request that refers to locations by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LocationSets {
+    /// Locations that the router knows, and that sets may contain.
+    pub known: KnownLocations,
+    /// Conditions, all of which must hold.
+    pub filters: Vec<StackFilter>,
+}
+
+impl LocationSets {
+    /// Encodes the conditions.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::LocationSets {
+        let KnownLocations { generation, count } = self.known;
+        let filter = |filter: &StackFilter| wire::StackFilter {
+            place: filter.place.into(),
+            is_negated: filter.is_negated,
+            has_empty: filter.has_empty,
+            locations: filter.locations.clone().into(),
+        };
+        wire::LocationSets { generation, count, filters: self.filters.iter().map(filter).collect() }
+    }
+
+    /// Decodes the conditions.
+    ///
+    /// # Errors
+    /// [`SelectionError`] for too many conditions, sets with unknown locations, or a position that this version does
+    /// not know.
+    pub fn from_wire(from: wire::LocationSets) -> Result<Self, SelectionError> {
+        let wire::LocationSets { generation, count, filters } = from;
+        if filters.len() > STACK_FILTERS_MAX {
+            return Err(SelectionError::Inconsistent("there are too many conditions on stacks: use fewer"));
+        }
+        // The numbers of a response's own locations follow.
+        if count > u32::MAX / 2 {
+            return Err(SelectionError::Inconsistent("the count of known locations is too large"));
+        }
+        let unknown = |_unknown: prost::UnknownEnumValue| SelectionError::Inconsistent("unknown position of a frame");
+        let filter = |from: wire::StackFilter| {
+            let filter = StackFilter {
+                place: FramePlace::try_from(from.place).map_err(unknown)?,
+                is_negated: from.is_negated,
+                has_empty: from.has_empty,
+                locations: from.locations.into(),
+            };
+            if filter.locations.len() > count.div_ceil(8) as usize || filter.iter().last() >= Some(count) {
+                return Err(SelectionError::Inconsistent("a set has locations that the router does not know"));
+            }
+            Ok(filter)
+        };
+        let filters = filters.into_iter().map(filter).collect::<Result<_, _>>()?;
+        Ok(Self { known: KnownLocations { generation, count }, filters })
+    }
+}
+
+/// Consecutive locations of one tenant of a shard, as many as one response may hold.
+#[derive(Clone, Debug, Default)]
+pub struct LocationPage {
+    /// Generation of the numbers.
+    pub generation: u64,
+    /// Number of the first location. The others follow one by one.
+    pub first: u32,
+    /// Number of all locations of the tenant, on this page and on others.
+    pub count: u32,
+    /// The locations, and the entries that they refer to.
+    pub dictionary: Dictionary,
+}
+
+impl LocationPage {
+    /// Encodes the page.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::LocationsResponse {
+        let Self { generation, first, count, dictionary } = self;
+        let definitions = Some(dictionary.to_wire());
+        wire::LocationsResponse { generation: *generation, first: *first, count: *count, definitions }
+    }
+
+    /// Decodes a page.
+    ///
+    /// # Errors
+    /// [`SelectionError`] if the message contradicts itself.
+    pub fn from_wire(from: wire::LocationsResponse) -> Result<Self, SelectionError> {
+        let wire::LocationsResponse { generation, first, count, definitions } = from;
+        let dictionary = Dictionary::from_wire(&definitions.unwrap_or_default())?;
+        Ok(Self { generation, first, count, dictionary })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn location_sets_are_read_back_and_unknown_locations_are_refused() {
+        let mut filter = StackFilter::new(FramePlace::Any, true, false);
+        [0, 9, 8, 30].into_iter().for_each(|location| filter.insert(location));
+        assert_eq!(filter.iter().collect::<Vec<_>>(), [0, 8, 9, 30]);
+        let known = KnownLocations { generation: 7, count: 31 };
+        let sets = LocationSets { known, filters: vec![filter, StackFilter::new(FramePlace::Leaf, false, true)] };
+        assert_eq!(LocationSets::from_wire(sets.to_wire()).unwrap(), sets);
+        let mut wrong = sets.to_wire();
+        wrong.count = 30;
+        assert!(LocationSets::from_wire(wrong).is_err(), "an unknown location");
+        let mut wrong = sets.to_wire();
+        wrong.filters = vec![wrong.filters[0].clone(); STACK_FILTERS_MAX + 1];
+        assert!(LocationSets::from_wire(wrong).is_err(), "too many");
+    }
+}

@@ -1,0 +1,124 @@
+//! Requests to the node that has a shard, as a trait.
+//!
+//! Over the network the same requests are the gRPC service `varve.v1.Node`. In one process the trait needs no encoding.
+
+use std::time::Duration;
+
+use crate::batch::Batch;
+use crate::formats::wire;
+pub use crate::formats::wire::AdministrationTask;
+use crate::label::LabelSet;
+use crate::shard::answer::{Answer, LeftOutLabel, Missing};
+use crate::shard::entry::Deletion;
+use crate::shard::error::SelectionError;
+use crate::shard::location_sets::{KnownLocations, LocationPage};
+use crate::shard::selection::{Matcher, Selection, Window};
+use crate::tenant::TenantId;
+
+/// Shards that accept requests.
+#[tonic::async_trait]
+pub trait Shards: Send + Sync {
+    /// The error of a request: its code, and text for the caller.
+    type Error;
+
+    /// Stores a batch. It is durable and visible when this returns.
+    async fn append(&self, shard: u32, placement_epoch: u64, batch: Batch) -> Result<Appended, Self::Error>;
+
+    /// Returns sums of samples. Linearizable.
+    async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, Self::Error>;
+
+    /// Returns locations of a tenant's stacks that the router does not know. The page is empty if there are none.
+    async fn locations(&self, shard: u32, tenant: TenantId, known: KnownLocations)
+    -> Result<LocationPage, Self::Error>;
+
+    /// Returns the series with samples in a window. Linearizable.
+    async fn series(
+        &self,
+        shard: u32,
+        tenant: TenantId,
+        matchers: Vec<Matcher>,
+        window: Window,
+    ) -> Result<SeriesAnswer, Self::Error>;
+
+    /// Deletes samples permanently. No query sees them when this returns. The duration has no bound.
+    async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
+
+    /// Does a task for the operator. Returns a report, which is a JSON object. The duration has no bound.
+    async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
+}
+
+/// The result of storing a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Appended {
+    /// Whether the ID of the batch was known, so that nothing was counted again.
+    pub duplicate: bool,
+    /// Number of samples that were dropped because they are older than the retention.
+    pub samples_too_old: u64,
+    /// Retention of raw samples.
+    pub retention: Duration,
+}
+
+/// Numbers of deleted samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deleted {
+    /// Number of raw samples.
+    pub samples: u64,
+    /// Number of sums per series and minute, hour or day, where the finer tiers had expired.
+    pub windows: u64,
+}
+
+/// Series with samples in a window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeriesAnswer {
+    /// Label sets, sorted, each once.
+    pub series: Vec<LabelSet>,
+    /// Keys of sample attributes in the partitions of the window, written as labels; sorted, each once.
+    pub attribute_names: Vec<String>,
+    /// Times with further series, ascending: no tier stores them at this resolution any more.
+    pub missing: Vec<Missing>,
+    /// Labels that some of the series had, and that their tier does not store; sorted, each once.
+    pub left_out: Vec<LeftOutLabel>,
+}
+
+impl SeriesAnswer {
+    /// Encodes the response.
+    #[must_use]
+    pub fn to_wire(&self) -> wire::SeriesResponse {
+        wire::SeriesResponse {
+            series: self.series.iter().map(|labels| wire::Group { labels: labels.to_wire() }).collect(),
+            attribute_names: self.attribute_names.clone(),
+            missing: self.missing.iter().map(Missing::to_wire).collect(),
+            left_out: self.left_out.iter().map(LeftOutLabel::to_wire).collect(),
+        }
+    }
+
+    /// Decodes a response.
+    ///
+    /// # Errors
+    /// [`SelectionError`] if the message contradicts itself.
+    pub fn from_wire(from: wire::SeriesResponse) -> Result<Self, SelectionError> {
+        Ok(Self {
+            series: from.series.into_iter().map(|group| LabelSet::from_wire(group.labels)).collect(),
+            attribute_names: from.attribute_names,
+            missing: from.missing.into_iter().map(Missing::from_wire).collect::<Result<_, _>>()?,
+            left_out: from.left_out.into_iter().map(LeftOutLabel::from_wire).collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Adds the series of another shard.
+    pub fn extend(&mut self, other: Self) {
+        let Self { series, attribute_names, missing, left_out } = other;
+        self.series.extend(series);
+        self.series.sort_unstable();
+        self.series.dedup();
+        self.attribute_names.extend(attribute_names);
+        self.attribute_names.sort_unstable();
+        self.attribute_names.dedup();
+        self.missing.extend(missing);
+        self.missing.sort_unstable_by_key(|one| (one.window.start_ns, one.window.end_ns, one.finest));
+        self.missing.dedup();
+        self.left_out.extend(left_out);
+        self.left_out.sort_unstable();
+        self.left_out.dedup();
+    }
+}

@@ -1,0 +1,79 @@
+// Errors and progress, above the views and never instead of them.
+
+import { createSignal, For, onCleanup, Show } from "solid-js";
+import { useStore } from "../state/app_store";
+import { printable } from "../text/printable";
+import { sentence } from "../text/sentence";
+import { TokenForm } from "./token_form";
+
+export function Notices() {
+  const store = useStore();
+  const refused = () => {
+    const failures = store.failures().filter((failure) => failure.kind === "refused");
+    return [...new Set(failures.map((failure) => failure.message))];
+  };
+  const partial = () => {
+    const shards = store.flame.latest()?.shards;
+    return shards !== undefined && shards.answered < shards.asked ? shards : undefined;
+  };
+  /** Warnings about times that are damaged on the server's disk. */
+  const damaged = () => store.flame.latest()?.warnings.filter((warning) => warning.startsWith("damaged: ")) ?? [];
+  const stale = () => (store.flame.latest() === undefined ? "" : " The view below shows the last response.");
+  return (
+    <div class="notices">
+      <Show when={store.lostServer()}>
+        {(failure) => (
+          <div class="notice error" role="alert">
+            <b>{failure().kind === "unreachable" ? "No connection." : "The server is not ready."}</b>{" "}
+            {sentence(failure().message)} Trying again every second.{stale()}
+          </div>
+        )}
+      </Show>
+      <Show when={store.needsToken()}>{(failure) => <TokenForm message={failure().message} />}</Show>
+      <For each={refused()}>
+        {(message) => (
+          <div class="notice error" role="alert">
+            <b>Error.</b> {sentence(message)}
+            {stale()}
+          </div>
+        )}
+      </For>
+      <Show when={partial()}>
+        {(shards) => (
+          <div class="notice warn" role="status">
+            <b>Partial response.</b> {shards().answered} of {shards().asked} shards responded: all values below are too
+            low.
+          </div>
+        )}
+      </Show>
+      <Show when={damaged()[0]}>
+        {(first) => (
+          <div class="notice warn" role="status" title={damaged().map(printable).join("\n")}>
+            <b>Damaged data.</b> {sentence(printable(first()))}
+            {damaged().length > 1 ? ` And ${damaged().length - 1} more.` : ""}
+          </div>
+        )}
+      </Show>
+      <Show when={store.flame.slow() || store.timeline.slow()}>
+        <Progress />
+      </Show>
+    </div>
+  );
+}
+
+/** A moving bar with the elapsed seconds and a button to cancel. */
+function Progress() {
+  const store = useStore();
+  const [seconds, setSeconds] = createSignal(0);
+  const timer = setInterval(() => setSeconds(seconds() + 1), 1000);
+  onCleanup(() => clearInterval(timer));
+  return (
+    <div class="notice progress" role="status">
+      <div class="progress-bar" aria-hidden="true" />
+      <span>Waiting for the server{seconds() > 0 ? `, ${seconds()} s` : ""} …</span>
+      <button type="button" class="control" onClick={store.cancel}>
+        Cancel
+      </button>
+    </div>
+  );
+}

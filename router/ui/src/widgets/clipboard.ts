@@ -1,0 +1,19 @@
+// Copies text, also where the browser offers no clipboard (plain HTTP on another host).
+
+/** Copies `text`; false if the browser refused. */
+export async function copyText(text: string): Promise<boolean> {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch (_noClipboard) {
+    // Falls back to a selection in an invisible field.
+    const field = document.createElement("textarea");
+    field.value = text;
+    field.className = "off-screen";
+    document.body.append(field);
+    field.select();
+    const copied = document.execCommand("copy");
+    field.remove();
+    return copied;
+  }
+}

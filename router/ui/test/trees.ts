@@ -1,0 +1,62 @@
+// Trees for tests, written as nested lists.
+
+import { buildProfileTree, type ProfileTree, type WireNode } from "../src/profile/profile_tree";
+
+export type Shape = [name: string, self: number, ...children: Shape[]];
+
+/** Builds a tree from its shape, flattened breadth first as in the API: parents precede children. */
+export function treeOf(shape: Shape): ProfileTree {
+  const names: string[] = [];
+  const nodes: WireNode[] = [];
+  const queue: Array<{ shape: Shape; parent: number }> = [{ shape, parent: -1 }];
+  // By index: the queue grows while it is read, and `shift` takes long with 50,000 entries.
+  for (let at = 0; at < queue.length; at++) {
+    const next = queue[at];
+    const [name, self, ...children] = next.shape;
+    let index = names.indexOf(name);
+    if (index < 0) index = names.push(name) - 1;
+    const node = nodes.push([next.parent, index, self, totalOf(next.shape)]) - 1;
+    for (const child of [...children].sort((a, b) => totalOf(b) - totalOf(a)))
+      queue.push({ shape: child, parent: node });
+  }
+  return buildProfileTree(
+    names,
+    names.map(() => ({})),
+    nodes,
+  );
+}
+
+function totalOf([, self, ...children]: Shape): number {
+  return children.reduce((sum, child) => sum + totalOf(child), self);
+}
+
+/** A pseudo-random sequence in [0, 1): the same for the same seed. */
+export function randomFrom(seed: number): () => number {
+  let state = seed >>> 0;
+  return () => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return state / 2 ** 32;
+  };
+}
+
+/** A random tree of exactly `size` nodes over `nameCount` names. */
+export function randomTree(seed: number, size: number, nameCount: number): ProfileTree {
+  const random = randomFrom(seed);
+  const parents = [-1];
+  const selfs = [0];
+  const nameOf = [0];
+  for (let i = 1; i < size; i++) {
+    // Close parents are more likely: the tree is deep and wide.
+    parents.push(Math.floor(i * Math.max(random(), random() * random())));
+    selfs.push(Math.floor(random() ** 4 * 1000));
+    nameOf.push(1 + Math.floor(random() * nameCount));
+  }
+  const totals = [...selfs];
+  for (let i = size - 1; i > 0; i--) totals[parents[i]] += totals[i];
+  const names = Array.from({ length: nameCount + 1 }, (_, i) => (i === 0 ? "total" : `f${i}`));
+  return buildProfileTree(
+    names,
+    names.map(() => ({})),
+    parents.map((parent, i) => [parent, nameOf[i], selfs[i], totals[i]]),
+  );
+}

@@ -1,0 +1,114 @@
+//! A cursor over one section of one partition.
+//!
+//! Keys ascend by series, and so do most questions: what is asked next is the next key, or a few behind it. Only what is farther
+//! away, or before, is sought, and one iterator of the database does for all series.
+
+use crate::database::Snapshot;
+use crate::error::EngineError;
+use crate::integrity::quarantine::damaged_keys::{DamagedKeys, RawIterator, Source, after};
+
+/// Keys that are stepped over rather than sought over.
+const STEPS_MAX: usize = 6;
+
+/// Key and value.
+type Item<'a> = (&'a [u8], &'a [u8]);
+
+/// See the module.
+pub(crate) struct Cursor<'a> {
+    source: Source<'a>,
+    iterator: RawIterator<'a>,
+    /// Every key from this one on is where the iterator is, or behind. None: it is nowhere yet.
+    floor: Option<Vec<u8>>,
+    /// No key from here on can be read.
+    is_at_end: bool,
+}
+
+impl<'a> Cursor<'a> {
+    /// Of all keys that begin so.
+    pub(crate) fn new(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
+        let source = Source::new(snapshot, after(&prefix));
+        let iterator = source.iterator();
+        Self { source, iterator, floor: None, is_at_end: false }
+    }
+
+    /// Goes to the first key that is not before this one.
+    pub(crate) fn seek(&mut self, key: &[u8]) {
+        let mut steps = match &self.floor {
+            Some(floor) if floor.as_slice() <= key => STEPS_MAX,
+            _ => 0,
+        };
+        while steps > 0 && self.iterator.key().is_some_and(|at| at < key) {
+            self.iterator.next();
+            steps -= 1;
+        }
+        if steps == 0 {
+            self.iterator.seek(key);
+        }
+        self.is_at_end = false;
+        let floor = self.floor.get_or_insert_default();
+        floor.clear();
+        floor.extend_from_slice(key);
+    }
+
+    /// Goes to the key behind.
+    pub(crate) fn next(&mut self) {
+        if let (Some(at), Some(floor)) = (self.iterator.key(), &mut self.floor) {
+            floor.clear();
+            floor.extend_from_slice(at);
+            floor.push(0);
+            self.iterator.next();
+        }
+    }
+
+    /// Continues after the keys that [`Cursor::item`] failed to read. Returns those keys.
+    pub(crate) fn skip_damaged_keys(&mut self) -> Result<Option<DamagedKeys>, EngineError> {
+        let floor = self.floor.take().unwrap_or_default();
+        let (iterator, damaged) = self.source.after_error(&floor)?;
+        self.iterator = iterator;
+        self.is_at_end = damaged.as_ref().is_some_and(|keys| keys.to.as_slice() >= self.source.end());
+        self.floor = Some(damaged.as_ref().map_or(floor, |keys| keys.to.clone()));
+        Ok(damaged)
+    }
+
+    /// Key and value where it is; `None` at the end of the section.
+    pub(crate) fn item(&self) -> Result<Option<Item<'_>>, EngineError> {
+        if self.is_at_end {
+            return Ok(None);
+        }
+        let item = self.iterator.item();
+        if item.is_none() {
+            self.iterator.status()?;
+        }
+        Ok(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rocksdb::DB;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn wherever_it_was_it_finds_the_first_key_that_is_not_before(
+            keys in prop::collection::btree_set(0..60_u8, 0..40),
+            moves in prop::collection::vec((0..64_u8, 0..3_usize), 1..40),
+        ) {
+            let folder = tempfile::tempdir().unwrap();
+            let database = DB::open_default(folder.path()).unwrap();
+            keys.iter().for_each(|&key| database.put([1, key], [key]).unwrap());
+            database.put([2, 0], []).unwrap();
+            let snapshot = database.snapshot();
+            let mut cursor = Cursor::new(&snapshot, vec![1]);
+            for (key, steps) in moves {
+                cursor.seek(&[1, key]);
+                (0..steps).for_each(|_| cursor.next());
+                let wanted = keys.range(key..).nth(steps).map(|&key| vec![1, key]);
+                prop_assert_eq!(cursor.item().unwrap().map(|item| item.0.to_vec()), wanted);
+            }
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! Keys of the state database. All integers are big-endian, so that keys sort as their parts do.
+//!
+//! ```text
+//! 00 tag                                                  the shard: f format, a applied position, m membership, c clock
+//! 00 x tier u8 | class u8                                 up to where partitions were dropped
+//! 02 tenant u32                                           name of a tenant
+//! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series, first and last window
+//! 05 key                                                  keys from this one on were lost in a repair
+//! 11 partition ...                                        values of a partition with damaged definitions, moved from 10
+//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window of this tier that must be summed up again from the finer
+//!                                                         one, since that one's series changed
+//! 10 tier u8 | class u8 | start u32 | tenant u32 | section  all of a partition, so that it is dropped as one range
+//!    raw:   c: series u32 | window u32 | log index u64    chunks: sums, and the events of small ones
+//!           e: series u32 | window u32 | log index u64    events of the others
+//!           h: window u32 | series u32 | log index u64    what of the head is on disk already
+//!           i: batch id 16                                a batch whose newest sample is of this time
+//!    other: s: first series u32                           series, in blocks as they came
+//!           d: sequence u32                               dictionary, in blocks as it grew
+//!           n: sequence u32                               names of labels and attributes that the tier left out
+//!           w: series u32 | window u32                    sums; of minutes: one value for the ten of a chunk's window
+//! ```
+//!
+//! `start` counts partitions of the tier since 1970, `window` its windows, of minutes those of chunks. Raw samples have the
+//! series and the dictionary of the minutes of the same time.
+
+use proto::tier::interval_of;
+use proto::{BatchId, Tier};
+
+pub(crate) const FORMAT: &[u8] = &[0, b'f'];
+pub(crate) const APPLIED: &[u8] = &[0, b'a'];
+pub(crate) const MEMBERSHIP: &[u8] = &[0, b'm'];
+pub(crate) const CLOCK: &[u8] = &[0, b'c'];
+pub(crate) const EXPIRED: &[u8] = &[0, b'x'];
+
+const TENANTS: u8 = 2;
+const STALE: u8 = 3;
+const DAMAGE: u8 = 4;
+const LOST: u8 = 5;
+const PARTITIONS: u8 = 0x10;
+/// Partitions whose definitions are damaged, kept apart from those that took their place.
+const QUARANTINED: u8 = 0x11;
+
+/// Identity of a partition in keys and in memory: of one tier, retention class, span of time, and tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PartitionKey {
+    pub(crate) tier: Tier,
+    pub(crate) class: u8,
+    start: u32,
+    pub(crate) tenant: u32,
+}
+
+/// What a partition's keys are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Section {
+    Chunks,
+    Events,
+    Head,
+    BatchIds,
+    Series,
+    Dictionary,
+    LeftOut,
+    Windows,
+}
+
+impl Section {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Chunks,
+        Self::Events,
+        Self::Head,
+        Self::BatchIds,
+        Self::Series,
+        Self::Dictionary,
+        Self::LeftOut,
+        Self::Windows,
+    ];
+
+    /// As people read it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Chunks => "sums and totals",
+            Self::Events => "events",
+            Self::Head => "head",
+            Self::BatchIds => "batch ids",
+            Self::Series => "series",
+            Self::Dictionary => "dictionary",
+            Self::LeftOut => "left out",
+            Self::Windows => "windows",
+        }
+    }
+
+    fn tag(self) -> u8 {
+        match self {
+            Self::Chunks => b'c',
+            Self::Events => b'e',
+            Self::Head => b'h',
+            Self::BatchIds => b'i',
+            Self::Series => b's',
+            Self::Dictionary => b'd',
+            Self::LeftOut => b'n',
+            Self::Windows => b'w',
+        }
+    }
+}
+
+/// Length of a partition's key prefix: kind, tier, class, start, tenant.
+const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
+
+impl PartitionKey {
+    /// The partition of a time; times up to 1970, which no push may have, are in the first.
+    pub(crate) fn of(tier: Tier, class: u8, tenant: u32, time_ns: i64) -> Self {
+        Self { tier, class, start: interval_of(time_ns, tier.partition_ns()), tenant }
+    }
+
+    /// The partition that holds a window of its tier.
+    pub(crate) fn of_window(tier: Tier, class: u8, tenant: u32, window: u32) -> Self {
+        Self::of(tier, class, tenant, tier.window_end_ns(window))
+    }
+
+    /// The partition of another tier at its start.
+    pub(crate) fn in_tier(self, tier: Tier) -> Self {
+        Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
+    }
+
+    /// The partition of the same time of another tenant.
+    pub(crate) fn of_tenant(self, tenant: u32) -> Self {
+        Self { tenant, ..self }
+    }
+
+    /// The partition of the time just before.
+    pub(crate) fn before(&self) -> Option<Self> {
+        Some(Self { start: self.start.checked_sub(1)?, ..*self })
+    }
+
+    /// Not in it.
+    pub(crate) fn start_ns(self) -> i64 {
+        i64::from(self.start).saturating_mul(self.tier.partition_ns())
+    }
+
+    /// In it.
+    pub(crate) fn end_ns(self) -> i64 {
+        self.start_ns().saturating_add(self.tier.partition_ns())
+    }
+
+    /// Whether it holds any time of `(start, end]`.
+    pub(crate) fn overlaps(self, start_ns: i64, end_ns: i64) -> bool {
+        self.start_ns() < end_ns && start_ns < self.end_ns()
+    }
+
+    pub(crate) fn prefix(self) -> Vec<u8> {
+        let mut key = vec![PARTITIONS, self.tier.number(), self.class];
+        key.extend(self.start.to_be_bytes());
+        key.extend(self.tenant.to_be_bytes());
+        key
+    }
+
+    /// The first key behind all of the partition's.
+    pub(crate) fn end(self) -> Vec<u8> {
+        let mut key = self.prefix();
+        key.push(0xff);
+        key
+    }
+
+    pub(crate) fn section(self, section: Section) -> Vec<u8> {
+        let mut key = self.prefix();
+        key.push(section.tag());
+        key
+    }
+
+    fn numbered(self, section: Section, numbers: &[u32]) -> Vec<u8> {
+        let mut key = self.section(section);
+        numbers.iter().for_each(|number| key.extend(number.to_be_bytes()));
+        key
+    }
+
+    pub(crate) fn series_block(self, first: u32) -> Vec<u8> {
+        self.numbered(Section::Series, &[first])
+    }
+
+    pub(crate) fn dictionary_block(self, sequence: u32) -> Vec<u8> {
+        self.numbered(Section::Dictionary, &[sequence])
+    }
+
+    pub(crate) fn left_out_block(self, sequence: u32) -> Vec<u8> {
+        self.numbered(Section::LeftOut, &[sequence])
+    }
+
+    /// The first key of a series' window, or of all from it on.
+    pub(crate) fn series_window(self, section: Section, series: u32, window: u32) -> Vec<u8> {
+        self.numbered(section, &[series, window])
+    }
+
+    /// A chunk, or its events, that was sealed when the log was there.
+    pub(crate) fn chunk(self, section: Section, series: u32, window: u32, log_index: u64) -> Vec<u8> {
+        let mut key = self.series_window(section, series, window);
+        key.extend(log_index.to_be_bytes());
+        key
+    }
+
+    /// What of the head was written when the log was there.
+    pub(crate) fn head(self, window: u32, series: u32, log_index: u64) -> Vec<u8> {
+        let mut key = self.numbered(Section::Head, &[window, series]);
+        key.extend(log_index.to_be_bytes());
+        key
+    }
+
+    pub(crate) fn batch_id(self, id: BatchId) -> Vec<u8> {
+        let mut key = self.section(Section::BatchIds);
+        key.extend(id.0.to_be_bytes());
+        key
+    }
+
+    /// The partition of any of its keys; `None` for other keys.
+    pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
+        Self::of_kind(PARTITIONS, key)
+    }
+
+    /// The partition whose values were moved to this key.
+    pub(crate) fn of_quarantined(key: &[u8]) -> Option<Self> {
+        Self::of_kind(QUARANTINED, key)
+    }
+
+    fn of_kind(kind: u8, key: &[u8]) -> Option<Self> {
+        let prefix = key.get(..PARTITION_PREFIX)?;
+        if prefix[0] != kind {
+            return None;
+        }
+        let tier = Tier::from_number(prefix[1])?;
+        Some(Self { tier, class: prefix[2], start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
+    }
+
+    /// The section of one of its keys, and what is behind it.
+    pub(crate) fn section_of(key: &[u8]) -> Option<(Section, &[u8])> {
+        let (&tag, rest) = key.get(PARTITION_PREFIX..)?.split_first()?;
+        Some((Section::ALL.into_iter().find(|section| section.tag() == tag)?, rest))
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+/// The two numbers behind a section, and what is behind those: series and window, or window and series.
+pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
+    let (numbers, rest) = rest.split_at_checked(8)?;
+    Some((number(&numbers[..4]), number(&numbers[4..]), rest))
+}
+
+/// A window that is not the sum of its finer ones, and for which series of the finer tier's partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StaleKey {
+    /// Of the window, coarser than the tier of the series.
+    pub(crate) tier: Tier,
+    pub(crate) class: u8,
+    pub(crate) window: u32,
+    pub(crate) tenant: u32,
+    pub(crate) series: u32,
+}
+
+impl StaleKey {
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        let mut key = vec![STALE, self.tier.number(), self.class];
+        [self.window, self.tenant, self.series].iter().for_each(|number| key.extend(number.to_be_bytes()));
+        key
+    }
+
+    /// Whether it is made of values of this partition, not of raw samples: a window of minutes is made of the raw samples of its own.
+    pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
+        // Windows of minutes are numbered as those of chunks.
+        let numbered = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
+        let end_ns = numbered.window_end_ns(self.window);
+        let is_of_tier = Some(self.tier) == key.tier.coarser() || (key.tier, self.tier) == (Tier::Minute, Tier::Minute);
+        is_of_tier
+            && (self.class, self.tenant) == (key.class, key.tenant)
+            && key.start_ns() < end_ns
+            && end_ns <= key.end_ns()
+    }
+
+    pub(crate) fn read(key: &[u8]) -> Option<Self> {
+        let &[STALE, tier, class, ref numbers @ ..] = key else { return None };
+        let (window, tenant, rest) = two_numbers(numbers)?;
+        let series = number(rest.get(..4).filter(|series| series.len() == rest.len())?);
+        Some(Self { tier: Tier::from_number(tier)?, class, window, tenant, series })
+    }
+}
+
+pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
+    [EXPIRED, &[tier.number(), class]].concat()
+}
+
+/// Keys from this one on were lost in a repair.
+pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
+    [&[LOST], from].concat()
+}
+
+/// Where keys begin that were lost in repairs.
+pub(crate) fn losses() -> [u8; 1] {
+    [LOST]
+}
+
+/// Where the damaged areas of a partition begin.
+pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
+    let mut bytes = key.prefix();
+    bytes[0] = DAMAGE;
+    bytes
+}
+
+/// The partition of the record of a damaged area, and the rest of the record's key.
+pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
+    Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
+}
+
+/// Where damaged areas begin.
+pub(crate) fn damage() -> [u8; 1] {
+    [DAMAGE]
+}
+
+/// The key that a value of a partition with damaged definitions is moved to.
+pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
+    let mut key = key.to_vec();
+    if let Some(kind) = key.first_mut() {
+        *kind = QUARANTINED;
+    }
+    key
+}
+
+/// Where the keys of moved values begin.
+pub(crate) fn quarantined_partitions() -> [u8; 1] {
+    [QUARANTINED]
+}
+
+/// Where stale windows begin.
+pub(crate) fn stale() -> [u8; 1] {
+    [STALE]
+}
+
+/// What a key is of that is no partition's.
+pub(crate) fn kind_name(key: &[u8]) -> &'static str {
+    match key.first() {
+        Some(&TENANTS) => "tenants",
+        Some(&STALE) => "stale windows",
+        Some(&DAMAGE | &LOST) => "damaged areas",
+        Some(&QUARANTINED) => "quarantined values",
+        _ => "shard",
+    }
+}
+
+/// Where the partitions begin.
+pub(crate) fn partitions() -> [u8; 1] {
+    [PARTITIONS]
+}
+
+pub(crate) fn tenants() -> [u8; 1] {
+    [TENANTS]
+}
+
+pub(crate) fn tenant(id: u32) -> Vec<u8> {
+    let mut key = vec![TENANTS];
+    key.extend(id.to_be_bytes());
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_is_found_by_any_of_its_keys_and_all_lie_in_its_range() {
+        let time_ns = 1_790_000_000_000_000_000;
+        for tier in Tier::ALL {
+            let partition = PartitionKey::of(tier, 3, 7, time_ns);
+            assert!(partition.start_ns() < time_ns && time_ns <= partition.end_ns());
+            assert_eq!(PartitionKey::of_window(tier, 3, 7, tier.window_of(time_ns)), partition);
+            let keys = [
+                partition.series_block(1),
+                partition.dictionary_block(2),
+                partition.chunk(Section::Events, u32::MAX, u32::MAX, u64::MAX),
+                partition.head(1, 2, 3),
+                partition.batch_id(BatchId(u128::MAX)),
+            ];
+            for key in keys {
+                assert_eq!(PartitionKey::of_key(&key), Some(partition));
+                assert!(partition.prefix() <= key && key < partition.end());
+            }
+            let next = PartitionKey::of(tier, 3, 0, partition.end_ns() + 1);
+            assert!(partition.end() <= PartitionKey { tenant: 8, ..partition }.prefix());
+            assert!(PartitionKey { tenant: 8, ..partition }.end() <= next.prefix());
+        }
+        assert_eq!(PartitionKey::of_key(&tenant(1)), None);
+        let chunk = PartitionKey::of(Tier::Raw, 0, 1, time_ns).chunk(Section::Chunks, 5, 6, 7);
+        let (section, rest) = PartitionKey::section_of(&chunk).unwrap();
+        let (series, window, index) = two_numbers(rest).unwrap();
+        assert_eq!((section, series, window, index), (Section::Chunks, 5, 6, 7_u64.to_be_bytes().as_slice()));
+    }
+
+    #[test]
+    fn a_stale_key_reads_back() {
+        let key = StaleKey { tier: Tier::Day, class: 1, window: 2, tenant: 3, series: u32::MAX };
+        assert_eq!(StaleKey::read(&key.bytes()), Some(key));
+        assert_eq!(StaleKey::read(&key.bytes()[1..]), None);
+    }
+}

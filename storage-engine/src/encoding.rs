@@ -1,0 +1,16 @@
+//! Encodings of values: numbers, sums, events and timelines, and the chunks, windows and blocks that are made of them.
+//!
+//! FORMAT.md describes each of them.
+
+pub(crate) mod ascending;
+pub(crate) mod bits;
+pub(crate) mod chunk;
+pub(crate) mod dictionary_block;
+pub(crate) mod events;
+pub(crate) mod head_block;
+pub(crate) mod packed;
+pub(crate) mod shares;
+pub(crate) mod sums;
+pub(crate) mod timeline;
+pub(crate) mod varint;
+pub(crate) mod windows;

@@ -1,0 +1,206 @@
+//! A chunk: samples of one series in one window of ten minutes, sealed.
+//!
+//! ```text
+//! | flags u8, bit 0: events are here, bit 1: a timeline is here | samples varint | total | first time zigzag |
+//! | last time zigzag | unit varint | sums, behind their length | timeline, behind its length | events |
+//! ```
+//!
+//! Times are since the window's start.
+//!
+//! The events of all but the smallest chunks are a value of their own: `| events |`. So a query of the whole window reads sums
+//! and no time, and one of totals nothing but the head.
+//! A query for totals of parts of the window reads the timeline, see `encoding::timeline`.
+
+use proto::{Samples, Tier};
+
+use crate::encoding::events::Events;
+use crate::encoding::events::sorted::put_events;
+use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
+use crate::encoding::timeline::{Timeline, timeline_of};
+use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
+use crate::error::EngineError;
+use crate::memory::dense::Dense;
+
+const EVENTS_HERE: u8 = 1;
+const TIMELINE_HERE: u8 = 2;
+/// Events that take fewer bytes have no key of their own.
+const OWN_EVENTS_BYTES_MIN: usize = 512;
+
+/// What is sealed.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) chunk: Vec<u8>,
+    /// In a value of their own.
+    pub(crate) events: Option<Vec<u8>>,
+}
+
+/// Tables that sealing fills and empties again, one slot for each pair.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    pub(crate) dense: Dense,
+    places: Vec<u32>,
+}
+
+impl Scratch {
+    /// Sums of some of the samples by pair, ascending.
+    pub(crate) fn sums(&mut self, samples: &Samples, rows: std::ops::Range<usize>) -> Vec<Row> {
+        let pairs = rows.clone().map(|row| samples.pairs[row]).max().map_or(0, |pair| pair as usize + 1);
+        self.dense.resize(pairs);
+        for row in rows {
+            // There is a slot for each pair.
+            let _has_slot: Option<()> = self.dense.add(samples.pairs[row], i128::from(samples.values[row]));
+        }
+        let mut out = Vec::new();
+        self.dense.drain(|pair, sum| out.push((pair, sum)));
+        out
+    }
+}
+
+/// Seals samples of one window, sorted by time and at least one.
+/// Samples of a gauge are not added up over time, so they have no timeline.
+pub(crate) fn seal(
+    samples: &Samples,
+    window: u32,
+    is_gauge: bool,
+    scratch: &mut Scratch,
+) -> Result<Sealed, EngineError> {
+    let rows = scratch.sums(samples, 0..samples.len());
+    let slots = rows.last().map_or(0, |row| row.0 as usize + 1);
+    if scratch.places.len() < slots {
+        scratch.places.resize(slots, 0);
+    }
+    (0..).zip(&rows).for_each(|(place, row)| scratch.places[row.0 as usize] = place);
+    let mut events = Vec::new();
+    put_events(&mut events, samples, window, &scratch.places).map_err(EngineError::Columns)?;
+    let has_own_events = events.len() >= OWN_EVENTS_BYTES_MIN;
+    let start_ns = Tier::Raw.window_start_ns(window);
+    let since_start = |time: Option<&i64>| zigzag(time.copied().unwrap_or_default().wrapping_sub(start_ns));
+    let mut chunk = vec![if has_own_events { 0 } else { EVENTS_HERE }];
+    put(&mut chunk, samples.len() as u64);
+    put_sum(&mut chunk, rows.iter().map(|row| row.1).sum());
+    put(&mut chunk, since_start(samples.times_ns.first()));
+    put(&mut chunk, since_start(samples.times_ns.last()));
+    let unit = unit_of(rows.iter().map(|row| row.1));
+    put(&mut chunk, unit);
+    let mut sums = Vec::new();
+    put_rows(&mut sums, &rows, unit, true);
+    put_bytes(&mut chunk, &sums);
+    let bytes = chunk.len() + events.len();
+    let timeline = if is_gauge { None } else { timeline_of(samples, window, bytes) };
+    if let Some(timeline) = timeline {
+        chunk[0] |= TIMELINE_HERE;
+        put_bytes(&mut chunk, &timeline);
+    }
+    if !has_own_events {
+        chunk.extend_from_slice(&events);
+    }
+    Ok(Sealed { chunk, events: has_own_events.then_some(events) })
+}
+
+/// A chunk as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chunk<'a> {
+    pub(crate) samples: u64,
+    pub(crate) total: i128,
+    pub(crate) first_ns: i64,
+    pub(crate) last_ns: i64,
+    pub(crate) sums: Sums<'a>,
+    timeline: Option<&'a [u8]>,
+    /// None: they have a value of their own.
+    events: Option<&'a [u8]>,
+    window: u32,
+}
+
+impl<'a> Chunk<'a> {
+    /// A chunk of this window.
+    pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
+        let (&flags, rest) = bytes.split_first()?;
+        bytes = rest;
+        let samples = take(&mut bytes)?;
+        let total = take_sum(&mut bytes)?;
+        let start_ns = Tier::Raw.window_start_ns(window);
+        let first_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
+        let last_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
+        let unit = take(&mut bytes)?;
+        let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
+        let timeline = if flags & TIMELINE_HERE != 0 { Some(take_bytes(&mut bytes)?) } else { None };
+        let events = (flags & EVENTS_HERE != 0).then_some(bytes);
+        let is_inside = start_ns < first_ns && first_ns <= last_ns && last_ns <= Tier::Raw.window_end_ns(window);
+        let is_whole = flags <= EVENTS_HERE | TIMELINE_HERE && (events.is_some() || bytes.is_empty()) && is_inside;
+        (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, timeline, events, window })
+    }
+
+    pub(crate) fn has_own_events(&self) -> bool {
+        self.events.is_none()
+    }
+
+    pub(crate) fn has_timeline(&self) -> bool {
+        self.timeline.is_some()
+    }
+
+    /// Its timeline; `None` without one, or if it is not that of a chunk with these samples and this total.
+    pub(crate) fn timeline(&self) -> Option<Timeline> {
+        Timeline::read(self.timeline?, self.window, self.samples, self.total)
+    }
+
+    /// Its stacks, in the order in which events number them.
+    pub(crate) fn stacks(&self) -> Option<Vec<u32>> {
+        let mut stacks = Vec::with_capacity(self.sums.rows());
+        self.sums.for_each(|stack, _| {
+            stacks.push(stack);
+            Some(())
+        })?;
+        Some(stacks)
+    }
+
+    /// Its events; `own` is their own value, where they have one.
+    pub(crate) fn events<'b>(&'b self, own: Option<&'b [u8]>) -> Option<Events<'b>> {
+        Events::read(self.events.or(own)?, self.window, self.samples)
+    }
+
+    /// All its samples, sorted by time.
+    pub(crate) fn samples(&self, own: Option<&[u8]>) -> Option<Samples> {
+        let stacks = self.stacks()?;
+        let mut all = Samples::default();
+        self.events(own)?.for_each_minute(Some(&stacks), |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        crate::memory::head::sort_by_time(&mut all);
+        let ends = (all.times_ns.first(), all.times_ns.last());
+        (ends == (Some(&self.first_ns), Some(&self.last_ns))).then_some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::memory::head::sort_by_time;
+
+    proptest! {
+        #[test]
+        fn a_chunk_gives_back_its_samples_and_sums(
+            rows in prop::collection::vec((1..600_000_000_000_i64, 0..30_u32, any::<i64>(), 0..4_u32), 1..400),
+        ) {
+            let window = 2_983_333;
+            let mut samples = Samples::default();
+            rows.iter().for_each(|&(time, pair, value, set)| samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set));
+            sort_by_time(&mut samples);
+            let mut scratch = Scratch::default();
+            let sealed = seal(&samples, window, false, &mut scratch).unwrap();
+            let chunk = Chunk::read(&sealed.chunk, window).unwrap();
+            prop_assert_eq!(chunk.has_own_events(), sealed.events.is_some());
+            prop_assert_eq!(chunk.total, rows.iter().map(|row| i128::from(row.2)).sum::<i128>());
+            prop_assert_eq!((chunk.first_ns, chunk.last_ns), (samples.times_ns[0], samples.times_ns[rows.len() - 1]));
+            let got = chunk.samples(sealed.events.as_deref()).unwrap();
+            let sorted = |s: &Samples| {
+                let mut rows: Vec<_> = (0..s.len()).map(|i| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i])).collect();
+                rows.sort_unstable();
+                rows
+            };
+            prop_assert_eq!(sorted(&got), sorted(&samples));
+            let mut sums = Vec::new();
+            chunk.sums.for_each(|stack, sum| { sums.push((stack, sum)); Some(()) }).unwrap();
+            prop_assert_eq!(sums, scratch.sums(&samples, 0..samples.len()));
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Entries of the log: how each of them changes the state.
+
+pub(crate) mod append;
+pub(crate) mod delete;
+pub(crate) mod expire;
+pub(crate) mod split;
+pub(crate) mod strip;

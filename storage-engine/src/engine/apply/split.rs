@@ -1,0 +1,53 @@
+//! Which samples of a batch go to which partition: one pass over the batch, whatever it holds.
+
+use std::collections::BTreeMap;
+
+use proto::{Batch, SeriesSamples, Tier};
+
+use crate::database::key::PartitionKey;
+
+/// Samples of one series for one partition.
+pub(crate) struct Part<'a> {
+    pub(crate) series: &'a SeriesSamples,
+    /// `None`: all, as nearly always.
+    rows: Option<Vec<usize>>,
+}
+
+impl Part<'_> {
+    /// How many there are.
+    pub(crate) fn samples(&self) -> u64 {
+        self.rows.as_ref().map_or(self.series.samples.len(), Vec::len) as u64
+    }
+
+    /// Calls back with the index of each sample.
+    pub(crate) fn for_each(&self, mut visit: impl FnMut(usize)) {
+        match &self.rows {
+            None => (0..self.series.samples.len()).for_each(visit),
+            Some(rows) => rows.iter().for_each(|&row| visit(row)),
+        }
+    }
+}
+
+/// The parts of a batch of this tenant by partition, that of minutes, whose head gets the samples; series without samples are
+/// left out.
+pub(crate) fn parts(tenant: u32, batch: &Batch) -> BTreeMap<PartitionKey, Vec<Part<'_>>> {
+    let key = |time_ns| PartitionKey::of(Tier::Minute, batch.retention_class, tenant, time_ns);
+    let mut out: BTreeMap<PartitionKey, Vec<Part<'_>>> = BTreeMap::new();
+    for series in &batch.series {
+        let times = &series.samples.times_ns;
+        let Some(&first) = times.first() else { continue };
+        let first = key(first);
+        if times.iter().all(|&time| first.start_ns() < time && time <= first.end_ns()) {
+            out.entry(first).or_default().push(Part { series, rows: None });
+            continue;
+        }
+        let mut rows: BTreeMap<PartitionKey, Vec<usize>> = BTreeMap::new();
+        for (row, &time) in times.iter().enumerate() {
+            rows.entry(key(time)).or_default().push(row);
+        }
+        for (key, rows) in rows {
+            out.entry(key).or_default().push(Part { series, rows: Some(rows) });
+        }
+    }
+    out
+}

@@ -1,0 +1,42 @@
+//! Leaving out of a batch the definitions that a shard knows already.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use proto::{Batch, Stripped};
+
+use crate::memory::partition::Partition;
+use crate::memory::vocabulary::Vocabulary;
+
+/// Leaves out of the batch what all of these partitions, which its samples go to, know; `None` where one lacks what was left out
+/// before.
+pub(crate) fn strip(
+    batch: &mut Batch,
+    partitions: &[Arc<RwLock<Partition>>],
+    vocabulary: &Vocabulary,
+) -> Option<Stripped> {
+    let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
+    // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
+    let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
+    let mut unknown_series = vec![false; batch.series.len()];
+    for partition in partitions {
+        let partition = partition.read();
+        for (unknown, node) in unknown_stacks.iter_mut().zip(&nodes) {
+            *unknown |= node.is_some_and(|node| !partition.knows_stack(node));
+        }
+        for (unknown, series) in unknown_series.iter_mut().zip(&batch.series) {
+            *unknown |= !partition.series.contains_key(&series.fingerprint);
+        }
+    }
+    let dangles =
+        batch.dictionary.stacks.iter().zip(&unknown_stacks).any(|((_, stack), unknown)| *unknown && stack.is_none())
+            || batch.series.iter().zip(&unknown_series).any(|(series, unknown)| *unknown && series.labels.is_none());
+    (!dangles).then(|| batch.strip(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
+}
+
+/// Whether a stripped batch defines nothing that is not in memory already.
+pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &Vocabulary) -> bool {
+    stripped.series.iter().all(|series| series.labels.is_none())
+        && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
+        && vocabulary.dictionary.has_attributes_of(&stripped.dictionary)
+}

@@ -1,0 +1,248 @@
+//! Flushing: everything applied so far becomes durable; windows whose time is over become chunks.
+//!
+//! 1. Freeze, under the state's lock: which samples, definitions and ids there are, and as of which position.
+//! 2. Encode, without locks: entries are applied meanwhile, behind that position.
+//! 3. Write, under the state's lock, in one batch: no selection sees samples both in the database and in the head.
+//! 4. Seal windows that were evicted before and whose time is over, see `seal`.
+//! 5. Sum up windows of coarser tiers, see `roll_up`; let RocksDB flush.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use proto::{TenantId, Tier};
+use rocksdb::WriteBatch;
+
+use crate::database::key::{self, PartitionKey, Section, StaleKey};
+use crate::database::{self, unlogged};
+use crate::encoding::head_block;
+use crate::engine::Engine;
+use crate::engine::upkeep::seal::{GRACE_NS, Place, Sealed, Sealing, is_due};
+use crate::error::EngineError;
+use crate::integrity::quarantine::damage::UnwrittenDamage;
+use crate::memory::batch_ids::{self, FrozenIds};
+use crate::memory::head::Frozen;
+use crate::memory::partition::{Lengths, Partition};
+use crate::memory::vocabulary::Vocabulary;
+use crate::{Flushed, Position};
+
+/// Everything in memory as of one moment.
+struct FrozenState {
+    position: Position,
+    membership: Option<Bytes>,
+    clock_ns: i64,
+    sealing_clock_ns: i64,
+    tenants: BTreeMap<u32, TenantId>,
+    batch_ids: FrozenIds,
+    partitions: Vec<FrozenPartition>,
+    is_over_budget: bool,
+}
+
+struct FrozenPartition {
+    key: PartitionKey,
+    partition: Arc<RwLock<Partition>>,
+    vocabulary: Arc<RwLock<Vocabulary>>,
+    lengths: Lengths,
+    chunks: Vec<Frozen>,
+}
+
+/// What becomes of a head chunk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Its window is over: one chunk, with its minutes.
+    Sealed,
+    /// There is no room for it: a chunk, to which others will come.
+    Evicted,
+    /// It stays, and what is new of it is written.
+    Kept,
+}
+
+/// What step 2 made.
+struct Encoded {
+    sealed: Sealed,
+    /// By place in the frozen partitions, and chunk.
+    fates: Vec<Vec<Fate>>,
+    damage: UnwrittenDamage,
+}
+
+impl Engine {
+    /// Whether the head is over its budget, or the time of a window is over that is to be sealed or summed up.
+    pub fn wants_flush(&self) -> bool {
+        let state = self.state.read();
+        let clock_ns = state.sealing_clock_ns();
+        let holds_due = |partition: &Arc<RwLock<Partition>>| {
+            let partition = partition.read();
+            let mut arrivals = partition.head.arrivals();
+            arrivals.any(|(window, since_ns)| is_due(window, since_ns, clock_ns))
+        };
+        state.head.bytes >= self.config.head_bytes_max
+            || state.loaded.values().any(holds_due)
+            || state.evicted(Sealing::Due).next().is_some()
+            || state.is_stale(clock_ns.saturating_sub(GRACE_NS))
+    }
+
+    /// Whether the head is so far over its budget that entries should wait for a flush.
+    pub fn is_overfull(&self) -> bool {
+        self.state.read().head.bytes >= self.config.head_bytes_max / 8 * 9
+    }
+
+    /// Makes everything applied so far durable; returns up to where.
+    ///
+    /// # Errors
+    /// [`EngineError`]; where the disk is full nothing is lost, and flushing may be tried again when there is space.
+    pub fn flush(&self) -> Result<Flushed, EngineError> {
+        let flushed = self.flush_all();
+        if let Err(EngineError::Database(error)) = &flushed {
+            // After a compaction read a damaged block, each write fails with an error that names the file.
+            self.note_file(error.as_ref());
+        }
+        flushed
+    }
+
+    fn flush_all(&self) -> Result<Flushed, EngineError> {
+        let _writing = self.writing.lock();
+        self.write_all(WriteBatch::default(), Sealing::Due)?;
+        let clock_ns = self.state.read().sealing_clock_ns();
+        self.roll_up(clock_ns.saturating_sub(GRACE_NS))?;
+        self.make_durable()
+    }
+
+    /// Lets RocksDB flush; returns up to where the state is durable then.
+    pub(crate) fn make_durable(&self) -> Result<Flushed, EngineError> {
+        // Both were written at once.
+        let position = database::read_position(&self.database)?;
+        let written = Flushed { position, membership: database::read_membership(&self.database)? };
+        self.database.flush()?;
+        self.flushed.lock().clone_from(&written.position);
+        Ok(written)
+    }
+
+    /// Moves everything from memory into the database, in one write behind what `batch` holds, and seals what was evicted before;
+    /// the caller holds `writing`.
+    pub(crate) fn write_all(&self, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
+        let Some(frozen) = self.freeze() else { return Ok(()) };
+        let encoded = self.encode(&frozen, batch, sealing)?;
+        self.write(&frozen, encoded)?;
+        let log_index = frozen.position.index;
+        drop(frozen);
+        self.seal_evicted(sealing, log_index)?;
+        self.state.write().let_go(self.config.idle_dictionary_bytes_max());
+        Ok(())
+    }
+
+    fn write(&self, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
+        // Exclusive: no selection may see samples both in the database and in the head.
+        let mut state = self.state.write();
+        self.database.write_opt(encoded.sealed.batch, &unlogged())?;
+        for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
+            let mut inner = partition.partition.write();
+            inner.wrote(partition.lengths);
+            state.head -= inner.head.size();
+            for (chunk, fate) in partition.chunks.iter().zip(fates) {
+                match fate {
+                    Fate::Kept => inner.head.wrote(chunk, frozen.position.index),
+                    Fate::Sealed | Fate::Evicted => inner.head.remove(chunk),
+                }
+            }
+            state.head += inner.head.size();
+        }
+        encoded.sealed.marks.apply(&mut state);
+        state.batch_ids.wrote();
+        state.damage.wrote(&encoded.damage);
+        for tenant in frozen.tenants.keys() {
+            state.unwritten_tenants.remove(tenant);
+        }
+        Ok(())
+    }
+
+    fn freeze(&self) -> Option<FrozenState> {
+        let mut state = self.state.write();
+        let position = state.applied.clone()?;
+        let mut partitions = Vec::new();
+        let loaded: Vec<_> = state.loaded.iter().map(|(key, partition)| (*key, Arc::clone(partition))).collect();
+        for (key, partition) in loaded {
+            let mut inner = partition.write();
+            if inner.head.is_empty() && !inner.has_unwritten() {
+                continue;
+            }
+            let (lengths, chunks) = (inner.lengths(), inner.head.freeze());
+            drop(inner);
+            let vocabulary = state.vocabulary(key.tenant);
+            partitions.push(FrozenPartition { key, partition, vocabulary, lengths, chunks });
+        }
+        Some(FrozenState {
+            position,
+            membership: state.membership.clone(),
+            clock_ns: state.clock_ns,
+            sealing_clock_ns: state.sealing_clock_ns(),
+            tenants: state.unwritten_tenants.clone(),
+            batch_ids: state.batch_ids.freeze(),
+            partitions,
+            is_over_budget: state.head.bytes >= self.config.head_bytes_max,
+        })
+    }
+
+    fn encode(&self, frozen: &FrozenState, batch: WriteBatch, sealing: Sealing) -> Result<Encoded, EngineError> {
+        let mut out = Encoded { sealed: Sealed::behind(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
+        for partition in &frozen.partitions {
+            let FrozenPartition { key, lengths, chunks, .. } = partition;
+            let unwritten = {
+                let vocabulary = partition.vocabulary.read();
+                partition.partition.read().unwritten(lengths, &vocabulary)
+            };
+            unwritten.write(&mut out.sealed.batch)?;
+            let mut fates = Vec::with_capacity(chunks.len());
+            for chunk in chunks {
+                let is_due =
+                    is_due(chunk.window, chunk.since_ns, frozen.sealing_clock_ns) || sealing.takes(chunk.window);
+                let fate = match (is_due, frozen.is_over_budget) {
+                    (true, _) => Fate::Sealed,
+                    (false, true) => Fate::Evicted,
+                    (false, false) => Fate::Kept,
+                };
+                let is_gauge = partition.partition.read().is_gauge(chunk.series);
+                let at = Place { raw: key.in_tier(Tier::Raw), window: chunk.window, series: chunk.series, is_gauge };
+                match fate {
+                    Fate::Kept => write_head(at.raw, chunk, frozen.position.index, &mut out.sealed.batch)?,
+                    Fate::Evicted => out.sealed.evict(at, chunk, frozen.position.index)?,
+                    Fate::Sealed => self.seal(at, Some(chunk), frozen.position.index, &mut out.sealed)?,
+                }
+                fates.push(fate);
+            }
+            out.fates.push(fates);
+        }
+        batch_ids::write(&frozen.batch_ids, &mut out.sealed.batch);
+        // This includes damage that sealing found.
+        out.damage = self.state.read().damage.unwritten();
+        out.damage.write(&mut out.sealed.batch);
+        for (id, tenant) in &frozen.tenants {
+            database::put(&mut out.sealed.batch, &key::tenant(*id), tenant.as_str().as_bytes());
+        }
+        if let Some(membership) = &frozen.membership {
+            database::put(&mut out.sealed.batch, key::MEMBERSHIP, membership);
+        }
+        database::put(&mut out.sealed.batch, key::CLOCK, &frozen.clock_ns.to_be_bytes());
+        database::put_position(&mut out.sealed.batch, &frozen.position);
+        Ok(out)
+    }
+}
+
+/// The key of a chunk's own events.
+pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
+    let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
+    numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())
+}
+
+pub(crate) fn stale_key(of: PartitionKey, tier: Tier, window: u32, series: u32) -> StaleKey {
+    StaleKey { tier, class: of.class, window, tenant: of.tenant, series }
+}
+
+fn write_head(raw: PartitionKey, chunk: &Frozen, log_index: u64, batch: &mut WriteBatch) -> Result<(), EngineError> {
+    let new = chunk.runs.get(chunk.written..).unwrap_or_default();
+    if !new.is_empty() {
+        let key = raw.head(chunk.window, chunk.series, log_index);
+        batch.put(&key, head_block::encode(&key, new)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,349 @@
+//! Rolling up: windows of hours and days from those of the next finer tier, each once, and again when one of those changed.
+//!
+//! Which windows are to be summed up stands in the database, `key::StaleKey`: put there in the same write as the finer windows,
+//! taken away in the same write as the sum. So a window that is not stale, and has nothing in a head, is exact.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use proto::{Fingerprint, LabelSet, TenantId, Tier};
+use rocksdb::WriteBatch;
+
+use crate::database::frame;
+use crate::database::key::{PartitionKey, Section, StaleKey, two_numbers};
+use crate::database::{self, unlogged};
+use crate::encoding::sums::Row;
+use crate::encoding::windows::{self, WindowRows};
+use crate::engine::Engine;
+use crate::engine::upkeep::flush::stale_key;
+use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::integrity::quarantine::area::Area;
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::memory::dense::Dense;
+use crate::memory::partition::{LeftOut, Partition};
+use crate::memory::vocabulary::Vocabulary;
+
+/// Stale windows of one time.
+pub(crate) struct Due {
+    tier: Tier,
+    class: u8,
+    window: u32,
+    tenant: u32,
+    /// Of the finer tier's partition.
+    series: Vec<u32>,
+}
+
+/// What a window is made of and where it goes.
+struct RollUp<'a> {
+    due: &'a Due,
+    source: Arc<RwLock<Partition>>,
+    target: Arc<RwLock<Partition>>,
+    vocabulary: Arc<RwLock<Vocabulary>>,
+}
+
+impl Engine {
+    /// Sums up every stale window that ends at or before a time; the caller holds `writing`.
+    pub(crate) fn roll_up(&self, before_ns: i64) -> Result<(), EngineError> {
+        for tier in [Tier::Hour, Tier::Day] {
+            for due in self.due(tier, before_ns) {
+                self.roll_up_window(&due)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stale windows of a tier that end at or before a time.
+    pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<Due> {
+        let mut due: Vec<Due> = Vec::new();
+        let state = self.state.read();
+        for key in state.stale.iter().filter(|key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns) {
+            let &StaleKey { tier, class, window, tenant, series } = key;
+            match due.last_mut() {
+                Some(last) if (last.class, last.window, last.tenant) == (class, window, tenant) => {
+                    last.series.push(series)
+                }
+                _ => due.push(Due { tier, class, window, tenant, series: vec![series] }),
+            }
+        }
+        due
+    }
+
+    /// Sums up one of them; the caller holds `writing`.
+    pub(crate) fn roll_up_window(&self, due: &Due) -> Result<(), EngineError> {
+        let &Due { tier, class, window, tenant, .. } = due;
+        let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
+        let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));
+        let target = PartitionKey::of_window(tier, class, tenant, window);
+        let mut batch = WriteBatch::default();
+        let mut stale = Vec::new();
+        let mut restored = Vec::new();
+        let mut written = None;
+        let source = match self.partition(source) {
+            // Its windows are quarantined, and so are those that would be made from them.
+            Err(error) if error.is_damage() => return Ok(()),
+            source => source?,
+        };
+        if let Some(source) = source {
+            let target = self.partition_or_new(target)?;
+            let vocabulary = self.vocabulary(tenant);
+            let roll_up = RollUp { due, source, target, vocabulary };
+            for (series, sources) in roll_up.targets(self.tenant_name(tenant), self.config.dropped_labels(tier)) {
+                if self.sum_up(&roll_up, series, &sources, &mut batch)? {
+                    restored.push(series);
+                }
+                if let Some(coarser) = tier.coarser() {
+                    let window = window / tier.windows_in(coarser);
+                    stale.push(stale_key(roll_up.target.read().key, coarser, window, series));
+                }
+            }
+            let (lengths, unwritten) = {
+                let vocabulary = roll_up.vocabulary.read();
+                let target = roll_up.target.read();
+                let lengths = target.lengths();
+                (lengths, target.unwritten(&lengths, &vocabulary))
+            };
+            unwritten.write(&mut batch)?;
+            written = Some((Arc::clone(&roll_up.target), lengths));
+        }
+        let done = due.series.iter().map(|&series| StaleKey { tier, class, window, tenant, series });
+        let done: Vec<StaleKey> = done.collect();
+        done.iter().for_each(|key| batch.delete(key.bytes()));
+        stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
+        let damage = self.state.read().damage.unwritten();
+        damage.write(&mut batch);
+        // Until the state says otherwise, the finer windows are asked instead.
+        self.database.write_opt(batch, &unlogged())?;
+        let mut state = self.state.write();
+        let target = PartitionKey::of_window(tier, class, tenant, window);
+        state.damage.wrote(&damage);
+        restored.into_iter().for_each(|series| state.damage.restored(target, series, window));
+        if let Some((target, lengths)) = written {
+            let mut target = target.write();
+            target.wrote(lengths);
+            target.recount();
+        }
+        done.iter().for_each(|key| {
+            state.stale.remove(key);
+        });
+        state.stale.extend(stale);
+        Ok(())
+    }
+
+    /// A partition of a rolled-up tier.
+    fn partition_or_new(&self, key: PartitionKey) -> Result<Arc<RwLock<Partition>>, EngineError> {
+        match self.partition(key) {
+            Ok(Some(partition)) => return Ok(partition),
+            Ok(None) => {}
+            Err(EngineError::Quarantined { .. }) => self.replace_partition(key)?,
+            Err(error) => return Err(error),
+        }
+        let vocabulary = self.vocabulary(key.tenant);
+        let mut state = self.state.write();
+        state.existing.insert(key);
+        let generation = vocabulary.read().generation();
+        Ok(state.keep(Partition::new(key, generation)))
+    }
+
+    pub(crate) fn tenant_name(&self, id: u32) -> TenantId {
+        let state = self.state.read();
+        let name = state.tenants.iter().find(|(_, of)| **of == id).map(|(name, _)| name.clone());
+        name.unwrap_or_else(TenantId::default_tenant)
+    }
+
+    /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If some of those are
+    /// damaged, it is quarantined.
+    fn sum_up(
+        &self,
+        roll_up: &RollUp<'_>,
+        series: u32,
+        sources: &[u32],
+        batch: &mut WriteBatch,
+    ) -> Result<bool, EngineError> {
+        let (source_key, pairs) = {
+            let source = roll_up.source.read();
+            (source.key, source.pairs.len())
+        };
+        let mut dense = Dense::default();
+        dense.resize(pairs);
+        let (mut samples, mut last_ns) = (0, None);
+        for &source in sources {
+            let windows = roll_up.windows();
+            for item in self.windows_of(source_key, source, windows, roll_up.due.tier, pairs, &mut dense)? {
+                samples += item.samples;
+                last_ns = last_ns.max(item.last_ns);
+            }
+        }
+        let &Due { tier, window, .. } = roll_up.due;
+        let finer = roll_up.windows();
+        let finer = (finer.start, finer.end.saturating_sub(1));
+        let target_key = roll_up.target.read().key;
+        let is_whole = {
+            let mut state = self.state.write();
+            let is_damaged = |source: &&u32| state.damage.touches(source_key, **source, finer);
+            let damaged = sources.iter().find(is_damaged).is_some();
+            if damaged {
+                let what = "made from damaged windows";
+                state.add_damage(target_key, Area::value(series, window), what);
+            }
+            !damaged
+        };
+        // Both held, so that numbers are of the same vocabulary; the finer first, as whoever renews it does.
+        let source = roll_up.source.read();
+        let mut target = roll_up.target.write();
+        let key = target.key.series_window(Section::Windows, series, window);
+        if samples == 0 {
+            batch.delete(key);
+            return Ok(is_whole);
+        }
+        let mut rows: Vec<Row> = Vec::new();
+        // Values with stacks that are not defined were quarantined when they were read.
+        dense.drain(|pair, sum| {
+            if let Some(pair) = source.pairs.get(pair) {
+                rows.push((target.add_pair(pair).0, sum));
+            }
+        });
+        rows.sort_unstable_by_key(|row| row.0);
+        let is_gauge = target.is_gauge(series);
+        let rows = WindowRows { place: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
+        let value = windows::encode(&[rows], is_gauge, tier.window_start_ns(window));
+        batch.put(&key, frame::seal(&key, &value));
+        Ok(is_whole)
+    }
+
+    /// The stored windows of a series in a range: key, value and window of each, ascending.
+    fn values(&self, partition: PartitionKey, series: u32, windows: Range<u32>) -> Result<Vec<Stored>, EngineError> {
+        let mut values = Vec::new();
+        let end = partition.series_window(Section::Windows, series, windows.end);
+        let from = partition.series_window(Section::Windows, series, windows.start);
+        let snapshot = self.database.snapshot();
+        let mut walk = Walk::between(&snapshot, from, end, true);
+        while let Some(item) = walk.next()? {
+            let (key, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    self.quarantine_keys(partition, Section::Windows, &keys);
+                    continue;
+                }
+            };
+            let numbers = PartitionKey::section_of(&key).and_then(|(_, rest)| two_numbers(rest));
+            let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
+            let (_, window, _) = numbers.ok_or_else(wrong)?;
+            values.push((key, value, window));
+        }
+        Ok(values)
+    }
+
+    /// Adds up the finer windows of one source; of a gauge, its last one. Returns what of each was added.
+    fn windows_of(
+        &self,
+        source: PartitionKey,
+        series: u32,
+        windows: Range<u32>,
+        tier: Tier,
+        pairs: usize,
+        dense: &mut Dense,
+    ) -> Result<Vec<Added>, EngineError> {
+        let values = self.values(source, series, windows)?;
+        let unit = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
+        let mut added = Vec::new();
+        // The newest first: of a gauge no other counts.
+        for (key, value, window) in values.iter().rev() {
+            match add_windows((key, value), unit, *window, pairs, dense) {
+                Ok((windows, is_gauge)) => {
+                    added.extend(windows);
+                    if is_gauge {
+                        return Ok(added);
+                    }
+                }
+                Err(damage) => self.quarantine_value(source, series, *window, &damage.into()),
+            }
+        }
+        Ok(added)
+    }
+}
+
+/// Adds up the windows of a value. Returns the added windows, and whether they are a gauge's.
+fn add_windows(
+    (key, value): (&[u8], &[u8]),
+    unit: Tier,
+    window: u32,
+    pairs: usize,
+    dense: &mut Dense,
+) -> Result<(Vec<Added>, bool), Corruption> {
+    let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
+    let stored = windows::decode(frame::open(key, value)?, unit, window).ok_or_else(corrupt)?;
+    let last = stored.last().filter(|last| last.last_ns.is_some());
+    let wanted = last.map_or(stored.as_slice(), std::slice::from_ref);
+    let mut added = Vec::new();
+    for window in windows::joined(wanted) {
+        dense.resize(pairs);
+        window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;
+        added.push(Added { samples: window.samples, last_ns: window.last_ns });
+    }
+    Ok((added, last.is_some()))
+}
+
+/// Key, value and window.
+type Stored = (Box<[u8]>, Box<[u8]>, u32);
+
+struct Added {
+    samples: u64,
+    /// Of a gauge, the time of its point.
+    last_ns: Option<i64>,
+}
+
+impl RollUp<'_> {
+    /// The finer values' windows that make this one.
+    fn windows(&self) -> Range<u32> {
+        let &Due { tier, window, .. } = self.due;
+        // Minutes are stored by the window of their chunk.
+        let values = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
+        let count = values.windows_in(tier);
+        window * count..(window + 1) * count
+    }
+
+    /// The series to sum up, by number in the target, each with all the series it is made of.
+    fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
+        let mut vocabulary = self.vocabulary.write();
+        let (source, mut target) = (self.source.read(), self.target.write());
+        source.left_out().for_each(|name| target.leave_out(name.clone()));
+        let kept = |labels: &LabelSet| -> (Fingerprint, LabelSet) {
+            let kept = LabelSet::new(labels.iter().filter(|label| !dropped.contains(&label.name)).cloned().collect());
+            (kept.fingerprint(&tenant), kept)
+        };
+        let mut targets: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        if dropped.is_empty() {
+            for &series in &self.due.series {
+                let Some((&fingerprint, labels)) = source.series.get_index(series as usize) else { continue };
+                let number = match target.series.get_index_of(&fingerprint) {
+                    Some(number) => crate::memory::partition::dense(number),
+                    None => target.add_series(fingerprint, || vocabulary.share_labels(Arc::clone(labels))),
+                };
+                targets.entry(number).or_default().push(series);
+            }
+            vocabulary.recount();
+            return targets;
+        }
+        let due: BTreeSet<u32> = self.due.series.iter().copied().collect();
+        let mut by_fingerprint: BTreeMap<Fingerprint, (LabelSet, Vec<u32>, bool)> = BTreeMap::new();
+        for (series, labels) in (0..).zip(source.series.values()) {
+            for label in labels.iter().filter(|label| dropped.contains(&label.name)) {
+                target.leave_out(LeftOut::Label(label.name.clone()));
+            }
+            let (fingerprint, kept) = kept(labels);
+            let entry = by_fingerprint.entry(fingerprint).or_insert_with(|| (kept, Vec::new(), false));
+            entry.1.push(series);
+            entry.2 |= due.contains(&series);
+        }
+        vocabulary.recount();
+        for (fingerprint, (labels, sources, is_due)) in by_fingerprint {
+            if is_due {
+                let share = || vocabulary.share_labels(Arc::new(labels));
+                targets.insert(target.add_series(fingerprint, share), sources);
+            }
+        }
+        targets
+    }
+}

@@ -1,0 +1,114 @@
+//! What is stored, byte by byte: keys and values of each section of each tier.
+
+use std::collections::BTreeMap;
+
+use proto::Tier;
+
+use crate::database::frame;
+use crate::database::key::{PartitionKey, Section, two_numbers};
+use crate::encoding::chunk::Chunk;
+use crate::encoding::windows;
+use crate::engine::Engine;
+use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::quarantine::report::DamagedWindow;
+
+/// Keys and values of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SectionBytes {
+    /// How many.
+    pub keys: u64,
+    /// Bytes of the keys, without what RocksDB saves or adds.
+    pub key_bytes: u64,
+    /// Bytes of the values.
+    pub value_bytes: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// By tier and the section's name; what belongs to no tier under `None`.
+    pub sections: BTreeMap<(Option<Tier>, &'static str), SectionBytes>,
+    /// Samples in each tier: of raw ones, those in chunks; of others, those that are summed.
+    pub samples: BTreeMap<Tier, u64>,
+    /// Bytes of the files of the state database.
+    pub file_bytes: u64,
+    /// Samples that are in no chunk yet.
+    pub head_samples: u64,
+    /// Of definitions in memory.
+    pub dictionary_bytes: u64,
+    /// Series in the partitions in memory, each counted once for each, and the number of values of each label, the most of
+    /// any partition.
+    pub series: u64,
+    /// See `series`.
+    pub label_values: BTreeMap<String, u64>,
+    /// All known damage.
+    pub damaged: Vec<DamagedWindow>,
+}
+
+impl Engine {
+    /// Reads all that is on disk, and counts it.
+    ///
+    /// # Errors
+    /// [`EngineError`] where something cannot be read.
+    pub fn statistics(&self) -> Result<Statistics, EngineError> {
+        let mut statistics = Statistics::default();
+        {
+            let state = self.state.read();
+            statistics.head_samples = state.head.samples as u64;
+            statistics.dictionary_bytes = state.dictionary_bytes() as u64;
+            for partition in state.loaded.values() {
+                let partition = partition.read();
+                statistics.series += partition.series.len() as u64;
+                for (label, values) in partition.index.cardinalities() {
+                    let most = statistics.label_values.entry(label.to_owned()).or_default();
+                    *most = (values as u64).max(*most);
+                }
+            }
+        }
+        let snapshot = self.database.snapshot();
+        let mut walk = Walk::once(&snapshot, Vec::new());
+        while let Some(item) = walk.next()? {
+            // Damaged values are counted as far as they can be read.
+            if let Ok((key, value)) = item
+                && let Err(error) = statistics.add(&key, &value)
+                && !error.is_damage()
+            {
+                return Err(error);
+            }
+        }
+        statistics.damaged = self.damaged_windows();
+        statistics.file_bytes = self.database.live_files()?.iter().map(|file| file.size as u64).sum();
+        Ok(statistics)
+    }
+}
+
+impl Statistics {
+    fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        let place = PartitionKey::of_key(key).zip(PartitionKey::section_of(key));
+        let (tier, name) = match &place {
+            Some((partition, (section, _))) => (Some(partition.tier), section.name()),
+            None => (None, crate::database::key::kind_name(key)),
+        };
+        let bytes = self.sections.entry((tier, name)).or_default();
+        bytes.keys += 1;
+        bytes.key_bytes += key.len() as u64;
+        bytes.value_bytes += value.len() as u64;
+        let Some((partition, (section, rest))) = place else { return Ok(()) };
+        if !matches!(section, Section::Chunks | Section::Windows) {
+            return Ok(());
+        }
+        let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
+        let (_, window, _) = two_numbers(rest).ok_or_else(corrupt)?;
+        let payload = frame::open(key, value)?;
+        let samples = if section == Section::Chunks {
+            Chunk::read(payload, window).ok_or_else(corrupt)?.samples
+        } else {
+            // Minutes are stored by the window of their chunk.
+            let values = if partition.tier == Tier::Minute { Tier::Raw } else { partition.tier };
+            windows::decode(payload, values, window).ok_or_else(corrupt)?.iter().map(|window| window.samples).sum()
+        };
+        *self.samples.entry(partition.tier).or_default() += samples;
+        Ok(())
+    }
+}

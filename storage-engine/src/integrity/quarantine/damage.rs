@@ -1,0 +1,259 @@
+//! All known damage of a shard, as areas of its partitions: values that cannot be read, or that were lost because of damage.
+//!
+//! Invariant: every value that an answer, a chunk or a rollup had to skip because of damage lies in an area. An area may also hold
+//! readable values. Answers include those, and still report the area as damaged.
+//!
+//! Areas are kept in memory as soon as the damage is found, and written with the next flush. A partition has at most [`AREAS_MAX`]
+//! areas, which are dropped with it, so the retention bounds their number.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proto::Tier;
+use rocksdb::WriteBatch;
+
+use crate::database::frame;
+use crate::database::key::{self, PartitionKey, StaleKey};
+use crate::database::{self, Snapshot};
+use crate::error::EngineError;
+use crate::integrity::quarantine::area::Area;
+use crate::integrity::quarantine::damaged_keys::{Walk, after};
+
+/// Areas of one partition. One area that covers all of them replaces more than this.
+const AREAS_MAX: usize = 64;
+
+/// Keys in [`Damage::skipped`].
+const SKIPPED_MAX: usize = 1000;
+
+/// Bytes of the text that describes an area.
+const TEXT_BYTES_MAX: usize = 300;
+
+/// Damage that was found while reading.
+#[derive(Clone, Debug)]
+pub(crate) struct NewDamage {
+    pub(crate) key: PartitionKey,
+    pub(crate) area: Area,
+    /// The error that the read failed with.
+    pub(crate) what: String,
+    /// The key of a value that passes its checksum but contradicts itself. It must be skipped, because part of it may be readable.
+    pub(crate) skipped: Option<Vec<u8>>,
+}
+
+/// All damage of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Damage {
+    areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
+    /// Partitions whose definitions cannot be read; never of raw samples, which use those of the minutes.
+    without_definitions: BTreeSet<PartitionKey>,
+    /// Keys of values that must not be read.
+    skipped: Arc<BTreeSet<Vec<u8>>>,
+    /// Partitions whose areas are not written yet.
+    changed: BTreeSet<PartitionKey>,
+    /// Windows that are stale because of damage, and not yet written as stale.
+    pub(crate) unwritten_stale: BTreeSet<StaleKey>,
+    /// Keys of a repair's records of lost keys. They are quarantined, and not yet deleted from the database.
+    pub(crate) lost: Vec<Vec<u8>>,
+    /// Damaged values and blocks found since the engine was opened.
+    pub(crate) damaged_reads: u64,
+}
+
+impl Damage {
+    /// Adds an area. Returns whether it was unknown.
+    pub(crate) fn add(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
+        let areas = self.areas.entry(key).or_default();
+        if areas.keys().any(|known| known.covers(area)) {
+            return false;
+        }
+        areas.retain(|known, _| !area.covers(*known));
+        let mut end = what.len().min(TEXT_BYTES_MAX);
+        while !what.is_char_boundary(end) {
+            end -= 1;
+        }
+        areas.insert(area, what.get(..end).unwrap_or_default().to_owned());
+        if areas.len() > AREAS_MAX {
+            let all = areas.keys().fold(area, |hull, area| hull.hull(*area));
+            let text = format!("more than {AREAS_MAX} damaged areas, one of them: {what}");
+            *areas = BTreeMap::from([(all, text)]);
+        }
+        self.changed.insert(key);
+        self.damaged_reads += 1;
+        true
+    }
+
+    /// Records that a value must not be read. Returns whether that was unknown. Only faulty software writes such values, so few are
+    /// recorded. Others are read as far as possible, and still reported as damaged.
+    pub(crate) fn skip(&mut self, key: &[u8]) -> bool {
+        let is_new = self.skipped.len() < SKIPPED_MAX && !self.skipped.contains(key);
+        if is_new {
+            Arc::make_mut(&mut self.skipped).insert(key.to_vec());
+        }
+        is_new
+    }
+
+    /// Removes the area of a value that was written again.
+    pub(crate) fn restored(&mut self, key: PartitionKey, series: u32, window: u32) {
+        let Some(areas) = self.areas.get_mut(&key) else { return };
+        if areas.remove(&Area::value(series, window)).is_some() {
+            self.changed.insert(key);
+        }
+        if areas.is_empty() {
+            self.areas.remove(&key);
+        }
+    }
+
+    /// Removes a partition's areas, also from the database.
+    pub(crate) fn forget(&mut self, key: PartitionKey, batch: &mut WriteBatch) {
+        self.without_definitions.remove(&key);
+        self.areas.remove(&key);
+        self.changed.remove(&key);
+        let records = key::damage_of(key);
+        batch.delete_range(records.clone(), [records.as_slice(), &[0xff; 17]].concat());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.areas.is_empty()
+    }
+
+    /// Keys of values that must not be read.
+    pub(crate) fn skipped(&self) -> &Arc<BTreeSet<Vec<u8>>> {
+        &self.skipped
+    }
+
+    pub(crate) fn areas_of(&self, key: PartitionKey) -> impl Iterator<Item = Area> + '_ {
+        self.areas.get(&key).into_iter().flat_map(BTreeMap::keys).copied()
+    }
+
+    /// All areas, each with its partition and description.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PartitionKey, Area, &str)> {
+        self.areas.iter().flat_map(|(key, areas)| areas.iter().map(|(area, what)| (*key, *area, what.as_str())))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.areas.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether values of these windows of a series are damaged.
+    pub(crate) fn touches(&self, key: PartitionKey, series: u32, windows: (u32, u32)) -> bool {
+        self.areas_of(key).any(|area| (area.series.0..=area.series.1).contains(&series) && area.touches(windows))
+    }
+
+    /// Whether a window of a series lost values while its partition kept its definitions.
+    pub(crate) fn is_partly_damaged(&self, key: PartitionKey, series: u32, window: u32) -> bool {
+        self.areas_of(key).any(|area| !area.has_all_series() && area.holds(series, window))
+    }
+
+    pub(crate) fn has_damaged_definitions(&self, key: PartitionKey) -> bool {
+        self.without_definitions.contains(&key)
+    }
+
+    pub(crate) fn without_definitions(&self) -> impl Iterator<Item = PartitionKey> + '_ {
+        self.without_definitions.iter().copied()
+    }
+
+    pub(crate) fn mark_definitions_damaged(&mut self, key: PartitionKey) -> bool {
+        self.without_definitions.insert(key)
+    }
+
+    pub(crate) fn clear_definitions_damaged(&mut self, key: PartitionKey) {
+        self.without_definitions.remove(&key);
+    }
+
+    /// Damage that is not in the database yet.
+    pub(crate) fn unwritten(&self) -> UnwrittenDamage {
+        let areas = self.changed.iter().map(|key| (*key, self.areas.get(key).cloned().unwrap_or_default()));
+        UnwrittenDamage { areas: areas.collect(), stale: self.unwritten_stale.clone(), lost: self.lost.clone() }
+    }
+
+    /// Records that damage was written. What has changed since stays unwritten.
+    pub(crate) fn wrote(&mut self, written: &UnwrittenDamage) {
+        let Self { areas, changed, unwritten_stale, lost, .. } = self;
+        changed.retain(|key| {
+            let now = areas.get(key);
+            written.areas.get(key).is_none_or(|then| now.map_or(!then.is_empty(), |now| now != then))
+        });
+        unwritten_stale.retain(|key| !written.stale.contains(key));
+        lost.retain(|key| !written.lost.contains(key));
+    }
+
+    /// Reads the damage from the database. The key of a record holds the area, so a damaged record still counts.
+    pub(crate) fn read(snapshot: &Snapshot<'_>) -> Result<Self, EngineError> {
+        let mut damage = Self::default();
+        let mut walk = Walk::new(snapshot, key::damage().to_vec());
+        while let Some(item) = walk.next()? {
+            let Ok((at, value)) = item else { continue };
+            let Some((key, area)) = Area::read_key(&at) else { continue };
+            let text = frame::open(&at, &value).unwrap_or_default();
+            damage.areas.entry(key).or_default().insert(area, String::from_utf8_lossy(text).into_owned());
+        }
+        Ok(damage)
+    }
+}
+
+/// Damage that is being written to the database.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct UnwrittenDamage {
+    areas: BTreeMap<PartitionKey, BTreeMap<Area, String>>,
+    stale: BTreeSet<StaleKey>,
+    lost: Vec<Vec<u8>>,
+}
+
+impl UnwrittenDamage {
+    pub(crate) fn write(&self, batch: &mut WriteBatch) {
+        for (key, areas) in &self.areas {
+            let records = key::damage_of(*key);
+            batch.delete_range(records.clone(), [records.as_slice(), &[0xff; 17]].concat());
+            for (area, what) in areas {
+                database::put(batch, &area.key(*key), what.as_bytes());
+            }
+        }
+        self.stale.iter().for_each(|key| database::put(batch, &key.bytes(), &[]));
+        self.lost.iter().for_each(|key| batch.delete(key));
+    }
+}
+
+/// Every partition that replaced one with damaged definitions, see [`State::replaced`](crate::engine::state::State::replaced).
+pub(crate) fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>, EngineError> {
+    let mut replaced = BTreeMap::new();
+    let mut walk = Walk::new(snapshot, key::quarantined_partitions().to_vec());
+    while let Some(item) = walk.next()? {
+        let Ok((at, value)) = item else { continue };
+        let Some(found) = PartitionKey::of_quarantined(&at) else { continue };
+        // A partition's marker is the first of its keys. Raw samples have none of their own.
+        let marked = frame::open(&at, &value).ok().and_then(|value| value.try_into().ok()).map(u64::from_be_bytes);
+        if found.tier == Tier::Raw {
+            replaced.entry(found.in_tier(Tier::Minute)).or_default();
+        } else {
+            replaced.insert(found, marked.unwrap_or_default());
+        }
+        walk.seek(key::quarantined(&after(&found.prefix())));
+    }
+    Ok(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR_NS: i64 = 3600 * 1_000_000_000;
+
+    #[test]
+    fn areas_of_a_partition_are_bounded_and_keep_covering_all_damage() {
+        let key = PartitionKey::of(Tier::Hour, 0, 1, 480_000 * HOUR_NS);
+        let mut damage = Damage::default();
+        let first = Area::whole(key, key.end_ns()).windows.0;
+        for i in 0..1000 {
+            damage.add(key, Area::value(i, first + i % 7), "what");
+            assert!(damage.len() <= AREAS_MAX);
+        }
+        assert!((0..1000).all(|i| damage.touches(key, i, (first + i % 7, first + i % 7))));
+        assert!(!damage.add(key, Area::value(3, first + 3), "what"), "it is known");
+    }
+
+    #[test]
+    fn a_record_reads_back_from_its_key() {
+        let key = PartitionKey::of(Tier::Minute, 3, 9, 480_000 * HOUR_NS);
+        let area = Area { series: (1, u32::MAX), windows: (70_000, 70_001) };
+        assert_eq!(Area::read_key(&area.key(key)), Some((key, area)));
+        assert!(area.key(key).starts_with(&key::damage_of(key)));
+    }
+}

@@ -1,0 +1,92 @@
+//! Adding damage to the state, with the areas that follow from it in other tiers.
+
+use std::collections::BTreeSet;
+
+use proto::{Tier, limits};
+
+use crate::database::key::{PartitionKey, StaleKey};
+use crate::engine::state::State;
+use crate::integrity::quarantine::area::{Area, numbered};
+use crate::integrity::quarantine::damage::NewDamage;
+
+impl State {
+    /// Latest time of stored samples.
+    fn stored_until_ns(&self) -> i64 {
+        self.sealing_clock_ns().saturating_add(limits::TIME_AHEAD_MAX_NS)
+    }
+
+    /// Adds damage. Returns whether it was unknown. Minutes whose raw samples are readable become stale instead, and are made again.
+    pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
+        let NewDamage { key, area, what, skipped } = found;
+        if !self.existing.contains(key) {
+            // The partition has been dropped since.
+            return false;
+        }
+        let is_skipped = skipped.as_ref().is_some_and(|key| self.damage.skip(key));
+        let is_kept = || self.horizon_ns(Tier::Raw, key.class) < key.end_ns();
+        if key.tier == Tier::Minute && area.is_value() && !self.damage.has_damaged_definitions(*key) && is_kept() {
+            let (series, window) = (area.series.0, area.windows.0);
+            let stale = StaleKey { tier: Tier::Minute, class: key.class, window, tenant: key.tenant, series };
+            let raw = self.damage.touches(key.in_tier(Tier::Raw), series, area.windows);
+            if !raw && self.stale.insert(stale) {
+                self.damage.damaged_reads += 1;
+                self.damage.unwritten_stale.insert(stale);
+                return true;
+            }
+        }
+        self.add_damage(*key, *area, what) || is_skipped
+    }
+
+    /// Adds an area. Its partition counts as existing from then on, even if nothing else is left of it, so that queries report the damage.
+    pub(crate) fn add_damage(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
+        if key.end_ns() <= self.horizon_ns(key.tier, key.class) {
+            return false;
+        }
+        self.existing.insert(key);
+        if key.tier == Tier::Raw {
+            self.existing.insert(key.in_tier(Tier::Minute));
+        }
+        self.damage.add(key, area, what)
+    }
+
+    /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet made from it.
+    /// `in_head`: windows of chunks that may have samples in the head.
+    pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, in_head: &BTreeSet<u32>) -> bool {
+        let is_new = self.damage.mark_definitions_damaged(key);
+        let until_ns = self.stored_until_ns();
+        self.add_damage(key, Area::whole(key, until_ns), what);
+        if key.tier == Tier::Minute {
+            self.add_damage(key.in_tier(Tier::Raw), Area::whole(key.in_tier(Tier::Raw), until_ns), what);
+        }
+        let mut lost_ns: BTreeSet<i64> = in_head.iter().map(|&window| Tier::Raw.window_end_ns(window)).collect();
+        let stale: Vec<StaleKey> = self.stale.iter().filter(|stale| stale.is_made_of(key)).copied().collect();
+        for key in stale {
+            lost_ns.insert(numbered(key.tier).window_end_ns(key.window));
+            // Its source cannot be read, so it would be tried again and again.
+            self.stale.remove(&key);
+        }
+        let coarser = std::iter::successors(key.tier.coarser(), |tier| tier.coarser());
+        for tier in coarser {
+            for &end_ns in &lost_ns {
+                let window = tier.window_of(end_ns);
+                let of = PartitionKey::of_window(tier, key.class, key.tenant, window);
+                self.add_damage(of, Area::of_windows(window, window), what);
+            }
+        }
+        is_new
+    }
+
+    /// Quarantines windows of minutes in all tiers: they have lost samples that no tier has.
+    pub(crate) fn quarantine_in_all_tiers(&mut self, key: PartitionKey, area: Area, what: &str) {
+        self.add_damage(key.in_tier(Tier::Raw), area, what);
+        self.add_damage(key, area, what);
+        for window in area.windows.0..=area.windows.1 {
+            for tier in [Tier::Hour, Tier::Day] {
+                let window = tier.window_of(Tier::Raw.window_end_ns(window));
+                let of = PartitionKey::of_window(tier, key.class, key.tenant, window);
+                // Series have other numbers in other tiers.
+                self.add_damage(of, Area::of_windows(window, window), what);
+            }
+        }
+    }
+}

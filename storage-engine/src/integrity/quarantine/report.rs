@@ -1,0 +1,98 @@
+//! Reporting damage to operators: the damaged windows, and how many there are.
+
+use std::fmt;
+use std::time::{Duration, UNIX_EPOCH};
+
+use proto::{Tier, Window};
+
+use crate::database::key::{PartitionKey, Section, two_numbers};
+use crate::engine::Engine;
+use crate::integrity::quarantine::area::Area;
+
+/// A time range whose stored samples or sums are damaged. Answers that touch it report it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedWindow {
+    /// Tier of the values.
+    pub tier: Tier,
+    /// Tenant of the values.
+    pub tenant: String,
+    /// Time range of the values.
+    pub window: Window,
+    /// First and last number of the series in their partition. `None` means all series.
+    pub series: Option<(u32, u32)>,
+    /// The check that failed, with the file or the key.
+    pub what: String,
+}
+
+/// Counts of damage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DamageCounts {
+    /// Length of [`Engine::damaged_windows`].
+    pub windows: u64,
+    /// Damaged values and blocks found since the engine was opened.
+    pub damaged_reads: u64,
+}
+
+impl fmt::Display for DamagedWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { tier, tenant, window, series, what } = self;
+        let of_series = match series {
+            None => "all series".to_owned(),
+            Some((first, last)) if first == last => format!("series {first}"),
+            Some((first, last)) => format!("series {first} to {last}"),
+        };
+        write!(f, "{}: {what}", describe(*tier, tenant, *window, &of_series))
+    }
+}
+
+/// Describes a tier, tenant, series and time range.
+fn describe(tier: Tier, tenant: &str, window: Window, series: &str) -> String {
+    let time = |time_ns: i64| {
+        let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(time_ns).unwrap_or_default());
+        humantime::format_rfc3339_seconds(time).to_string()
+    };
+    let (start, end) = (time(window.start_ns), time(window.end_ns));
+    format!("tier {}, tenant {tenant:?}, {series}, from {start} to {end}", tier.name())
+}
+
+impl Engine {
+    /// Describes the tier, tenant, series and time of a key. `None`: the key is not of a partition.
+    pub(crate) fn describe_key(&self, key: &[u8]) -> Option<String> {
+        let partition = PartitionKey::of_key(key)?;
+        let tenant = self.tenant_name(partition.tenant);
+        let whole = Window { start_ns: partition.start_ns(), end_ns: partition.end_ns() };
+        let all = || Some(describe(partition.tier, tenant.as_str(), whole, "all series"));
+        let Some((section, rest)) = PartitionKey::section_of(key) else { return all() };
+        let Some((first, second, _)) = two_numbers(rest) else { return all() };
+        let (series, window) = match section {
+            Section::Head => (second, first),
+            Section::Chunks | Section::Events | Section::Windows => (first, second),
+            Section::BatchIds | Section::Series | Section::Dictionary | Section::LeftOut => return all(),
+        };
+        let window = Area::value(series, window).time(partition.tier);
+        Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))
+    }
+
+    /// All known damage, by tier and time.
+    pub fn damaged_windows(&self) -> Vec<DamagedWindow> {
+        let state = self.state.read();
+        let name = |id: u32| {
+            let found = state.tenants.iter().find(|(_, of)| **of == id);
+            found.map(|(name, _)| name.as_str().to_owned()).unwrap_or_default()
+        };
+        let damaged = |(key, area, what): (PartitionKey, Area, &str)| DamagedWindow {
+            tier: key.tier,
+            tenant: name(key.tenant),
+            window: area.time(key.tier),
+            series: (area.series != (0, u32::MAX)).then_some(area.series),
+            what: what.to_owned(),
+        };
+        state.damage.iter().map(damaged).collect()
+    }
+
+    /// Counts of damage.
+    pub fn damage_counts(&self) -> DamageCounts {
+        let state = self.state.read();
+        DamageCounts { windows: state.damage.len() as u64, damaged_reads: state.damage.damaged_reads }
+    }
+}

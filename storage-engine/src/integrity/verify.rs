@@ -1,0 +1,198 @@
+//! Verification: everything on disk is read again and checked, also against each other: sums are those of the events, minutes
+//! those of the chunks, hours those of the minutes, days those of the hours, and nothing refers to what is not there. Hours and days
+//! of gauges, which do not add up, are read and checked by themselves alone.
+//!
+//! Partitions are read one after another, and of each one value after another; what is compared between tiers is 16 bytes of
+//! each window, see `signature`.
+
+pub(crate) mod partition;
+pub(crate) mod signature;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto::Tier;
+use proto::build_id::to_hex;
+
+use crate::database::frame;
+use crate::database::key::{self, PartitionKey, Section, StaleKey};
+use crate::database::{self, Snapshot};
+use crate::engine::Engine;
+use crate::error::EngineError;
+use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
+use crate::integrity::verify::partition::PartitionCheck;
+
+/// Faults that are described; more are only counted.
+const DESCRIBED_MAX: usize = 100;
+
+/// What a verification found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Values that were read and are as they should be.
+    pub values: u64,
+    /// Raw samples in them.
+    pub samples: u64,
+    /// Values that are not.
+    pub faults: u64,
+    /// Which they are and what is wrong, of the first hundred.
+    pub described: Vec<String>,
+    /// Sum of the signatures of all windows of minutes, hours and days but those of gauges, modulo 2^128: equal on replicas that applied
+    /// the same entries and have sealed and rolled up everything.
+    pub signature: u128,
+    /// Keys of the first faults, and what is wrong with them.
+    pub(crate) noted: Vec<(Vec<u8>, String)>,
+}
+
+impl Verified {
+    pub(crate) fn note(&mut self, key: &[u8], result: Result<(), String>) {
+        match result {
+            Ok(()) => self.values += 1,
+            Err(what) => {
+                self.faults += 1;
+                if self.noted.len() < DESCRIBED_MAX {
+                    self.noted.push((key.to_vec(), what));
+                }
+            }
+        }
+    }
+
+    /// Counts keys that the database cannot read.
+    pub(crate) fn note_damaged_keys(&mut self, keys: &DamagedKeys) {
+        self.note(&keys.from, Err(format!("it cannot be read, up to key {}: {}", to_hex(&keys.to), keys.error)));
+    }
+
+    fn extend(&mut self, other: Self) {
+        let Self { values, samples, faults, noted, signature, .. } = other;
+        self.values += values;
+        self.samples += samples;
+        self.faults += faults;
+        self.signature = self.signature.wrapping_add(signature);
+        let more = DESCRIBED_MAX.saturating_sub(self.noted.len());
+        self.noted.extend(noted.into_iter().take(more));
+    }
+}
+
+/// Of each window of hours and days, what it holds and what the finer windows add up to, see `signature`.
+#[derive(Debug, Default)]
+pub(crate) struct Signatures(BTreeMap<(PartitionKey, u32), Compared>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Compared {
+    stored: u128,
+    finer: u128,
+}
+
+impl Signatures {
+    /// Adds what a window holds.
+    pub(crate) fn store(&mut self, key: PartitionKey, window: u32, signature: u128) {
+        let compared = self.0.entry((key, window)).or_default();
+        compared.stored = compared.stored.wrapping_add(signature);
+    }
+
+    /// Adds what a finer window of it holds.
+    pub(crate) fn add_finer(&mut self, key: PartitionKey, window: u32, signature: u128) {
+        let compared = self.0.entry((key, window)).or_default();
+        compared.finer = compared.finer.wrapping_add(signature);
+    }
+}
+
+impl Engine {
+    /// Reads and checks everything that is on disk; what is only in memory is not looked at. Takes as long as reading all files
+    /// and unpacking them.
+    ///
+    /// # Errors
+    /// [`EngineError`] where the database itself cannot be read; faults of values are part of what is returned.
+    pub fn verify(&self) -> Result<Verified, EngineError> {
+        // Writing goes on; what is read is of one moment.
+        let snapshot = self.database.snapshot();
+        let mut verified = Verified::default();
+        let keys = partitions(&snapshot, &mut verified)?;
+        let stale = database::read_stale(&snapshot)?;
+        let mut signatures = Signatures::default();
+        for key in keys.iter().filter(|key| key.tier != Tier::Raw) {
+            let tenant = self.tenant_name(key.tenant);
+            let dropped = key.tier.coarser().map(|coarser| self.config.dropped_labels(coarser)).unwrap_or_default();
+            let mut of_partition = Verified::default();
+            let mut check = PartitionCheck::new(&snapshot, *key, &tenant, dropped, &mut of_partition);
+            check.windows(&mut signatures, &mut of_partition)?;
+            self.keep_if_there(*key, of_partition, &mut verified);
+            let raw = key.in_tier(Tier::Raw);
+            if key.tier == Tier::Minute && keys.contains(&raw) {
+                let mut of_raw = Verified::default();
+                check.raw(&stale, &mut of_raw)?;
+                self.keep_if_there(raw, of_raw, &mut verified);
+            }
+        }
+        for raw in keys.iter().filter(|key| key.tier == Tier::Raw && !keys.contains(&key.in_tier(Tier::Minute))) {
+            let mut alone = Verified::default();
+            alone.note(&raw.prefix(), Err("raw samples have no dictionary".to_owned()));
+            self.keep_if_there(*raw, alone, &mut verified);
+        }
+        self.compare(&signatures, &stale, &mut verified);
+        self.describe(&mut verified);
+        Ok(verified)
+    }
+
+    /// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
+    fn describe(&self, verified: &mut Verified) {
+        for (key, what) in std::mem::take(&mut verified.noted) {
+            let place = self.describe_key(&key).map(|place| format!("{place}: ")).unwrap_or_default();
+            verified.described.push(format!("{place}key {}: {what}", to_hex(&key)));
+        }
+        for damaged in self.damaged_windows() {
+            verified.faults += 1;
+            if verified.described.len() < DESCRIBED_MAX {
+                verified.described.push(format!("{damaged}"));
+            }
+        }
+    }
+
+    /// What was found in a partition that was dropped meanwhile, whose files no snapshot keeps, means nothing.
+    fn keep_if_there(&self, key: PartitionKey, found: Verified, verified: &mut Verified) {
+        if self.state.read().existing.contains(&key) {
+            verified.extend(found);
+        }
+    }
+
+    /// Windows against the finer ones that they are made of, where those are still there, all of them.
+    fn compare(&self, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
+        let state = self.state.read();
+        for (&(key, window), compared) in &signatures.0 {
+            let end_ns = key.tier.window_end_ns(window);
+            let finer = Tier::from_number(key.tier.number() - 1).unwrap_or(key.tier);
+            let is_dropped = [finer, key.tier].into_iter().any(|tier| end_ns <= state.horizon_ns(tier, key.class));
+            let first = StaleKey { tier: key.tier, class: key.class, window, tenant: key.tenant, series: 0 };
+            let is_stale = stale.range(first..=StaleKey { series: u32::MAX, ..first }).next().is_some();
+            if is_dropped || is_stale {
+                continue;
+            }
+            let is_sum = compared.stored == compared.finer;
+            let result = if is_sum { Ok(()) } else { Err("it is not the sum of the finer windows".to_owned()) };
+            verified.note(&key.series_window(Section::Windows, 0, window), result);
+        }
+    }
+}
+
+/// All partitions, ascending, so the finer ones of a time first. What is of none of them is checked here.
+fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
+    let mut keys = BTreeSet::new();
+    let mut walk = Walk::once(snapshot, Vec::new());
+    while let Some(item) = walk.next()? {
+        let (key, value) = match item {
+            Ok(item) => item,
+            Err(damaged) => {
+                verified.note_damaged_keys(&damaged);
+                continue;
+            }
+        };
+        if let Some(partition) = PartitionKey::of_key(&key) {
+            keys.insert(partition);
+            walk.seek(partition.end());
+        } else if PartitionKey::of_quarantined(&key).is_some() {
+            // Nothing reads it.
+            walk.seek(damaged_keys::after(&key::quarantined_partitions()));
+        } else {
+            verified.note(&key, frame::open(&key, &value).map(drop).map_err(|error| error.to_string()));
+        }
+    }
+    Ok(keys)
+}

@@ -1,0 +1,279 @@
+//! Verification of one partition: its definitions, its windows, and of minutes the raw samples of the same time.
+
+use std::collections::BTreeSet;
+
+use proto::{Samples, TenantId, Tier};
+
+use crate::database::Snapshot;
+use crate::database::frame;
+use crate::database::key::{PartitionKey, Section, StaleKey, two_numbers};
+use crate::encoding::chunk::{Chunk, Scratch};
+use crate::encoding::head_block;
+use crate::encoding::sums::Row;
+use crate::encoding::windows::{self, Minutes, StoredWindow, WindowRows};
+use crate::engine::upkeep::flush::events_key;
+use crate::error::EngineError;
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::integrity::verify::signature::Weights;
+use crate::integrity::verify::{Signatures, Verified};
+use crate::memory::dense::Dense;
+use crate::memory::partition::{Lengths, Partition};
+use crate::memory::vocabulary::Vocabulary;
+
+/// A partition that is checked, not of raw samples.
+pub(crate) struct PartitionCheck<'a> {
+    snapshot: &'a Snapshot<'a>,
+    key: PartitionKey,
+    /// Without anything, if it cannot be read.
+    partition: Partition,
+    weights: Weights,
+    dense: Dense,
+    scratch: Scratch,
+    /// Of minutes: values that are not to be made again.
+    settled_values: u64,
+}
+
+impl<'a> PartitionCheck<'a> {
+    /// Reads its definitions; `dropped`: labels that the next coarser tier has not.
+    pub(crate) fn new(
+        snapshot: &'a Snapshot<'a>,
+        key: PartitionKey,
+        tenant: &TenantId,
+        dropped: &[String],
+        verified: &mut Verified,
+    ) -> Self {
+        let mut vocabulary = Vocabulary::new(0);
+        let partition = match Partition::load(snapshot, key, &mut vocabulary, 0) {
+            Ok(partition) => {
+                verified.values += u64::from(partition.dictionary_blocks());
+                partition
+            }
+            Err(error) => {
+                verified.note(&key.section(Section::Dictionary), Err(error.to_string()));
+                Partition::new(key, 0)
+            }
+        };
+        let weights = Weights::new(&partition, &vocabulary, tenant, dropped);
+        let (dense, scratch) = (Dense::default(), Scratch::default());
+        Self { snapshot, key, partition, weights, dense, scratch, settled_values: 0 }
+    }
+
+    fn lengths(&self) -> Lengths {
+        self.partition.lengths()
+    }
+
+    /// Its windows, whose signatures are added.
+    pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
+        let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    verified.note_damaged_keys(&keys);
+                    continue;
+                }
+            };
+            let result = self.value(&at, &value, signatures);
+            verified.signature = verified.signature.wrapping_add(*result.as_ref().unwrap_or(&0));
+            verified.note(&at, result.map(drop));
+        }
+        Ok(())
+    }
+
+    /// Checks a value of windows; returns its signature.
+    fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
+        let (series, number) = numbers_of(key)?;
+        let read = self.read_windows(key, value, series, number)?;
+        let mut sum = 0_u128;
+        if self.partition.is_gauge(series) {
+            return Ok(sum);
+        }
+        for window in read {
+            let signature = self.weights.sign(series, window.samples, &window.rows);
+            let signature = signature.ok_or("a stack or the series is not defined")?;
+            sum = sum.wrapping_add(signature.here);
+            if self.key.tier != Tier::Minute {
+                signatures.store(self.key, number, signature.here);
+            }
+            if let Some(coarser) = self.key.tier.coarser() {
+                let window = number / self.values().windows_in(coarser);
+                let key = PartitionKey::of_window(coarser, self.key.class, self.key.tenant, window);
+                signatures.add_finer(key, window, signature.coarser);
+            }
+        }
+        Ok(sum)
+    }
+
+    /// The tier whose windows values have: minutes are stored by the window of their chunk.
+    fn values(&self) -> Tier {
+        if self.key.tier == Tier::Minute { Tier::Raw } else { self.key.tier }
+    }
+
+    fn read_windows(&mut self, key: &[u8], value: &[u8], series: u32, number: u32) -> Result<Vec<WindowRows>, String> {
+        let payload = frame::open(key, value).map_err(|error| error.to_string())?;
+        let stored = windows::decode(payload, self.values(), number).ok_or("the windows cannot be read")?;
+        let lengths = self.lengths();
+        if series as usize >= lengths.series {
+            return Err("the series is not defined".to_owned());
+        }
+        let mut read = Vec::new();
+        for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
+            if last_ns.is_some() != self.partition.is_gauge(series) {
+                return Err("sums of a gauge, or last points of what is none".to_owned());
+            }
+            self.dense.resize(lengths.pairs);
+            let mut rows: Vec<Row> = Vec::new();
+            let added = sums.add_to(&mut self.dense, total);
+            self.dense.drain(|pair, sum| rows.push((pair, sum)));
+            added.ok_or("a stack is not defined")?;
+            if rows.iter().map(|row| row.1).sum::<i128>() != total {
+                return Err("the total is not that of the sums".to_owned());
+            }
+            read.push(WindowRows { place, samples, last_ns: last_ns.unwrap_or_default(), rows });
+        }
+        Ok(read)
+    }
+
+    /// The raw samples of the same time, and that the minutes are theirs.
+    pub(crate) fn raw(&mut self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
+        let raw = self.key.in_tier(Tier::Raw);
+        let mut window = OfWindow::default();
+        for section in [Section::Head, Section::BatchIds, Section::Chunks, Section::Events] {
+            let mut walk = Walk::once(self.snapshot, raw.section(section));
+            while let Some(item) = walk.next()? {
+                let (at, value) = match item {
+                    Ok(item) => item,
+                    Err(keys) => {
+                        verified.note_damaged_keys(&keys);
+                        continue;
+                    }
+                };
+                let result = match section {
+                    Section::Head => head_block::decode(&at, &value).map(drop).map_err(|error| error.to_string()),
+                    Section::Chunks => numbers_of(&at).and_then(|of| {
+                        if window.of != Some(of) {
+                            let before = std::mem::replace(&mut window, OfWindow::new(of));
+                            self.minutes(before, stale, verified)?;
+                        }
+                        self.chunk((&at, &value), of, &mut window, verified)
+                    }),
+                    _ => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
+                };
+                verified.note(&at, result);
+            }
+        }
+        if let Err(what) = self.minutes(window, stale, verified) {
+            verified.note(&raw.section(Section::Chunks), Err(what));
+        }
+        self.count_minutes(stale, verified)
+    }
+
+    fn chunk(
+        &mut self,
+        (key, value): (&[u8], &[u8]),
+        (series, number): (u32, u32),
+        of_window: &mut OfWindow,
+        verified: &mut Verified,
+    ) -> Result<(), String> {
+        let payload = frame::open(key, value).map_err(|error| error.to_string())?;
+        let chunk = Chunk::read(payload, number).ok_or("the chunk cannot be read")?;
+        let own_key = events_key(key);
+        let own = if chunk.has_own_events() { self.snapshot.get(&own_key) } else { Ok(None) };
+        let own = own.map_err(|error| error.to_string())?;
+        let own = own.as_deref().map(|own| frame::open(&own_key, own)).transpose();
+        let own = own.map_err(|error| error.to_string())?;
+        let samples = chunk.samples(own).ok_or("the events cannot be read, or are not as many as the chunk says")?;
+        if series as usize >= self.lengths().series {
+            return Err("the series is not defined".to_owned());
+        }
+        check_samples(&samples, number, &self.lengths())?;
+        let mut rows = Vec::new();
+        let read = chunk.sums.for_each(|pair, sum| {
+            rows.push((pair, sum));
+            Some(())
+        });
+        read.ok_or("the sums cannot be read")?;
+        let total = rows.iter().map(|row| row.1).sum::<i128>();
+        if rows != self.scratch.sums(&samples, 0..samples.len()) || chunk.total != total {
+            return Err("the sums are not those of the events".to_owned());
+        }
+        if chunk.has_timeline() && !chunk.timeline().is_some_and(|timeline| timeline.is_of(&samples)) {
+            return Err("the timeline is not that of the events".to_owned());
+        }
+        verified.samples += samples.len() as u64;
+        let is_gauge = self.partition.is_gauge(series);
+        of_window.minutes.add(windows::minutes_of(&samples, number, is_gauge, &mut self.scratch), is_gauge);
+        Ok(())
+    }
+
+    /// That the minutes of a window's chunks are stored.
+    fn minutes(&mut self, window: OfWindow, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), String> {
+        let Some((series, number)) = window.of.filter(|of| !stale.contains(&self.stale_key(*of))) else {
+            return Ok(());
+        };
+        let key = self.key.series_window(Section::Windows, series, number);
+        let stored = self.snapshot.get(&key).map_err(|error| error.to_string())?;
+        self.settled_values += u64::from(stored.is_some());
+        // A value that cannot be read has been noted already.
+        let stored = stored.map(|value| self.read_windows(&key, &value, series, number).unwrap_or_default());
+        // Only of a gauge its time is stored.
+        let is_gauge = self.partition.is_gauge(series);
+        let told =
+            |window: WindowRows| (window.place, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
+        let wanted = window.minutes.into_windows().into_iter().map(told);
+        if !stored.unwrap_or_default().into_iter().map(told).eq(wanted) {
+            verified.note(&key, Err("the minutes are not those of the samples".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// That there are minutes of no other windows than those that have chunks.
+    fn count_minutes(&self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
+        let mut count = 0;
+        let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
+        while let Some(item) = walk.next()? {
+            let Ok((at, _)) = item else { continue };
+            count += u64::from(numbers_of(&at).is_ok_and(|of| !stale.contains(&self.stale_key(of))));
+        }
+        if count != self.settled_values {
+            let what = format!("there are minutes of {count} windows, and samples of {}", self.settled_values);
+            verified.note(&self.key.section(Section::Windows), Err(what));
+        }
+        Ok(())
+    }
+
+    fn stale_key(&self, (series, window): (u32, u32)) -> StaleKey {
+        StaleKey { tier: Tier::Minute, class: self.key.class, window, tenant: self.key.tenant, series }
+    }
+}
+
+/// The minutes of the chunks of one window of a series.
+#[derive(Default)]
+struct OfWindow {
+    /// Series and window; `None` before the first.
+    of: Option<(u32, u32)>,
+    minutes: Minutes,
+}
+
+impl OfWindow {
+    fn new(of: (u32, u32)) -> Self {
+        Self { of: Some(of), minutes: Minutes::default() }
+    }
+}
+
+/// Series and window of a key.
+fn numbers_of(key: &[u8]) -> Result<(u32, u32), String> {
+    let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
+    let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
+    Ok((series, window))
+}
+
+fn check_samples(samples: &Samples, window: u32, lengths: &Lengths) -> Result<(), String> {
+    let dangles = samples.pairs.iter().any(|&pair| pair as usize >= lengths.pairs)
+        || samples.attribute_sets.iter().any(|&set| set as usize >= lengths.attribute_sets);
+    if dangles {
+        return Err("a stack or an attribute is not defined".to_owned());
+    }
+    let inside = |&time: &i64| Tier::Raw.window_of(time) == window;
+    if samples.times_ns.iter().all(inside) { Ok(()) } else { Err("a sample is of another window".to_owned()) }
+}

@@ -1,0 +1,322 @@
+//! The head of a partition: samples that are in no chunk yet, by window and series.
+//!
+//! Samples come in runs, each sorted by time. A run that is closed never changes, so a query or a flush holds it without a copy;
+//! only the last run of a window and series may still grow. What `written` says is on disk too, for a restart, and stays here:
+//! no query reads it from there.
+
+use std::collections::BTreeMap;
+use std::ops::{AddAssign, RangeInclusive, SubAssign};
+use std::sync::Arc;
+
+use proto::{Samples, Tier};
+
+use crate::memory::run::Run;
+
+/// A run with fewer samples grows.
+const RUN_SAMPLES: usize = 256;
+
+/// A sample in memory.
+pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
+
+/// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
+const CHUNK_BYTES: usize = 240;
+/// What a run takes beside its samples: itself, and the allocator's part of its columns.
+const RUN_BYTES: usize = 256;
+
+/// How much is in heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HeadSize {
+    pub(crate) samples: usize,
+    /// In memory, about.
+    pub(crate) bytes: usize,
+}
+
+impl AddAssign for HeadSize {
+    fn add_assign(&mut self, other: Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+    }
+}
+
+impl SubAssign for HeadSize {
+    fn sub_assign(&mut self, other: Self) {
+        self.samples -= other.samples;
+        self.bytes -= other.bytes;
+    }
+}
+
+/// Samples of one series in one window of chunks.
+#[derive(Debug, Default)]
+pub(crate) struct HeadChunk {
+    runs: Vec<Arc<Run>>,
+    is_open: bool,
+    /// The first so many runs are on disk...
+    written: usize,
+    /// ...written when the log was there.
+    written_at: Vec<u64>,
+    /// The state's clock when the first sample came.
+    since_ns: i64,
+    size: HeadSize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Head {
+    chunks: BTreeMap<(u32, u32), HeadChunk>,
+    size: HeadSize,
+}
+
+/// What of a head chunk there was at one moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub(crate) window: u32,
+    pub(crate) series: u32,
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// The first so many runs are on disk...
+    pub(crate) written: usize,
+    /// ...written when the log was there.
+    pub(crate) written_at: Vec<u64>,
+    pub(crate) since_ns: i64,
+}
+
+impl Head {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    pub(crate) fn size(&self) -> HeadSize {
+        self.size
+    }
+
+    /// Changes a chunk, which is made if it is not there and goes if nothing is left in it.
+    fn change(&mut self, at: (u32, u32), change: impl FnOnce(&mut HeadChunk)) {
+        let chunk = self.chunks.entry(at).or_default();
+        self.size -= chunk.size;
+        change(chunk);
+        self.size += chunk.size;
+        if chunk.runs.is_empty() {
+            self.chunks.remove(&at);
+        }
+    }
+
+    /// Adds samples of one series, of any windows.
+    pub(crate) fn add(&mut self, series: u32, mut samples: Samples, now_ns: i64) {
+        sort_by_time(&mut samples);
+        while let Some(&first) = samples.times_ns.first() {
+            let window = Tier::Raw.window_of(first);
+            let end = samples.times_ns.partition_point(|&time| Tier::Raw.window_of(time) == window);
+            let behind = split_off(&mut samples, end);
+            self.change((window, series), |chunk| {
+                if chunk.runs.is_empty() {
+                    chunk.since_ns = now_ns;
+                }
+                chunk.add(samples);
+            });
+            samples = behind;
+        }
+    }
+
+    /// Adds what is on disk, written when the log was there.
+    pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, samples: Samples, now_ns: i64) {
+        let run = Run::new(samples);
+        self.change((window, series), |chunk| {
+            if chunk.runs.is_empty() {
+                chunk.since_ns = now_ns;
+            }
+            chunk.runs.push(Arc::new(run));
+            chunk.written_at.push(log_index);
+            chunk.written = chunk.join_small(chunk.runs.len());
+            chunk.recount();
+        });
+    }
+
+    /// Closes all runs and returns them.
+    pub(crate) fn freeze(&mut self) -> Vec<Frozen> {
+        let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
+            chunk.is_open = false;
+            let HeadChunk { runs, written, written_at, since_ns, .. } = &*chunk;
+            let (written, written_at) = (*written, written_at.clone());
+            Frozen { window, series, runs: runs.clone(), written, written_at, since_ns: *since_ns }
+        };
+        self.chunks.iter_mut().map(freeze).collect()
+    }
+
+    /// What was frozen is in a chunk now.
+    pub(crate) fn remove(&mut self, frozen: &Frozen) {
+        self.change((frozen.window, frozen.series), |chunk| {
+            chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len()));
+            chunk.written = 0;
+            chunk.written_at.clear();
+            chunk.recount();
+        });
+    }
+
+    /// What was frozen is on disk now, the rest of it written when the log was there, and stays here.
+    pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
+        if frozen.runs.len() > frozen.written {
+            self.change((frozen.window, frozen.series), |chunk| {
+                chunk.written_at.push(log_index);
+                chunk.written = chunk.join_small(frozen.runs.len());
+                chunk.recount();
+            });
+        }
+    }
+
+    /// The windows that have samples here, ascending.
+    pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
+        // From one to the next: each may have very many series.
+        let from = |from: (u32, u32)| self.chunks.range(from..).next().map(|(&(window, _), _)| window);
+        std::iter::successors(from((0, 0)), move |&window| from((window.checked_add(1)?, 0)))
+    }
+
+    /// Whether a series has samples here in a window.
+    pub(crate) fn holds(&self, window: u32, series: u32) -> bool {
+        self.chunks.contains_key(&(window, series))
+    }
+
+    /// Window and first arrival of each chunk.
+    pub(crate) fn arrivals(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
+        self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
+    }
+
+    /// Window, series and runs of everything in these windows.
+    pub(crate) fn in_windows(&self, windows: RangeInclusive<u32>) -> impl Iterator<Item = (u32, u32, &[Arc<Run>])> {
+        let range = (*windows.start(), 0)..=(*windows.end(), u32::MAX);
+        self.chunks.range(range).map(|(&(window, series), chunk)| (window, series, chunk.runs.as_slice()))
+    }
+}
+
+impl HeadChunk {
+    fn recount(&mut self) {
+        let empty = HeadSize { samples: 0, bytes: if self.runs.is_empty() { 0 } else { CHUNK_BYTES } };
+        self.size = self.runs.iter().fold(empty, |mut size, run| {
+            size += size_of_run(run);
+            size
+        });
+    }
+
+    /// Of the first so many runs, makes one of the small ones behind the last large one: each run takes more than a few samples
+    /// do, and every flush closes one. Returns how many runs those are then.
+    fn join_small(&mut self, runs: usize) -> usize {
+        let small = self.runs[..runs].iter().rev().take_while(|run| run.len() < RUN_SAMPLES).count();
+        if small < 2 {
+            return runs;
+        }
+        let first = runs - small;
+        let mut joined = Samples::with_capacity(self.runs[first..runs].iter().map(|run| run.len()).sum());
+        self.runs.drain(first..runs).for_each(|run| joined.append(Samples::clone(&run)));
+        self.runs.insert(first, Arc::new(Run::new(joined)));
+        first + 1
+    }
+
+    fn add(&mut self, samples: Samples) {
+        if self.is_open
+            && let Some(run) = self.runs.last_mut().filter(|run| run.len() < RUN_SAMPLES)
+            && let Some(run) = Arc::get_mut(run)
+        {
+            self.size -= size_of_run(run);
+            run.append(samples);
+            self.size += size_of_run(run);
+            return;
+        }
+        if self.runs.is_empty() {
+            self.size.bytes += CHUNK_BYTES;
+        }
+        let run = Run::new(samples);
+        self.size += size_of_run(&run);
+        self.runs.push(Arc::new(run));
+        self.is_open = true;
+    }
+}
+
+fn size_of_run(run: &Run) -> HeadSize {
+    let bytes = RUN_BYTES
+        + run.times_ns.capacity() * size_of::<i64>()
+        + run.pairs.capacity() * size_of::<u32>()
+        + run.values.capacity() * size_of::<i64>()
+        + run.attribute_sets.capacity() * size_of::<u32>();
+    HeadSize { samples: run.len(), bytes }
+}
+
+/// All but the first `at` samples, which stay.
+fn split_off(samples: &mut Samples, at: usize) -> Samples {
+    Samples {
+        times_ns: samples.times_ns.split_off(at),
+        pairs: samples.pairs.split_off(at),
+        values: samples.values.split_off(at),
+        attribute_sets: samples.attribute_sets.split_off(at),
+    }
+}
+
+/// Puts all columns into the order of time.
+pub(crate) fn sort_by_time(samples: &mut Samples) {
+    if samples.times_ns.is_sorted() {
+        return;
+    }
+    let mut order: Vec<(i64, u32)> = samples.times_ns.iter().copied().zip(0..).collect();
+    order.sort_unstable();
+    let from = std::mem::take(samples);
+    *samples = Samples {
+        times_ns: order.iter().map(|&(time, _)| time).collect(),
+        pairs: order.iter().map(|&(_, i)| from.pairs[i as usize]).collect(),
+        values: order.iter().map(|&(_, i)| from.values[i as usize]).collect(),
+        attribute_sets: order.iter().map(|&(_, i)| from.attribute_sets[i as usize]).collect(),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn samples_stay_in_runs_sorted_by_time_and_none_is_lost(
+            parts in prop::collection::vec((prop::collection::vec(0..2_000_000_000_000_i64, 1..90), 0..3_u8), 1..20),
+        ) {
+            let mut head = Head::default();
+            let (mut wanted, mut frozen) = (Vec::new(), Vec::new());
+            for (log_index, (times, frozen_how)) in (0..).zip(parts) {
+                let mut samples = Samples::default();
+                for time in times {
+                    samples.push(time + 1, 1, 1, 1);
+                    wanted.push(time + 1);
+                }
+                head.add(3, samples, 5);
+                if frozen_how > 0 {
+                    frozen = head.freeze();
+                }
+                if frozen_how > 1 {
+                    frozen.iter().for_each(|chunk| head.wrote(chunk, log_index));
+                    // Of what is written, no two small runs are side by side.
+                    for chunk in head.freeze() {
+                        let sides: Vec<usize> = chunk.runs[..chunk.written].iter().map(|run| run.len()).collect();
+                        prop_assert!(sides.windows(2).all(|pair| pair.iter().any(|&len| len >= RUN_SAMPLES)));
+                    }
+                    frozen.clear();
+                }
+            }
+            let before: Vec<usize> = frozen.iter().map(|chunk| chunk.runs.iter().map(|run| run.len()).sum()).collect();
+            let mut got = Vec::new();
+            for (window, series, runs) in head.in_windows(0..=u32::MAX) {
+                prop_assert_eq!(series, 3);
+                for run in runs {
+                    prop_assert!(run.times_ns.is_sorted());
+                    prop_assert!(run.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == window));
+                    got.extend(run.times_ns.iter().copied());
+                }
+            }
+            prop_assert_eq!(head.size().samples, wanted.len());
+            got.sort_unstable();
+            wanted.sort_unstable();
+            prop_assert_eq!(got, wanted);
+            // What was frozen did not change since, and goes alone.
+            let left = head.size().samples - before.iter().sum::<usize>();
+            frozen.iter().for_each(|chunk| head.remove(chunk));
+            prop_assert_eq!(head.size().samples, left);
+            head.freeze().iter().for_each(|chunk| head.remove(chunk));
+            prop_assert_eq!(head.size(), HeadSize::default());
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What the state database has of a partition, read, unpacked and checked without the tenant's vocabulary, which appends need, too.
+
+use std::sync::Arc;
+
+use prost::Message as _;
+use proto::{Fingerprint, LabelSet, Tier, wire};
+
+use crate::database::frame;
+use crate::database::key::{PartitionKey, Section, two_numbers};
+use crate::database::{Snapshot, scan_at};
+use crate::encoding::dictionary_block::{self, Block};
+use crate::encoding::head_block;
+use crate::error::{Corruption, CorruptionCheck, EngineError};
+use crate::integrity::quarantine::area::{Area, area_of};
+use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::memory::partition::{Lengths, Partition};
+use crate::memory::vocabulary::Vocabulary;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct StoredPartition {
+    /// Without pairs and attribute sets, which are numbers of a vocabulary.
+    partition: Partition,
+    /// Each with its key.
+    blocks: Vec<(Box<[u8]>, Block)>,
+    /// Areas of the head that cannot be read, with the errors.
+    pub(crate) damaged_head: Vec<(Area, String)>,
+}
+
+impl StoredPartition {
+    /// Reads a partition, what of the head was written included, from the state database as of one moment.
+    pub(crate) fn read(snapshot: &Snapshot<'_>, key: PartitionKey, now_ns: i64) -> Result<Self, EngineError> {
+        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
+        for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
+            let (at, value) = item?;
+            // A block that is missing would give its numbers to the next.
+            check_key(&at, &key.dictionary_block(stored.blocks.len() as u32))?;
+            let block = Block::read(&at, &value)?;
+            stored.blocks.push((at, block));
+        }
+        let left_out_blocks = stored.read_outline(snapshot)?;
+        if key.tier == Tier::Minute {
+            stored.read_head(snapshot, now_ns)?;
+        }
+        stored.partition.restored(stored.blocks.len() as u32, left_out_blocks);
+        Ok(stored)
+    }
+
+    /// Reads what a partition has beside its dictionary and its head.
+    pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
+        let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
+        stored.read_outline(snapshot)?;
+        Ok(stored.partition)
+    }
+
+    /// Its series, and what it left out, in how many blocks.
+    fn read_outline(&mut self, snapshot: &Snapshot<'_>) -> Result<u32, EngineError> {
+        let key = self.partition.key;
+        for item in scan_at(snapshot, &key.section(Section::Series)) {
+            let (at, value) = item?;
+            self.read_series(&at, &value)?;
+        }
+        let mut left_out_blocks = 0;
+        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
+            let (at, value) = item?;
+            check_key(&at, &key.left_out_block(left_out_blocks))?;
+            dictionary_block::decode_left_out(&at, &value)?.into_iter().for_each(|name| self.partition.leave_out(name));
+            left_out_blocks += 1;
+        }
+        Ok(left_out_blocks)
+    }
+
+    fn read_series(&mut self, at: &[u8], value: &[u8]) -> Result<(), EngineError> {
+        let Self { partition, .. } = self;
+        check_key(at, &partition.key.series_block(partition.series.len() as u32))?;
+        let block = wire::Batch::decode(frame::unpack(at, value)?.as_slice());
+        for series in block.map_err(|_undecodable| corrupt(at))?.series {
+            let fingerprint = series.fingerprint.as_ref().try_into().map_err(|_length| corrupt(at))?;
+            let labels = LabelSet::from_wire(series.labels);
+            let before = partition.series.len();
+            partition.add_series(Fingerprint(u128::from_be_bytes(fingerprint)), || Arc::new(labels));
+            if partition.series.len() == before {
+                return Err(corrupt(at).into());
+            }
+        }
+        Ok(())
+    }
+
+    fn read_head(&mut self, snapshot: &Snapshot<'_>, now_ns: i64) -> Result<(), EngineError> {
+        let known = self.lengths();
+        let raw = self.partition.key.in_tier(Tier::Raw);
+        let mut walk = Walk::new(snapshot, raw.section(Section::Head));
+        while let Some(item) = walk.next()? {
+            let (at, value) = match item {
+                Ok(item) => item,
+                Err(keys) => {
+                    self.damaged_head.push((area_of(raw, Section::Head, &keys), keys.error.to_string()));
+                    continue;
+                }
+            };
+            let numbers = PartitionKey::section_of(&at).and_then(|(_, rest)| two_numbers(rest));
+            let (window, series, index) = numbers.ok_or_else(|| corrupt(&at))?;
+            let index = u64::from_be_bytes(index.try_into().map_err(|_length| corrupt(&at))?);
+            let samples = match head_block::decode(&at, &value) {
+                Ok(samples) => samples,
+                Err(damage) => {
+                    self.damaged_head.push((Area::value(series, window), damage.to_string()));
+                    continue;
+                }
+            };
+            let dangles = series as usize >= known.series
+                || samples.pairs.iter().any(|&pair| pair as usize >= known.pairs)
+                || samples.attribute_sets.iter().any(|&set| set as usize >= known.attribute_sets);
+            if dangles || samples.times_ns.iter().any(|&time| Tier::Raw.window_of(time) != window) {
+                self.damaged_head.push((Area::value(series, window), corrupt(&at).to_string()));
+                continue;
+            }
+            self.partition.head.restore((window, series), index, samples, now_ns);
+        }
+        Ok(())
+    }
+
+    /// How many of each there are.
+    fn lengths(&self) -> Lengths {
+        let mut lengths = self.partition.lengths();
+        for (_, block) in &self.blocks {
+            lengths.pairs += block.pairs();
+            lengths.attribute_sets += block.attribute_sets();
+        }
+        lengths
+    }
+
+    /// The partition, in numbers of the vocabulary, which learns what it lacks.
+    ///
+    /// # Errors
+    /// What is there twice.
+    pub(crate) fn into_partition(self, vocabulary: &mut Vocabulary) -> Result<Partition, Corruption> {
+        let Self { mut partition, blocks, .. } = self;
+        for (at, block) in blocks {
+            if !partition.learn(&block, vocabulary) {
+                return Err(corrupt(&at));
+            }
+        }
+        partition.join(vocabulary);
+        Ok(partition)
+    }
+}
+
+fn corrupt(key: &[u8]) -> Corruption {
+    Corruption { key: key.to_vec(), check: CorruptionCheck::Content }
+}
+
+fn check_key(got: &[u8], wanted: &[u8]) -> Result<(), Corruption> {
+    if got == wanted { Ok(()) } else { Err(corrupt(got)) }
+}

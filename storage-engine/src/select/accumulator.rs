@@ -1,0 +1,393 @@
+//! Sums of one selection over all partitions, and what is kept until they are an answer.
+//!
+//! Of each partition numbers of its own are added up, without locks; then they are named, under the vocabulary's lock: from
+//! numbers to one tree of locations.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashSet;
+use indexmap::IndexMap;
+use proto::answer::{Cell, Node, Unpassed};
+use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
+
+use crate::database::key::Section;
+use crate::error::{Corruption, CorruptionCheck, SelectError};
+use crate::memory::dense::Dense;
+use crate::memory::matcher::ReadyMatcher;
+use crate::memory::partition::Pair;
+use crate::select::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
+use crate::select::gather::{Found, PartView, SeriesView, View, Work};
+use crate::select::grouping::{Grouping, Groups};
+use crate::select::read::PartReader;
+use crate::select::stack_filter::{LOOKED_AT_ONCE, Passing, StackFiltering};
+use crate::select::totals::{Total, Totals};
+use crate::select::tree::StackTree;
+
+/// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
+const NAMED_AT_ONCE: usize = 4096;
+
+/// A sum, before its stack is named.
+struct PartSum {
+    group: u32,
+    /// Of the buckets, or a time.
+    bucket: i64,
+    /// [`UNPASSED`]: only that there are samples.
+    pair: u32,
+    /// `Fold::Last`: of those that have a last point.
+    series: u32,
+    sum: i128,
+}
+
+/// The last point of a series so far.
+struct LastPoint {
+    time_ns: i64,
+    /// Of that time, those that match.
+    samples: u64,
+}
+
+/// Sums of one selection over all partitions.
+pub(crate) struct Accumulator<'a> {
+    selection: &'a Selection,
+    matchers: &'a [ReadyMatcher],
+    groups: Groups,
+    /// `None`: all stacks pass.
+    filtering: Option<StackFiltering<'a>>,
+    dense: Dense,
+    /// Buckets that have samples, where not all stacks pass.
+    seen: Dense,
+    tree: StackTree,
+    totals: Totals,
+    added: Added,
+    /// Series that had any of the samples.
+    series: HashSet<Arc<LabelSet>, FixedState>,
+    /// `Fold::Last`: whatever of a series was read may be followed by what is newer, in another class or tier.
+    last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
+}
+
+impl Work for Accumulator<'_> {
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+        let passing = match &mut self.filtering {
+            Some(filtering) if !part.series.is_empty() => {
+                // Once there is no answer, partitions are only read for their locations.
+                let passing = if filtering.lacks() { Some(Passing::default()) } else { passing(filtering, view, part) };
+                let Some(passing) = passing else { return Ok(None) };
+                if filtering.lacks() {
+                    return Ok(Some(()));
+                }
+                Some(passing)
+            }
+            _ => None,
+        };
+        let sums = if matches!(self.selection.fold, Fold::Last(_)) {
+            self.last_points(view, part, passing.as_ref())?
+        } else {
+            self.sums(view, part, passing.as_ref())?
+        };
+        let named = self.name(view, part, &sums)?;
+        if self.totals.len() > limits::QUERY_CELLS_MAX {
+            self.totals.join();
+            check_size(self.totals.len(), &self.groups)?;
+        }
+        Ok(named)
+    }
+
+    fn lacks(&self, labels: &LabelSet, end_ns: i64) -> bool {
+        let is_last = matches!(self.selection.fold, Fold::Last(_));
+        !is_last || self.last.get(labels).is_none_or(|point| point.time_ns <= end_ns)
+    }
+}
+
+impl<'a> Accumulator<'a> {
+    pub(crate) fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher]) -> Self {
+        Self {
+            selection,
+            matchers,
+            groups: Groups::default(),
+            filtering: StackFiltering::new(&selection.locations),
+            dense: Dense::default(),
+            seen: Dense::default(),
+            tree: StackTree::new(selection.stacks, selection.locations.known),
+            totals: Totals::new(selection),
+            added: Added::default(),
+            series: HashSet::default(),
+            last: IndexMap::default(),
+        }
+    }
+
+    /// What a partition's samples add up to.
+    fn sums(
+        &mut self,
+        view: &View<'_>,
+        part: &PartView,
+        passing: Option<&Passing>,
+    ) -> Result<Vec<PartSum>, SelectError> {
+        let slots = self.slots(part);
+        let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
+        for series in &part.series {
+            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
+            if !grouping.settle(|name| part.partition.read().is_attribute(name)) {
+                continue;
+            }
+            match slots {
+                Some(_) if !grouping.reads_attributes() => {
+                    if let Some(group) = grouping.group(&mut self.groups, None, 0) {
+                        whole.push((group, series));
+                    }
+                }
+                _ => by_attributes.push((grouping, series)),
+            }
+        }
+        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
+        // One group after another in the same slots.
+        whole.sort_by_key(|(group, _)| *group);
+        if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
+            for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
+                self.add_whole(&mut reader, of_group, (slots, passing), &mut sums)?;
+            }
+        }
+        let mut sparse = Sparse::default();
+        for (mut grouping, series) in by_attributes {
+            let added =
+                self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, (&mut sparse, None))?;
+            self.count(added, series);
+        }
+        let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: 0, sum };
+        sums.extend(sparse.into_iter().map(part_sum));
+        check_size(sums.len(), &self.groups)?;
+        Ok(sums)
+    }
+
+    /// All samples of the series of one group, whatever their attributes, in slots.
+    fn add_whole(
+        &mut self,
+        reader: &mut PartReader<'_>,
+        of_group: &[(u32, &SeriesView)],
+        (slots, passing): (Slots, Option<&Passing>),
+        sums: &mut Vec<PartSum>,
+    ) -> Result<(), SelectError> {
+        self.dense.resize(slots.count());
+        self.seen.resize(if passing.is_some() { slots.count() } else { 0 });
+        for (_, series) in of_group {
+            let (dense, seen) = (&mut self.dense, &mut self.seen);
+            let mut adder = WholeAdder { dense, slots, passing, seen, added: Added::default() };
+            reader.read(series, &mut adder)?;
+            let added = adder.added;
+            self.count(added, series);
+        }
+        let group = of_group.first().map_or(0, |first| first.0);
+        let mut unpassed = false;
+        sums.reserve(self.dense.used_max());
+        self.dense.drain(|slot, sum| match slots {
+            Slots::Buckets(_) => sums.push(PartSum { group, bucket: slot.into(), pair: 0, series: 0, sum }),
+            Slots::Pairs(_) if passing.is_none_or(|passing| passing.has(slot) == Some(true)) => {
+                sums.push(PartSum { group, bucket: 0, pair: slot, series: 0, sum });
+            }
+            Slots::Pairs(_) => unpassed = true,
+        });
+        let no_stack = |bucket: i64| PartSum { group, bucket, pair: UNPASSED, series: 0, sum: 0 };
+        sums.extend(unpassed.then(|| no_stack(0)));
+        self.seen.drain(|slot, _| sums.push(no_stack(slot.into())));
+        check_size(sums.len(), &self.groups)
+    }
+
+    /// The last points of series whose last point so far is not newer.
+    fn last_points(
+        &mut self,
+        view: &View<'_>,
+        part: &PartView,
+        passing: Option<&Passing>,
+    ) -> Result<Vec<PartSum>, SelectError> {
+        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
+        let part_end_ns = part.plan.end_ns(part.key.tier);
+        for series in &part.series {
+            let known_ns = self.last.get(&series.labels).map(|point| point.time_ns);
+            if known_ns > Some(part_end_ns) {
+                continue;
+            }
+            let mut last = LastTime(None);
+            reader.read(series, &mut last)?;
+            let Some(time_ns) = last.0.filter(|_| known_ns <= last.0) else { continue };
+            let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
+            let mut sparse = Sparse::default();
+            let into = (&mut sparse, Some(time_ns));
+            let added = self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, into)?;
+            self.added.rows += added.rows;
+            let entry = self.last.entry(Arc::clone(&series.labels));
+            let number = crate::memory::partition::dense(entry.index());
+            let point = entry.or_insert(LastPoint { time_ns, samples: 0 });
+            if point.time_ns < time_ns {
+                *point = LastPoint { time_ns, samples: 0 };
+            }
+            point.samples += added.samples;
+            let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: number, sum };
+            sums.extend(sparse.into_iter().map(part_sum));
+            check_size(sums.len(), &self.groups)?;
+        }
+        Ok(sums)
+    }
+
+    /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
+    fn slots(&self, part: &PartView) -> Option<Slots> {
+        match (&self.selection.fold, self.selection.stacks) {
+            (Fold::Sum(windows), StackDetail::None) => Some(Slots::Buckets(windows.len())),
+            (Fold::Sum(windows), _) if windows.len() == 1 => Some(Slots::Pairs(part.known.pairs)),
+            _ => None,
+        }
+    }
+
+    fn add_by_attributes(
+        &mut self,
+        view: &View<'_>,
+        (part, series, passing): (&PartView, &SeriesView, Option<&Passing>),
+        reader: &mut PartReader<'_>,
+        grouping: &mut Grouping<'_>,
+        (sparse, last_ns): (&mut Sparse, Option<i64>),
+    ) -> Result<Added, SelectError> {
+        let mut adder = AttributeAdder {
+            view,
+            part,
+            grouping,
+            groups: &mut self.groups,
+            sparse,
+            by_time: !matches!(self.selection.fold, Fold::Sum(_)),
+            keeps_stacks: self.selection.stacks != StackDetail::None,
+            passing,
+            last_ns,
+            added: Added::default(),
+        };
+        reader.read(series, &mut adder)?;
+        Ok(adder.added)
+    }
+
+    fn count(&mut self, added: Added, series: &SeriesView) {
+        self.added.samples += added.samples;
+        self.added.rows += added.rows;
+        if added.samples > 0 && !self.series.contains(&series.labels) {
+            self.series.insert(Arc::clone(&series.labels));
+        }
+    }
+
+    /// Gives sums of a partition the nodes of their stacks; `None` if it was dropped meanwhile, and the vocabulary renewed
+    /// without it.
+    fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Option<()>, SelectError> {
+        let total =
+            |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
+        let is_passed = |sum: &PartSum| sum.pair != UNPASSED;
+        let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
+            sums.iter().for_each(|sum| self.totals.add(total(sum, if is_passed(sum) { 0 } else { UNPASSED })));
+            return Ok(Some(()));
+        };
+        let (mut pairs, mut nodes) = (Vec::new(), Vec::new());
+        for sums in sums.chunks(NAMED_AT_ONCE) {
+            // The locks are let go in between: `apply` waits for them.
+            let vocabulary = vocabulary.read();
+            let partition = part.partition.read();
+            if partition.generation != vocabulary.generation() {
+                return Ok(None);
+            }
+            pairs.clear();
+            for sum in sums {
+                // What did not pass needs no name.
+                let pair = if is_passed(sum) { partition.pairs.get(sum.pair) } else { Some(Pair::default()) };
+                let corrupt =
+                    || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
+                pairs.push(pair.ok_or_else(corrupt)?);
+            }
+            drop(partition);
+            let mut naming = self.tree.resume(&vocabulary);
+            nodes.clear();
+            naming.name(&pairs, &mut nodes)?;
+            naming.stop();
+            self.totals.reserve_nodes(self.tree.nodes());
+            for (sum, &node) in sums.iter().zip(&nodes) {
+                self.totals.add(total(sum, if is_passed(sum) { node } else { UNPASSED }));
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// The answer: of a store in the same form, always the same.
+    pub(crate) fn finish(mut self, found: Found) -> Answer {
+        let (mut samples, mut series) = (self.added.samples, self.series.len() as u64);
+        if let (Fold::Last(_), Totals::List(totals)) = (&self.selection.fold, &mut self.totals) {
+            let last = &self.last;
+            totals.retain(|total| {
+                last.get_index(total.series as usize).is_some_and(|(_, point)| point.time_ns == total.bucket)
+            });
+            // Of one time, what different series have adds up.
+            totals.iter_mut().for_each(|total| total.series = 0);
+            samples = last.values().map(|point| point.samples).sum();
+            series = last.values().filter(|point| point.samples > 0).count() as u64;
+        }
+        if self.filtering.as_ref().is_some_and(StackFiltering::lacks) {
+            let nodes = vec![Node { parent: 0, location: 0 }];
+            return Answer { nodes, lacks_locations: true, ..Answer::default() };
+        }
+        let totals = self.totals.into_joined();
+        let mut times: BTreeMap<i64, u32> = BTreeMap::new();
+        let by_time = !matches!(self.selection.fold, Fold::Sum(_));
+        if by_time {
+            times.extend(totals.iter().map(|total| (total.bucket, 0)));
+            times.values_mut().zip(0..).for_each(|(bucket, i)| *bucket = i);
+        }
+        let cell = |&Total { group, bucket, node, sum, .. }: &Total| {
+            let known = if by_time { times.get(&bucket).copied() } else { u32::try_from(bucket).ok() };
+            Cell { group, bucket: known.unwrap_or(u32::MAX), node, sum }
+        };
+        let mut cells: Vec<Cell> = totals.iter().map(cell).collect();
+        let groups = self.groups.with_cells(&mut cells);
+        let unpassed = without_unpassed(&mut cells);
+        let (nodes, dictionary) = self.tree.into_parts();
+        Answer {
+            dictionary,
+            groups,
+            nodes,
+            cells,
+            bucket_times_ns: times.into_keys().collect(),
+            samples,
+            series,
+            rows: self.added.rows,
+            windows_read: found.windows_read,
+            missing: found.missing,
+            unpassed,
+            lacks_locations: false,
+        }
+    }
+}
+
+/// Which pairs of a partition pass; `None` if it was dropped meanwhile. The locks are let go now and then: `apply` waits for them.
+fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView) -> Option<Passing> {
+    let mut passing = Passing::default();
+    while passing.pairs() < part.known.pairs {
+        let vocabulary = view.vocabulary.as_ref()?.read();
+        let partition = part.partition.read();
+        if partition.generation != vocabulary.generation() {
+            return None;
+        }
+        if filtering.follow(&vocabulary) {
+            let next =
+                partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(LOOKED_AT_ONCE);
+            if next.len() == 0 {
+                return None;
+            }
+            filtering.add_passing(&vocabulary, next.copied(), &mut passing);
+        }
+    }
+    Some(passing)
+}
+
+/// Takes what says only that there are samples out of sorted cells; returns what no cell says besides.
+fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
+    let mut unpassed = Vec::new();
+    let mut before = None;
+    cells.retain(|&Cell { group, bucket, node, .. }| {
+        if node == UNPASSED && before != Some((group, bucket)) {
+            unpassed.push(Unpassed { group, bucket });
+        }
+        before = Some((group, bucket));
+        node != UNPASSED
+    });
+    unpassed
+}

@@ -1,0 +1,268 @@
+//! Adding up what is read of a series.
+
+use std::ops::Range;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use proto::{Samples, limits};
+
+use crate::error::SelectError;
+use crate::memory::dense::Dense;
+use crate::select::gather::{PartView, View};
+use crate::select::grouping::{Grouping, Groups};
+use crate::select::read::{Need, ReadSums, Visitor};
+use crate::select::stack_filter::Passing;
+
+/// What the slots of a dense table are, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Slots {
+    Pairs(usize),
+    Buckets(usize),
+}
+
+impl Slots {
+    pub(crate) fn count(self) -> usize {
+        let (Self::Pairs(count) | Self::Buckets(count)) = self;
+        count
+    }
+}
+
+/// In place of a pair: there are samples, but none whose stack passes. A partition has fewer pairs.
+pub(crate) const UNPASSED: u32 = u32::MAX;
+
+/// (group, bucket or time, pair) to sum.
+pub(crate) type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
+
+/// What was added.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Added {
+    pub(crate) samples: u64,
+    /// Sums of stacks, and samples, that were read one by one.
+    pub(crate) rows: u64,
+}
+
+pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectError> {
+    let (cells_max, bytes_max) = (limits::QUERY_CELLS_MAX, limits::QUERY_GROUP_BYTES_MAX);
+    if groups.memory_bytes() > bytes_max {
+        return Err(SelectError::TooManyGroups { bytes_max });
+    }
+    if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
+}
+
+/// Adds all samples of a series, whatever their attributes.
+pub(crate) struct WholeAdder<'a> {
+    pub(crate) dense: &'a mut Dense,
+    pub(crate) slots: Slots,
+    /// `None`: all stacks pass. Where slots are pairs, all are added, and who drains them leaves out what does not pass.
+    pub(crate) passing: Option<&'a Passing>,
+    /// Buckets that have samples.
+    pub(crate) seen: &'a mut Dense,
+    pub(crate) added: Added,
+}
+
+impl WholeAdder<'_> {
+    /// Adds what passes of some samples of one bucket; `None`: nothing does.
+    fn add_passing(&mut self, bucket: u32, total: Option<i128>) -> Option<()> {
+        self.seen.add(bucket, 0)?;
+        total.map_or(Some(()), |total| self.dense.add(bucket, total))
+    }
+}
+
+impl Visitor for WholeAdder<'_> {
+    fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
+        Need::Sums
+    }
+
+    fn takes_totals(&self) -> bool {
+        matches!((self.slots, self.passing), (Slots::Buckets(_), None))
+    }
+
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.added.samples += read.samples;
+        Ok(match (self.slots, self.passing) {
+            (Slots::Pairs(_), _) => {
+                self.added.rows += read.sums.rows() as u64;
+                read.sums.add_to(self.dense, read.total)
+            }
+            (Slots::Buckets(_), None) => self.dense.add(bucket, read.total),
+            (Slots::Buckets(_), Some(passing)) => {
+                self.added.rows += read.sums.rows() as u64;
+                let mut total = None;
+                let read = read.sums.for_each(|pair, sum| {
+                    if passing.has(pair)? {
+                        total = Some(total.unwrap_or(0_i128).checked_add(sum)?);
+                    }
+                    Some(())
+                });
+                read.and_then(|()| self.add_passing(bucket, total))
+            }
+        })
+    }
+
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.added.samples += rows.len() as u64;
+        self.added.rows += rows.len() as u64;
+        if let Slots::Buckets(_) = self.slots {
+            let Some(passing) = self.passing else {
+                return Ok(self.dense.add(bucket, sum_of(&samples.values[rows])));
+            };
+            let mut total = None;
+            for (&pair, &value) in samples.pairs[rows.clone()].iter().zip(&samples.values[rows]) {
+                match passing.has(pair) {
+                    Some(true) => total = Some(total.unwrap_or(0) + i128::from(value)),
+                    Some(false) => {}
+                    None => return Ok(None),
+                }
+            }
+            return Ok(self.add_passing(bucket, total));
+        }
+        Ok(self.dense.add_each(&samples.pairs[rows.clone()], &samples.values[rows]))
+    }
+}
+
+/// The sum of some values.
+/// Their upper and lower halves are added apart, since SIMD adds several 64-bit numbers at a time.
+fn sum_of(values: &[i64]) -> i128 {
+    // SIMD shifts unsigned numbers: each is this much larger.
+    const SHIFTED: i64 = i64::MIN;
+    let of_part = |values: &[i64]| {
+        let (upper, lower) = values.iter().fold((0_u64, 0_u64), |(upper, lower), value| {
+            let number = (value ^ SHIFTED).cast_unsigned();
+            (upper.wrapping_add(number >> 32), lower.wrapping_add(number & u64::from(u32::MAX)))
+        });
+        (i128::from(upper) << 32) + i128::from(lower) + i128::from(SHIFTED) * values.len() as i128
+    };
+    // The halves of so many numbers add up to less than 2^64.
+    values.chunks(1 << 31).map(of_part).sum()
+}
+
+/// Adds samples by their attributes or their times.
+pub(crate) struct AttributeAdder<'a, 'q> {
+    pub(crate) view: &'a View<'a>,
+    pub(crate) part: &'a PartView,
+    pub(crate) grouping: &'a mut Grouping<'q>,
+    pub(crate) groups: &'a mut Groups,
+    pub(crate) sparse: &'a mut Sparse,
+    pub(crate) by_time: bool,
+    pub(crate) keeps_stacks: bool,
+    /// `None`: all stacks pass.
+    pub(crate) passing: Option<&'a Passing>,
+    /// Only what is of this time.
+    pub(crate) last_ns: Option<i64>,
+    pub(crate) added: Added,
+}
+
+impl AttributeAdder<'_, '_> {
+    /// `None` if there is no such pair.
+    fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) -> Option<()> {
+        let passes = self.passing.map_or(Some(true), |passing| passing.has(pair))?;
+        let (pair, sum) = match (passes, self.keeps_stacks) {
+            (true, true) => (pair, sum),
+            (true, false) => (0, sum),
+            (false, _) => (UNPASSED, 0),
+        };
+        *self.sparse.entry((group, bucket, pair)).or_default() += sum;
+        Some(())
+    }
+}
+
+impl Visitor for AttributeAdder<'_, '_> {
+    fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need {
+        match self.last_ns {
+            Some(only) if only < first_ns || last_ns < only => Need::Nothing,
+            None if !self.by_time && !self.grouping.reads_attributes() => Need::Sums,
+            _ => Need::Samples,
+        }
+    }
+
+    fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        if self.last_ns.is_some() && self.last_ns != read.last_ns {
+            return Ok(Some(()));
+        }
+        // No sample of a window that is read as sums has an attribute that is asked for.
+        let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
+        self.added.samples += read.samples;
+        self.added.rows += read.sums.rows() as u64;
+        let bucket = self.last_ns.unwrap_or(bucket.into());
+        let read = read.sums.for_each(|pair, sum| {
+            let known = (pair as usize) < self.part.known.pairs;
+            if known { self.add(group, bucket, pair, sum) } else { None }
+        });
+        check_size(self.sparse.len(), self.groups)?;
+        Ok(read)
+    }
+
+    fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.added.rows += rows.len() as u64;
+        for row in rows {
+            let (time_ns, set, pair) = (samples.times_ns[row], samples.attribute_sets[row], samples.pairs[row]);
+            if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
+                return Ok(None);
+            }
+            if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
+                continue;
+            }
+            let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
+            let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
+            let bucket = if self.by_time { time_ns } else { bucket.into() };
+            if self.add(group, bucket, pair, samples.values[row].into()).is_none() {
+                return Ok(None);
+            }
+            self.added.samples += 1;
+        }
+        check_size(self.sparse.len(), self.groups)?;
+        Ok(Some(()))
+    }
+}
+
+/// The last time at which a series has a sample.
+pub(crate) struct LastTime(pub(crate) Option<i64>);
+
+impl Visitor for LastTime {
+    fn needs(&mut self, _first_ns: i64, last_ns: i64) -> Need {
+        self.0 = self.0.max(Some(last_ns));
+        Need::Nothing
+    }
+
+    fn sums(&mut self, _bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(read.last_ns);
+        Ok(Some(()))
+    }
+
+    fn samples(&mut self, _bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
+        self.0 = self.0.max(rows.last().map(|row| samples.times_ns[row]));
+        Ok(Some(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::{Fold, Label, LabelSet, Selection, TenantId};
+
+    use super::*;
+
+    #[test]
+    fn groups_count_against_the_budget_and_too_many_are_refused() {
+        let fold = Fold::Sum(proto::Window::between(&[0, 1]));
+        let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
+        let stacks = proto::StackDetail::None;
+        let locations = proto::LocationSets::default();
+        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks, locations };
+        let mut groups = Groups::default();
+        let value = "x".repeat(1 << 20);
+        let group = |groups: &mut Groups, number: usize| {
+            let labels = LabelSet::new(vec![Label::new("pod", &format!("{number}{value}"))]);
+            Grouping::new(&selection, &[], &labels).group(groups, None, 0)
+        };
+        let count = limits::QUERY_GROUP_BYTES_MAX >> 20;
+        for number in 0..count - 1 {
+            assert_eq!(group(&mut groups, number), Some(number as u32));
+            assert_eq!(group(&mut groups, number), Some(number as u32), "known");
+        }
+        check_size(0, &groups).unwrap();
+        group(&mut groups, count);
+        assert!(matches!(check_size(0, &groups), Err(SelectError::TooManyGroups { .. })));
+        let cells = check_size(limits::QUERY_CELLS_MAX + 1, &Groups::default());
+        assert!(matches!(cells, Err(SelectError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,121 @@
+//! To which group the samples of one series go, decided once per attribute set.
+
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use indexmap::IndexSet;
+use parking_lot::RwLock;
+use proto::answer::Cell;
+use proto::{Label, LabelSet, Selection};
+
+use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
+use crate::memory::partition::{Partition, dense};
+use crate::memory::vocabulary::Vocabulary;
+
+/// All groups of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    sets: IndexSet<LabelSet, FixedState>,
+    bytes: usize,
+}
+
+impl Groups {
+    fn number(&mut self, labels: LabelSet) -> u32 {
+        // A slot of a table beside what it holds.
+        let bytes = labels.memory_bytes() + 64;
+        let (number, is_new) = self.sets.insert_full(labels);
+        if is_new {
+            self.bytes += bytes;
+        }
+        dense(number)
+    }
+
+    /// About how many bytes they take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Label sets of the groups that have a cell, sorted. Cells get the numbers of this order and are sorted by them.
+    pub(crate) fn with_cells(self, cells: &mut [Cell]) -> Vec<LabelSet> {
+        let mut has_cell = vec![false; self.sets.len()];
+        cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
+        let mut kept: Vec<(LabelSet, usize)> =
+            self.sets.into_iter().zip(0..).filter(|(_, number): &(_, usize)| has_cell[*number]).collect();
+        kept.sort_unstable();
+        let mut numbers = vec![0; has_cell.len()];
+        for (new, (_, old)) in (0..).zip(&kept) {
+            numbers[*old] = new;
+        }
+        cells.iter_mut().for_each(|cell| cell.group = numbers[cell.group as usize]);
+        cells.sort_by_key(|cell| cell.group);
+        kept.into_iter().map(|(set, _)| set).collect()
+    }
+}
+
+/// What attribute sets stand for.
+pub(crate) type Names<'a> = (&'a Arc<RwLock<Vocabulary>>, &'a Arc<RwLock<Partition>>);
+
+/// See the module.
+pub(crate) struct Grouping<'a> {
+    on_samples: Vec<&'a ReadyMatcher>,
+    from_samples: Vec<&'a str>,
+    from_series: Vec<Label>,
+    known: HashMap<u32, Option<u32>, FixedState>,
+}
+
+impl<'a> Grouping<'a> {
+    pub(crate) fn new(selection: &'a Selection, matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Self {
+        let has = |name: &str| !labels.get(name).is_empty();
+        let in_group = |label: &&Label| selection.group_by_series || selection.group_by.contains(&label.name);
+        Self {
+            on_samples: on_series(matchers, labels).unwrap_or_default(),
+            from_samples: selection.group_by.iter().map(String::as_str).filter(|name| !has(name)).collect(),
+            from_series: labels.iter().filter(in_group).cloned().collect(),
+            known: HashMap::default(),
+        }
+    }
+
+    /// Leaves out what says the same of every sample, since no sample has an attribute of that name; `false` if that rules
+    /// all of them out.
+    pub(crate) fn settle(&mut self, is_attribute: impl Fn(&str) -> bool) -> bool {
+        let absent = |matcher: &&ReadyMatcher| !is_attribute(&matcher.name);
+        if self.on_samples.iter().any(|matcher| absent(matcher) && !matcher.accepts("")) {
+            return false;
+        }
+        self.on_samples.retain(|matcher| !absent(matcher));
+        self.from_samples.retain(|name| is_attribute(name));
+        true
+    }
+
+    pub(crate) fn reads_attributes(&self) -> bool {
+        !self.on_samples.is_empty() || !self.from_samples.is_empty()
+    }
+
+    /// The group of samples with these attributes; `None` if they do not match.
+    pub(crate) fn group(&mut self, groups: &mut Groups, names: Option<Names<'_>>, attribute_set: u32) -> Option<u32> {
+        // Where nothing depends on attributes, all sets are one.
+        let attribute_set = if self.reads_attributes() { attribute_set } else { 0 };
+        if let Some(&known) = self.known.get(&attribute_set) {
+            return known;
+        }
+        let value = |name: &str| {
+            let Some((vocabulary, partition)) = names else { return String::new() };
+            let (vocabulary, partition) = (vocabulary.read(), partition.read());
+            // It was dropped, and the vocabulary renewed without it: whoever asked is answered again.
+            if partition.generation != vocabulary.generation() {
+                return String::new();
+            }
+            let set = partition.attribute_sets.get(attribute_set).unwrap_or_default();
+            attribute(&vocabulary.dictionary, set, name)
+        };
+        let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));
+        let group = matches.then(|| {
+            let from_samples = self.from_samples.iter().map(|&name| Label::new(name, &value(name)));
+            let labels = LabelSet::new(self.from_series.iter().cloned().chain(from_samples).collect());
+            groups.number(labels)
+        });
+        self.known.insert(attribute_set, group);
+        group
+    }
+}

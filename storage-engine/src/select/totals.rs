@@ -1,0 +1,167 @@
+//! Sums of an answer whose stacks have names: a slot for each node where nothing else tells them apart, as in a flame graph, and
+//! else a list, in which the same place may come again and again until it is joined.
+
+use proto::{Fold, Selection, StackDetail};
+
+use crate::select::adders::UNPASSED;
+
+/// A sum whose stack has a name.
+pub(crate) struct Total {
+    pub(crate) group: u32,
+    pub(crate) bucket: i64,
+    /// [`UNPASSED`]: only that there are samples.
+    pub(crate) node: u32,
+    pub(crate) series: u32,
+    pub(crate) sum: i128,
+}
+
+impl Total {
+    fn place(&self) -> (u32, i64, u32, u32) {
+        (self.group, self.bucket, self.node, self.series)
+    }
+}
+
+/// See the module.
+pub(crate) enum Totals {
+    List(Vec<Total>),
+    ByNode(NodeSums),
+}
+
+/// Of one group and one bucket.
+#[derive(Default)]
+pub(crate) struct NodeSums {
+    sums: Vec<i128>,
+    /// Which of them anything was added to, which may be zero.
+    has: Vec<bool>,
+    count: usize,
+    has_unpassed: bool,
+}
+
+impl Totals {
+    pub(crate) fn new(selection: &Selection) -> Self {
+        let has_one_group = selection.group_by.is_empty() && !selection.group_by_series;
+        match (&selection.fold, selection.stacks) {
+            (_, StackDetail::None) => Self::List(Vec::new()),
+            (Fold::Sum(windows), _) if windows.len() == 1 && has_one_group => Self::ByNode(NodeSums::default()),
+            _ => Self::List(Vec::new()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, total: Total) {
+        match self {
+            Self::List(list) => list.push(total),
+            Self::ByNode(sums) => sums.add(total.node, total.sum),
+        }
+    }
+
+    /// Makes room for so many nodes in all, where each has a slot.
+    pub(crate) fn reserve_nodes(&mut self, nodes: usize) {
+        if let Self::ByNode(sums) = self {
+            sums.sums.reserve(nodes.saturating_sub(sums.sums.len()));
+            sums.has.reserve(nodes.saturating_sub(sums.has.len()));
+        }
+    }
+
+    /// How many there are; joined, there may be fewer.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::List(list) => list.len(),
+            Self::ByNode(sums) => sums.count + usize::from(sums.has_unpassed),
+        }
+    }
+
+    /// Adds up what has the same place.
+    pub(crate) fn join(&mut self) {
+        let Self::List(list) = self else { return };
+        list.sort_unstable_by_key(Total::place);
+        list.dedup_by(|later, first| {
+            let same = later.place() == first.place();
+            if same {
+                first.sum += later.sum;
+            }
+            same
+        });
+    }
+
+    /// Each place once, in the order of places.
+    pub(crate) fn into_joined(mut self) -> Vec<Total> {
+        self.join();
+        match self {
+            Self::List(list) => list,
+            Self::ByNode(sums) => sums.into_list(),
+        }
+    }
+}
+
+impl NodeSums {
+    #[inline]
+    fn add(&mut self, node: u32, sum: i128) {
+        if node == UNPASSED {
+            self.has_unpassed = true;
+            return;
+        }
+        let at = node as usize;
+        if self.sums.len() <= at {
+            self.sums.resize(at + 1, 0);
+            self.has.resize(at + 1, false);
+        }
+        self.sums[at] += sum;
+        self.count += usize::from(!std::mem::replace(&mut self.has[at], true));
+    }
+
+    fn into_list(self) -> Vec<Total> {
+        let total = |node, sum| Total { group: 0, bucket: 0, node, series: 0, sum };
+        let mut list = Vec::with_capacity(self.count + 1);
+        let slots = (0..).zip(self.sums).zip(self.has);
+        list.extend(slots.filter(|(_, has)| *has).map(|((node, sum), _)| total(node, sum)));
+        list.extend(self.has_unpassed.then(|| total(UNPASSED, 0)));
+        list
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proto::{LocationSets, TenantId, Window};
+
+    use super::*;
+
+    fn selection(stacks: StackDetail, edges: Vec<i64>, group_by: &[&str], group_by_series: bool) -> Selection {
+        let (tenant, matchers, fold) = (TenantId::default_tenant(), Vec::new(), Fold::Sum(Window::between(&edges)));
+        let group_by = group_by.iter().map(ToString::to_string).collect();
+        Selection { tenant, matchers, fold, group_by, group_by_series, stacks, locations: LocationSets::default() }
+    }
+
+    #[test]
+    fn nodes_have_slots_only_where_nothing_else_tells_sums_apart() {
+        let has_slots = |selection: Selection| matches!(Totals::new(&selection), Totals::ByNode(_));
+        for stacks in [StackDetail::Full, StackDetail::Leaf] {
+            assert!(has_slots(selection(stacks, vec![0, 1], &[], false)));
+            assert!(!has_slots(selection(stacks, vec![0, 1, 2], &[], false)), "buckets");
+            assert!(!has_slots(selection(stacks, vec![0, 1], &["pod"], false)), "groups");
+            assert!(!has_slots(selection(stacks, vec![0, 1], &[], true)), "series");
+        }
+        assert!(!has_slots(selection(StackDetail::None, vec![0, 1], &[], false)));
+    }
+
+    proptest! {
+        #[test]
+        fn slots_and_a_list_say_the_same(
+            added in prop::collection::vec((prop_oneof![9 => 0..40_u32, 1 => Just(UNPASSED)], -3..4_i128), 0..100),
+        ) {
+            let totals = [Totals::List(Vec::new()), Totals::ByNode(NodeSums::default())];
+            let [list, slots] = totals.map(|mut totals| {
+                for &(node, sum) in &added {
+                    let sum = if node == UNPASSED { 0 } else { sum };
+                    totals.add(Total { group: 0, bucket: 0, node, series: 0, sum });
+                }
+                totals.join();
+                let joined = totals.len();
+                let list = totals.into_joined();
+                (joined, list.iter().map(|total| (total.place(), total.sum)).collect::<Vec<_>>())
+            });
+            prop_assert_eq!(list, slots);
+        }
+    }
+}

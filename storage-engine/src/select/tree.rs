@@ -1,0 +1,330 @@
+//! The tree of stacks of one answer: user frames from the root on, kernel frames below the user part's leaf.
+//!
+//! Locations that the router knows are its numbers, which are the vocabulary's; the others are copied, and come behind those. Once
+//! the vocabulary was made anew, nothing of it is known any more: a node may then be there twice, once with the number and once
+//! with the copy of a location, and the router puts both together, as it does with all that has the same names.
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use proto::answer::Node;
+use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
+
+use crate::error::SelectError;
+use crate::memory::partition::Pair;
+use crate::memory::vocabulary::{self, Vocabulary};
+
+/// See the module. Its dictionary holds the locations of the tree that are not known, and nothing else.
+pub(crate) struct StackTree {
+    detail: StackDetail,
+    known: KnownLocations,
+    dictionary: Dictionary,
+    nodes: Vec<Node>,
+    /// Of kernel parts and of leaves alone, by parent and location; of all, once the vocabulary was another.
+    children: HashMap<(u32, u32), u32, FixedState>,
+    has_all_children: bool,
+    /// By node of the vocabulary, the node of its user part here; 0: none yet.
+    users: Vec<u32>,
+    /// Nodes of the vocabulary that are to be added, a bit each; none, but while they are.
+    marked: Vec<u64>,
+    copied: Copied,
+    /// Of the vocabulary; `None`: none yet.
+    generation: Option<u64>,
+}
+
+/// [`StackTree`] while the vocabulary is at hand.
+pub(crate) struct Naming<'a> {
+    from: &'a Vocabulary,
+    /// Nothing was copied yet in `None`.
+    importer: Option<Importer<'a>>,
+    /// Locations with smaller numbers are known.
+    known: u32,
+    tree: &'a mut StackTree,
+    path: Vec<u32>,
+}
+
+const ROOT: u32 = 0;
+
+impl StackTree {
+    pub(crate) fn new(detail: StackDetail, known: KnownLocations) -> Self {
+        Self {
+            detail,
+            known,
+            dictionary: Dictionary::default(),
+            nodes: vec![Node { parent: ROOT, location: 0 }],
+            children: HashMap::default(),
+            has_all_children: false,
+            users: Vec::new(),
+            marked: Vec::new(),
+            copied: Copied::default(),
+            generation: None,
+        }
+    }
+
+    /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
+    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Naming<'a> {
+        if self.generation.is_some_and(|generation| generation != from.generation()) {
+            self.forget_vocabulary();
+        }
+        self.generation = Some(from.generation());
+        grow(&mut self.users, from.nodes());
+        grow(&mut self.marked, from.nodes().div_ceil(64));
+        let known = if self.known.generation == from.generation() { self.known.count } else { 0 };
+        Naming { from, importer: None, known, tree: self, path: Vec::new() }
+    }
+
+    /// From now on nodes are found by what they are.
+    fn forget_vocabulary(&mut self) {
+        self.users.clear();
+        self.copied = Copied::default();
+        if !self.has_all_children {
+            for (node, number) in self.nodes.iter().zip(0..).skip(1) {
+                self.children.entry((node.parent, node.location)).or_insert(number);
+            }
+            self.has_all_children = true;
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
+        let nodes_max = limits::QUERY_NODES_MAX;
+        if self.nodes.len() >= nodes_max {
+            return Err(SelectError::TooManyNodes { nodes_max });
+        }
+        self.nodes.push(Node { parent, location });
+        Ok(u32::try_from(self.nodes.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    fn child(&mut self, parent: u32, location: u32) -> Result<u32, SelectError> {
+        if let Some(&node) = self.children.get(&(parent, location)) {
+            return Ok(node);
+        }
+        let node = self.add(parent, location)?;
+        self.children.insert((parent, location), node);
+        Ok(node)
+    }
+
+    /// How many there are, the root counted.
+    pub(crate) fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn into_parts(self) -> (Vec<Node>, Dictionary) {
+        (self.nodes, self.dictionary)
+    }
+}
+
+impl Naming<'_> {
+    pub(crate) fn stop(self) {
+        if let Some(importer) = self.importer {
+            self.tree.copied = importer.stop();
+        }
+    }
+
+    /// Appends the nodes at which the stacks of these pairs end.
+    pub(crate) fn name(&mut self, pairs: &[Pair], nodes: &mut Vec<u32>) -> Result<(), SelectError> {
+        match self.tree.detail {
+            StackDetail::None => nodes.resize(nodes.len() + pairs.len(), ROOT),
+            StackDetail::Leaf => {
+                for pair in pairs {
+                    nodes.push(self.leaf(*pair)?);
+                }
+            }
+            StackDetail::Full => {
+                self.add_users(pairs)?;
+                for pair in pairs {
+                    let user = self.tree.users[pair.user as usize];
+                    nodes.push(self.kernel(user, pair.kernel)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The number in the answer of a location of the vocabulary.
+    #[inline]
+    fn location(&mut self, location: u32) -> u32 {
+        if location < self.known {
+            return location;
+        }
+        let Self { from, importer, tree, .. } = self;
+        let resume = || Importer::resume(&from.dictionary, std::mem::take(&mut tree.copied));
+        let importer = importer.get_or_insert_with(resume);
+        tree.known.count + importer.location(&mut tree.dictionary, location)
+    }
+
+    fn leaf(&mut self, pair: Pair) -> Result<u32, SelectError> {
+        let leaf = if pair.kernel == vocabulary::ROOT { pair.user } else { pair.kernel };
+        if leaf == vocabulary::ROOT {
+            return Ok(ROOT);
+        }
+        let location = self.location(self.from.node(leaf).location);
+        self.tree.child(ROOT, location)
+    }
+
+    /// Adds the user parts that are not here yet. In the vocabulary callers stand before callees: one way down its numbers
+    /// marks all that is needed, and the way back up adds it; neither jumps about in memory as going up each stack would.
+    fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
+        let (mut low, mut high) = (usize::MAX, 0);
+        for pair in pairs.iter().filter(|pair| pair.user != vocabulary::ROOT) {
+            low = low.min(self.mark(pair.user));
+            high = high.max(pair.user as usize / 64);
+        }
+        let (mut word, mut count) = (high, 0);
+        while word >= low {
+            let (mut marked, mut below) = (self.tree.marked[word], u64::MAX);
+            while let Some(bit) = (marked & below).checked_ilog2() {
+                below = (1 << bit) - 1;
+                let parent = self.from.node(number(word, bit)).parent;
+                if parent == vocabulary::ROOT {
+                    continue;
+                }
+                // Most callers are of the same word, below.
+                if parent as usize / 64 == word {
+                    marked |= u64::from(self.tree.users[parent as usize] == ROOT) << (parent % 64);
+                } else {
+                    low = low.min(self.mark(parent));
+                }
+            }
+            self.tree.marked[word] = marked;
+            count += marked.count_ones() as usize;
+            let Some(next) = word.checked_sub(1) else { break };
+            word = next;
+        }
+        let room = limits::QUERY_NODES_MAX.saturating_sub(self.tree.nodes.len());
+        self.tree.nodes.reserve(count.min(room));
+        for word in low..=high {
+            let mut bits = std::mem::take(&mut self.tree.marked[word]);
+            while bits != 0 {
+                let number = number(word, bits.trailing_zeros());
+                bits &= bits - 1;
+                let node = self.from.node(number);
+                let (parent, location) = (self.tree.users[node.parent as usize], self.location(node.location));
+                self.tree.users[number as usize] = if self.tree.has_all_children {
+                    self.tree.child(parent, location)?
+                } else {
+                    self.tree.add(parent, location)?
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a node that is not here yet; returns its word, or the last there can be.
+    fn mark(&mut self, node: u32) -> usize {
+        if self.tree.users[node as usize] != ROOT {
+            return usize::MAX;
+        }
+        let word = node as usize / 64;
+        self.tree.marked[word] |= 1 << (node % 64);
+        word
+    }
+
+    fn kernel(&mut self, below: u32, end: u32) -> Result<u32, SelectError> {
+        let mut node = end;
+        while node != vocabulary::ROOT {
+            self.path.push(node);
+            node = self.from.node(node).parent;
+        }
+        let mut parent = below;
+        while let Some(node) = self.path.pop() {
+            let location = self.location(self.from.node(node).location);
+            parent = self.tree.child(parent, location)?;
+        }
+        Ok(parent)
+    }
+}
+
+/// Makes room for so many, zero at first. A first room is one that the system has made zero, of which nobody reads most: the stacks of
+/// one service are few of a vocabulary's.
+fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
+    if list.is_empty() {
+        *list = vec![T::default(); length];
+    } else {
+        list.resize(length, T::default());
+    }
+}
+
+/// The node of a bit.
+fn number(word: usize, bit: u32) -> u32 {
+    u32::try_from(word * 64).unwrap_or(u32::MAX) + bit
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::dictionary::stack_hash;
+    use proto::{Function, Line, Location};
+
+    use super::*;
+
+    /// Stacks of functions, leaf first, in a vocabulary that has them in this order, and the nodes at which they end.
+    fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (Vocabulary, Vec<u32>) {
+        let mut vocabulary = Vocabulary::new(generation);
+        let mut ends = Vec::new();
+        for stack in stacks {
+            let dictionary = &mut vocabulary.dictionary;
+            let mut location = |name: &&str| {
+                let name = dictionary.strings.intern(name);
+                let function = dictionary.intern_function(Function { name, ..Function::default() });
+                let lines = [Line { function, line: 1, column: 0 }].into();
+                dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
+            };
+            let locations: Vec<u32> = stack.iter().map(&mut location).collect();
+            let hashes: Vec<u128> = locations.iter().map(|&id| vocabulary.dictionary.location_hash(id)).collect();
+            ends.push(vocabulary.add_stack(stack_hash(&hashes), &locations));
+        }
+        (vocabulary, ends)
+    }
+
+    fn name(tree: &mut StackTree, (vocabulary, ends): &(Vocabulary, Vec<u32>)) -> Vec<u32> {
+        // Each stack alone, and with the next below it as its kernel part.
+        let alone = ends.iter().map(|&user| Pair { user, kernel: vocabulary::ROOT });
+        let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
+        let (mut naming, mut nodes) = (tree.resume(vocabulary), Vec::new());
+        naming.name(&alone.chain(below).collect::<Vec<_>>(), &mut nodes).unwrap();
+        naming.stop();
+        nodes
+    }
+
+    fn path(tree: &StackTree, mut node: u32) -> Vec<String> {
+        let mut path = Vec::new();
+        while node != ROOT {
+            let Node { parent, location } = tree.nodes[node as usize];
+            assert!(parent < node, "parents stand before");
+            let Location::Lines { lines, .. } = &tree.dictionary.locations[location as usize] else { panic!("lines") };
+            let function = tree.dictionary.functions[lines[0].function as usize];
+            path.push(tree.dictionary.strings.get(function.name).to_owned());
+            node = parent;
+        }
+        path
+    }
+
+    #[test]
+    fn stacks_keep_their_nodes_when_the_vocabulary_is_renewed_in_between() {
+        let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
+        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
+        let first = vocabulary(1, stacks);
+        let named = name(&mut tree, &first);
+        for (node, stack) in named.iter().zip(stacks) {
+            assert_eq!(path(&tree, *node), *stack);
+        }
+        assert_eq!(path(&tree, named[5]), ["b", "a", "c", "b", "a"]);
+        assert_eq!(name(&mut tree, &first), named, "nothing is new");
+        let count = tree.nodes.len();
+        let reversed: Vec<&[&str]> = stacks.iter().rev().copied().collect();
+        let again = name(&mut tree, &vocabulary(2, &reversed));
+        let same: Vec<u32> = again[..5].iter().rev().copied().collect();
+        assert_eq!(same, named[..5], "found by what they are");
+        let more = again[5..].iter().filter(|node| **node as usize >= count).count();
+        assert_eq!(more, 4, "only pairs that are new have new nodes");
+    }
+
+    #[test]
+    fn more_nodes_of_a_vocabulary_than_one_word_of_marks_holds_are_added_callers_first() {
+        let names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
+        let deep: Vec<&str> = names.iter().map(String::as_str).collect();
+        let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
+        let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
+        let named = name(&mut tree, &vocabulary(1, &stacks[..1]));
+        assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
+    }
+}

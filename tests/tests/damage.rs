@@ -1,0 +1,169 @@
+//! A damaged table file of the state, under load: the process keeps running, other times are answered exactly, new samples are stored, and
+//! answers, metrics and `varve admin verify` name the damaged times.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tests::http::request;
+use tests::load::{Behaviour, Load, visible};
+use tests::otlp::{PERIOD_NS, Request, now_ns, stack};
+use tests::server::Varve;
+use tests::shared::varve_binary;
+
+const MINUTE_NS: u64 = 60_000_000_000;
+const HOUR_NS: u64 = 60 * MINUTE_NS;
+
+/// Samples of each push.
+const SAMPLES: u64 = 200;
+
+/// How long the load runs over the damaged state.
+const LOAD_TIME: Duration = Duration::from_secs(8);
+
+/// Pushes samples of five minutes, with 40 different stacks.
+fn push(varve: &Varve, service: &str, from_ns: u64) {
+    let body = (0..40).fold(Request::new(service), |body, kind| {
+        let frames: Vec<String> = (0..30).map(|depth| format!("{service}::function_{kind}_of_depth_{depth}")).collect();
+        let frames: Vec<&str> = frames.iter().map(String::as_str).collect();
+        let times = (0..SAMPLES).filter(|i| i % 40 == kind).map(|i| from_ns + i * 700_000_003 % (5 * MINUTE_NS));
+        body.seen(stack(&frames), times.collect())
+    });
+    assert_eq!(varve.push_otlp(&body.bytes(), None).status, 200, "{service}");
+}
+
+/// A service's samples in an hour, and the warnings of the response.
+fn samples(varve: &Varve, service: &str, end_ns: u64) -> (u64, Vec<String>) {
+    let query = format!("sum(sum_over_time(process_cpu{{service_name=\"{service}\"}}[1h]))");
+    let time = (end_ns as f64 / 1e9).to_string();
+    let response = varve.get("/api/v1/query", &[("query", &query), ("time", &time)]).expect(200).json();
+    let value = response["data"]["result"][0]["value"][1].as_str().map_or(0.0, |value| value.parse().unwrap());
+    ((value / PERIOD_NS as f64).round() as u64, warnings(&response))
+}
+
+fn warnings(response: &Value) -> Vec<String> {
+    let warnings = response["warnings"].as_array().map_or(&[][..], Vec::as_slice);
+    warnings.iter().map(|warning| warning.as_str().unwrap().to_owned()).collect()
+}
+
+fn settle(varve: &Varve) {
+    let url = format!("http://{}/api/v1/admin/settle", varve.http);
+    assert_eq!(request("POST", &url, &[], Some(b"")).unwrap().status, 200);
+}
+
+/// Flips one bit in every 16 KiB of the middle third of the largest table file.
+fn damage(varve: &Varve) {
+    let files = std::fs::read_dir(varve.data_dir().join("shard-0001")).unwrap().map(|entry| entry.unwrap().path());
+    let tables: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|name| name == "sst")).collect();
+    let largest = tables.into_iter().max_by_key(|file| file.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&largest).unwrap();
+    let third = bytes.len() / 3;
+    assert!(third > 16 << 10, "{} bytes are too few for many blocks", bytes.len());
+    (third..2 * third).step_by(16 << 10).for_each(|at| bytes[at] ^= 4);
+    std::fs::write(&largest, bytes).unwrap();
+}
+
+/// One service in each of many hours.
+struct History {
+    starts_ns: Vec<u64>,
+}
+
+impl History {
+    fn push(varve: &Varve, now_ns: u64) -> Self {
+        let starts_ns: Vec<u64> = (2..20).map(|hour| now_ns - hour * HOUR_NS).collect();
+        for (i, start_ns) in starts_ns.iter().enumerate() {
+            push(varve, &format!("s{i}"), start_ns + MINUTE_NS);
+        }
+        Self { starts_ns }
+    }
+
+    /// The samples and the warnings of each hour.
+    fn query(&self, varve: &Varve) -> Vec<(u64, Vec<String>)> {
+        let of_hour = |(i, start_ns): (usize, &u64)| samples(varve, &format!("s{i}"), start_ns + HOUR_NS);
+        self.starts_ns.iter().enumerate().map(of_hour).collect()
+    }
+
+    /// Checks that every answer without a warning is exact; returns how many hours are damaged.
+    fn damaged(&self, varve: &Varve) -> usize {
+        let answers = self.query(varve);
+        for (samples, warnings) in &answers {
+            let is_reported = warnings.iter().any(|warning| warning.starts_with("damaged: from "));
+            assert!(*samples == SAMPLES || *samples < SAMPLES && is_reported, "{answers:?}");
+        }
+        answers.iter().filter(|(_, warnings)| !warnings.is_empty()).count()
+    }
+}
+
+#[test]
+fn a_damaged_file_costs_only_the_times_that_it_held() {
+    let mut varve = Varve::up();
+    let now = now_ns() / HOUR_NS * HOUR_NS;
+    let history = History::push(&varve, now);
+    settle(&varve);
+    let before = history.query(&varve);
+    assert!(before.iter().all(|hour| *hour == (SAMPLES, Vec::new())), "{before:?}");
+    assert!(varve.terminate().success());
+    damage(&varve);
+    varve.launch();
+
+    let load = Load::start(&varve, Behaviour { clients: 3, retries: true, pause: Duration::from_millis(5) });
+    let until = Instant::now() + LOAD_TIME;
+    let (mut damaged, mut pushed) = (0, 0);
+    while Instant::now() < until {
+        damaged = history.damaged(&varve);
+        // A time whose definitions may be damaged.
+        push(&varve, &format!("late{pushed}"), history.starts_ns[pushed % history.starts_ns.len()]);
+        pushed += 1;
+        assert_eq!(varve.get("/ready", &[]).status, 200);
+        assert!(varve.is_running());
+    }
+    assert!(0 < damaged && damaged < history.starts_ns.len(), "{damaged} hours are damaged");
+    let acknowledged = load.acknowledged();
+    assert!(acknowledged > 100, "{acknowledged} pushes");
+    let run = load.run.clone();
+    let outcomes = load.stop();
+    assert!(outcomes.unknown.is_empty() && outcomes.refused.is_empty(), "{:?}", outcomes.refusals);
+    let check_load = |varve: &Varve| {
+        let visible = visible(varve, &run);
+        assert_eq!(visible.len(), outcomes.acknowledged.len());
+        assert!(visible.values().all(|sum| *sum == PERIOD_NS as f64), "{visible:?}");
+    };
+    check_load(&varve);
+    let check_late = |varve: &Varve| {
+        for i in 0..pushed {
+            let end_ns = history.starts_ns[i % history.starts_ns.len()] + HOUR_NS;
+            assert_eq!(samples(varve, &format!("late{i}"), end_ns).0, SAMPLES, "late{i} of {pushed}");
+        }
+    };
+    check_late(&varve);
+
+    // Flame graphs.
+    let answers = history.query(&varve);
+    let (i, start_ns) = (0..).zip(&history.starts_ns).find(|(i, _)| !answers[*i].1.is_empty()).unwrap();
+    let window_s = (*start_ns as f64 / 1e9, (start_ns + HOUR_NS) as f64 / 1e9);
+    let graph = varve.flamegraph(&format!("process_cpu{{service_name=\"s{i}\"}}"), window_s, "json", 1000);
+    assert!(warnings(&graph.expect(200).json()).iter().any(|warning| warning.starts_with("damaged: ")));
+
+    // Metrics.
+    let metric = |name: &str| varve.metric(&varve.http, name).unwrap();
+    assert!(metric("varve_node_quarantined_windows") > 0.0);
+    assert!(metric("varve_node_damaged_reads_total") > 0.0);
+
+    // Verification.
+    let endpoint = format!("http://{}", varve.http);
+    let verify = Command::new(varve_binary()).args(["admin", "verify", "--endpoint", &endpoint]).output().unwrap();
+    let printed = String::from_utf8_lossy(&verify.stdout).into_owned();
+    assert!(!verify.status.success(), "{printed}");
+    assert!(printed.contains("tier raw, tenant \"default\"") && printed.contains(".sst offset"), "{printed}");
+
+    // The repaired state is sealed, compacted, and opened again.
+    settle(&varve);
+    assert_eq!(history.damaged(&varve), damaged);
+    assert!(varve.terminate().success());
+    varve.launch();
+    check_load(&varve);
+    check_late(&varve);
+    assert_eq!(history.damaged(&varve), damaged);
+}

@@ -1,0 +1,11 @@
+//! Kills, stops, failing syncs and full disks: nothing that was acknowledged is lost.
+//!
+//! These tests load the machine and measure nothing, so other test binaries may run at the same time.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod crash;
+mod disk;
+mod restart;
+mod stop;
+mod sync;

@@ -1,0 +1,158 @@
+//! SIGTERM under load: `varve` ends with status 0 each time, however busy it is, and everything that it acknowledged
+//! is there after the next start. A process that ran its exit handlers while a thread still used a database would
+//! abort.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::http::{encode, request};
+use tests::load::{Behaviour, Load, bulk, visible};
+use tests::payload::otlp::{PERIOD_NS, now_ns};
+use tests::program::{Program, STUCK_READS};
+use tests::report::{alone, figure};
+use tests::server::{Processes, Setup, Varve};
+
+/// Rounds in a usual run; `VARVE_SIGTERM_ROUNDS` asks for more.
+const ROUNDS: u64 = 20;
+/// The time after which supervisors kill.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn rounds() -> u64 {
+    std::env::var("VARVE_SIGTERM_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap())
+}
+
+/// Threads that send requests until they are stopped, whatever the answers are.
+struct Requests {
+    stop: Arc<AtomicBool>,
+    answered: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Requests {
+    fn start(varve: &Varve, debug_file: Vec<u8>) -> Self {
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let base = format!("http://{}", varve.http);
+        let query = |promql: &str, extra: &[(&str, &str)]| {
+            let parameters = [&[("query", promql)], extra].concat();
+            encode(&parameters)
+        };
+        let (start, end) = (format!("{}", now_ns() / 1_000_000_000 - 3600), format!("{}", now_ns() / 1_000_000_000));
+        let sums = query("sum by (stack_function) (sum_over_time(process_cpu{service_name=\"bulk\"}[1h]))", &[]);
+        let graph = query("process_cpu{service_name=\"bulk\"}", &[("start", &start), ("end", &end)]);
+        let calls: Vec<(&'static str, String, Option<Vec<u8>>)> = vec![
+            ("GET", format!("{base}/api/v1/query?{sums}"), None),
+            ("GET", format!("{base}/api/v1/flamegraph?{graph}"), None),
+            ("POST", format!("{base}/api/v1/debuginfo"), Some(debug_file)),
+            ("POST", format!("{base}/api/v1/admin/settle"), Some(Vec::new())),
+            ("POST", format!("{base}/api/v1/admin/verify"), Some(Vec::new())),
+            ("GET", format!("{base}/metrics"), None),
+        ];
+        let thread = |(method, url, body): (&'static str, String, Option<Vec<u8>>)| {
+            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    if request(method, &url, &[], body.as_deref()).is_ok_and(|reply| reply.status == 200) {
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            })
+        };
+        Self { threads: calls.into_iter().map(thread).collect(), stop, answered }
+    }
+
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.answered.load(Ordering::Relaxed)
+    }
+}
+
+fn survives_sigterm(processes: Processes, rounds: u64) {
+    let _alone = alone();
+    let mut varve = Varve::start(Setup { processes, ..Setup::default() });
+    // So that queries, settling and verifying take their time.
+    let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
+    assert_eq!(varve.push_otlp(&bulk("bulk", 200, &times), None).status, 200);
+    let program = Program::compile("uploaded", "int main(void) { return 0; }", &[]);
+    let requests = Requests::start(&varve, std::fs::read(&program.path).unwrap());
+    let load = Load::start(&varve, Behaviour { clients: 3, retries: true, pause: Duration::from_millis(3) });
+    let run = load.run.clone();
+    let mut longest = Duration::ZERO;
+    for round in 0..rounds {
+        // Different moments of whatever it does periodically.
+        std::thread::sleep(Duration::from_millis(50 + round * 137 % 900));
+        let began = Instant::now();
+        let status = varve.terminate();
+        longest = longest.max(began.elapsed());
+        let (code, signal) = (status.code(), status.signal());
+        assert_eq!((code, signal), (Some(0), None), "round {round}: it said last:\n{}", varve.said());
+        assert!(began.elapsed() < PATIENCE, "round {round}: it took {:?} to end", began.elapsed());
+        varve.launch();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let (outcomes, answered) = (load.stop(), requests.stop());
+    assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new());
+    let bulk = varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0);
+    assert_eq!(bulk, (200 * 2000 * PERIOD_NS) as f64);
+    figure(&json!({"suite": "stop", "processes": format!("{processes:?}"), "rounds": rounds,
+        "acknowledged": outcomes.acknowledged.len(), "answered": answered, "longest_ms": longest.as_millis()}));
+    assert!(answered > rounds && outcomes.acknowledged.len() as u64 > rounds, "too few to mean anything");
+}
+
+#[test]
+fn sigterm_under_load_exits_with_status_0_and_loses_nothing() {
+    survives_sigterm(Processes::One, rounds());
+}
+
+#[test]
+fn sigterm_of_a_node_with_a_router_exits_with_status_0() {
+    survives_sigterm(Processes::Three, rounds() / 4);
+}
+
+/// The process ends although a thread does not, and does not destroy RocksDB's static objects under it.
+#[test]
+fn a_process_with_stuck_threads_exits_without_exit_handlers() {
+    let library = Program::compile("stuck_reads.so", STUCK_READS, &["-shared", "-fPIC"]);
+    let [stuck, handlers] = ["stuck", "handlers"].map(|name| library.folder().join(name));
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let environment = [("LD_PRELOAD", &library.path), ("STUCK_READS", &stuck), ("EXIT_HANDLERS", &handlers)];
+    let environment = environment.map(|(name, path)| (name.to_owned(), text(path)));
+    let mut varve = Varve::start(Setup { environment: environment.to_vec(), ..Setup::default() });
+    // More than a database reads when it is opened.
+    let times: Vec<u64> = (0..2000).map(|i| now_ns() - 1_800_000_000_000 + i * 900_000_001).collect();
+    let push = |varve: &Varve| varve.push_otlp(&bulk("bulk", 200, &times), None).status;
+    assert_eq!(push(&varve), 200);
+    let post = |varve: &Varve, task: &str| {
+        request("POST", &format!("http://{}/api/v1/admin/{task}", varve.http), &[], Some(b"")).map(|reply| reply.status)
+    };
+    // What was settled is in files, and not in the memory that it was written from.
+    assert_eq!(post(&varve, "settle").unwrap(), 200);
+    assert!(varve.terminate().success(), "{}", varve.said());
+    assert!(handlers.exists(), "a usual end runs exit handlers");
+    std::fs::remove_file(&handlers).unwrap();
+    varve.launch();
+    std::fs::write(&stuck, "").unwrap();
+    let url = varve.http.clone();
+    let verifying = std::thread::spawn(move || {
+        request("POST", &format!("http://{url}/api/v1/admin/verify"), &[], Some(b"")).map(|reply| reply.status)
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!verifying.is_finished(), "verifying needs no reads");
+    let began = Instant::now();
+    let status = varve.terminate();
+    let took = began.elapsed();
+    assert_eq!((status.code(), status.signal()), (Some(0), None), "{}", varve.said());
+    assert!(took < PATIENCE, "it took {took:?} to end");
+    assert!(!handlers.exists(), "exit handlers ran while a thread used the database");
+    assert!(varve.said().contains("waiting for queries"), "it does not say why it waits: {}", varve.said());
+    assert!(verifying.join().unwrap().is_err(), "verifying came to an end");
+    std::fs::remove_file(&stuck).unwrap();
+    varve.launch();
+    let total = varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0);
+    assert_eq!(total, (200 * 2000 * PERIOD_NS) as f64);
+}

@@ -1,0 +1,97 @@
+//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample, even if it
+//! is sent twice.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use tests::program::{HOT_AND_COLD, Program, Running, bpf_obstacle};
+use tests::report::{alone, bpf_test_ran, figure, skipped};
+use tests::server::{Setup, Varve, free_addresses};
+use tests::shared::varve_binary;
+
+/// The agent's default of 20 Hz, and the thousandth that it takes off (`agent/src/config.rs`).
+const PERIOD_NS: f64 = 49_951_029.0;
+/// Some requests: agents make one every 5 s.
+const AWAY: Duration = Duration::from_secs(17);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+fn start_agent(endpoint: &str, spool: &Path) -> Running {
+    let [operations] = free_addresses::<1>();
+    let mut command = Command::new(varve_binary());
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("VARVE_") || name.starts_with("OTEL_")) {
+        command.env_remove(name);
+    }
+    command.args(["agent", "--endpoint", endpoint, "--http-listen", &operations, "--spool-dir"]).arg(spool);
+    Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// Number and samples of each request that waits on disk, by the names of the files, oldest first.
+fn spooled(spool: &Path) -> Vec<(u64, u64)> {
+    let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    let parsed = |name: &str| {
+        let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
+        Some((u64::from_str_radix(number, 16).unwrap(), samples.parse().unwrap()))
+    };
+    let mut requests: Vec<_> = names.filter_map(|name| parsed(name.to_str().unwrap())).collect();
+    requests.sort_unstable();
+    requests
+}
+
+/// Runs an agent until nothing waits any more.
+fn deliver(endpoint: &str, spool: &Path, varve: &Varve) {
+    let agent = start_agent(endpoint, spool);
+    let started = Instant::now();
+    while !spooled(spool).is_empty() {
+        assert!(started.elapsed() < PATIENCE, "{:?} are still on disk: {}", spooled(spool), varve.said());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(agent);
+}
+
+#[test]
+fn profiles_spooled_by_a_killed_agent_arrive_once() {
+    let _alone = alone();
+    let test = "agent_spool";
+    if let Some(obstacle) = bpf_obstacle() {
+        return skipped(test, format!("BPF: {obstacle}"));
+    }
+    let program = Program::compile(&format!("spooled_{}", std::process::id()), HOT_AND_COLD, &[]);
+    // It has its ports and does not run yet.
+    let mut varve = Varve::prepare(Setup::default());
+    let (endpoint, spool) = (format!("http://{}", varve.grpc), varve.folder().join("agent-spool"));
+    let began = now_s() - 1.0;
+    let running = program.start(&[]);
+    let agent = start_agent(&endpoint, &spool);
+    std::thread::sleep(AWAY);
+    // Dropped, it is killed.
+    drop((agent, running));
+    let killed = now_s();
+    let requests = spooled(&spool);
+    assert!(2 <= requests.len(), "only {requests:?} were spooled");
+    assert!(requests.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0), "some are missing: {requests:?}");
+    let (number, samples) = requests[0];
+    let name = format!("{number:016x}-{samples}.export");
+    let first = std::fs::read(spool.join(&name)).unwrap();
+
+    varve.launch();
+    deliver(&endpoint, &spool, &varve);
+    let arrived = || {
+        let graph = varve.flamegraph("process_cpu", (began, killed), "json", 1 << 20).expect(200).json();
+        graph["total"].as_f64().unwrap() / PERIOD_NS
+    };
+    let samples: u64 = requests.iter().map(|(_, samples)| samples).sum();
+    assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} arrived", arrived());
+    // As if the agent had been killed between the answer and the file's removal.
+    std::fs::write(spool.join(&name), first).unwrap();
+    deliver(&endpoint, &spool, &varve);
+    assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} counted", arrived());
+    let arrived = arrived();
+    bpf_test_ran(test);
+    figure(&json!({"suite": test, "requests": requests.len(), "samples": samples, "arrived": arrived}));
+}

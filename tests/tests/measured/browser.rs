@@ -1,0 +1,142 @@
+//! The web UI in a real browser, against a real `varve up` with its agent.
+//!
+//! Runs `npm run test:browser` and checks that the tests which need a real server did run.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+
+use tests::program::{HOT_AND_COLD, Program, bpf_obstacle};
+use tests::report::{alone, bpf_test_ran, say, skipped};
+use tests::server::{Setup, Varve};
+use tests::shared::{payloads, tool, workspace};
+
+/// Tests that need a running varve.
+const ON_A_REAL_SERVER: [&str; 3] = [
+    "a large C++ profile draws within 100 ms",
+    "an empty store shows how to send a profile, then the first one",
+    "the web UI reports a killed server and reconnects automatically",
+];
+
+/// The test that also needs samples of this host.
+const ON_THIS_HOST: &str = "a user finds the hot function of this host";
+
+/// Lower limit of the number of tests that run.
+const TESTS_MIN: usize = 15;
+
+fn chromium() -> Option<PathBuf> {
+    let named = std::env::var_os("VARVE_CHROMIUM").map(PathBuf::from);
+    named.or_else(|| tool("chromium")).or_else(|| tool("chromium-browser")).filter(|path| path.is_file())
+}
+
+/// Serves the shell commands `kill` and `start` of the browser tests.
+/// Each command creates a file and waits until it is removed.
+struct Switch {
+    folder: tempfile::TempDir,
+}
+
+impl Switch {
+    fn command(&self, name: &str) -> String {
+        let file = self.folder.path().join(name);
+        format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display())
+    }
+
+    /// Runs the commands that arrived since the last call.
+    fn serve(&self, varve: &mut Varve) {
+        for name in ["kill", "start"] {
+            let file = self.folder.path().join(name);
+            if file.exists() {
+                if name == "kill" {
+                    varve.kill();
+                } else {
+                    varve.launch();
+                }
+                std::fs::remove_file(file).unwrap();
+            }
+        }
+    }
+}
+
+/// Lines of both outputs of a process, as they arrive.
+fn lines_of(process: &mut Child) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    let outputs: [Box<dyn std::io::Read + Send>; 2] =
+        [Box::new(process.stdout.take().unwrap()), Box::new(process.stderr.take().unwrap())];
+    for output in outputs {
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+    }
+    drop(sender);
+    lines
+}
+
+#[test]
+fn the_web_uis_browser_tests_pass_against_a_running_varve() {
+    let test = "the_web_uis_browser_tests_pass_against_a_running_varve";
+    let _alone = alone();
+    let ui = workspace().join("router/ui");
+    let (Some(chromium), Some(npm)) = (chromium(), tool("npm")) else {
+        return skipped(test, "no chromium (apt-get install chromium, or VARVE_CHROMIUM) or no npm");
+    };
+    if !ui.join("node_modules/vitest").is_dir() {
+        return skipped(test, "router/ui/node_modules is not there: run `make build`, or `npm ci` in router/ui");
+    }
+    let obstacle = bpf_obstacle();
+    let name = format!("browser_{}", std::process::id());
+    let program = Program::compile(&name, &HOT_AND_COLD.replace("hot70", "hot_function_of_the_browser_test"), &[]);
+    let running = obstacle.is_none().then(|| program.start(&[]));
+    let mut varve = Varve::start(Setup {
+        agent_hz: obstacle.is_none().then_some(97),
+        // The samples of large_cpp.cpu are years old.
+        flags: vec!["--retention".to_owned(), "100000d".to_owned()],
+        ..Setup::default()
+    });
+    let empty = Varve::up();
+    let switch = Switch { folder: tempfile::tempdir().unwrap() };
+    let large = payloads(test, "pprof").into_iter().find(|path| path.ends_with("large_cpp.cpu"));
+
+    let mut command = Command::new(npm);
+    command
+        .args(["run", "test:browser"])
+        .current_dir(&ui)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.env("VARVE_CHROMIUM", chromium).env("VARVE_URL", format!("http://{}", varve.http));
+    command.env("VARVE_EMPTY_URL", format!("http://{}", empty.http));
+    command.env("VARVE_KILL_CMD", switch.command("kill")).env("VARVE_START_CMD", switch.command("start"));
+    command.envs(large.as_ref().map(|path| ("VARVE_LARGE_PROFILE", path)));
+    command.envs(obstacle.is_none().then_some(("VARVE_HOT_FUNCTION", "hot_function_of_the_browser_test")));
+    let mut tests = command.spawn().unwrap();
+    let lines = lines_of(&mut tests);
+    let status = loop {
+        switch.serve(&mut varve);
+        if let Some(status) = tests.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    let output: Vec<String> = lines.iter().collect();
+    drop(running);
+    assert!(status.success(), "{}", output.join("\n"));
+    let ran: Vec<&String> = output.iter().filter(|line| line.starts_with("varve-tests: browser test ran: ")).collect();
+    ran.iter().for_each(|line| say(line));
+    let mut needed: Vec<&str> = ON_A_REAL_SERVER.into();
+    match &obstacle {
+        None => needed.push(ON_THIS_HOST),
+        Some(obstacle) => skipped(ON_THIS_HOST, format!("BPF: {obstacle}")),
+    }
+    if large.is_none() {
+        needed.remove(0);
+    }
+    for name in needed {
+        assert!(ran.iter().any(|line| line.ends_with(name)), "{name:?} did not run:\n{}", output.join("\n"));
+    }
+    assert!(ran.len() >= TESTS_MIN, "only {} tests ran:\n{}", ran.len(), output.join("\n"));
+    if obstacle.is_none() {
+        bpf_test_ran(ON_THIS_HOST);
+    }
+}

@@ -1,0 +1,10 @@
+//! Operation of a varve: access, commands, deletion, metrics, and the system clock.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod access;
+mod clock_jump;
+mod command_line;
+mod deletion;
+mod doctor;
+mod metrics;

@@ -1,0 +1,9 @@
+//! Queries: PromQL, flame graphs, names of frames, and errors.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod frames;
+mod http_errors;
+mod known_faults;
+mod promql;
+mod symbols;

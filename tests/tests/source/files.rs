@@ -1,0 +1,89 @@
+//! Files of this repository that people write.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tests::shared::workspace;
+
+/// Folders of files that others wrote or a tool made.
+const FOREIGN: [&str; 9] =
+    ["target", "node_modules", "dist", "vendored", "generated", ".git", ".cargo", "corpora", "results"];
+
+/// A text file.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Path below the workspace.
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+impl Source {
+    /// Extension of the file, or "".
+    pub(crate) fn extension(&self) -> &str {
+        Path::new(&self.path).extension().and_then(|extension| extension.to_str()).unwrap_or_default()
+    }
+}
+
+/// Every file with one of these extensions, and every script if "sh" is one of them.
+pub(crate) fn with_extensions(extensions: &[&str]) -> Vec<Source> {
+    let is_wanted = |path: &Path| {
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        let is_script = path.parent().is_some_and(|folder| folder.ends_with("scripts") || folder.ends_with(".ci"));
+        extension.is_some_and(|extension| extensions.contains(&extension)) || is_script && extensions.contains(&"sh")
+    };
+    let mut paths = Vec::new();
+    walk(workspace(), &mut |folder| paths.extend(folder.files.iter().filter(|path| is_wanted(path)).cloned()));
+    paths.sort();
+    assert!(!paths.is_empty(), "no file has one of the extensions {extensions:?}");
+    let read = |path: PathBuf| {
+        let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+        Source { path: below_workspace(&path), text }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// The files and folders of one folder.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    pub(crate) files: Vec<PathBuf>,
+    pub(crate) folders: Vec<PathBuf>,
+}
+
+/// Calls `visit` with each folder below `path`.
+pub(crate) fn walk(path: &Path, visit: &mut impl FnMut(&Folder)) {
+    let mut folder = Folder { path: path.to_owned(), files: Vec::new(), folders: Vec::new() };
+    for entry in fs::read_dir(path).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap();
+        let kind = entry.file_type().unwrap();
+        let is_vendored = entry.path().ends_with("proto/otlp");
+        let is_data = name.starts_with("varve-data") || name.starts_with("target-");
+        if kind.is_dir() && !FOREIGN.contains(&name) && !is_vendored && !is_data {
+            folder.folders.push(entry.path());
+        } else if kind.is_file() {
+            folder.files.push(entry.path());
+        }
+    }
+    visit(&folder);
+    folder.folders.iter().for_each(|below| walk(below, visit));
+}
+
+/// A path below the workspace, as text.
+pub(crate) fn below_workspace(path: &Path) -> String {
+    path.strip_prefix(workspace()).unwrap().to_str().unwrap().to_owned()
+}
+
+/// Fails with all violations, except for those in pending files and folders; and with each pending one that has none.
+pub(crate) fn check(rule: &str, violations: &[(String, String)], pending: &[&str]) {
+    let is_in = |path: &str, entry: &str| {
+        path.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || entry.ends_with('/'))
+    };
+    let found: Vec<String> = violations
+        .iter()
+        .filter(|(path, _)| !pending.iter().any(|entry| is_in(path, entry)))
+        .map(|(path, what)| format!("{path}: {what}"))
+        .collect();
+    assert!(found.is_empty(), "{rule}; {} violations: {found:#?}", found.len());
+    let done: Vec<_> = pending.iter().filter(|entry| !violations.iter().any(|(path, _)| is_in(path, entry))).collect();
+    assert!(done.is_empty(), "{rule}; these are done, so remove them from the pending ones: {done:?}");
+}

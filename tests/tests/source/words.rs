@@ -1,0 +1,216 @@
+//! Text of the source and the documents: lengths of lines and sentences, and unfinished work.
+
+use crate::files::{Source, check, with_extensions};
+
+/// Characters of a line.
+const LINE_MAX: usize = 120;
+/// Words of a sentence.
+const SENTENCE_WORDS_MAX: usize = 35;
+/// Abbreviations whose period does not end a sentence.
+const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "vs.", "etc."];
+
+/// Files and folders with lines that are too long.
+const LINES_PENDING: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "FORMAT.md",
+    "SECURITY.md",
+    "docs/api.md",
+    "docs/decisions/0002-clock-jumps.md",
+    "proto/src",
+    "proto/tests",
+    "router/src",
+    "router/ui",
+    "storage-engine/src",
+    "storage-engine/tests",
+    "symbol-store/src",
+    "symbol-store/tests",
+];
+/// Documents with more than one sentence on a line.
+const MARKDOWN_PENDING: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "FORMAT.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/api.md",
+    "docs/decisions/0002-clock-jumps.md",
+];
+/// Files and folders with sentences that are too long.
+const SENTENCES_PENDING: &[&str] = &[
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "FORMAT.md",
+    "SECURITY.md",
+    "agent/src",
+    "docs/api.md",
+    "docs/decisions/0002-clock-jumps.md",
+    "proto/src",
+    "router/src",
+    "storage-engine/src",
+    "storage-engine/tests",
+    "symbol-store/src",
+];
+
+#[test]
+fn no_line_is_longer_than_120_characters() {
+    let mut violations = Vec::new();
+    for source in with_extensions(&["rs", "c", "h", "ts", "tsx", "css", "sh", "md"]) {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let characters = line.chars().count();
+            if characters > LINE_MAX {
+                violations.push((source.path.clone(), format!("line {number} has {characters} characters")));
+            }
+        }
+    }
+    check("wrap these lines", &violations, LINES_PENDING);
+}
+
+#[test]
+fn no_work_is_left_undone() {
+    // In two parts, so that this file is not found.
+    let words = [["TO", "DO"], ["FIX", "ME"], ["X", "XX"], ["to", "do!("], ["unimple", "mented!("]];
+    let words = words.map(|parts| parts.concat());
+    let mut violations = Vec::new();
+    for source in with_extensions(&["rs", "c", "h", "ts", "tsx", "py", "sh"]) {
+        for (number, line) in (1..).zip(source.text.lines()) {
+            if words.iter().any(|word| has_word(line, word)) {
+                violations.push((source.path.clone(), format!("line {number}: {}", line.trim())));
+            }
+        }
+    }
+    check("do these, or write an issue", &violations, &[]);
+}
+
+#[test]
+fn markdown_has_one_sentence_a_line() {
+    let mut violations = Vec::new();
+    for source in with_extensions(&["md"]) {
+        for line in prose_of_markdown(&source.text) {
+            if sentences(&line.text).len() > 1 {
+                violations.push((source.path.clone(), format!("line {}", line.number)));
+            }
+        }
+    }
+    check("begin a new line after each sentence", &violations, MARKDOWN_PENDING);
+}
+
+#[test]
+fn no_sentence_has_more_than_35_words() {
+    let mut violations = Vec::new();
+    for source in with_extensions(&["rs", "md"]) {
+        for paragraph in prose(&source) {
+            for sentence in sentences(&paragraph.text) {
+                let words = sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
+                if words > SENTENCE_WORDS_MAX {
+                    violations.push((source.path.clone(), format!("line {}, {words} words", paragraph.number)));
+                }
+            }
+        }
+    }
+    check("split these sentences", &violations, SENTENCES_PENDING);
+}
+
+/// Whether a word stands in a line by itself.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + word.len()..].chars().next();
+        !is_part(before) && (!is_part(after) || word.ends_with('('))
+    })
+}
+
+/// Text of one paragraph, list item or line, without markup.
+#[derive(Debug)]
+struct Prose {
+    /// Number of its first line.
+    number: usize,
+    text: String,
+}
+
+/// Paragraphs of a document, or of the doc comments of a source file.
+fn prose(source: &Source) -> Vec<Prose> {
+    if source.extension() == "md" {
+        return paragraphs((1..).zip(source.text.lines().map(Some)));
+    }
+    paragraphs((1..).zip(source.text.lines().map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).filter(|_| !line.starts_with("////"))
+    })))
+}
+
+/// Lines of a document that are prose: no code, no table, no heading.
+fn prose_of_markdown(text: &str) -> Vec<Prose> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        is_code ^= line.trim_start().starts_with("```");
+        let is_prose = !is_code && !line.trim_start().starts_with(['|', '#', '`']);
+        if is_prose {
+            lines.push(Prose { number, text: without_code(line.trim()) });
+        }
+    }
+    lines
+}
+
+/// Joins lines to paragraphs. `None` is a line that is not text.
+fn paragraphs<'a>(lines: impl Iterator<Item = (usize, Option<&'a str>)>) -> Vec<Prose> {
+    let mut paragraphs: Vec<Prose> = Vec::new();
+    let mut is_code = false;
+    let mut is_open = false;
+    for (number, line) in lines {
+        let text = line.unwrap_or_default().trim();
+        if line.is_some() && text.starts_with("```") {
+            is_code = !is_code;
+            is_open = false;
+            continue;
+        }
+        let is_item =
+            text.starts_with("- ") || text.starts_with("* ") || text.starts_with(|c: char| c.is_ascii_digit());
+        if is_code || text.is_empty() || text.starts_with(['|', '#']) {
+            is_open = false;
+        } else if is_open && !is_item {
+            if let Some(last) = paragraphs.last_mut() {
+                last.text.push(' ');
+                last.text.push_str(&without_code(text));
+            }
+        } else {
+            paragraphs.push(Prose { number, text: without_code(text) });
+            is_open = true;
+        }
+    }
+    paragraphs
+}
+
+/// The text with each piece of code as one word.
+fn without_code(text: &str) -> String {
+    let pieces = text.split('`').enumerate();
+    pieces.map(|(i, piece)| if i % 2 == 0 { piece } else { "code" }).collect()
+}
+
+/// Sentences of a text: a period, question or exclamation mark ends one where a capital letter or a code word follows.
+fn sentences(text: &str) -> Vec<&str> {
+    let mut sentences = Vec::new();
+    let mut start = 0;
+    for (at, _) in text.match_indices(' ') {
+        let before = &text[..at];
+        let after = text[at..].trim_start();
+        let word = before.rsplit(' ').next().unwrap_or_default();
+        let is_end = word.trim_end_matches([')', '"', '*', '_']).ends_with(['.', '?', '!']);
+        let is_number = word.trim_end_matches('.').chars().all(|c| c.is_ascii_digit());
+        let is_start = after.starts_with(|c: char| c.is_uppercase()) || after.starts_with("code ");
+        if is_end && is_start && !is_number && !ABBREVIATIONS.contains(&word) && at > start {
+            sentences.push(text[start..at].trim());
+            start = at + 1;
+        }
+    }
+    sentences.push(text[start..].trim());
+    sentences
+}
+
+#[test]
+fn sentences_end_at_periods_before_capital_letters() {
+    assert_eq!(sentences("One. Two e.g. Three. four 1. Five! Six"), ["One.", "Two e.g. Three. four 1. Five!", "Six"]);
+    assert_eq!(without_code("a `b c. D` e"), "a code e");
+}

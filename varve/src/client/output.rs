@@ -1,0 +1,19 @@
+//! Standard output of commands.
+
+use std::io::{self, Write as _};
+
+use anyhow::Context as _;
+
+/// Writes to stdout. A closed pipe, as of `| head`, is no error.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// Writes bytes to stdout, as [`print`].
+pub(super) fn print_bytes(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("stdout"),
+        _ => Ok(()),
+    }
+}

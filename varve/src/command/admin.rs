@@ -1,0 +1,68 @@
+//! Options of `varve admin`.
+
+use clap::{Args, Subcommand};
+
+use super::client::ServerOptions;
+use super::time::Time;
+
+/// Subcommands of `varve admin`.
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum AdminCommands {
+    /// Seals all samples, builds the rollups that are due, compacts, and purges the Raft log
+    ///
+    /// Returns when that is done. `du -sb DATA-DIR` then prints the size of the stored data.
+    Settle(AdminOptions),
+    /// Prints the size of each part of the data: sections, tiers, dictionaries, bytes per sample
+    Stats(AdminOptions),
+    /// Reads all data on disk and checks it: checksums, references, and each rollup against its source
+    ///
+    /// Prints every damaged value, and fails if there is one.
+    Verify(AdminOptions),
+    /// Prints the system clock and the time that retention uses, or accepts a changed system clock
+    ///
+    /// Retention does not follow a system clock that jumps ahead by more than a day, or an eighth of the retention,
+    /// until --accept confirms the jump or a time server keeps the clock.
+    Clock(ClockOptions),
+    /// Deletes the samples of matching series in a time window, permanently
+    ///
+    /// Example: varve admin delete 'process_cpu{service_name="api"}' --start now-2d --end now-1d
+    Delete(DeleteOptions),
+}
+
+/// Options of `varve admin delete`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DeleteOptions {
+    /// PromQL selector of series, by their labels
+    pub(crate) selector: String,
+    /// Start of the window, exclusive: RFC 3339, Unix seconds, or relative, such as now-1h
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) start: Time,
+    /// End of the window, inclusive
+    #[arg(long, value_name = "TIME", value_parser = Time::parse)]
+    pub(crate) end: Time,
+    /// Delete without a confirmation
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}
+
+/// Options of `varve admin clock`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ClockOptions {
+    /// Accept the system clock: retention uses it, and permanently drops data that is too old by it
+    #[arg(long)]
+    pub(crate) accept: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminOptions,
+}
+
+/// Options of `varve admin`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AdminOptions {
+    /// Output format
+    #[arg(long, default_value = "table", value_parser = ["table", "json"])]
+    pub(crate) format: String,
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+}

@@ -1,0 +1,115 @@
+//! Options of the roles node and router, and of `varve up`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use clap::Args;
+use proto::Tokens;
+
+use super::agent::SamplingOptions;
+use super::token_file;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DataOptions {
+    /// Data directory; created if it does not exist
+    #[arg(long, env = "VARVE_DATA_DIR", default_value = "./varve-data", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct StorageOptions {
+    /// How long samples are kept with their own times and attributes; older samples are refused
+    #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_name = "AGE",
+        value_parser = humantime::parse_duration)]
+    pub(crate) retention: Duration,
+    /// How long sums per minute are kept; at least as long as samples
+    #[arg(long = "retention-1m", env = "VARVE_RETENTION_1M", default_value = "90d", value_name = "AGE",
+        value_parser = humantime::parse_duration)]
+    pub(crate) retention_1m: Duration,
+    /// How long sums per hour are kept
+    #[arg(long = "retention-1h", env = "VARVE_RETENTION_1H", default_value = "1y", value_name = "AGE",
+        value_parser = humantime::parse_duration)]
+    pub(crate) retention_1h: Duration,
+    /// How long sums per day are kept
+    #[arg(long = "retention-1d", env = "VARVE_RETENTION_1D", default_value = "5y", value_name = "AGE",
+        value_parser = humantime::parse_duration)]
+    pub(crate) retention_1d: Duration,
+    /// Cap on the disk space of profiles; shortly below it the oldest are dropped
+    #[arg(long, env = "VARVE_DISK_MAX", default_value = "20GiB", value_name = "SIZE")]
+    pub(crate) disk_max: ByteSize,
+    /// Address of the node's gRPC server, for routers
+    #[arg(long, env = "VARVE_NODE_LISTEN", default_value = "127.0.0.1:4041", value_name = "ADDR:PORT")]
+    pub(crate) node_listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RouterOptions {
+    /// Address of the web UI and the HTTP API
+    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4040", value_name = "ADDR:PORT")]
+    pub(crate) http_listen: SocketAddr,
+    /// Address of the OTLP/gRPC receiver
+    #[arg(long, env = "VARVE_OTLP_GRPC_LISTEN", default_value = "127.0.0.1:4317", value_name = "ADDR:PORT")]
+    pub(crate) otlp_grpc_listen: SocketAddr,
+    /// Address of the OTLP/HTTP receiver
+    #[arg(long, env = "VARVE_OTLP_HTTP_LISTEN", default_value = "127.0.0.1:4318", value_name = "ADDR:PORT")]
+    pub(crate) otlp_http_listen: SocketAddr,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AccessOptions {
+    /// File with bearer tokens, one per line: every request needs one; a router sends the first to its node
+    #[arg(long, env = "VARVE_TOKEN_FILE", value_name = "FILE", value_parser = token_file::read)]
+    pub(crate) token_file: Option<Tokens>,
+    /// Allow addresses other than loopback without a token: anyone who reaches the port may read and write
+    #[arg(long, env = "VARVE_INSECURE_LISTEN")]
+    pub(crate) insecure_listen: bool,
+}
+
+/// Options of `varve up`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct UpOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOptions,
+    #[command(flatten)]
+    pub(crate) router: RouterOptions,
+    #[command(flatten)]
+    pub(crate) storage: StorageOptions,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingOptions,
+    /// Run without an agent: do not sample this host
+    #[arg(long, env = "VARVE_NO_AGENT")]
+    pub(crate) no_agent: bool,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}
+
+/// Options of `varve node`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct NodeRoleOptions {
+    #[command(flatten)]
+    pub(crate) data: DataOptions,
+    #[command(flatten)]
+    pub(crate) storage: StorageOptions,
+    /// Address of /healthz, /ready and /metrics
+    #[arg(long, env = "VARVE_HTTP_LISTEN", default_value = "127.0.0.1:4042", value_name = "ADDR:PORT")]
+    pub(crate) http_listen: SocketAddr,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}
+
+/// Options of `varve router`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RouterRoleOptions {
+    /// Directory of symbol tables; created if it does not exist
+    #[arg(long, env = "VARVE_DATA_DIR", default_value = "./varve-router-data", value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) router: RouterOptions,
+    /// gRPC address of the node
+    #[arg(long, env = "VARVE_NODE_ENDPOINT", default_value = "http://127.0.0.1:4041", value_name = "URL")]
+    pub(crate) node_endpoint: String,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
+}

@@ -1,0 +1,7 @@
+//! The process: privileges, allocator, logs, and its end.
+
+pub(crate) mod allocator;
+pub(crate) mod error_chain;
+pub(crate) mod exit;
+pub(crate) mod log;
+pub(crate) mod privileges;

@@ -1,0 +1,32 @@
+//! The end of the process, with or without its exit handlers.
+
+use std::process::ExitCode;
+
+use super::error_chain;
+
+/// Reports an error with all its causes, and returns the exit status.
+fn status(result: &anyhow::Result<()>) -> u8 {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("varve: {}", error_chain::chain(error));
+            1
+        }
+    }
+}
+
+/// The exit code of a process that runs its exit handlers. No thread may use a database any more.
+pub(crate) fn code(result: &anyhow::Result<()>) -> ExitCode {
+    ExitCode::from(status(result))
+}
+
+/// Ends the process at once, without its exit handlers.
+///
+/// Exit handlers destroy the static objects of RocksDB. A thread that uses or closes a database meanwhile would abort
+/// the process. For the data this end is like `kill -9`: whatever was acknowledged is in the log.
+#[allow(unsafe_code, reason = "_exit is a C call; the standard library has none that skips the exit handlers")]
+pub(crate) fn at_once(result: &anyhow::Result<()>) -> ! {
+    let status = status(result);
+    // SAFETY: it takes a number and does not return.
+    unsafe { libc::_exit(status.into()) }
+}

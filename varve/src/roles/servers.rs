@@ -1,0 +1,115 @@
+//! Servers of a process, the signals that stop them, and the threads that they run on.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use ::router::connection::{Fault, Listener};
+use anyhow::Context as _;
+use axum::Router;
+use axum::serve::ListenerExt as _;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::process::{exit, log};
+
+/// How long requests in flight may take when the process stops. The agent has 5 s before that, and the node 10 s
+/// after it to flush and close.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How long running threads may take after that. The sum is less than the 30 s after which supervisors kill.
+const THREADS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Starts logging and runs a role.
+pub(crate) fn block_on(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    log::start()?;
+    block_on_runtime(role)
+}
+
+/// Runs a role or a command. Logging must have been started.
+pub(crate) fn block_on_runtime(role: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
+    let result = runtime.block_on(role);
+    // This returns early only when all threads of the runtime have ended.
+    let began = Instant::now();
+    runtime.shutdown_timeout(THREADS_PATIENCE);
+    if began.elapsed() >= THREADS_PATIENCE {
+        tracing::warn!("threads still work after {THREADS_PATIENCE:?}: the process ends without them");
+        exit::at_once(&result);
+    }
+    result
+}
+
+/// SIGTERM and SIGINT, caught from the construction on. A role constructs it before anything that takes long.
+pub(crate) struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub(crate) fn catch() -> anyhow::Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+        Ok(Self { terminate, interrupt: signal(SignalKind::interrupt()).context("SIGINT")? })
+    }
+
+    /// Returns when the process must stop.
+    pub(super) async fn stop_requested(&mut self) {
+        self.next().await;
+        tracing::info!("stopping: requests in flight are finished");
+    }
+
+    /// Returns at the next signal.
+    pub(crate) async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Servers of this process, stopped together.
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    tasks: TaskTracker,
+    pub(super) stop: CancellationToken,
+}
+
+impl Servers {
+    pub(super) fn http(&self, listener: TcpListener, routes: Router) {
+        let stop = self.stop.clone().cancelled_owned();
+        // The end of a response must not wait until its beginning is acknowledged.
+        let listener = listener.tap_io(|connection| {
+            if let Err(error) = connection.set_nodelay(true) {
+                tracing::debug!(%error, "the system may delay a connection's responses");
+            }
+        });
+        let service = routes.into_make_service_with_connect_info::<Fault>();
+        let server = axum::serve(Listener::new(listener), service).with_graceful_shutdown(stop);
+        self.spawn(async move { server.await.context("HTTP") });
+    }
+
+    pub(super) fn spawn(&self, server: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            if let Err(error) = server.await {
+                tracing::error!("{error:#}");
+                // A process without one of its servers must not go on.
+                stop.cancel();
+            }
+        });
+    }
+
+    /// Returns when a server ended by itself, which is an error.
+    pub(super) async fn failed(&self) {
+        self.stop.cancelled().await;
+    }
+
+    /// Refuses new connections, and waits for the requests in flight.
+    pub(super) async fn shutdown(self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_PATIENCE, self.tasks.wait()).await.is_err() {
+            tracing::warn!("requests in flight took longer than {STOP_PATIENCE:?} and are aborted");
+        }
+    }
+}
