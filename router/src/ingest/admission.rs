@@ -1,7 +1,8 @@
 //! Admission of pushes: limits the bytes in flight and the pushes that are decoded at one time.
 //!
-//! Bytes are counted from when they arrive until their push is acknowledged, so a client that only announces a body takes nothing
-//! from others. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait for one.
+//! Bytes are counted from when they arrive until their push is acknowledged, so a client that only announces a body
+//! takes nothing from others. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait
+//! for one.
 
 use std::sync::Arc;
 
@@ -24,7 +25,10 @@ pub(crate) struct Admission {
 
 /// Error: too many bytes are in flight. The sender may retry.
 #[derive(Debug, thiserror::Error)]
-#[error("{} MiB of pushes are in flight already: send this one again in a second", limits::PUSHES_IN_FLIGHT_BYTES_MAX >> 20)]
+#[error(
+    "{} MiB of pushes are in flight already: send this one again in a second",
+    limits::PUSHES_IN_FLIGHT_BYTES_MAX >> 20
+)]
 pub(crate) struct Overloaded;
 
 /// Bytes that count as in flight until this is dropped.
@@ -80,7 +84,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Runs `work` on a blocking thread when there is a slot. Slot and bytes stay taken until it ends, even if the sender is gone.
+    /// Runs `work` on a blocking thread when there is a slot. Slot and bytes stay taken until it ends, even if the
+    /// sender is gone.
     pub(crate) async fn decode<T: Send + 'static>(
         mut self,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,

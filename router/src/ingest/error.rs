@@ -38,7 +38,8 @@ pub(crate) enum PushError {
     Key,
     /// Every sample is older than the retention.
     #[error(
-        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer --retention",
+        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer \
+         --retention",
         days(*retention)
     )]
     TooOld { samples: u64, retention: Duration },
@@ -50,8 +51,8 @@ pub(crate) enum PushError {
     Stopped(#[from] tokio::task::JoinError),
     /// A shard contradicts what it was sent. A retry of the same push meets the same fault, so this error is final.
     #[error(
-        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions although all \
-         were sent): sending it again does not help; report it with the server's log of this moment"
+        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions \
+         although all were sent): sending it again does not help; report it with the server's log of this moment"
     )]
     Inconsistent,
 }
@@ -101,8 +102,8 @@ pub(crate) enum ProfileError {
     #[error("more than {count_max} {what}")]
     TooMany { what: &'static str, count_max: usize },
     #[error(
-        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
-         negative; send the profile itself instead of a difference of two"
+        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time \
+         are never negative; send the profile itself instead of a difference of two"
     )]
     Negative { sample_type: String, value: i64 },
     #[error("{0}")]
@@ -128,7 +129,10 @@ pub(crate) enum IngestError {
         detail: String,
     },
     /// The body has a known format that cannot be pushed.
-    #[error("the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported", found.name, found.advice)]
+    #[error(
+        "the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported",
+        found.name, found.advice
+    )]
     Foreign {
         /// The format that the request declares.
         expected: &'static str,

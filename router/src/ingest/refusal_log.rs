@@ -1,4 +1,5 @@
-//! Log lines about refused pushes, at a limited rate, so that a client that retries a bad push forever does not fill the log.
+//! Log lines about refused pushes, at a limited rate, so that a client that retries a bad push forever does not fill
+//! the log.
 
 use std::time::{Duration, Instant};
 

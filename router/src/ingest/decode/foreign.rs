@@ -1,4 +1,5 @@
-//! Formats that cannot be pushed, recognized by their first bytes, so that the error names the format and says what to do.
+//! Formats that cannot be pushed, recognized by their first bytes, so that the error names the format and says what
+//! to do.
 
 /// First bytes of a gzip member.
 pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];

@@ -1,7 +1,7 @@
 //! The protobuf wire format, read in place: fields borrow from the message, nothing is allocated.
 //!
-//! Generated code is not used for pushes: it allocates many times the size of the input before anything can be checked, and the
-//! same field numbers have different meanings in different layouts of OTLP profiles.
+//! Generated code is not used for pushes: it allocates many times the size of the input before anything can be
+//! checked, and the same field numbers have different meanings in different layouts of OTLP profiles.
 
 /// One field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

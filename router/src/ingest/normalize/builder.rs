@@ -175,8 +175,8 @@ impl Builder {
         Ok(time)
     }
 
-    /// Adds a profile and defines its stacks (see [`Builder::define`]). Samples of value 0 are dropped, but a gauge of zeros keeps
-    /// one, so that its time is known.
+    /// Adds a profile and defines its stacks (see [`Builder::define`]). Samples of value 0 are dropped, but a gauge
+    /// of zeros keeps one, so that its time is known.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
@@ -216,8 +216,8 @@ impl Builder {
             return Err(ProfileError::Negative { sample_type: sample_type.clone(), value });
         }
         self.warn(format!(
-            "{sample_type} has negative values, so this profile is the difference of two (as of /debug/pprof/heap?seconds=N): \
-             it is stored as a change, not as what is in use"
+            "{sample_type} has negative values, so this profile is the difference of two (as of \
+             /debug/pprof/heap?seconds=N): it is stored as a change, not as what is in use"
         ));
         Ok(())
     }

@@ -33,7 +33,8 @@ impl Frames {
     }
 }
 
-/// Origin of a stack: frames `[start, end)`, leaf first, of a source, which is a sample (pprof) or a stack (OTLP) of the message.
+/// Origin of a stack: frames `[start, end)`, leaf first, of a source, which is a sample (pprof) or a stack (OTLP) of
+/// the message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StackSource {
     pub(super) source: u32,

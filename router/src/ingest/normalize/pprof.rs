@@ -18,8 +18,8 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frame, Frames};
 
-/// Adds all profiles of a file to a push. `name`: the name of the profile types, if the push has one; `labels`: of the series,
-/// `service_name` among them.
+/// Adds all profiles of a file to a push. `name`: the name of the profile types, if the push has one; `labels`: of
+/// the series, `service_name` among them.
 ///
 /// # Errors
 /// A fault anywhere in a file refuses all of it, except for columns that overflow.

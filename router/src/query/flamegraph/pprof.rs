@@ -1,10 +1,10 @@
-//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples with
-//! their labels. Comments report what is missing.
+//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples
+//! with their labels. Comments report what is missing.
 //!
-//! Addresses in no known function have no lines, and pprof tools name them from local files. A function without a name is a line;
-//! its mapping does not claim to have functions, so that these tools still search. A mapping begins at 0, so that addresses are
-//! those of the file. A mapping without an end holds virtual addresses, and one with an end holds file offsets: `go tool pprof`
-//! distinguishes them in this way.
+//! Addresses in no known function have no lines, and pprof tools name them from local files. A function without a
+//! name is a line; its mapping does not claim to have functions, so that these tools still search. A mapping begins
+//! at 0, so that addresses are those of the file. A mapping without an end holds virtual addresses, and one with an
+//! end holds file offsets: `go tool pprof` distinguishes them in this way.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -204,8 +204,8 @@ pub(crate) fn write(
 
 /// The period of the profile, in the unit of its type; 0 if it is not known.
 ///
-/// It is known if values are in the unit of the period. It is then the mean of all samples if every value is a multiple of the
-/// mean, and otherwise the greatest common divisor: a sender may have added samples of one stack.
+/// It is known if values are in the unit of the period. It is then the mean of all samples if every value is a
+/// multiple of the mean, and otherwise the greatest common divisor: a sender may have added samples of one stack.
 fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
     let is_of_period = |kind: &ProfileType| kind.sample() == kind.period();
     if !summary.profile_type.as_ref().is_some_and(is_of_period) {
@@ -338,8 +338,8 @@ impl Writer<'_> {
         function.id
     }
 
-    /// The mapping of a location, or 0 if nothing is known about it. A mapping claims functions, files or lines only if all its
-    /// locations have them.
+    /// The mapping of a location, or 0 if nothing is known about it. A mapping claims functions, files or lines only
+    /// if all its locations have them.
     fn mapping(&mut self, location: &LocationKey) -> u64 {
         let keys = self.keys;
         let Some(key) = keys.mappings.get_index(location.mapping) else { return 0 };

@@ -1,8 +1,8 @@
 //! Prunes a tree to a number of nodes without losing weight.
 //!
-//! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so `own` plus the children's totals is
-//! `total` everywhere. The result depends only on the tree's content. Of equal weights, children of nodes that were kept earlier
-//! come first, and children of one node are sorted by what their keys stand for.
+//! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so `own` plus the
+//! children's totals is `total` everywhere. The result depends only on the tree's content. Of equal weights, children
+//! of nodes that were kept earlier come first, and children of one node are sorted by what their keys stand for.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -92,7 +92,8 @@ struct Kept {
     light: i128,
 }
 
-/// The heaviest child of a node that was not considered yet. Of equal weights, the one whose parent was kept earlier is first.
+/// The heaviest child of a node that was not considered yet. Of equal weights, the one whose parent was kept earlier
+/// is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     total: i128,
@@ -105,8 +106,8 @@ struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: &'a F,
     nodes_max: usize,
-    /// Weight that enough nodes reach, none of which weighs more than its parent. Lighter nodes are kept only as the last sibling
-    /// of kept ones.
+    /// Weight that enough nodes reach, none of which weighs more than its parent. Lighter nodes are kept only as the
+    /// last sibling of kept ones.
     least: Option<i128>,
     kept: Vec<Kept>,
     /// Children of all kept nodes that are heavy enough, node after node, the heaviest first.
@@ -151,8 +152,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         index
     }
 
-    /// Sorts so many more children of a kept node, the heaviest first. A node may have very many children of the same weight, most
-    /// of which will be pruned.
+    /// Sorts so many more children of a kept node, the heaviest first. A node may have very many children of the same
+    /// weight, most of which will be pruned.
     fn sort(&mut self, index: u32, count: usize) {
         let tree = self.tree;
         let order = self.order;
@@ -182,7 +183,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         }
     }
 
-    /// From the root on, keeps the heaviest node whose parent is kept, as long as it and the `(other)` nodes for the rest fit.
+    /// From the root on, keeps the heaviest node whose parent is kept, as long as it and the `(other)` nodes for the
+    /// rest fit.
     ///
     /// Returns `false`, which is rare, if the last node to be kept is one that was taken for too light.
     fn keep_heaviest(&mut self) -> bool {
@@ -251,7 +253,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
 
     fn written(&self, pruned_nodes: usize) -> PrunedTree {
         let mut out = PrunedTree { nodes: Vec::with_capacity(2 * self.kept.len()), pruned_nodes, pruned_value: 0 };
-        // Nodes that are still to be written, the next one last: (index or weight of an `(other)`, its parent in the output).
+        // Nodes that are still to be written, the next one last: (index or weight of an `(other)`, its parent in the
+        // output).
         let mut pending: Vec<(Result<u32, i128>, u32)> = vec![(Ok(0), 0)];
         while let Some((next, parent)) = pending.pop() {
             let here = dense(out.nodes.len());

@@ -46,7 +46,7 @@ impl Reader {
         tenant: &TenantId,
         request: FlamegraphRequest,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let text = request.query.clone();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
         let window = request.window;
@@ -111,8 +111,8 @@ impl Writing<'_> {
         let Self { named, summary, request } = self;
         let frames = named.frames();
         let table = frames.table;
-        // The root is not a line or a location. If one node is requested, it is the `(other)` below the root, which shows that
-        // stacks were pruned.
+        // The root is not a line or a location. If one node is requested, it is the `(other)` below the root, which
+        // shows that stacks were pruned.
         let nodes_max = request.nodes_max.max(2);
         match request.format {
             Format::Json => {
@@ -145,8 +145,8 @@ impl Writing<'_> {
         }
     }
 
-    /// Merges the stacks of all responses, with a node for each set of labels of each stack. If these nodes do not all fit, merges
-    /// without them, and returns `false`.
+    /// Merges the stacks of all responses, with a node for each set of labels of each stack. If these nodes do not
+    /// all fit, merges without them, and returns `false`.
     fn labelled(
         &self,
         keys: &mut pprof::Keys,

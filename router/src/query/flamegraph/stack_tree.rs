@@ -28,8 +28,8 @@ const NEAR_SIBLINGS_MAX: usize = 8;
 /// Nodes of the largest tree whose memory is kept for the next one: 18 MB.
 const SPARE_NODES_MAX: usize = 1 << 19;
 
-/// Memory of the last tree that was dropped, for the next one: getting new pages from the system takes about as long as building
-/// a tree. There is one, for any number of queries.
+/// Memory of the last tree that was dropped, for the next one: getting new pages from the system takes about as long
+/// as building a tree. There is one, for any number of queries.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), indices: Vec::new() });
 
 /// Empty lists with capacity.
@@ -139,8 +139,8 @@ impl StackTreeBuilder {
 
     /// Adds the stacks of a response.
     ///
-    /// `groups`: the key of each group, for a node below the leaf that holds the group's sums. For `None`, or beyond the end of
-    /// the list, the leaf itself holds them.
+    /// `groups`: the key of each group, for a node below the leaf that holds the group's sums. For `None`, or beyond
+    /// the end of the list, the leaf itself holds them.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
@@ -282,8 +282,8 @@ impl StackTree {
         self.weighing
     }
 
-    /// A total that at least so many nodes reach, without the root. `None` if nodes may weigh more than their parents, so that light
-    /// nodes matter too.
+    /// A total that at least so many nodes reach, without the root. `None` if nodes may weigh more than their
+    /// parents, so that light nodes matter too.
     pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
         self.weights.as_ref().map(|weights| weights.reached_by(nodes))
     }

@@ -1,4 +1,5 @@
-//! Histogram of the totals of a tree's nodes, from which pruning finds the weight that a node must reach, without sorting.
+//! Histogram of the totals of a tree's nodes, from which pruning finds the weight that a node must reach, without
+//! sorting.
 
 /// Bits after the highest one that distinguish classes of weights with the same number of bits.
 const FINE_BITS: u32 = 4;
@@ -78,7 +79,10 @@ mod tests {
         }
 
         #[test]
-        fn enough_nodes_reach_the_returned_weight(all in prop::collection::vec(weight(), 1..200), nodes in 1..250_usize) {
+        fn enough_nodes_reach_the_returned_weight(
+            all in prop::collection::vec(weight(), 1..200),
+            nodes in 1..250_usize,
+        ) {
             let mut weights = Weights::default();
             all.iter().for_each(|&weight| weights.add(weight));
             let least = weights.reached_by(nodes);

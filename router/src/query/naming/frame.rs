@@ -140,8 +140,8 @@ impl NamedLocations {
     }
 }
 
-/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines the smallest
-/// known one counts, and of several reasons the first in their order.
+/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines
+/// the smallest known one counts, and of several reasons the first in their order.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,

@@ -23,8 +23,8 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) struct MappedFile<'a> {
     build_id: Option<&'a BuildId>,
     path: &'a str,
-    /// Lines by function, source file and frame type. The first two are addresses of their texts, which frames of the symbol
-    /// store share and `held` keeps in place.
+    /// Lines by function, source file and frame type. The first two are addresses of their texts, which frames of the
+    /// symbol store share and `held` keeps in place.
     found: HashMap<(*const u8, *const u8, u32), KeptLine, RandomState>,
     /// Id of the file's path in the table.
     binary: Option<u32>,
@@ -169,8 +169,8 @@ impl<'a> LineBuilder<'a> {
         KeptLine { line: NamedLine { frame, line: 0, column: 0, system_name: name }, start_line: 0, unnamed }
     }
 
-    /// The line of an address without a name, `binary+0xaddress`. All addresses of one function have the address of its start,
-    /// if that is known.
+    /// The line of an address without a name, `binary+0xaddress`. All addresses of one function have the address of
+    /// its start, if that is known.
     fn unnamed_line(
         &mut self,
         file: &mut MappedFile<'_>,

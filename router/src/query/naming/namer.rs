@@ -1,4 +1,5 @@
-//! Symbolizes addresses: sends the requests of a dictionary to the symbol store. Locations that were sent with lines need none.
+//! Symbolizes addresses: sends the requests of a dictionary to the symbol store. Locations that were sent with lines
+//! need none.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,8 @@ impl Namer {
     pub(crate) fn symbolize(&self, requests: Vec<SymbolRequest>) -> Vec<SymbolResponse> {
         // Read first: tables that arrive meanwhile are requested again.
         let changes = self.symbols.changes();
-        // First without addresses and without waiting: all missing tables are then made at once, and the first of them does not
-        // use up the time until the deadline.
+        // First without addresses and without waiting: all missing tables are then made at once, and the first of
+        // them does not use up the time until the deadline.
         for request in &requests {
             let _none_wanted: Vec<Symbolized> = self.symbols.symbolize(&request.key(), &[], Duration::ZERO);
         }

@@ -1,7 +1,7 @@
 //! A query as an expression: the supported part of PromQL, with all times in nanoseconds.
 //!
-//! The leaves are selectors with the function around each. They are loaded first, each with one or two requests to the shards.
-//! The operators above them are then evaluated at each step.
+//! The leaves are selectors with the function around each. They are loaded first, each with one or two requests to
+//! the shards. The operators above them are then evaluated at each step.
 
 use crate::query::selection::selector::Selector;
 

@@ -88,8 +88,8 @@ impl<'a> Folding<'a> {
         Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
     }
 
-    /// Adds one response. Cells are sorted by (group, bucket, leaf values), so that the sums of one series and bucket are added
-    /// in one small table of `stack_*` values.
+    /// Adds one response. Cells are sorted by (group, bucket, leaf values), so that the sums of one series and bucket
+    /// are added in one small table of `stack_*` values.
     fn add(
         &self,
         answer: &Answer,

@@ -1,7 +1,8 @@
 //! Parses PromQL.
 //!
-//! The parser's tree is as deep as the text has operators, and it is dropped recursively. Texts with very many operators are
-//! therefore parsed on a thread with a large stack. The parser panics on some numbers (a range of `1e30`), which is a syntax error.
+//! The parser's tree is as deep as the text has operators, and it is dropped recursively. Texts with very many
+//! operators are therefore parsed on a thread with a large stack. The parser panics on some numbers (a range of
+//! `1e30`), which is a syntax error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::Chars;
@@ -96,10 +97,11 @@ fn read<T: Send + 'static>(
     })
 }
 
-/// Upper limit of the depth of a text's tree: the number of its operators and parentheses outside of strings and comments.
+/// Upper limit of the depth of a text's tree: the number of its operators and parentheses outside of strings and
+/// comments.
 ///
-/// Strings and comments are recognized as by the parser's lexer, in which `\` is an escape in back-quotes too, unlike in
-/// Prometheus.
+/// Strings and comments are recognized as by the parser's lexer, in which `\` is an escape in back-quotes too, unlike
+/// in Prometheus.
 fn operators(text: &str) -> usize {
     let mut outside = String::with_capacity(text.len());
     let mut rest = text.chars();

@@ -1,7 +1,7 @@
 //! Plans the grouping of each leaf: only as much detail as the operators above it need.
 //!
-//! A label in an enclosing `by (...)` or `on (...)` distinguishes the leaf's series even if it is not a series label: it may be a
-//! sample attribute, or a label of stacks. A sum directly above a sum over time is computed with it.
+//! A label in an enclosing `by (...)` or `on (...)` distinguishes the leaf's series even if it is not a series label:
+//! it may be a sample attribute, or a label of stacks. A sum directly above a sum over time is computed with it.
 
 use crate::query::promql::expr::{Aggregation, Cardinality, Expr, Group, Grouping, Leaf, Matching, Query};
 

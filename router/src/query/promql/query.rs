@@ -1,6 +1,7 @@
 //! A query from its text to its values: parses, plans, loads every leaf from the shards, and evaluates the operators.
 //!
-//! Loading a leaf names the frames of its stacks, folds the responses into series, and applies its function to each window.
+//! Loading a leaf names the frames of its stacks, folds the responses into series, and applies its function to each
+//! window.
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ impl Reader {
         steps: Steps,
         write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let text = text.to_owned();
         let query = run.blocking(move |_, timings| {
             let mut query = timings.measure("parse", || parse(&text))?;

@@ -1,8 +1,9 @@
 //! Functions over ranges: the window of a leaf at each step, and the function's value in each window.
 //!
-//! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums between the
-//! edges of the windows, so they are exact to the nanosecond. All other functions get points. A gauge has a point at each time at
-//! which the series has samples. Other types have one for each 10 s with samples, aligned to 1970 and stamped at its end.
+//! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums
+//! between the edges of the windows, so they are exact to the nanosecond. All other functions get points. A gauge has
+//! a point at each time at which the series has samples. Other types have one for each 10 s with samples, aligned to
+//! 1970 and stamped at its end.
 
 use std::collections::VecDeque;
 
@@ -186,8 +187,8 @@ fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Opt
 
 /// Values of a function of points in each window. `points`: times at which the stored series has samples.
 ///
-/// `series` may be a part of the stored series. A point at which the part has no samples counts as 0, but a part without
-/// samples in the whole window has no value there.
+/// `series` may be a part of the stored series. A point at which the part has no samples counts as 0, but a part
+/// without samples in the whole window has no value there.
 fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Window]) -> Vec<Option<f64>> {
     let sums = series.sums.as_slice();
     let counts = |window: &Window| inside(*window, points, |&time| time).len();

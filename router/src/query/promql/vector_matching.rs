@@ -1,8 +1,8 @@
 //! Vector matching: which series of the two sides of a binary operator belong together.
 //!
-//! At each step, a series of the "many" side (the left one, if neither is) meets the series of the "one" side with the same matching
-//! labels. So the "one" side first becomes one row of partners for each set of these labels. The work is proportional to the
-//! values of both sides, however many series have the same labels.
+//! At each step, a series of the "many" side (the left one, if neither is) meets the series of the "one" side with
+//! the same matching labels. So the "one" side first becomes one row of partners for each set of these labels. The
+//! work is proportional to the values of both sides, however many series have the same labels.
 
 use std::collections::HashMap;
 

@@ -67,7 +67,8 @@ fn time_warnings(missing: &[Missing]) -> Vec<String> {
         let tier = one.finest.name();
         if one.is_damaged {
             return format!(
-                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin verify` names them"
+                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin \
+                 verify` names them"
             );
         }
         if one.finest == Tier::Raw {

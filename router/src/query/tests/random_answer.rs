@@ -1,5 +1,5 @@
-//! Any answers of shards: trees in any order, inlined calls, recursion, equal names from different places, equal weights,
-//! weights that cancel each other out.
+//! Random responses of shards: trees in any order, inlined calls, recursion, equal names in different files, and
+//! weights that are equal or cancel out.
 
 use proptest::prelude::*;
 use proto::answer::{Cell, Node};
@@ -43,7 +43,7 @@ fn any_weight() -> impl Strategy<Value = i128> {
     prop_oneof![20 => 0_i128..4, 2 => -3_i128..0, 1 => Just(i128::from(i64::MAX)), 1 => Just(1 << 100)]
 }
 
-/// One shard's answer.
+/// The response of one shard.
 pub(super) fn any_answer() -> impl Strategy<Value = Answer> {
     let lines = proptest::collection::vec((any::<u8>(), 0_u8..3, 0_i64..3, -1_i64..3), 1..4);
     let locations = proptest::collection::vec((0_u8..12, 0_u8..4, 0_u8..3, 0_u64..3, lines), 1..12);

@@ -120,7 +120,7 @@ fn ranges_over_points_and_operators_have_values_at_their_steps() {
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_refused() {
     let now = NOW_S.to_string();
     for (start, end, step) in [
         (now.as_str(), "1", "1"),
@@ -154,9 +154,9 @@ fn times_outside_of_what_64_bits_hold_are_refused() {
     assert_eq!(at("9000000000").status, StatusCode::OK);
 }
 
-// Found by review: steps longer than the range read what lies between, and were told what is missing of it.
+// With steps longer than the range, data between the windows was read, and reported as missing.
 #[test]
-fn between_windows_nothing_is_asked_for() {
+fn nothing_between_windows_is_requested() {
     for function in ["rate", "sum_over_time", "avg_over_time", "max_over_time"] {
         let node = Arc::new(NaiveNode::new(samples()));
         let server = Server::of(Arc::clone(&node));

@@ -7,13 +7,15 @@
 //! field 4         link_index, varint    values, packed
 //! ```
 //!
-//! A sample with field 3 packed or field 4 as a varint is old; one with field 3 as a varint or field 4 packed is new. A sample
-//! with neither is ambiguous, and the other samples of the request decide: by their majority, or by the first lead of 64.
+//! A sample with field 3 packed or field 4 as a varint is old; one with field 3 as a varint or field 4 packed is new.
+//! A sample with neither is ambiguous, and the other samples of the request decide: by their majority, or by the
+//! first lead of 64.
 //!
-//! If all samples are ambiguous, the layout is new if field 2 can be the attribute indices of a sample that has only timestamps.
-//! It is old if field 2 can be values: one, or as many as timestamps. Otherwise it is new.
+//! If all samples are ambiguous, the layout is new if field 2 can be the attribute indices of a sample that has only
+//! timestamps. It is old if field 2 can be values: one, or as many as timestamps. Otherwise it is new.
 //!
-//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers after it are one lower.
+//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers after it are
+//! one lower.
 
 use crate::ingest::decode::protobuf::{Fields, Value};
 

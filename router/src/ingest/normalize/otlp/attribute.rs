@@ -1,4 +1,5 @@
-//! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its strings.
+//! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its
+//! strings.
 
 use base64::Engine as _;
 use proto::dictionary::{Attribute, AttributeValue};
@@ -88,8 +89,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(AttributeValue::Json(builder.text(json.as_bytes())))
     }
 
-    /// An AnyValue as OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left`: bytes that it may still take;
-    /// further elements are omitted.
+    /// An AnyValue as OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left`: bytes that it may
+    /// still take; further elements are omitted.
     fn json(
         &mut self,
         builder: &mut Builder,

@@ -1,10 +1,11 @@
 //! The dictionary of a request: reads each entry when a sample first refers to it.
 //!
-//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing refers to
-//! costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the profiles that need it.
+//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing
+//! refers to costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the
+//! profiles that need it.
 
 use proto::build_id::to_hex;
-use proto::dictionary::Room;
+use proto::dictionary::Capacity;
 use proto::dictionary::{Attribute, AttributeValue};
 
 use super::entry::{FrameType, Link, MappingIds, Scratch};
@@ -58,21 +59,21 @@ impl<'a> RequestDictionary<'a> {
         }
     }
 
-    /// Reserves memory for the stacks, nearly all of which are used, and for their definitions if all are defined. It may be far
-    /// too much.
+    /// Reserves memory for the stacks, nearly all of which are used, and for their definitions if all are defined. It
+    /// may be far too much.
     pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
         let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
-        let mut room = Room { stacks: of(self.stacks.len()), ..Room::default() };
+        let mut capacity = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
         if plan.defines_all() {
             // A location takes a byte at least, and, of thousands, nearly always two.
             let stack_locations = self.stacks.bytes() / if self.locations.len() < 0x80 { 1 } else { 2 };
-            room.strings = of(self.strings.len());
-            room.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
-            room.functions = of(self.functions.len());
-            room.locations = of(self.locations.len());
-            room.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
+            capacity.strings = of(self.strings.len());
+            capacity.text_bytes = self.strings.bytes().min(RESERVED_BYTES_MAX);
+            capacity.functions = of(self.functions.len());
+            capacity.locations = of(self.locations.len());
+            capacity.stack_locations = stack_locations.min(RESERVED_BYTES_MAX / size_of::<u32>());
         }
-        builder.reserve(&room);
+        builder.reserve(&capacity);
     }
 
     /// The hash of a string of the table.

@@ -1,5 +1,5 @@
-//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location, and the
-//! location itself if it must be defined.
+//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location,
+//! and the location itself if it must be defined.
 
 use proto::build_id::from_hex;
 use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};

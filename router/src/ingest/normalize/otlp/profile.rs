@@ -1,6 +1,7 @@
 //! One profile of an export request: its samples, in either layout, in each of the three shapes.
 //!
-//! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as timestamps.
+//! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as
+//! timestamps.
 
 use std::collections::HashMap;
 

@@ -66,8 +66,8 @@ fn attribute(key: i32, value: &str) -> KeyValueAndUnit {
     KeyValueAndUnit { key_strindex: key, value: text(value), unit_strindex: 0 }
 }
 
-/// Locations: 1 `leaf`, 2 `main`, 3 kernel `sys_read`, 4 an address in libc. Stacks: 1 leaf-main, 2 kernel-leaf-main, 3 address.
-/// Attributes: 1 frame type kernel, 2 thread worker, 3 build id.
+/// Locations: 1 `leaf`, 2 `main`, 3 kernel `sys_read`, 4 an address in libc. Stacks: 1 leaf-main, 2 kernel-leaf-main,
+/// 3 address. Attributes: 1 frame type kernel, 2 thread worker, 3 build id.
 fn dictionary() -> ProfilesDictionary {
     let lines = |function| vec![Line { function_index: function, line: 7, column: 0 }];
     let function = |name| Function { name_strindex: name, ..Function::default() };
@@ -315,14 +315,16 @@ fn layout_1_8_and_json_give_the_same_push() {
         "resourceProfiles": [{
             "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "api"}}]},
             "scopeProfiles": [{"profiles": [{
-                "sampleType": {"typeStrindex": 1, "unitStrindex": 2}, "periodType": {"typeStrindex": 3, "unitStrindex": 4},
+                "sampleType": {"typeStrindex": 1, "unitStrindex": 2},
+                "periodType": {"typeStrindex": 3, "unitStrindex": 4},
                 "period": "50", "timeUnixNano": TIME.to_string(), "unknownField": 1,
                 "samples": [{"stackIndex": 2, "values": ["4", 5], "attributeIndices": [2],
                              "timestampsUnixNano": [(TIME + 1).to_string(), (TIME + 2).to_string()]}]}]}]}],
         "dictionary": {
             "mappingTable": [{}], "linkTable": [{}], "stringTable": STRINGS,
             "functionTable": [{}, {"nameStrindex": 5}, {"nameStrindex": 6}, {"nameStrindex": 9}],
-            "locationTable": [{}, {"lines": [{"functionIndex": 1, "line": "7"}]}, {"lines": [{"functionIndex": 2, "line": 7}]},
+            "locationTable": [{}, {"lines": [{"functionIndex": 1, "line": "7"}]},
+                {"lines": [{"functionIndex": 2, "line": 7}]},
                               {"lines": [{"functionIndex": 3, "line": 7}], "attributeIndices": [1]}],
             "attributeTable": [{}, {"keyStrindex": 7, "value": {"stringValue": "kernel"}},
                                {"keyStrindex": 10, "value": {"stringValue": "worker"}}],

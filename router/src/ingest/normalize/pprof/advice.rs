@@ -16,15 +16,16 @@ pub(super) fn warn(columns: &[Column], duration_nanos: i64, name: Option<&str>, 
     // Go writes both with the same sample types, period type and default, and without a comment.
     if !contention.is_empty() && name.is_none_or(str::is_empty) {
         builder.warn(format!(
-            "{}: mutex and block profiles of Go have the same sample types and are added together: send name=mutex or name=block",
+            "{}: mutex and block profiles of Go have the same sample types and are added together: send \
+             name=mutex or name=block",
             contention.join(", ")
         ));
     }
     let totals = kinds(|kind| is_contention(kind) || is_allocation(kind));
     if !totals.is_empty() && duration_nanos == 0 {
         builder.warn(format!(
-            "{}: the profile has no duration, like Go's totals since the process started; if these are totals, each push adds all \
-             of them again: push /debug/pprof/...?seconds=N, which covers N seconds",
+            "{}: the profile has no duration, like Go's totals since the process started; if these are totals, \
+             each push adds all of them again: push /debug/pprof/...?seconds=N, which covers N seconds",
             totals.join(", ")
         ));
     }
