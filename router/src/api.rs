@@ -1,4 +1,4 @@
-//! The HTTP API: see `docs/api.md`.
+//! The HTTP and gRPC API, as documented in `docs/api.md`.
 
 mod administration;
 pub mod agent;
@@ -32,20 +32,20 @@ use crate::ingest::push::Pusher;
 use crate::nodes::Nodes;
 use crate::query::Reader;
 
-/// What the API is made of.
+/// Parts that the API serves.
 #[derive(Clone, Debug)]
 pub struct Parts {
-    /// Where the shards are.
+    /// The shards.
     pub nodes: Nodes,
-    /// Takes pushes.
+    /// Receives pushes.
     pub pusher: Pusher,
     /// Answers queries.
     pub reader: Reader,
-    /// Takes debug files.
+    /// Stores debug files.
     pub symbols: SymbolStore,
-    /// How the agent of this process is doing.
+    /// Status of the agent in this process.
     pub agent: AgentStatusSource,
-    /// Who may.
+    /// Authentication of requests.
     pub auth: Auth,
 }
 
@@ -60,12 +60,13 @@ pub fn routes(parts: Parts) -> Router {
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
-    // The page's files hold nothing of anybody's.
+    // The files of the web UI hold no data, so they need no credential.
     reporting_bad_heads(beside(page::routes()).merge(api)).layer(compression()).layer(from_fn(log))
 }
 
-/// For clients that ask for it. The fastest level: a flame graph of 400 kB takes 2 ms and becomes a fifth, where the usual one
-/// would take 8 ms for a sixth. What is packed already, a pprof or a debug file, is left as it is.
+/// Compression for clients that accept it, at the fastest level: it shrinks a flame graph of 400 kB to a fifth in 2
+/// ms, and the default level to a sixth in 8 ms. Files that are compressed already, such as pprof, are sent as they
+/// are.
 fn compression() -> CompressionLayer<impl Predicate> {
     let what = DefaultPredicate::new().and(NotForContentType::const_new("application/octet-stream"));
     CompressionLayer::new().quality(CompressionLevel::Fastest).compress_when(what)
@@ -80,12 +81,12 @@ pub fn otlp_routes(pusher: Pusher, auth: Auth) -> Router {
     reporting_bad_heads(api).layer(from_fn(push::rpc_status::rewrite_errors)).layer(from_fn(log))
 }
 
-/// Routes that are merged with [`routes`]: a method that they do not take is an error like all others.
+/// Prepares routes to be merged with [`routes`]: an unsupported method gives an error in the same form.
 pub fn beside(routes: Router) -> Router {
     routes.method_not_allowed_fallback(method_not_allowed)
 }
 
-/// Routes of a port for the process's own state: all errors are like those of [`routes`].
+/// Prepares the routes of a port for the process's own state: all errors have the same form as those of [`routes`].
 pub fn alone(routes: Router) -> Router {
     reporting_bad_heads(beside(routes).fallback(not_found_on_operations_port))
 }
@@ -96,7 +97,7 @@ pub fn unavailable(reason: String) -> Response {
     ApiError::unavailable(reason).into_response()
 }
 
-/// Routes of the process around this API that need its credential too.
+/// Protects other routes of the process with the same credential.
 pub fn behind(auth: Auth, routes: Router) -> Router {
     routes.layer(from_fn_with_state(auth, authenticate))
 }
@@ -106,7 +107,8 @@ async fn method_not_allowed(method: Method, uri: Uri) -> ApiError {
 }
 
 async fn log(request: Request, next: Next) -> Response {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
     let began = std::time::Instant::now();
     let response = next.run(request).await;
     let milliseconds = began.elapsed().as_secs_f64() * 1000.0;
@@ -125,7 +127,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_method_that_the_otlp_port_does_not_take_is_an_error_like_its_others() {
+    async fn an_unsupported_method_on_the_otlp_port_is_an_rpc_status() {
         let nodes = Nodes::remote(Endpoint::from_static("http://127.0.0.1:1"), None);
         let mut routes = otlp_routes(Pusher::new(nodes, &mut Registry::default()), Auth::Open);
         let request = Request::get("/v1development/profiles").body(Body::empty()).unwrap();

@@ -1,8 +1,8 @@
-//! Who asks. The only place that makes a [`TenantId`] from a request.
+//! Authentication. Only this module makes a [`TenantId`] from a request.
 //!
-//! Without a token file there is one tenant and the server listens on loopback only; then `Host` must name loopback, so that
-//! no web page can reach it by a name that resolves to 127.0.0.1 (DNS rebinding). In any case a browser's `Origin` must be the
-//! page's own.
+//! Without a token file, there is one tenant, and the server listens on loopback only. `Host` must then name
+//! loopback, so that no web page can reach the server by a name that resolves to 127.0.0.1 (DNS rebinding). A
+//! browser's `Origin` must always be that of the web UI.
 
 use std::net::IpAddr;
 
@@ -15,25 +15,25 @@ use proto::{TenantId, Tokens};
 
 use crate::api::error::ApiError;
 
-/// How requests are told apart.
+/// How requests are authenticated.
 #[derive(Clone, Debug)]
 pub enum Auth {
-    /// No credential; the listeners are on loopback, and requests must name it.
+    /// No credential. The listeners are on loopback, and requests must name it.
     Loopback,
-    /// No credential, by explicit wish (`--insecure-listen`).
+    /// No credential, by option (`--insecure-listen`).
     Open,
     /// One of these bearer tokens, for pushes and reads.
     Tokens(Tokens),
 }
 
-/// Why a request is refused.
+/// Error of a request that is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Denied {
     #[error(transparent)]
     Token(#[from] NoToken),
     #[error("the Host header must name loopback (127.0.0.1, [::1] or localhost): this server has no token file")]
     ForeignHost,
-    #[error("requests of pages of other origins are refused")]
+    #[error("requests from web pages of other origins are refused")]
     ForeignOrigin,
 }
 
@@ -72,7 +72,7 @@ fn is_loopback(host: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// Middleware: refuses, or leaves the [`TenantId`] in the request's extensions.
+/// Middleware: refuses a request, or puts its [`TenantId`] into its extensions.
 pub(crate) async fn authenticate(State(auth): State<Auth>, mut request: Request, next: Next) -> Response {
     // HTTP/2 has the authority in the URI.
     if let (None, Some(authority)) = (request.headers().get(header::HOST), request.uri().authority())
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_only_loopback_may_be_named_and_only_the_pages_own_origin() {
+    fn without_tokens_host_must_be_loopback_and_origin_the_same() {
         let check = |pairs: &[(&'static str, &'static str)]| Auth::Loopback.tenant(&headers(pairs)).err();
         assert_eq!(check(&[("host", "127.0.0.1:4040")]), None);
         assert_eq!(check(&[("host", "localhost")]), None);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn with_tokens_one_of_them_is_needed_and_any_host_will_do() {
+    fn with_tokens_one_of_them_is_needed_for_any_host() {
         let auth = Auth::Tokens(Tokens::parse("0123456789abcdef").unwrap());
         assert_eq!(auth.tenant(&headers(&[("host", "x.example")])).err(), Some(Denied::Token(NoToken::Missing)));
         let token = ("authorization", "Bearer 0123456789abcdef");

@@ -211,8 +211,9 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         true
     }
 
-    /// Whether `received` may hold a whole head, more than a head may have, or twice as much as when it was last parsed:
-    /// so the time for a head that arrives byte by byte grows with its length and not with its square.
+    /// Whether `received` should be parsed: it may hold a whole head, it exceeds the limit, or it has doubled since
+    /// the last time. The time for a head that arrives byte by byte therefore grows with its length and not with its
+    /// square.
     fn is_worth_parsing(&mut self) -> bool {
         let new = self.received.get(self.scanned.saturating_sub(3)..).unwrap_or_default();
         let has_empty_line =

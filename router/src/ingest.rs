@@ -1,7 +1,8 @@
 //! Ingest: the steps of a push, from the body of its request to the shards that store it.
 //!
-//! [`push`] runs them in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`].
-//! A fault in one profile refuses that profile, and the others of the push are kept. A fault in the request refuses all of it.
+//! [`push`] runs them in this order: [`receive`], [`unpack`], [`decode`], [`normalize`], [`place`], [`append`]. A
+//! fault in one profile refuses that profile, and the others of the push are kept. A fault in the request refuses all
+//! of it.
 
 pub(crate) mod admission;
 mod append;

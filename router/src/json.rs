@@ -1,44 +1,45 @@
-//! JSON as it is written, piece by piece: answers are long lists, and a tree of them in memory would cost more than the rest.
+//! JSON that is written piece by piece: responses are long lists, and a tree of them in memory would cost more than
+//! the rest.
 //!
-//! Whoever writes takes care of brackets, commas and colons; texts and numbers are right by themselves.
+//! The caller writes brackets, commas and colons. Strings and numbers are escaped and formatted here.
 
-/// See the module.
+/// JSON text that is being written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JsonText(Vec<u8>);
 
 impl JsonText {
-    /// With room for so many bytes.
+    /// An empty text with this capacity in bytes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))
     }
 
-    /// Makes room for so many bytes more.
+    /// Reserves capacity for more bytes.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         self.0.reserve(bytes);
     }
 
-    /// What is JSON already.
+    /// Appends JSON.
     #[inline]
     pub(crate) fn raw(&mut self, json: &str) -> &mut Self {
         self.0.extend_from_slice(json.as_bytes());
         self
     }
 
-    /// A text, in quotes.
+    /// Appends a string, with quotes.
     pub(crate) fn text(&mut self, text: &str) -> &mut Self {
         // Writing to memory cannot fail, and any text can be written.
         let _infallible = serde_json::to_writer(&mut self.0, text);
         self
     }
 
-    /// A whole number.
+    /// Appends an integer.
     #[inline]
     pub(crate) fn number(&mut self, number: impl itoa::Integer) -> &mut Self {
         self.0.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         self
     }
 
-    /// A sum; nearly all have 64 bits, and those are written faster.
+    /// Appends a sum. Nearly all sums fit 64 bits, which are written faster.
     #[inline]
     pub(crate) fn sum(&mut self, sum: i128) -> &mut Self {
         match i64::try_from(sum) {
@@ -47,13 +48,13 @@ impl JsonText {
         }
     }
 
-    /// What was written elsewhere.
+    /// Appends another text.
     pub(crate) fn append(&mut self, other: &Self) -> &mut Self {
         self.0.extend_from_slice(&other.0);
         self
     }
 
-    /// Each of a list, with commas between them.
+    /// Appends a list, with commas between its items.
     pub(crate) fn list<T>(
         &mut self,
         items: impl IntoIterator<Item = T>,
@@ -69,7 +70,7 @@ impl JsonText {
         self.raw("]")
     }
 
-    /// Texts by their names.
+    /// Appends an object of strings.
     pub(crate) fn object<'a>(&mut self, members: impl IntoIterator<Item = (&'a str, &'a str)>) -> &mut Self {
         self.raw("{");
         for (i, (name, value)) in members.into_iter().enumerate() {
@@ -78,7 +79,7 @@ impl JsonText {
         self.raw("}")
     }
 
-    /// How many bytes there are so far.
+    /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_what_was_meant() {
+    fn written_json_parses_to_the_same_values() {
         let mut json = JsonText::default();
         json.list([i128::MIN, -1, 0, i128::from(i64::MAX) + 1], |json, sum| {
             json.sum(sum);

@@ -1,4 +1,4 @@
-//! The way from the router to the shards: one call to each shard's node.
+//! Calls from the router to the nodes that hold the shards.
 
 use std::error::Error as _;
 use std::fmt;
@@ -17,7 +17,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status};
 
-/// One node: in this process, called without a network, or elsewhere.
+/// Connection to a node: in this process, or over the network.
 #[derive(Clone)]
 enum Link {
     Local(Arc<dyn Shards<Error = Status>>),
@@ -32,7 +32,7 @@ struct Remote {
 
 type Client = NodeClient<InterceptedService<Channel, Authorization>>;
 
-/// Says with each call who asks.
+/// Sends the router's credential with each call.
 #[derive(Clone)]
 struct Authorization(Option<MetadataValue<Ascii>>);
 
@@ -75,7 +75,7 @@ impl Remote {
         SeriesAnswer::from_wire(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
-    /// The answer to a call. One that was given up is cancelled; whether it had an effect is not known.
+    /// The response to a call. A call that times out is cancelled, and it is not known whether it had an effect.
     async fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let patience = self.patience.answer;
         let late = |_elapsed| Status::unavailable(format!("the node did not answer within {patience:?}: try again"));
@@ -83,20 +83,20 @@ impl Remote {
     }
 }
 
-/// How long a node elsewhere may be silent.
+/// Time limits for a remote node.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// To connect; between signs of life on a connection; to answer one. A host that is gone, or a process that is stopped,
-    /// says nothing at all.
+    /// Time to connect, between keep-alive pings, and to respond to one. A host that is gone and a stopped process
+    /// send nothing at all.
     alive: Duration,
-    /// For one answer.
+    /// Time for one response.
     answer: Duration,
 }
 
-/// The slowest answer that anybody waits for, and far more than a node needs that is merely busy.
+/// Longer than any client waits, and far more than a busy node needs.
 const PATIENCE: Patience = Patience { alive: Duration::from_secs(5), answer: Duration::from_secs(120) };
 
-/// All shards, and where they are.
+/// All shards, and the nodes that hold them.
 #[derive(Clone)]
 pub struct Nodes {
     link: Link,
@@ -113,29 +113,29 @@ impl fmt::Debug for Nodes {
     }
 }
 
-/// Why a shard did not answer.
+/// Error of a call to a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
-    /// What the node said; its code says whether to try again.
+    /// The node refused the call. Its code says whether to try again.
     #[error("shard {shard}: {}", status.message())]
     Refused {
-        /// Which shard.
+        /// Number of the shard.
         shard: u32,
-        /// Its words.
+        /// Status of the node.
         status: Status,
     },
-    /// An answer that cannot be read: the node is broken or of another version.
-    #[error("shard {shard} answered what cannot be read: {source}")]
+    /// The response cannot be decoded: the node is broken or has another version.
+    #[error("the response of shard {shard} cannot be decoded: {source}")]
     Unreadable {
-        /// Which shard.
+        /// Number of the shard.
         shard: u32,
-        /// What is wrong.
+        /// Fault in the response.
         source: SelectionError,
     },
 }
 
 impl NodesError {
-    /// Whether the shard lacks a definition that a batch leaves out, and stored nothing of it.
+    /// Whether the shard does not hold a stack that the batch does not define. It stored nothing of the batch.
     pub(crate) fn is_dangling(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Aborted)
     }
@@ -148,15 +148,15 @@ impl Nodes {
         Self { link: Link::Local(node), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// A node elsewhere, to which the first of `tokens` is sent; connects when first used, and again whenever the connection
-    /// broke.
+    /// A remote node, which receives the first of `tokens`. Connects on the first call, and again after a connection
+    /// breaks.
     #[must_use]
     pub fn remote(endpoint: Endpoint, tokens: Option<&Tokens>) -> Self {
         Self::remote_with(endpoint, tokens, PATIENCE)
     }
 
     fn remote_with(endpoint: Endpoint, tokens: Option<&Tokens>, patience: Patience) -> Self {
-        // A token that no header can carry is none that a node takes.
+        // No node accepts a token that does not fit a header.
         let bearer = tokens.and_then(|tokens| format!("Bearer {}", tokens.first()).parse().ok());
         let name = endpoint.uri().to_string();
         let endpoint = endpoint
@@ -171,27 +171,29 @@ impl Nodes {
         Self { link: Link::Remote(Arc::new(node)), placement: Arc::new(Placement::single_shard()) }
     }
 
-    /// Which shard holds what.
+    /// The placement of slots on shards.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// What a node said; or, where none was reached, where it should be.
+    /// The error of a call. If no node was reached, it names the address.
     fn refused(&self, shard: u32, status: Status) -> NodesError {
         let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let status = match &self.link {
             Link::Remote(node) if never_reached => Status::unavailable(format!(
-                "the node at {} cannot be reached ({}): start `varve node` there, or say where it is with --node-endpoint",
+                "the node at {} cannot be reached ({}): start `varve node` there, or say where it is with \
+                 --node-endpoint",
                 node.endpoint,
                 status.message()
             )),
-            // The sender's own credential was accepted: this is about the one that the router sends.
+            // The sender's credential was accepted: this fault is in the router's own credential.
             Link::Remote(node) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
                 Status::new(
                     status.code(),
                     format!(
-                        "the node at {} refuses this router ({}): the first token of the router's --token-file must be in the node's",
+                        "the node at {} refuses this router ({}): the first token of the router's --token-file \
+                         must be in the node's",
                         node.endpoint,
                         status.message()
                     ),
@@ -202,11 +204,11 @@ impl Nodes {
         NodesError::Refused { shard, status }
     }
 
-    /// Stores a batch; the answer says what of it was not counted. When this returns, the batch is durable and visible.
+    /// Appends a batch. When this returns, the batch is durable and visible; the response counts skipped samples.
     ///
     /// # Errors
-    /// [`NodesError::Refused`]; unless the code says that the batch itself is wrong, its outcome is unknown and the same batch
-    /// with the same id may be sent again.
+    /// [`NodesError::Refused`]. Unless the code says that the batch itself is wrong, its outcome is unknown, and the
+    /// same batch with the same id may be sent again.
     pub async fn append(&self, shard: u32, batch: Batch) -> Result<Appended, NodesError> {
         let placement_epoch = self.placement.epoch();
         let appended = match &self.link {
@@ -216,10 +218,10 @@ impl Nodes {
         appended.map_err(|status| self.refused(shard, status))
     }
 
-    /// The answer of one shard.
+    /// Selects from one shard.
     ///
     /// # Errors
-    /// Why it has none.
+    /// [`NodesError`] of the shard.
     pub async fn select(&self, shard: u32, selection: Selection) -> Result<Answer, NodesError> {
         match &self.link {
             Link::Local(node) => node.select(shard, selection).await.map_err(|status| self.refused(shard, status)),
@@ -233,10 +235,10 @@ impl Nodes {
         }
     }
 
-    /// Some of the locations of a tenant in one shard that are not known yet.
+    /// A page of the locations of a tenant in one shard that are not known yet.
     ///
     /// # Errors
-    /// Why the shard did not answer.
+    /// [`NodesError`] of the shard.
     pub async fn locations(
         &self,
         shard: u32,
@@ -260,7 +262,7 @@ impl Nodes {
     /// The series of all shards that have samples in the window.
     ///
     /// # Errors
-    /// The first shard's that failed.
+    /// [`NodesError`] of the first shard that fails.
     pub async fn series(
         &self,
         tenant: &TenantId,
@@ -280,16 +282,16 @@ impl Nodes {
 }
 
 impl Nodes {
-    /// Deletes from all shards; returns how much of them together.
+    /// Deletes from all shards, and returns the sum of their counts.
     ///
     /// # Errors
-    /// The first shard's that failed; the others may have done it.
+    /// [`NodesError`] of the first shard that fails. The others may have succeeded.
     pub async fn delete(&self, deletion: &Deletion) -> Result<Deleted, NodesError> {
         let mut all = Deleted::default();
         for shard in self.placement.shards() {
             let deleted = match &self.link {
                 Link::Local(node) => node.delete(shard, deletion.clone()).await,
-                // Takes as long as it takes: only signs of life are waited for.
+                // It may take any time: only keep-alive pings have a limit.
                 Link::Remote(node) => {
                     let request = wire::DeleteRequest { shard, deletion: Some(deletion.to_wire()) };
                     let answer = node.client().delete(request).await.map(tonic::Response::into_inner);
@@ -303,16 +305,16 @@ impl Nodes {
         Ok(all)
     }
 
-    /// What each shard reports of a task, in the order of their numbers: JSON objects.
+    /// Runs a task on all shards. Returns their reports, which are JSON objects, in the order of the shards.
     ///
     /// # Errors
-    /// The first shard's that failed; the others may have done it.
+    /// [`NodesError`] of the first shard that fails. The others may have succeeded.
     pub async fn administer(&self, task: AdministrationTask) -> Result<Vec<(u32, String)>, NodesError> {
         let mut reports = Vec::new();
         for shard in self.placement.shards() {
             let report = match &self.link {
                 Link::Local(node) => node.administer(shard, task).await,
-                // Takes as long as it takes: only signs of life are waited for.
+                // It may take any time: only keep-alive pings have a limit.
                 Link::Remote(node) => {
                     let request = wire::AdministerRequest { shard, task: task.into() };
                     node.client().administer(request).await.map(|answer| answer.into_inner().report)
@@ -330,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    /// The error of a call to a node that takes connections and says nothing.
+    /// The error of a call to a node that accepts connections and never responds.
     async fn error_of_a_silent_node(patience: Patience) -> (tonic::Code, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -343,8 +345,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_says_nothing_is_given_up() {
-        let (short, long) = (Duration::from_millis(50), Duration::from_secs(600));
+    async fn calls_to_a_silent_node_time_out() {
+        let short = Duration::from_millis(50);
+        let long = Duration::from_secs(600);
         let (code, text) = error_of_a_silent_node(Patience { alive: short, answer: long }).await;
         assert!(code == tonic::Code::Unavailable && text.contains("127.0.0.1"), "no sign of life: {code} {text}");
         let (code, text) = error_of_a_silent_node(Patience { alive: long, answer: short }).await;

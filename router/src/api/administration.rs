@@ -1,4 +1,4 @@
-//! What whoever runs a varve asks of its shards: `/api/v1/admin/...`.
+//! Administration of the shards: `/api/v1/admin/...`.
 
 use axum::extract::{Extension, State};
 use axum::routing::{get, post};
@@ -39,7 +39,7 @@ async fn delete(
 async fn administer(nodes: Nodes, task: AdministrationTask) -> Result<Json<Value>, ApiError> {
     let reports = nodes.administer(task).await.map_err(QueryError::from)?;
     let shard = |(shard, report): (u32, String)| {
-        // A report that is no JSON is shown as the text it is.
+        // A report that is not JSON is returned as text.
         let report = serde_json::from_str(&report).unwrap_or(Value::String(report));
         json!({"shard": shard, "report": report})
     };

@@ -1,4 +1,4 @@
-//! The agent of this process, for the page: whether it runs, or exactly why not.
+//! Status of the agent in this process, for the web UI.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,24 +9,24 @@ use axum::{Json, Router};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// How the agent is doing.
+/// Status of the agent.
 #[derive(Clone, Debug, Serialize)]
 pub struct AgentStatus {
     /// `running`, `off` or `failed`.
     pub state: &'static str,
-    /// Why it is not running; else empty.
+    /// Reason why it is not running, or "".
     pub reason: String,
-    /// What it lacks on this machine.
+    /// Features that this machine is missing.
     pub missing: Vec<String>,
     /// Samples taken since the start.
     pub samples: u64,
     /// Samples lost since the start.
     pub dropped: u64,
-    /// Samples a second and CPU.
+    /// Samples per second and CPU.
     pub frequency_hz: u32,
 }
 
-/// Where the status comes from: the router does not know the agent.
+/// Source of the status: the router does not depend on the agent.
 #[derive(Clone)]
 pub struct AgentStatusSource(pub Arc<dyn Fn() -> AgentStatus + Send + Sync>);
 

@@ -1,7 +1,7 @@
 //! Uploads of debug files.
 //!
-//! A debug file may have gigabytes, so that one upload is bounded in time by how fast it comes, and not in all; how many
-//! come in at once, and how much of the disk they take, the symbol store says.
+//! A debug file may have gigabytes, so an upload has a minimum speed instead of a time limit. The symbol store limits
+//! the number of uploads at one time and their space on the disk.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use symbol_store::{AddError, SymbolStore, Upload};
 
 use super::error::ApiError;
 
-/// How long a body may stall, and how long it has for its first byte.
+/// Longest time without a byte of the body, and until its first byte.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How much of a body must come in a second, on average: a mobile phone sends more. Who sends less keeps one of few
-/// places from others.
+/// Average speed that a body must reach, in bytes per second: a mobile phone is faster. A slower upload would keep
+/// one of few slots from others.
 const BODY_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// `POST /api/v1/debuginfo`.
@@ -42,7 +42,7 @@ async fn upload(State(symbols): State<SymbolStore>, request: Request) -> Result<
     Ok(Json(json!({"status": "success", "data": data})))
 }
 
-/// Writes the body to the upload as it comes; no piece of it may take longer than `stall`.
+/// Writes the body to the upload as it arrives. No piece may take longer than `stall`.
 async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<Upload, ApiError> {
     let began = Instant::now();
     let mut received = 0;
@@ -68,13 +68,13 @@ async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<
     }
 }
 
-/// How long the next piece may take, of a body of which this much came in this time.
+/// Longest time for the next piece of a body of which so many bytes arrived in so much time.
 fn patience(received: u64, elapsed: Duration) -> Duration {
     let due = BODY_PATIENCE + Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
     due.saturating_sub(elapsed).min(BODY_PATIENCE)
 }
 
-/// Runs what waits for the disk or a converter away from the threads that serve.
+/// Runs work that waits for the disk or a converter on a blocking thread.
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -135,14 +135,14 @@ mod tests {
         Request::post("/api/v1/debuginfo").body(body).unwrap()
     }
 
-    /// A body that begins and does not go on.
+    /// A body that begins and then stalls.
     fn stalled() -> Body {
         let first = stream::iter([Ok::<_, std::io::Error>(Bytes::from_static(b"\x7fELF"))]);
         Body::from_stream(first.chain(stream::pending()))
     }
 
     #[tokio::test]
-    async fn an_upload_too_many_is_refused_at_once_and_told_when_to_come_back() {
+    async fn an_upload_over_the_limit_is_refused_at_once_with_retry_after() {
         let directory = tempfile::tempdir().unwrap();
         let routes = routes(store(directory.path()));
         let stalled: Vec<_> =
@@ -154,7 +154,7 @@ mod tests {
         let refused = routes.clone().oneshot(post(Body::from("more"))).await.unwrap();
         assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(refused.headers()["retry-after"], "1");
-        // Who goes makes room.
+        // An upload that ends frees its slot.
         for request in stalled {
             request.abort();
             assert!(request.await.unwrap_err().is_cancelled());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_that_stalls_is_given_up() {
+    async fn stalled_bodies_time_out() {
         let directory = tempfile::tempdir().unwrap();
         let upload = store(directory.path()).upload().unwrap();
         let refused = receive(stalled(), upload, Duration::from_millis(20)).await.unwrap_err();
@@ -176,11 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn who_sends_slowly_has_less_and_less_time() {
+    fn slow_uploads_have_less_and_less_time() {
         let seconds = Duration::from_secs;
         assert_eq!(patience(0, seconds(0)), seconds(30));
         assert_eq!(patience(0, seconds(29)), seconds(1));
-        // A byte in 29 seconds is not enough, what was sent fast is no credit for a long stall.
+        // A byte in 29 seconds is too slow, and fast pieces are no credit for a long stall.
         assert_eq!(patience(1, seconds(29)), seconds(1));
         assert_eq!(patience(1 << 30, seconds(100)), seconds(30));
         assert_eq!(patience(1 << 20, seconds(46)), seconds(0));

@@ -1,4 +1,4 @@
-//! Errors as the Prometheus API writes them: `{"status":"error","errorType":...,"error":...}`.
+//! Errors in the form of the Prometheus API: `{"status":"error","errorType":...,"error":...}`.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 /// Shortest time before a client should retry. `Retry-After` counts in whole seconds.
 pub(crate) const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// One error answer.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct ApiError {
     pub(crate) status: StatusCode,
@@ -29,48 +29,48 @@ impl ApiError {
         Self { status: StatusCode::UNPROCESSABLE_ENTITY, error_type: "execution", text: text.into() }
     }
 
-    /// Not now (503).
+    /// The request cannot be served now (503).
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, error_type: "unavailable", text: text.into() }
     }
 
-    /// A fault of the server, which its log has (500).
+    /// A fault of the server, which its log describes (500).
     pub(crate) fn internal(text: impl Into<String>) -> Self {
         Self { status: StatusCode::INTERNAL_SERVER_ERROR, error_type: "internal", text: text.into() }
     }
 
-    /// No such path (404).
+    /// The path does not exist (404).
     pub(crate) fn not_found(text: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, error_type: "not_found", text: text.into() }
     }
 
-    /// The path does not take this method (405).
+    /// The path does not support this method (405).
     pub(crate) fn method_not_allowed(text: impl Into<String>) -> Self {
         Self { status: StatusCode::METHOD_NOT_ALLOWED, error_type: "bad_data", text: text.into() }
     }
 
-    /// The sender stalled, or is too slow (408).
+    /// The sender stalled or is too slow (408).
     pub(crate) fn timeout(text: impl Into<String>) -> Self {
         Self { status: StatusCode::REQUEST_TIMEOUT, error_type: "timeout", text: text.into() }
     }
 
-    /// Larger than a limit (413).
+    /// The request exceeds a limit on its size (413).
     pub(crate) fn too_large(text: impl Into<String>) -> Self {
         Self { status: StatusCode::PAYLOAD_TOO_LARGE, error_type: "bad_data", text: text.into() }
     }
 
-    /// Over a limit now; `Retry-After` is [`RETRY_DELAY`] (429).
+    /// A limit is reached now; `Retry-After` is [`RETRY_DELAY`] (429).
     pub(crate) fn overloaded(text: impl Into<String>) -> Self {
         Self { status: StatusCode::TOO_MANY_REQUESTS, error_type: "too_many_requests", text: text.into() }
     }
 
-    /// Who asks may not (401, 403).
+    /// The client is not allowed to send this request (401, 403).
     pub(crate) fn denied(status: StatusCode, text: impl Into<String>) -> Self {
         Self { status, error_type: "denied", text: text.into() }
     }
 }
 
-/// The text of an error, among the extensions of its response: for ports whose errors have another form.
+/// Text of an error in the extensions of its response, for ports whose errors have another form.
 #[derive(Clone, Debug)]
 pub(crate) struct ErrorText(pub(crate) String);
 

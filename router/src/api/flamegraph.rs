@@ -13,7 +13,7 @@ use super::prometheus::{SERVER_TIMING, server_timing};
 use crate::query::Reader;
 use crate::query::flamegraph::request::{FlamegraphRequest, Format};
 
-/// The flame graph, by GET and by POST with a form.
+/// Routes of flame graphs: GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
     Router::new().route("/api/v1/flamegraph", get(flamegraph).post(flamegraph)).with_state(reader)
 }
@@ -49,7 +49,7 @@ fn read(parameters: &Parameters) -> Result<FlamegraphRequest, ApiError> {
     };
     let nodes_max = match parameters.get("max_nodes") {
         None if format == Format::Json => limits::FLAMEGRAPH_NODES_DEFAULT,
-        // What goes on to other tools is whole.
+        // Other tools cannot request more nodes, so they get all of them.
         None => limits::FLAMEGRAPH_NODES_MAX,
         Some(text) => {
             let allowed = |nodes: &usize| (1..=limits::FLAMEGRAPH_NODES_MAX).contains(nodes);

@@ -1,10 +1,10 @@
-//! Paths that do not exist: the response says what does, also to clients of protocols that are not supported.
+//! Paths that do not exist. The response names paths that do, also to clients of protocols that are not supported.
 
 use axum::http::Uri;
 
 use super::error::ApiError;
 
-/// Paths of other profiling protocols, and what uses them.
+/// Paths of other profiling protocols.
 const FOREIGN: [(&str, &str); 9] = [
     ("/ingest", "Pyroscope's ingest API"),
     ("/push.v1.PusherService/", "Pyroscope's push API"),
@@ -28,7 +28,7 @@ pub(crate) async fn not_found(uri: Uri) -> ApiError {
         None if path.starts_with("/v1development/") || path.starts_with("/v1/") => {
             format!("{path} is not on this port: send OTLP profiles to --otlp-http-listen, port 4318 by default")
         }
-        None => format!("there is nothing at {path}: docs/api.md lists what there is, /api/v1/query for example"),
+        None => format!("there is nothing at {path}: docs/api.md lists all paths, for example /api/v1/query"),
     };
     ApiError::not_found(text)
 }
@@ -36,8 +36,8 @@ pub(crate) async fn not_found(uri: Uri) -> ApiError {
 /// Fallback of the OTLP/HTTP port.
 pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is nothing at {}: this port takes OTLP profiles at /v1development/profiles and nothing else; queries and \
-         the web UI are on --http-listen, port 4040 by default; see docs/api.md",
+        "there is nothing at {}: this port takes OTLP profiles at /v1development/profiles and nothing else; \
+         queries and the web UI are on --http-listen, port 4040 by default; see docs/api.md",
         uri.path()
     ))
 }
@@ -45,8 +45,8 @@ pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
 /// Fallback of a port that serves only the process's own state.
 pub(crate) async fn not_found_on_operations_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is nothing at {}: this port has /healthz, /ready and /metrics and nothing else; queries and the web UI are on \
-         --http-listen of `varve up` or `varve router`, port 4040 by default",
+        "there is nothing at {}: this port has /healthz, /ready and /metrics and nothing else; queries and the \
+         web UI are on --http-listen of `varve up` or `varve router`, port 4040 by default",
         uri.path()
     ))
 }

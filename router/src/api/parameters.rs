@@ -1,4 +1,4 @@
-//! Parameters of a request: of its URL, and of its form where it is a POST.
+//! Parameters of a request, from its URL and, for a POST, from its form.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::time::{now_ns, parse_duration, parse_time};
 #[derive(Debug)]
 pub(crate) struct Parameters {
     pairs: Vec<(String, String)>,
-    /// The clock when the request came: what `now` stands for, the same in all its parameters.
+    /// Time of the request, in nanoseconds since 1970: the value of `now` in all its parameters.
     now_ns: i64,
 }
 
-/// How far back a window reaches whose start is not given.
+/// Length of a window without a start, in nanoseconds.
 const WINDOW_DEFAULT_NS: i64 = 3_600_000_000_000;
 
-/// How long the form of a request may take. It has at most 2 MB.
+/// Longest time for the form of a request, which has at most 2 MB.
 const FORM_PATIENCE: Duration = Duration::from_secs(30);
 
 impl<S: Send + Sync> FromRequest<S> for Parameters {
@@ -67,7 +67,7 @@ impl Parameters {
         self.pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first value of a parameter that must be there.
+    /// The first value of a required parameter.
     pub(crate) fn required(&self, name: &str) -> Result<&str, ApiError> {
         self.get(name).ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
@@ -78,18 +78,18 @@ impl Parameters {
         parsed.map(|(text, time)| time.map_err(|error| invalid(name, text, &error))).transpose()
     }
 
-    /// A time in nanoseconds that must be there.
+    /// A required time in nanoseconds.
     pub(crate) fn required_time(&self, name: &str) -> Result<i64, ApiError> {
         self.required(name)?;
         self.time(name)?.ok_or_else(|| ApiError::bad_data(format!("the parameter {name:?} is missing")))
     }
 
-    /// The window from `start`, which is not in it, to `end`, which is; both must be there.
+    /// The window (`start`, `end`], both of which are required.
     pub(crate) fn window(&self) -> Result<Window, ApiError> {
         Self::window_of(self.required_time("start")?, self.required_time("end")?)
     }
 
-    /// The window from `start` to `end`: the last hour where neither is given.
+    /// The window (`start`, `end`], by default the last hour.
     pub(crate) fn window_or_last_hour(&self) -> Result<Window, ApiError> {
         let end_ns = self.time("end")?.unwrap_or(self.now_ns);
         let start_ns = self.time("start")?.unwrap_or_else(|| end_ns.saturating_sub(WINDOW_DEFAULT_NS).max(0));
@@ -103,18 +103,18 @@ impl Parameters {
         Ok(Window { start_ns, end_ns })
     }
 
-    /// A duration in nanoseconds, above 0, that must be there.
+    /// A required duration in nanoseconds, above 0.
     pub(crate) fn required_duration(&self, name: &str) -> Result<i64, ApiError> {
         let text = self.required(name)?;
         parse_duration(text).map_err(|error| invalid(name, text, &error))
     }
 
-    /// A time in nanoseconds; now where it is not given.
+    /// A time in nanoseconds, by default now.
     pub(crate) fn time_or_now(&self, name: &str) -> Result<i64, ApiError> {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
     }
 
-    /// How many results at most; 0 and none mean all, as in Prometheus.
+    /// Largest number of results. 0 and no value mean all, as in Prometheus.
     pub(crate) fn limit(&self) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.get("limit") else { return Ok(None) };
         let limit: usize =
@@ -123,7 +123,7 @@ impl Parameters {
     }
 }
 
-/// An error that names the parameter and what it holds.
+/// An error with the parameter and its value.
 pub(crate) fn invalid(name: &str, text: &str, error: &dyn std::fmt::Display) -> ApiError {
     let shown: String = text.chars().take(100).collect();
     ApiError::bad_data(format!("invalid parameter {name:?}, {shown:?}: {error}"))

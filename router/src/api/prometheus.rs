@@ -19,7 +19,7 @@ use crate::query::promql::value::Steps;
 use crate::query::run::Timings;
 use crate::query::{ErrorKind, QueryError, Reader};
 
-/// The calls that Prometheus has; each by GET, and by POST with a form.
+/// Routes of Prometheus' calls: GET, and POST with a form.
 pub(crate) fn routes(reader: Reader) -> Router {
     Router::new()
         .route("/api/v1/query", get(query).post(query))
@@ -51,7 +51,8 @@ async fn query_range(
     parameters: Parameters,
 ) -> Result<Response, ApiError> {
     let text = parameters.required("query")?;
-    let (start, end) = (parameters.required_time("start")?, parameters.required_time("end")?);
+    let start = parameters.required_time("start")?;
+    let end = parameters.required_time("end")?;
     let step = parameters.required_duration("step")?;
     let limit = parameters.limit()?;
     let write = move |evaluated| range(evaluated, limit);
@@ -64,11 +65,14 @@ fn steps(start: i64, end: i64, step: i64) -> Result<Steps, ApiError> {
     if end < start {
         return Err(ApiError::bad_data("\"end\" is before \"start\""));
     }
-    // Times are not negative, so their difference is no overflow.
+    // Times are not negative, so their difference does not overflow.
     let last = (end - start) / step;
     if last >= limits::QUERY_STEPS_MAX {
-        let (steps, max) = (last + 1, limits::QUERY_STEPS_MAX);
-        let text = format!("{steps} steps, and at most {max} are answered: use a longer \"step\" or a shorter range");
+        let steps = last + 1;
+        let max = limits::QUERY_STEPS_MAX;
+        let text = format!(
+            "the range has {steps} steps, and at most {max} are supported: use a longer \"step\" or a shorter range"
+        );
         return Err(ApiError::bad_data(text));
     }
     Ok(Steps((0..=last).map(|i| start + i * step).collect()))
@@ -118,7 +122,7 @@ async fn label_values(
     Ok(answer(success_with(|data| texts(data, &found), truncated, warnings), &timings))
 }
 
-/// What a call about series asks for; all time where it does not say which.
+/// The request of a call about series, by default for all times.
 fn catalog(tenant: TenantId, parameters: &Parameters) -> Result<CatalogRequest, ApiError> {
     let start_ns = parameters.time("start")?.unwrap_or(0);
     let end_ns = parameters.time("end")?.unwrap_or_else(|| now_ns().saturating_add(limits::TIME_AHEAD_MAX_NS));
@@ -143,7 +147,8 @@ async fn metadata(
 
 /// A profile type as a metric's metadata.
 fn described(profile_type: &ProfileType) -> Json {
-    let (sample, period) = (profile_type.sample(), profile_type.period());
+    let sample = profile_type.sample();
+    let period = profile_type.period();
     let kind = if profile_type.is_gauge() { "gauge" } else { "counter" };
     let sampled_by = match period.kind.as_str() {
         "" => String::new(),
@@ -167,21 +172,21 @@ fn texts(to: &mut JsonText, texts: &[String]) {
     });
 }
 
-/// What is short.
+/// A short JSON response.
 fn write_value(to: &mut JsonText, value: &Json) {
     to.raw(&value.to_string());
 }
 
-/// A JSON body, and how long its parts took.
+/// A JSON response, with the timings of its parts.
 fn answer(body: Vec<u8>, timings: &Timings) -> Response {
     ([(header::CONTENT_TYPE, "application/json".to_owned()), (SERVER_TIMING, server_timing(timings))], body)
         .into_response()
 }
 
-/// The header that browsers show as timings.
+/// Header whose timings browsers show.
 pub(crate) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Its value: parts in milliseconds.
+/// Value of [`SERVER_TIMING`], in milliseconds.
 pub(crate) fn server_timing(timings: &Timings) -> String {
     let part =
         |(name, took): &(&'static str, std::time::Duration)| format!("{name};dur={:.3}", took.as_secs_f64() * 1000.0);

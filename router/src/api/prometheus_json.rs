@@ -1,4 +1,4 @@
-//! Answers in the JSON of Prometheus' HTTP API: values are strings, times are numbers of seconds.
+//! Responses in the JSON of Prometheus' HTTP API: values are strings, and times are numbers of seconds.
 
 use std::fmt::Write as _;
 
@@ -9,18 +9,18 @@ use crate::query::promql::query::Evaluated;
 use crate::query::promql::value::{Series, Value};
 use crate::query::selection::labels::Labels;
 
-/// What an answer says where it was cut to `limit`.
+/// Warning of a response that was truncated to `limit`.
 const TRUNCATED: &str = "results truncated due to limit";
 
-/// Of one point: a time with fractions, and a value of all its digits.
+/// Bytes of one point: a time with fractions, and a value with all its digits.
 const POINT_BYTES: usize = 48;
 
-/// A successful answer of which nothing is missing but what was cut.
+/// A successful response. `truncated`: whether results beyond the limit were dropped.
 pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
     success_with(data, truncated, Vec::new())
 }
 
-/// A successful answer that says what it lacks.
+/// A successful response with warnings.
 pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mut warnings: Vec<String>) -> Vec<u8> {
     let mut out = JsonText::default();
     out.raw("{\"status\":\"success\",\"data\":");
@@ -35,14 +35,14 @@ pub(crate) fn success_with(data: impl FnOnce(&mut JsonText), truncated: bool, mu
     out.into_bytes()
 }
 
-/// A list, cut to `limit`, and whether it was.
+/// Truncates a list to `limit`. Also returns whether it was longer.
 pub(crate) fn cut<T>(mut list: Vec<T>, limit: Option<usize>) -> (Vec<T>, bool) {
     let truncated = limit.is_some_and(|limit| list.len() > limit);
     list.truncate(limit.unwrap_or(usize::MAX));
     (list, truncated)
 }
 
-/// The answer of an instant query.
+/// The response to an instant query.
 pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let time = format_time(evaluated.steps.0.first().copied().unwrap_or(0));
     let mut text = String::new();
@@ -61,7 +61,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let value = |series: Series| Some((series.labels, series.values.first().copied().flatten()?));
     let mut present: Vec<(Labels, f64)> = vector.into_iter().filter_map(value).collect();
     if let Some(operator) = evaluated.order {
-        // Stable: equal values stay in the order of their labels.
+        // The sort is stable: equal values stay sorted by labels.
         present.sort_by(|(_, a), (_, b)| best_first(operator, *a, *b));
     }
     let (present, truncated) = cut(present, limit);
@@ -76,7 +76,7 @@ pub(crate) fn instant(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     success_with(vector, truncated, evaluated.missing.warnings())
 }
 
-/// The answer of a range query.
+/// The response to a range query.
 pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     let times: Vec<String> = evaluated.steps.0.iter().map(|&time| format_time(time)).collect();
     let series = match evaluated.value {
@@ -101,14 +101,15 @@ pub(crate) fn range(evaluated: Evaluated, limit: Option<usize>) -> Vec<u8> {
     success_with(matrix, truncated, evaluated.missing.warnings())
 }
 
-/// A time and the value then. `text`: a place to write the value in.
+/// Writes a time and a value. `text`: a buffer for the value.
 fn point(out: &mut JsonText, time: &str, value: f64, text: &mut String) {
     text.clear();
     write_value(text, value);
     out.raw("[").raw(time).raw(",\"").raw(text).raw("\"]");
 }
 
-/// Writes a value in Go's shortest form, as Prometheus does: an exponent of at least two digits below 1e-6 and from 1e21 on.
+/// Writes a value in Go's shortest form, as Prometheus does: an exponent of at least two digits below 1e-6 and from
+/// 1e21 on.
 fn write_value(out: &mut String, value: f64) {
     if value.is_nan() {
         out.push_str("NaN");

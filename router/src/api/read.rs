@@ -1,11 +1,11 @@
-//! All calls that read: Prometheus' API and flame graphs.
+//! Routes of all queries: Prometheus' API and flame graphs.
 
 use axum::Router;
 
 use super::{flamegraph, prometheus};
 use crate::query::Reader;
 
-/// See the module. The tenant must be in the request's extensions.
+/// The routes. The tenant must be in the request's extensions.
 pub(crate) fn routes(reader: Reader) -> Router {
     prometheus::routes(reader.clone()).merge(flamegraph::routes(reader))
 }

@@ -1,25 +1,26 @@
-//! Times and durations of requests and of command lines, without floating point: Unix seconds with any number of decimals,
-//! RFC 3339, `now`, `now-1h`, and Prometheus' durations (`1h30m`). Inside, all are nanoseconds.
+//! Times and durations of requests and of command lines, without floating point: Unix seconds with any number of
+//! decimals, RFC 3339, `now`, `now-1h`, and Prometheus' durations (`1h30m`). All are converted to nanoseconds.
 
 use std::time::SystemTime;
 
 const NS_PER_S: i64 = 1_000_000_000;
 
-/// Why a text is no time or duration.
+/// Error of a text that is not a time or duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// Not a time.
+    /// The text is not a time.
     #[error(
-        "it must be RFC 3339, such as 2026-01-01T00:00:00.5Z, Unix seconds, such as 1767225600.5, or now, now-1h or now-1h30m"
+        "it must be RFC 3339, such as 2026-01-01T00:00:00.5Z, Unix seconds, such as 1767225600.5, or now, \
+         now-1h or now-1h30m"
     )]
     NoTime,
-    /// Not a duration.
+    /// The text is not a duration.
     #[error("it must be seconds, such as 0.5, or a duration, such as 1h30m or 500ms")]
     NoDuration,
-    /// A time that nanoseconds since 1970 in 63 bits do not reach.
+    /// The time does not fit nanoseconds since 1970 in 63 bits.
     #[error("it must be from 1970 to 2262")]
     OutOfRange,
-    /// Zero, or a duration that does not fit.
+    /// The duration is zero or does not fit.
     #[error("it must be above 0 and at most 292 years")]
     DurationOutOfRange,
 }
@@ -31,7 +32,7 @@ pub fn now_ns() -> i64 {
     i64::try_from(since_1970.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// A time in nanoseconds since 1970; `now_ns` is what `now` stands for.
+/// Parses a time, in nanoseconds since 1970. `now_ns`: the value of `now`.
 ///
 /// # Errors
 /// [`TimeError`]: the text is not a time, or the time does not fit.
@@ -40,7 +41,7 @@ pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
         Some("") => return Ok(now_ns),
         Some(offset) => {
             let duration = offset.strip_prefix('-').ok_or(TimeError::NoTime)?;
-            // The error of a bad duration would not say which times there are.
+            // The error of a bad duration would not list the forms of times.
             let duration = parse_duration(duration).map_err(|error| match error {
                 TimeError::DurationOutOfRange => TimeError::OutOfRange,
                 _ => TimeError::NoTime,
@@ -55,19 +56,19 @@ pub fn parse_time(text: &str, now_ns: i64) -> Result<i64, TimeError> {
     if text.strip_prefix('-').is_some_and(|positive| parse_seconds(positive).is_some()) {
         return Err(TimeError::OutOfRange);
     }
-    // Longer ones are nothing that people write.
+    // Nobody writes longer texts.
     let timestamp: jiff::Timestamp =
         text.get(..64.min(text.len())).unwrap_or_default().parse().map_err(|_unreadable| TimeError::NoTime)?;
     i64::try_from(timestamp.as_nanosecond()).ok().filter(|&time| time >= 0).ok_or(TimeError::OutOfRange)
 }
 
-/// A time as RFC 3339, for people.
+/// Formats a time as RFC 3339.
 #[must_use]
 pub fn rfc_3339(time_ns: i64) -> String {
     jiff::Timestamp::from_nanosecond(time_ns.into()).map_or_else(|_| format_time(time_ns), |time| time.to_string())
 }
 
-/// Nanoseconds, above 0.
+/// Parses a duration, in nanoseconds, above 0.
 pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
     let duration = match parse_seconds(text) {
         Some(seconds) => seconds,
@@ -76,7 +77,8 @@ pub(crate) fn parse_duration(text: &str) -> Result<i64, TimeError> {
     duration.filter(|&duration| duration > 0).ok_or(TimeError::DurationOutOfRange)
 }
 
-/// Decimal seconds as nanoseconds, what is finer cut off; outer `None`: it is none, inner `None`: it does not fit.
+/// Parses decimal seconds as nanoseconds, and truncates smaller fractions. Outer `None`: not a number; inner `None`:
+/// it does not fit.
 fn parse_seconds(text: &str) -> Option<Option<i64>> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -88,7 +90,8 @@ fn parse_seconds(text: &str) -> Option<Option<i64>> {
     Some(whole.and_then(|whole| whole.checked_mul(NS_PER_S)?.checked_add(fraction_ns)))
 }
 
-/// Prometheus' durations: numbers with units, larger units first, each at most once. `None`s as in [`parse_seconds`].
+/// Parses a duration of Prometheus: numbers with units, larger units first, each at most once. `None` as in
+/// [`parse_seconds`].
 fn parse_units(text: &str) -> Option<Option<i64>> {
     const UNITS: [(&str, i64); 7] = [
         ("y", 365 * 86_400 * NS_PER_S),
@@ -100,7 +103,8 @@ fn parse_units(text: &str) -> Option<Option<i64>> {
         ("ms", NS_PER_S / 1000),
     ];
     let mut total = Some(0_i64);
-    let (mut rest, mut units) = (text, UNITS.as_slice());
+    let mut rest = text;
+    let mut units = UNITS.as_slice();
     while !rest.is_empty() {
         let number = rest.find(|c: char| !c.is_ascii_digit()).filter(|&length| length > 0)?;
         let (number, behind) = rest.split_at(number);
@@ -116,9 +120,10 @@ fn parse_units(text: &str) -> Option<Option<i64>> {
     (!text.is_empty()).then_some(total)
 }
 
-/// Unix seconds with as many decimals as there are.
+/// Formats a time as Unix seconds, with as many decimals as needed.
 pub(crate) fn format_time(time_ns: i64) -> String {
-    let (seconds, fraction) = (time_ns.div_euclid(NS_PER_S), time_ns.rem_euclid(NS_PER_S));
+    let seconds = time_ns.div_euclid(NS_PER_S);
+    let fraction = time_ns.rem_euclid(NS_PER_S);
     if fraction == 0 {
         return seconds.to_string();
     }
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_seconds_or_prometheus_own() {
+    fn durations_are_seconds_or_those_of_prometheus() {
         for (text, want) in [
             ("15", Ok(15 * NS_PER_S)),
             ("0.5", Ok(NS_PER_S / 2)),

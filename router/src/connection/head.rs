@@ -143,7 +143,8 @@ fn percent_encoded(url: &str) -> String {
 /// How long the body is. As in hyper, Transfer-Encoding wins over Content-Length.
 fn framing(request: &httparse::Request<'_, '_>) -> Result<Framing, BadHead> {
     let malformed = |text: &str| Err(BadHead::Malformed(text.to_owned()));
-    let (mut length, mut last_encoding) = (None, None);
+    let mut length = None;
+    let mut last_encoding = None;
     for header in request.headers.iter() {
         if HeaderName::from_bytes(header.name.as_bytes()).is_err() {
             return malformed("the name of a header cannot be read");

@@ -65,9 +65,10 @@ async fn a_url_with_characters_of_promql_is_understood() {
 }
 
 #[tokio::test]
-async fn every_request_of_a_connection_may_have_such_a_url_and_bodies_stay_as_they_are() {
+async fn every_request_of_a_connection_may_have_such_a_url() {
     let sized = b"POST /echo?a=\"1\" HTTP/1.1\r\ncontent-length: 27\r\n\r\nGET /echo?\"body\" HTTP/1.1\r\n";
-    let chunked = b"POST /echo?a=\"2\" HTTP/1.1\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n1b\r\nGET /echo?\"body\" HTTP/1.1\r\n\r\n0\r\n\r\n";
+    let chunked = b"POST /echo?a=\"2\" HTTP/1.1\r\nTransfer-Encoding: gzip, Chunked\r\n\r\n\
+        1b\r\nGET /echo?\"body\" HTTP/1.1\r\n\r\n0\r\n\r\n";
     let last = format!("GET /echo?a=\"3\" {CLOSE}");
     let all = [&sized[..], chunked, last.as_bytes()].concat();
     let whole = send(&[&all]).await;
@@ -92,7 +93,7 @@ async fn a_body_after_100_continue_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn malformed_requests_get_an_error_in_json_that_says_what_is_wrong() {
+async fn malformed_requests_get_an_error_in_json_with_the_fault() {
     let headers = "x: y\r\n".repeat(101);
     let long_header = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX));
     let longer_header = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX * 3 / 2));
@@ -170,7 +171,8 @@ async fn a_head_that_does_not_end_is_answered_after_a_while() {
 #[tokio::test]
 async fn a_head_that_arrives_byte_by_byte_costs_no_more_than_twice_its_length() {
     let mut connection = Connection::new(tokio::io::empty(), HEAD_PATIENCE);
-    let (mut parsed, mut bytes) = (0, 0);
+    let mut parsed = 0;
+    let mut bytes = 0;
     for byte in b"GET / HTTP/1.1\r\nx: ".iter().copied().chain(std::iter::repeat_n(b'y', 100_000)) {
         connection.received.extend_from_slice(&[byte]);
         let before = connection.parsed;
@@ -215,7 +217,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let received = runtime.block_on(async {
             let mut received = Vec::new();
-            Connection::new(Pieces { bytes: sent.clone(), sizes }, HEAD_PATIENCE).read_to_end(&mut received).await.unwrap();
+            let pieces = Pieces { bytes: sent.clone(), sizes };
+            Connection::new(pieces, HEAD_PATIENCE).read_to_end(&mut received).await.unwrap();
             received
         });
         prop_assert_eq!(received, sent);
@@ -229,7 +232,8 @@ proptest! {
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let mut connection = Connection::new(Pieces { bytes: [start.as_bytes(), &bytes].concat(), sizes }, HEAD_PATIENCE);
+            let pieces = Pieces { bytes: [start.as_bytes(), &bytes].concat(), sizes };
+            let mut connection = Connection::new(pieces, HEAD_PATIENCE);
             let mut received = Vec::new();
             // A rejected connection never ends.
             drop(tokio::time::timeout(Duration::from_millis(1), connection.read_to_end(&mut received)).await);

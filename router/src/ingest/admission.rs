@@ -1,7 +1,8 @@
-//! Whether a push may come in now. The only place that refuses one for being too much.
+//! Admission of pushes: limits the bytes in flight and the pushes that are decoded at one time.
 //!
-//! Bytes in flight are counted from when they come until their push is acknowledged, so that who only announces a body takes
-//! nothing from others; unpacking, where a small body can become a large one, has few slots, and pushes wait for one.
+//! Bytes are counted from when they arrive until their push is acknowledged, so a client that only announces a body
+//! takes nothing from others. Unpacking can turn a small body into a large one, so it has few slots, and pushes wait
+//! for one.
 
 use std::sync::Arc;
 
@@ -9,30 +10,33 @@ use proto::limits;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinError, spawn_blocking};
 
-/// Bytes that one permit stands for: permits are counted in u32.
+/// Bytes per permit: semaphores count permits in u32.
 const PERMIT_BYTES: usize = 1024;
 
-/// Pushes that are unpacked and decoded at one time.
+/// Pushes that are decoded at one time.
 const DECODING_AT_ONCE: usize = 4;
 
-/// See the module.
+/// The limits. Cheap to clone; all clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Admission {
     bytes: Arc<Semaphore>,
     decoding: Arc<Semaphore>,
 }
 
-/// Too much is in flight.
+/// Error: too many bytes are in flight. The sender may retry.
 #[derive(Debug, thiserror::Error)]
-#[error("{} MiB of pushes are in flight already: send this one again in a second", limits::PUSHES_IN_FLIGHT_BYTES_MAX >> 20)]
+#[error(
+    "{} MiB of pushes are in flight already: send this one again in a second",
+    limits::PUSHES_IN_FLIGHT_BYTES_MAX >> 20
+)]
 pub(crate) struct Overloaded;
 
-/// Bytes in flight, until it is dropped.
+/// Bytes that count as in flight until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     admission: Admission,
     bytes: usize,
-    /// As many as hold `bytes`.
+    /// Permits for `bytes`.
     permits: OwnedSemaphorePermit,
 }
 
@@ -51,7 +55,7 @@ impl Admission {
         Arc::clone(&self.bytes).try_acquire_many_owned(permits).map_err(|_none_left| Overloaded)
     }
 
-    /// Lets a push in of which this many bytes are here.
+    /// Admits a push of which so many bytes have arrived.
     pub(crate) fn enter(&self, bytes: usize) -> Result<InFlight, Overloaded> {
         let permits = self.take(bytes.div_ceil(PERMIT_BYTES))?;
         Ok(InFlight { bytes, permits, admission: self.clone() })
@@ -64,12 +68,12 @@ impl Admission {
 }
 
 impl InFlight {
-    /// Counts more bytes of the body as it comes.
+    /// Counts more bytes of the body as they arrive.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Overloaded> {
         self.grow_to(self.bytes.saturating_add(bytes))
     }
 
-    /// Counts so many bytes in all, with what the body is unpacked to; never fewer than before.
+    /// Sets the number of bytes, those of the unpacked body included; it never decreases.
     pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), Overloaded> {
         let bytes = bytes.max(self.bytes);
         let missing = bytes.div_ceil(PERMIT_BYTES).saturating_sub(self.permits.num_permits());
@@ -80,8 +84,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Unpacks and decodes, on a thread for that, when there is a slot. The slot and the bytes stay taken until it is done,
-    /// also for a sender who has gone.
+    /// Runs `work` on a blocking thread when there is a slot. Slot and bytes stay taken until it ends, even if the
+    /// sender is gone.
     pub(crate) async fn decode<T: Send + 'static>(
         mut self,
         work: impl FnOnce(&mut Self) -> T + Send + 'static,
@@ -105,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_leaves_while_his_push_is_decoded_frees_neither_its_slot_nor_its_bytes() {
+    async fn a_push_being_decoded_keeps_its_slot_and_bytes_when_its_sender_leaves() {
         let admission = Admission::default();
         let all = admission.free_bytes();
         let (began, has_begun) = mpsc::channel();
@@ -113,7 +117,7 @@ mod tests {
         let decoding = admission.enter(5000).unwrap().decode(move |in_flight| {
             in_flight.grow(1000).unwrap();
             began.send(()).unwrap();
-            // Until the test lets go.
+            // Until the test drops its end.
             let _closed = may_end.recv();
         });
         let task = tokio::spawn(decoding);

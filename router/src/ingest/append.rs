@@ -19,11 +19,12 @@ pub(crate) struct Acknowledged {
     pub(crate) is_duplicate: bool,
 }
 
-/// Appends the batches of all shards that have not acknowledged theirs yet. When this returns, they are durable and every
-/// query sees them.
+/// Appends the batches of all shards that have not acknowledged theirs yet. When this returns, they are durable and
+/// every query sees them.
 ///
 /// # Errors
-/// [`NodesError`]: some shards may have appended, as `acknowledged` says; the same batches with the same id may be sent again.
+/// [`NodesError`] of the first shard that fails. `acknowledged` has the shards that succeeded; the same batches with
+/// the same id may be sent again.
 pub(crate) async fn append(
     nodes: &Nodes,
     batches: BTreeMap<u32, Batch>,

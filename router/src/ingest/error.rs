@@ -38,7 +38,8 @@ pub(crate) enum PushError {
     Key,
     /// Every sample is older than the retention.
     #[error(
-        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer --retention",
+        "all {samples} samples are older than the retention, {}: send newer ones, or start varve with a longer \
+         --retention",
         days(*retention)
     )]
     TooOld { samples: u64, retention: Duration },
@@ -50,8 +51,8 @@ pub(crate) enum PushError {
     Stopped(#[from] tokio::task::JoinError),
     /// A shard contradicts what it was sent. A retry of the same push meets the same fault, so this error is final.
     #[error(
-        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions although all \
-         were sent): sending it again does not help; report it with the server's log of this moment"
+        "this push is valid, and a fault of varve keeps it from being stored (a shard is missing definitions \
+         although all were sent): sending it again does not help; report it with the server's log of this moment"
     )]
     Inconsistent,
 }
@@ -84,7 +85,7 @@ pub(crate) enum BodyError {
 pub(crate) enum ProfileError {
     #[error(transparent)]
     Wire(#[from] protobuf::WireError),
-    #[error("{table} {index} is referred to, and the table has {length}")]
+    #[error("entry {index} of {table} does not exist: it has {length} entries")]
     OutOfRange { table: &'static str, index: i64, length: usize },
     #[error("time {time_ns} ns is before 2000-01-01: set the sender's clock")]
     TooOld { time_ns: i64 },
@@ -101,8 +102,8 @@ pub(crate) enum ProfileError {
     #[error("more than {count_max} {what}")]
     TooMany { what: &'static str, count_max: usize },
     #[error(
-        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time are never \
-         negative; send the profile itself, not its difference from another one"
+        "sample type {sample_type} is refused: a sample has the value {value}, and values that add up over time \
+         are never negative; send the profile itself instead of a difference of two"
     )]
     Negative { sample_type: String, value: i64 },
     #[error("{0}")]
@@ -116,53 +117,56 @@ pub(crate) fn days(time: Duration) -> String {
     if days > 0 && seconds.is_multiple_of(86_400) { format!("{days} days") } else { format!("{seconds} seconds") }
 }
 
-/// Why a whole push is refused.
+/// Error of a request that cannot be normalized.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IngestError {
-    /// Not what the format says.
+    /// The bytes do not have the format that the request declares.
     #[error("malformed {format}: {detail}")]
     Malformed {
-        /// Of the push.
+        /// Name of the format.
         format: &'static str,
-        /// What is wrong, and where.
+        /// Fault, and where it is.
         detail: String,
     },
-    /// A known format that cannot be pushed.
-    #[error("the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported", found.name, found.advice)]
+    /// The body has a known format that cannot be pushed.
+    #[error(
+        "the body is {}, where {expected} is expected: {}; docs/api.md, section Push, lists what is supported",
+        found.name, found.advice
+    )]
     Foreign {
-        /// The format that the request says it has.
+        /// The format that the request declares.
         expected: &'static str,
-        /// What was recognized.
+        /// The format that was recognized.
         found: foreign::Foreign,
     },
     /// Every profile of the push was refused.
     #[error("all {rejected} profiles are refused: {reasons}")]
     NothingAccepted {
-        /// How many.
+        /// Number of profiles.
         rejected: u64,
         /// The first reasons.
         reasons: String,
     },
-    /// More than the limit, after decompression.
+    /// The body exceeds the limit after decompression.
     #[error("more than {bytes_max} bytes after decompression: send smaller requests")]
     TooLarge {
         /// The limit.
         bytes_max: usize,
     },
-    /// More of something than one push may hold.
+    /// The push exceeds a limit on the number of something.
     #[error("more than {count_max} {what} in one request: send smaller requests")]
     TooMany {
-        /// Of what.
+        /// Plural noun.
         what: &'static str,
         /// The limit.
         count_max: usize,
     },
-    /// The compression could not be undone.
-    #[error("the body is not the {format} that it says it is: {source}")]
+    /// The body could not be decompressed.
+    #[error("the body is not {format}, as the request declares: {source}")]
     Compression {
         /// gzip or zstd.
         format: &'static str,
-        /// The decoder's words.
+        /// Error of the decompressor.
         source: io::Error,
     },
     /// The compressed body ends too early.
@@ -171,18 +175,18 @@ pub(crate) enum IngestError {
         /// gzip or zstd.
         format: &'static str,
     },
-    /// A content encoding that is not understood.
+    /// The content encoding is not supported.
     #[error("content encoding {name:?} is not supported: use gzip, zstd or none")]
     Encoding {
-        /// As it was sent.
+        /// The value that was sent.
         name: String,
     },
-    /// A content type that is not understood.
+    /// The content type is not supported.
     #[error("content type {name:?} is not supported: use {supported}")]
     ContentType {
-        /// As it was sent.
+        /// The value that was sent.
         name: String,
-        /// What is.
+        /// The types that are supported.
         supported: &'static str,
     },
 }
@@ -192,7 +196,7 @@ impl IngestError {
         Self::Malformed { format, detail: format!("the bytes are not one, or they are damaged: {error}") }
     }
 
-    /// This error about a body, or one that names the body's format where it is a known one.
+    /// [`IngestError::Foreign`] if the body has a known format that cannot be pushed; otherwise this error.
     pub(crate) fn or_foreign(self, expected: &'static str, body: &[u8]) -> Self {
         foreign::recognize(body).map_or(self, |found| Self::Foreign { expected, found })
     }

@@ -1,8 +1,9 @@
-//! Which stacks shards hold, as far as this router remembers. A stack that its shard holds is not defined again in a push.
+//! Which stacks shards hold, as far as this router remembers. A stack that its shard holds is not defined again in a
+//! push.
 //!
-//! The cache holds hashes, has a fixed size, and need not be right: a shard refuses a batch that refers to a stack which it
-//! does not hold, and then receives the batch with all definitions. A forgotten or wrong entry only costs time.
-//! The partition of a tenant in a shard holds a stack, so all three are part of its key.
+//! The cache holds hashes, has a fixed size, and need not be right. A shard refuses a batch that refers to a stack
+//! which it does not hold, and then receives the batch with all definitions. A forgotten or wrong entry only costs
+//! time. The partition of a tenant in a shard holds a stack, so all three are part of its key.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +19,8 @@ const WAYS: usize = 4;
 /// Sets of four keys: 2^20 keys in all, 8 MiB.
 const SETS: usize = 1 << 18;
 
-/// Keys of one push that are remembered. A push with more would evict too many keys of others, so none of its keys are kept.
+/// Keys of one push that are remembered. A push with more would evict too many keys of others, so none of its keys
+/// are kept.
 const PUSH_KEYS_MAX: usize = SETS * WAYS / 16;
 
 /// Set-associative cache of the stacks that shards hold.
@@ -127,8 +129,8 @@ impl<'k> DefinitionPlan<'k> {
         self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Whether the push reaches several partitions of a shard. Each of them must hold every stack that the push does not
-    /// define, whichever partition refers to it, so such a push defines all its stacks.
+    /// Whether the push reaches several partitions of a shard. Each of them must hold every stack that the push does
+    /// not define, whichever partition refers to it, so such a push defines all its stacks.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }

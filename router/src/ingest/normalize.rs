@@ -18,10 +18,10 @@ use crate::ingest::known_stacks::{DefinitionPlan, KnownStacks, StackKey};
 
 /// Largest message whose stacks may be omitted, in bytes. A larger message defines all of them.
 ///
-/// A batch that does not fit into one log entry is split, and where depends on all that it can hold. A retry must be split in
-/// the same places, so nothing is omitted from a batch that might be split. Defined and encoded, an entry of a dictionary takes
-/// less than ten times the bytes in which it was sent (a stack of one frame takes the most); the other six parts of the entry
-/// are for everything else.
+/// A batch that does not fit into one log entry is split, and where depends on all that it can hold. A retry must be
+/// split in the same places, so nothing is omitted from a batch that might be split. A definition takes less than ten
+/// times the bytes in which it was sent; a stack of one frame takes the most. The other six parts of the entry are
+/// for everything else.
 pub(super) const OMITTING_BYTES_MAX: usize = limits::ENTRY_BYTES_MAX / 16;
 
 /// A push in normal form.
@@ -44,7 +44,8 @@ pub(crate) struct Destination<'d> {
 /// `known`: stacks that the push need not define; `None` to define all.
 ///
 /// # Errors
-/// [`IngestError::NothingAccepted`] if every profile was refused, and [`IngestError::Malformed`] for a broken pprof file.
+/// [`IngestError::NothingAccepted`] if every profile was refused, and [`IngestError::Malformed`] for a broken pprof
+/// file.
 pub(crate) fn normalize(
     decoded: &Decoded<'_>,
     message_bytes: usize,

@@ -12,11 +12,12 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::ingest::normalize::Destination;
 use crate::ingest::request::{Format, Head};
 
-/// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples refer to.
+/// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples
+/// refer to.
 ///
-/// [`normalize`](super::normalize) enters a stack in the dictionary before it knows whether a sample with it is kept: samples
-/// of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses a batch that
-/// holds one.
+/// [`normalize`](super::normalize) enters a stack in the dictionary before it knows whether a sample with it is kept:
+/// samples of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses
+/// a batch that holds one.
 pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
     let Destination { tenant, placement } = destination;
     let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();
@@ -38,7 +39,8 @@ pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_
     shards.into_iter().map(|(shard, profiles)| (shard, batch(profiles))).collect()
 }
 
-/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all times come with it.
+/// The id of a push, by which a shard recognizes a retry: a hash of its idempotency key, or of its content if all
+/// times come with it. `None` if the push has neither.
 ///
 /// The content is the message, however it was compressed, and the parameters of the request.
 pub(crate) fn batch_id(tenant: &TenantId, head: &Head, message: &[u8], has_own_times: bool) -> Option<BatchId> {

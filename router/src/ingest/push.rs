@@ -125,8 +125,8 @@ impl Pusher {
         pushed
     }
 
-    /// The steps of a push. All but the first run again, with all definitions, if a shard does not hold a stack that it was
-    /// believed to hold: it dropped the stack, or is another machine's shard.
+    /// The steps of a push. All but the first run again, with all definitions, if a shard does not hold a stack that
+    /// it was believed to hold: it dropped the stack, or is another machine's shard.
     async fn steps(&self, tenant: &TenantId, arriving: Arriving) -> Result<Accepted, PushError> {
         let Received { head, body, mut in_flight } = receive(arriving, &self.admission).await?;
         let format = head.format.name();
@@ -178,7 +178,8 @@ impl Pusher {
         acknowledged: &Acknowledged,
     ) -> Result<Accepted, PushError> {
         let &Acknowledged { samples_too_old, retention, is_duplicate, .. } = acknowledged;
-        // A shard that knows the batch's id stores nothing of it, and the earlier batch with that id may have been another.
+        // A shard that knows the batch's id stores nothing of it, and the earlier batch with that id may have been
+        // another.
         if samples_too_old == 0 && !is_duplicate {
             self.known_stacks.add(defined);
         }

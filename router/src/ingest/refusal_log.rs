@@ -1,13 +1,14 @@
-//! Log lines about refused pushes, at a bounded rate: a client that retries a bad push for ever must not fill the log.
+//! Log lines about refused pushes, at a limited rate, so that a client that retries a bad push forever does not fill
+//! the log.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// At most one line in this time: enough to see what is wrong, and 86,400 lines a day at most.
+/// Shortest time between two lines: 86,400 lines a day at most.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// When the last line was written, and how many were suppressed since.
+/// Limits the rate of log lines.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalLog {
     state: Mutex<State>,
@@ -37,8 +38,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_line_a_second_is_written_and_the_others_are_counted() {
-        let (log, start) = (RefusalLog::default(), Instant::now());
+    fn one_line_a_second_is_written_and_others_are_counted() {
+        let log = RefusalLog::default();
+        let start = Instant::now();
         let at = |milliseconds: u64| log.admit(start + Duration::from_millis(milliseconds));
         assert_eq!([0, 1, 999, 1000, 1500, 9000, 9001].map(at), [Some(0), None, None, Some(2), None, Some(1), None]);
     }

@@ -20,7 +20,8 @@ pub(crate) struct Head {
 pub(crate) enum Format {
     OtlpProtobuf,
     OtlpJson,
-    /// `name`: the name of the profile types, if the request has one; `labels`: of the series, `service_name` among them.
+    /// `name`: the name of the profile types, if the request has one; `labels`: of the series, `service_name` among
+    /// them.
     Pprof {
         name: Option<String>,
         labels: Vec<Label>,

@@ -73,7 +73,7 @@ fn read_bounded(decoder: impl Read, format: &'static str, bytes_max: usize) -> R
     if out.len() > bytes_max { Err(IngestError::TooLarge { bytes_max }) } else { Ok(out) }
 }
 
-/// The error, or [`IngestError::Truncated`] where the body begins as its format does and ends too early.
+/// [`IngestError::Truncated`] if the body begins like its format and ends too early; otherwise the error itself.
 fn named_truncated(error: IngestError, body: &[u8], magic: &[u8]) -> IngestError {
     match error {
         IngestError::Compression { format, source }

@@ -1,6 +1,7 @@
-//! What there is: series, label names, label values, profile types.
+//! The catalog: lists of series, label names, label values and profile types.
 //!
-//! A metric name here means every type of that full id or short name: these answers are for finding names, and refuse none.
+//! A metric name here means every type with that full id or short name. These lists help to find names, so no name is
+//! refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,33 +24,33 @@ use crate::query::selection::missing::{MissingData, list_warnings};
 use crate::query::selection::resolve::is_named;
 use crate::query::selection::selector::Selector;
 
-/// Of whom, of which series, and when.
+/// Request for a list.
 #[derive(Clone, Debug)]
 pub(crate) struct CatalogRequest {
     pub(crate) tenant: TenantId,
-    /// Selectors, of which one must hold; none: everything.
+    /// Selectors, one of which must match. An empty list matches everything.
     pub(crate) selectors: Vec<String>,
     pub(crate) window: Window,
 }
 
-/// What was found.
+/// A list, and its warnings.
 #[derive(Debug)]
 pub(crate) struct Listed<T> {
     pub(crate) list: Vec<T>,
-    /// What it may lack, a sentence for each.
+    /// A sentence for each reason why entries may be missing.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A selector whose names are matchers.
+/// A selector, and its matchers with those for its names.
 struct Matched {
     selector: Selector,
     matchers: Vec<Matcher>,
 }
 
 impl Reader {
-    /// The labels of all series that have samples, sorted, metric names included.
+    /// Lists the labels of all series that have samples, sorted, with metric names.
     pub(crate) async fn series(&self, request: CatalogRequest) -> Result<(Listed<Labels>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let found = self.found(&request, &mut run).await?;
         let mut series: Vec<Labels> = found.iter().flat_map(|found| &found.series).map(named).collect();
         series.sort_unstable();
@@ -57,9 +58,9 @@ impl Reader {
         Ok((Listed { list: series, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
-    /// The names of all labels and sample attributes, sorted.
+    /// Lists the names of all labels and sample attributes, sorted.
     pub(crate) async fn label_names(&self, request: CatalogRequest) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let found = self.found(&request, &mut run).await?;
         let mut names: BTreeSet<&str> = BTreeSet::new();
         for found in &found {
@@ -71,18 +72,20 @@ impl Reader {
         Ok((Listed { list, warnings: warnings(found, MissingData::default(), |_| true) }, run.timings()))
     }
 
-    /// The values of one label, of one sample attribute, or of a label that looks into stacks, sorted.
+    /// Lists the values of one label, sample attribute or label of stacks, sorted.
     pub(crate) async fn label_values(
         &self,
         name: &str,
         request: CatalogRequest,
     ) -> Result<(Listed<String>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
-        let (mut values, mut lists, mut missing) = (BTreeSet::new(), Vec::new(), MissingData::default());
+        let mut run = Run::start(&self.slots).await?;
+        let mut values = BTreeSet::new();
+        let mut lists = Vec::new();
+        let mut missing = MissingData::default();
         for matched in matched(&request, &mut run).await? {
             let Some(Matched { selector, matchers }) = matched else { continue };
-            let looks_into_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
-            if !looks_into_stacks {
+            let is_about_stacks = StackLabel::named(name).is_some() || !selector.stack_matchers.is_empty();
+            if !is_about_stacks {
                 let found = self.nodes.series(&request.tenant, &matchers, request.window);
                 let found = run.shards(found).await?;
                 let label = if name == NAME_LABEL { PROFILE_TYPE_LABEL } else { name };
@@ -94,29 +97,30 @@ impl Reader {
                     continue;
                 }
             }
-            let (of_samples, lacks) = self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
+            let (of_samples, missing_of_samples) =
+                self.values_of_samples(name, selector, matchers, &request, &mut run).await?;
             values.extend(of_samples);
-            missing.extend(lacks);
+            missing.extend(missing_of_samples);
         }
         let warnings = warnings(lists, missing, |left_out| left_out == name);
         Ok((Listed { list: values.into_iter().collect(), warnings }, run.timings()))
     }
 
-    /// Every profile type, by full id.
+    /// Lists profile types by their full ids.
     pub(crate) async fn profile_types(
         &self,
         tenant: TenantId,
         window: Window,
         metric: Option<&str>,
     ) -> Result<(BTreeMap<String, ProfileType>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let found = run.shards(self.nodes.series(&tenant, &[], window)).await?;
         let types = found.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL)));
         let wanted = types.filter(|kind| metric.is_none_or(|metric| is_named(kind, metric)));
         Ok((wanted.map(|kind| (kind.to_string(), kind)).collect(), run.timings()))
     }
 
-    /// The series that each of the selectors covers, and the names of sample attributes.
+    /// The series of each selector, and the names of sample attributes.
     async fn found(&self, request: &CatalogRequest, run: &mut Run) -> Result<Vec<SeriesAnswer>, QueryError> {
         let mut all = Vec::new();
         for matched in matched(request, run).await?.into_iter().flatten() {
@@ -129,7 +133,7 @@ impl Reader {
         Ok(all)
     }
 
-    /// The values that samples and their stacks have, asked for as groups of a sum.
+    /// The values of samples and their stacks, fetched as groups of a sum.
     async fn values_of_samples(
         &self,
         name: &str,
@@ -155,7 +159,8 @@ impl Reader {
         let mut missing = MissingData::default();
         missing.of_answers(fetched.plain());
         missing.names(fetched.missing_names.clone());
-        let (namer, cache) = (self.namer(run), self.names.clone());
+        let namer = self.namer(run);
+        let cache = self.names.clone();
         let values = run.blocking(move |cancelled, timings| {
             let Group::By(labels) = &group else { return Ok(Default::default()) };
             let stacks = StackGrouping::new(&selector.stack_matchers, labels);
@@ -173,17 +178,17 @@ impl Reader {
     }
 }
 
-/// What lists lack, and what else is missing; of labels, those that are asked for.
-fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+/// Warnings of lists, and of other missing data. `is_wanted`: whether a missing label matters.
+fn warnings(lists: Vec<SeriesAnswer>, mut missing: MissingData, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut left_out = BTreeSet::new();
     for list in lists {
         missing.times(&list.missing);
-        left_out.extend(list.left_out.into_iter().filter(|label| is_asked(&label.name)));
+        left_out.extend(list.left_out.into_iter().filter(|label| is_wanted(&label.name)));
     }
     list_warnings(&missing, &left_out)
 }
 
-/// Parses the selectors; `None` for one whose name no type can have.
+/// Parses the selectors. `None` for a selector whose name no type can have.
 async fn matched(request: &CatalogRequest, run: &mut Run) -> Result<Vec<Option<Matched>>, QueryError> {
     if request.selectors.is_empty() {
         let everything = Selector { names: Vec::new(), matchers: Vec::new(), stack_matchers: Arc::default() };
@@ -210,7 +215,7 @@ fn with_names(selector: Selector) -> Option<Matched> {
     Some(Matched { selector, matchers })
 }
 
-/// A series' labels with its metric's name.
+/// The labels of a series, with the metric's name.
 fn named(labels: &proto::LabelSet) -> Labels {
     let labels = Labels::from(labels);
     let id = labels.get(PROFILE_TYPE_LABEL).to_owned();

@@ -1,4 +1,4 @@
-//! Why a query has no answer.
+//! Errors of queries.
 
 use proto::{ProfileType, limits as shared};
 use tonic::Code;
@@ -6,67 +6,71 @@ use tonic::Code;
 use crate::nodes::NodesError;
 use crate::query::limits;
 
-/// See the module. Each says what to do.
+/// Error of a query. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueryError {
-    /// Not PromQL; the parser's words.
+    /// The text is not PromQL.
     #[error("the query cannot be parsed: {problem}")]
     Syntax {
-        /// What the parser says.
+        /// Error of the parser.
         problem: String,
     },
-    /// A bound of what a query may be.
+    /// The query exceeds a limit.
     #[error("the query has more than {max} {what}: split it")]
     TooComplex {
-        /// Which bound, a plural.
+        /// Plural noun.
         what: &'static str,
-        /// How many are allowed.
+        /// The limit.
         max: usize,
     },
-    /// A regular expression that is wrong or needs too much memory.
-    #[error("{pattern:?} is no usable regular expression: {source}")]
+    /// A regular expression is invalid or needs too much memory.
+    #[error("{pattern:?} is not a usable regular expression: {source}")]
     BadRegex {
         /// The expression.
         pattern: String,
-        /// What is wrong with it.
+        /// Fault of the expression.
         source: Box<regex::Error>,
     },
-    /// PromQL that is not built yet.
+    /// The PromQL is valid, and not supported yet.
     #[error("{feature} is not supported yet; supported are {supported}")]
     Unsupported {
-        /// As it is written.
+        /// Unsupported feature.
         feature: String,
-        /// What there is of its kind.
+        /// Supported features of the same kind.
         supported: &'static str,
     },
-    /// A duration or time that cannot be reckoned with.
+    /// A duration or time is out of range.
     #[error(
-        "{what} is out of range: ranges are longer than 0, offsets and ranges at most 100 years, times from 1970 to 2262"
+        "{what} is out of range: ranges are longer than 0, offsets and ranges at most 100 years, times from \
+         1970 to 2262"
     )]
     TimeOutOfRange {
-        /// Which.
+        /// Name of the duration or time.
         what: &'static str,
     },
-    /// A short name that several types have.
+    /// Several types have the short name.
     #[error("{name:?} is ambiguous here, use one of: {}", list(types))]
     AmbiguousName {
         /// The short name.
         name: String,
-        /// All types that it may be, sorted.
+        /// The types with that name, sorted.
         types: Vec<ProfileType>,
     },
-    /// A flame graph of more than one type.
+    /// A flame graph of several types.
     #[error(
-        "the selector covers several profile types, and a flame graph shows one: add a matcher __profile_type__=\"...\" with one of: {}",
+        "the selector covers several profile types, and a flame graph shows one: \
+         add a matcher __profile_type__=\"...\" with one of: {}",
         list(types)
     )]
     SeveralTypes {
-        /// All types that it covers, sorted.
+        /// The types that the selector covers, sorted.
         types: Vec<ProfileType>,
     },
-    /// A gauge in a function that adds up over time.
+    /// A function that adds values over time is applied to a gauge.
     #[error(
-        "{profile_type} is a gauge, which never adds up over time, so {function} of it means nothing: use last_over_time, avg_over_time, min_over_time or max_over_time, or leave gauges out by a matcher on __profile_type__"
+        "{profile_type} is a gauge, whose values do not add up over time, so {function} of it has no meaning: \
+         use last_over_time, avg_over_time, min_over_time or max_over_time, or exclude gauges with a matcher on \
+         __profile_type__"
     )]
     GaugeSummed {
         /// The function.
@@ -74,88 +78,91 @@ pub(crate) enum QueryError {
         /// The gauge.
         profile_type: Box<ProfileType>,
     },
-    /// Vector matching that is not one to one.
+    /// Vector matching is not one to one.
     #[error("{0}")]
     Matching(MatchingProblem),
-    /// A parameter of an aggregation that is no number.
+    /// The parameter of an aggregation is not a number that can be used.
     #[error("the parameter of {operator} is {value}: give a number that fits 64 bits")]
     BadParameter {
         /// The aggregation.
         operator: &'static str,
-        /// What was given.
+        /// The parameter.
         value: f64,
     },
-    /// A bound of what an answer may be.
+    /// The response exceeds a limit.
     #[error(
-        "the answer needs more than {max} {what}: narrow the selector or the time, use a longer step, or group by less"
+        "the response needs more than {max} {what}: narrow the selector or the range, use a longer step, or \
+         group by fewer labels"
     )]
     TooLarge {
-        /// What there is too much of, a plural.
+        /// Plural noun.
         what: &'static str,
-        /// How many are allowed.
+        /// The limit.
         max: usize,
     },
-    /// A sum that the format cannot hold.
-    #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the time")]
+    /// A sum does not fit the format.
+    #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the range")]
     ValueTooLarge,
-    /// A label that looks into stacks where only series are asked for.
-    #[error("{label} looks into the stacks and cannot select series: leave it out")]
+    /// A label of stacks is used to select series.
+    #[error("{label} is a label of stacks and cannot select series: remove it")]
     StackLabelInMatch {
         /// The label.
         label: &'static str,
     },
-    /// New locations came into stacks as fast as they were asked for.
+    /// New locations kept appearing while stacks were selected by name.
     #[error(
-        "the stacks of this time keep changing while they are looked through by name: try again in a moment, or ask for less time"
+        "the stacks of this range keep changing while they are searched by name: try again in a moment, or use \
+         a shorter range"
     )]
     StacksKeepChanging,
-    /// A shard did not answer.
+    /// A shard failed.
     #[error(transparent)]
     Nodes(Box<NodesError>),
-    /// Who asked is gone.
+    /// The client is gone.
     #[error("the query was cancelled")]
     Cancelled,
-    /// A thread could not be started or ended by a panic, which the log has.
-    #[error("the query could not be worked on: see the server's log")]
+    /// A thread could not be started, or it panicked. The log has the details.
+    #[error("the query could not be run: see the server's log")]
     Broken,
 }
 
-/// What is wrong with the sides of a binary operator.
+/// Fault in the sides of a binary operator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MatchingProblem {
-    /// Two series of one side match one of the other.
+    /// Several series of one side have the same matching labels.
     #[error(
-        "several series of the {side} side have {labels}, but matching is one to one: use on(...), ignoring(...) or group_left / group_right, or aggregate that side"
+        "several series of the {side} side have {labels}, but matching is one to one: use on(...), ignoring(...) or \
+         group_left / group_right, or aggregate that side"
     )]
     Duplicate {
         /// `left` or `right`.
         side: &'static str,
-        /// The labels on which they match.
+        /// The matching labels.
         labels: String,
     },
-    /// Two results have the same labels.
+    /// Several results have the same labels.
     #[error("several results of the operator have the labels {labels}: match on more labels")]
     SameResult {
-        /// Those labels.
+        /// The labels.
         labels: String,
     },
 }
 
-/// What kind of failure it is, as the HTTP API tells them apart.
+/// Kind of error in the HTTP API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ErrorKind {
     /// The request is wrong.
     BadData,
     /// The query cannot be executed.
     Execution,
-    /// Not now: try again.
+    /// The query cannot be run now; a retry may succeed.
     Unavailable,
     /// A fault of the server.
     Internal,
 }
 
 impl QueryError {
-    /// See [`ErrorKind`].
+    /// The kind of this error.
     #[must_use]
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
@@ -173,12 +180,12 @@ impl QueryError {
         }
     }
 
-    /// Too many cells, whoever counts them.
+    /// Error: too many sums in the responses of shards.
     pub(crate) fn too_many_cells() -> Self {
         Self::TooLarge { what: "sums (group x time x stack)", max: shared::QUERY_CELLS_MAX }
     }
 
-    /// Too many values.
+    /// Error: too many values in memory.
     pub(crate) fn too_many_values() -> Self {
         let what = "values (series x steps, and 32 for each series' labels) at one time";
         Self::TooLarge { what, max: limits::QUERY_VALUES_MAX }
@@ -191,11 +198,11 @@ impl From<NodesError> for QueryError {
     }
 }
 
-/// What a node's refusal means to who asked.
+/// The kind of a node's error.
 fn kind_of(code: Code) -> ErrorKind {
     match code {
         Code::InvalidArgument => ErrorKind::BadData,
-        // Too many cells, or an answer that is larger than one message may be.
+        // Too many cells, or a response larger than the limit for messages.
         Code::ResourceExhausted | Code::OutOfRange => ErrorKind::Execution,
         // Not ready, or the shard is moving to another node.
         Code::Unavailable | Code::NotFound | Code::FailedPrecondition | Code::DeadlineExceeded | Code::Aborted => {

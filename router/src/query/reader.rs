@@ -1,4 +1,5 @@
-//! What all queries share: the shards, the symbol store, the cache of names, and the limit on queries at one time.
+//! The parts that all queries share: the shards, the symbol store, the cache of names, and the limit on queries at
+//! one time.
 
 use std::sync::Arc;
 
@@ -11,20 +12,20 @@ use crate::nodes::Nodes;
 use crate::query::limits::NAMES_BYTES_MAX;
 use crate::query::naming::cache::NameCache;
 
-/// Answers queries. Cheap to clone; all clones share the bound on queries at one time.
+/// Runs queries. Cheap to clone; all clones share the limit on queries at one time.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) nodes: Nodes,
     pub(crate) symbols: SymbolStore,
     pub(crate) names: NameCache,
-    pub(crate) at_once: Arc<Semaphore>,
+    pub(crate) slots: Arc<Semaphore>,
 }
 
 impl Reader {
-    /// A reader over these shards and symbols; counts in this registry, under `varve_router`.
+    /// A reader of these shards and symbols. Its metrics are in `registry`, with the prefix `varve_router`.
     #[must_use]
     pub fn new(nodes: Nodes, symbols: SymbolStore, registry: &mut Registry) -> Self {
-        let at_once = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
-        Self { nodes, symbols, names: NameCache::new(NAMES_BYTES_MAX, registry), at_once }
+        let slots = Arc::new(Semaphore::new(limits::QUERIES_AT_ONCE_MAX));
+        Self { nodes, symbols, names: NameCache::new(NAMES_BYTES_MAX, registry), slots }
     }
 }

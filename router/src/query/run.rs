@@ -1,4 +1,4 @@
-//! One query being answered: its place among all, its blocking work, its cancellation and its timings.
+//! One running query: its slot, its blocking work, its cancellation and its timings.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::query::error::QueryError;
 
-/// How long one query waits for symbol tables that must be made first; later ones have them.
+/// Longest time that one query waits for symbol tables that are being made. Later queries have them.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// See the module. Dropped when nobody waits for the answer any more, which cancels what still runs.
+/// A running query. Dropping it, when the client is gone, cancels the work that still runs.
 #[derive(Debug)]
 pub(crate) struct Run {
     permit: Arc<OwnedSemaphorePermit>,
     cancelled: Cancelled,
     timings: Timings,
-    /// When it came, and when it had its place.
-    came: Instant,
+    /// When it arrived, and when it got its slot.
+    arrived: Instant,
     began: Instant,
 }
 
@@ -28,29 +28,29 @@ impl Drop for Run {
     }
 }
 
-/// Whether nobody waits for the answer any more.
+/// Flag that the query is cancelled, because the client is gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cancelled(Arc<AtomicBool>);
 
 impl Cancelled {
-    /// Nobody waits any more.
+    /// Cancels the query.
     pub(crate) fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
     /// # Errors
-    /// [`QueryError::Cancelled`] if nobody waits any more; long work asks this now and then.
+    /// [`QueryError::Cancelled`] if the query is cancelled. Long work checks this regularly.
     pub(crate) fn check(&self) -> Result<(), QueryError> {
         if self.0.load(Ordering::Relaxed) { Err(QueryError::Cancelled) } else { Ok(()) }
     }
 }
 
-/// How long each part of an answer took, in the order in which they ended.
+/// Time that each part of a query took, in the order in which the parts ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timings(pub(crate) Vec<(&'static str, Duration)>);
 
 impl Timings {
-    /// Does a part.
+    /// Runs a part and measures it.
     pub(crate) fn measure<T>(&mut self, part: &'static str, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let done = work();
@@ -58,7 +58,7 @@ impl Timings {
         done
     }
 
-    /// Adds to a part.
+    /// Adds to the time of a part.
     pub(crate) fn add(&mut self, part: &'static str, took: Duration) {
         match self.0.iter_mut().find(|(known, _)| *known == part) {
             Some((_, total)) => *total += took,
@@ -68,23 +68,24 @@ impl Timings {
 }
 
 impl Run {
-    /// Waits for a place among the queries that are answered at one time.
-    pub(crate) async fn start(at_once: &Arc<Semaphore>) -> Result<Self, QueryError> {
-        let came = Instant::now();
+    /// Waits for a slot: the number of queries that run at one time is limited.
+    pub(crate) async fn start(slots: &Arc<Semaphore>) -> Result<Self, QueryError> {
+        let arrived = Instant::now();
         // Never closed.
-        let permit = Arc::clone(at_once).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
+        let permit = Arc::clone(slots).acquire_owned().await.map_err(|_closed| QueryError::Broken)?;
         let mut timings = Timings::default();
-        timings.add("wait", came.elapsed());
-        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, came, began: Instant::now() })
+        timings.add("wait", arrived.elapsed());
+        Ok(Self { permit: Arc::new(permit), cancelled: Cancelled::default(), timings, arrived, began: Instant::now() })
     }
 
-    /// Does work that uses the CPU or the disk on a thread for that; it keeps the query's place until it ends, even if
-    /// nobody waits for it any more. The work says how long its parts take; what else passes is the way to the thread and back.
+    /// Runs work that uses the CPU or the disk on a blocking thread. The work keeps the query's slot until it ends,
+    /// even after the query is cancelled, and it measures its parts.
     pub(crate) async fn blocking<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Cancelled, &mut Timings) -> Result<T, QueryError> + Send + 'static,
     ) -> Result<T, QueryError> {
-        let (permit, cancelled) = (Arc::clone(&self.permit), self.cancelled.clone());
+        let permit = Arc::clone(&self.permit);
+        let cancelled = self.cancelled.clone();
         let work = tokio::task::spawn_blocking(move || {
             let mut timings = Timings::default();
             let done = work(&cancelled, &mut timings);
@@ -99,26 +100,26 @@ impl Run {
         done
     }
 
-    /// Waits for shards.
-    pub(crate) async fn shards<T, E>(&mut self, question: impl Future<Output = Result<T, E>>) -> Result<T, QueryError>
+    /// Waits for shards, and measures the time.
+    pub(crate) async fn shards<T, E>(&mut self, request: impl Future<Output = Result<T, E>>) -> Result<T, QueryError>
     where
         QueryError: From<E>,
     {
         let began = Instant::now();
-        let answer = question.await?;
+        let response = request.await?;
         self.timings.add("shards", began.elapsed());
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Until when the query waits for symbol tables.
+    /// Time until which the query waits for symbol tables.
     pub(crate) fn symbols_deadline(&self) -> Instant {
         self.began + SYMBOLS_WAIT_MAX
     }
 
-    /// What took how long, from when the query came until now.
+    /// Timings of all parts, and the total since the query arrived.
     pub(crate) fn timings(&self) -> Timings {
         let mut timings = self.timings.clone();
-        timings.add("total", self.came.elapsed());
+        timings.add("total", self.arrived.elapsed());
         timings
     }
 }
@@ -130,14 +131,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn work_that_nobody_waits_for_is_cancelled_and_keeps_its_place_until_it_ends() {
-        let at_once = Arc::new(Semaphore::new(1));
-        let mut run = Run::start(&at_once).await.unwrap();
+    async fn cancelled_work_keeps_its_slot_until_it_ends() {
+        let slots = Arc::new(Semaphore::new(1));
+        let mut run = Run::start(&slots).await.unwrap();
         let (began, has_begun) = mpsc::channel();
         let (ended, has_ended) = mpsc::channel();
         let work = run.blocking(move |cancelled, _| {
             began.send(()).unwrap();
-            // Ends in any case, so that a fault fails this test and does not stop all.
+            // It ends in any case, so that a fault fails this test instead of blocking it.
             for _ in 0..10_000 {
                 if cancelled.check().is_err() {
                     break;
@@ -147,16 +148,16 @@ mod tests {
             ended.send(cancelled.check()).unwrap();
             Ok(())
         });
-        // Whoever waited goes away as soon as the work has begun.
+        // The client leaves as soon as the work has begun.
         tokio::select! {
             _ = work => panic!("it does not end by itself"),
             _ = tokio::task::spawn_blocking(move || has_begun.recv()) => {}
         }
-        assert_eq!(at_once.available_permits(), 0);
+        assert_eq!(slots.available_permits(), 0);
         drop(run);
         let ended = tokio::task::spawn_blocking(move || has_ended.recv()).await.unwrap().unwrap();
         assert!(matches!(ended, Err(QueryError::Cancelled)));
-        Run::start(&at_once).await.unwrap();
+        Run::start(&slots).await.unwrap();
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Tests of the read path over HTTP, against a node that answers by going through all samples one by one.
+//! Tests of queries over HTTP, against a node that evaluates requests over all samples one by one.
 
 mod catalog;
 mod flamegraphs;
@@ -30,7 +30,7 @@ use crate::nodes::Nodes;
 use crate::query::Reader;
 use crate::query::naming::cache::NameCache;
 
-/// When it is in these tests: a multiple of ten seconds.
+/// The time in these tests: a multiple of ten seconds.
 const NOW_S: i64 = 1_700_000_000;
 const S: i64 = 1_000_000_000;
 const MS: i64 = 1_000_000;
@@ -41,14 +41,14 @@ const ALLOCATED: &str = "memory:alloc_space:bytes:space:bytes";
 const IN_USE: &str = "memory:inuse_space:bytes:space:bytes";
 const GOROUTINES: &str = "goroutine:goroutine:count::";
 
-/// Everything that reads, over some samples.
+/// The API for queries, over some samples.
 struct Server {
     routes: Router,
     registry: Registry,
     _symbols: tempfile::TempDir,
 }
 
-/// An answer: status, content type, body.
+/// A response: status, content type, body.
 struct Answer {
     status: StatusCode,
     kind: String,
@@ -79,7 +79,8 @@ impl Server {
         Self::with(node, None, None)
     }
 
-    /// `names_bytes_max`: another bound on what is kept of names. `converter`: files of this host have names, by this program.
+    /// `names_bytes_max`: another limit on kept names. `converter`: program that converts files of this host to
+    /// symbol tables.
     fn with(node: Arc<NaiveNode>, names_bytes_max: Option<usize>, converter: Option<Converter>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let symbols = SymbolStore::open(Config {
@@ -105,7 +106,8 @@ impl Server {
             let response = self.routes.clone().oneshot(request).await.unwrap();
             let header =
                 |name| response.headers().get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default();
-            let (kind, server_timing) = (header(header::CONTENT_TYPE.as_str()), header("server-timing"));
+            let kind = header(header::CONTENT_TYPE.as_str());
+            let server_timing = header("server-timing");
             let status = response.status();
             let body = to_bytes(response.into_body(), usize::MAX).await.unwrap().to_vec();
             Answer { status, kind, server_timing, body }
@@ -125,7 +127,7 @@ impl Server {
         self.ask(request.body(Body::from(form)).unwrap())
     }
 
-    /// The value of a metric, of the line that begins so.
+    /// The value of a metric, from the line with this beginning.
     fn metric(&self, line: &str) -> f64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -133,7 +135,7 @@ impl Server {
         value.parse().unwrap()
     }
 
-    /// The answer of an instant query at `NOW_S`; a URL has no place for long ones.
+    /// The response to an instant query at `NOW_S`. Long queries do not fit a URL.
     fn query(&self, promql: &str) -> Answer {
         let parameters = [("query", promql), ("time", &NOW_S.to_string())];
         if promql.len() > 10_000 {
@@ -144,7 +146,7 @@ impl Server {
     }
 }
 
-/// What most tests read: two services, each of the kinds of profile types, and what is odd about them.
+/// Samples of most tests: two services, every kind of profile type, and odd cases of them.
 fn samples() -> Vec<Sample> {
     let a = [("service_name", "a"), ("region", "eu")];
     let b = [("service_name", "b"), ("region", "us")];

@@ -1,8 +1,8 @@
-//! OTLP over gRPC: `ProfilesService/Export`, read by our own decoder.
+//! OTLP over gRPC: `ProfilesService/Export`.
 //!
-//! The generated server would decode with prost, answer INTERNAL where that fails, and know one layout only; and tonic would hold
-//! and unpack a message before anybody has asked who sends it, uncounted, for as long as it does not end. So the call is read
-//! here, as a push over HTTP is, and what is malformed is INVALID_ARGUMENT.
+//! The generated server is not used. It knows one layout only, and it returns INTERNAL for a message that prost
+//! cannot decode. tonic would also hold and decompress a message before its sender is authenticated, without counting
+//! its bytes. So a call is read here like a push over HTTP, and a malformed message is INVALID_ARGUMENT.
 
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -31,7 +31,7 @@ const PREFIX_BYTES: usize = 5;
 
 const EXPORT: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
-/// The service.
+/// The gRPC service.
 #[derive(Clone, Debug)]
 pub struct OtlpGrpc {
     pusher: Pusher,
@@ -39,13 +39,13 @@ pub struct OtlpGrpc {
 }
 
 impl OtlpGrpc {
-    /// Pushes to this pusher whatever this authentication lets in.
+    /// A service that pushes authenticated requests to this pusher.
     #[must_use]
     pub fn new(pusher: Pusher, auth: Auth) -> Self {
         Self { pusher, auth }
     }
 
-    /// The tenant first: nothing of a message is read for who may not send one.
+    /// Authenticates before anything of the message is read.
     async fn export(self, request: http::Request<tonic::body::Body>) -> Result<Bytes, Status> {
         let (head, body) = request.into_parts();
         if head.uri.path() != EXPORT {
@@ -71,7 +71,7 @@ impl OtlpGrpc {
     }
 }
 
-/// A message and `grpc-status: 0`.
+/// The response with this message and `grpc-status: 0`.
 fn answer(message: &Bytes) -> http::Response<tonic::body::Body> {
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + message.len());
     framed.put_u8(0);
@@ -84,7 +84,7 @@ fn answer(message: &Bytes) -> http::Response<tonic::body::Body> {
     response
 }
 
-/// A status, and which encodings are understood, which who sent another one needs to know.
+/// The response with this status. It lists the supported encodings for clients that used another one.
 fn refusal(status: Status) -> http::Response<tonic::body::Body> {
     let mut response = status.into_http();
     response.headers_mut().insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip,zstd"));
@@ -141,15 +141,15 @@ mod tests {
     const TOKEN: (&str, &str) = ("authorization", "Bearer 0123456789abcdef");
 
     #[tokio::test]
-    async fn nothing_is_read_of_who_has_no_token() {
+    async fn nothing_is_read_without_a_token() {
         let unread = futures::stream::poll_fn(|_| -> std::task::Poll<Option<Result<Bytes, std::io::Error>>> {
-            panic!("the body was asked for")
+            panic!("the body was read")
         });
         assert_eq!(code(&[], Body::from_stream(unread)).await, Code::Unauthenticated);
     }
 
     #[tokio::test]
-    async fn what_is_no_call_of_one_message_is_malformed() {
+    async fn calls_that_are_not_one_message_are_malformed() {
         for frame in [&b""[..], b"\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\x01ab", b"\x01\0\0\0\x01a"] {
             let code = code(&[TOKEN, ("grpc-encoding", "gzip")], Body::from(frame)).await;
             assert_eq!(code, Code::InvalidArgument, "{frame:?}");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_one_message_and_a_status() {
+    async fn a_response_is_one_message_and_a_status() {
         let body = answer(&Bytes::from_static(b"abc")).into_body().collect().await.unwrap();
         assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
         assert_eq!(body.to_bytes(), &b"\0\0\0\0\x03abc"[..]);

@@ -1,7 +1,7 @@
-//! Maps a failed push to the response that its sender gets: over gRPC, OTLP/HTTP and the pprof endpoint alike.
+//! Maps a failed push to the response that its sender gets, over gRPC and HTTP alike.
 //!
-//! A sender drops what gets a final response, so only a fault of the request itself is final. Everything that is the
-//! server side's fault, or that passes by itself, is answered with a code that OTLP senders retry.
+//! A sender drops a push after a final response, so only a fault of the request itself is final. For any fault of the
+//! server side, or that passes by itself, the response has a code that OTLP senders retry.
 
 use axum::http::StatusCode;
 use proto::rpc_status::rpc_status;
@@ -11,7 +11,7 @@ use crate::api::error::{ApiError, RETRY_DELAY};
 use crate::ingest::error::{BodyError, IngestError, PushError};
 use crate::nodes::NodesError;
 
-/// The kind of a failed push: the first four are final, the others ask for a retry.
+/// Kind of a failed push. The first four are final, and senders retry the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// The request is malformed, or nothing in it can be stored.
@@ -20,18 +20,18 @@ pub(crate) enum Rejection {
     Unsupported,
     /// The request exceeds a limit for single requests.
     TooLarge,
-    /// varve contradicts itself, and would do so at every retry.
+    /// A fault of varve that every retry would meet again.
     Inconsistent,
     /// The body stopped arriving.
     Interrupted,
-    /// The server has reached a limit that it leaves again by itself: bytes in flight, disk space.
+    /// The server has reached a limit that passes: bytes in flight, disk space.
     Overloaded,
     /// The server side failed.
     Unavailable,
 }
 
 impl Rejection {
-    /// The kind of an error. Every variant is listed, so that a new one has to be placed here.
+    /// The kind of an error. Every variant is listed, so that a new one must be added here.
     pub(crate) fn of(error: &PushError) -> Self {
         match error {
             PushError::Ingest(error) => Self::of_ingest(error),

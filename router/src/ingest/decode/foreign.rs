@@ -1,4 +1,5 @@
-//! Names formats that cannot be pushed by their first bytes, so that the error says what was sent and what to do instead.
+//! Formats that cannot be pushed, recognized by their first bytes, so that the error names the format and says what
+//! to do.
 
 /// First bytes of a gzip member.
 pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
@@ -6,10 +7,10 @@ pub(crate) const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// First bytes of a zstd frame.
 pub(crate) const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Bytes that are looked at: where formats of text say what they are.
+/// Bytes at the beginning in which text formats are recognized.
 const LOOKED_AT_BYTES: usize = 4096;
 
-/// Bytes of which none is a control character where a body is text.
+/// Bytes at the beginning of which none is a control character if the body is text.
 const TEXT_BYTES: usize = 64;
 
 /// A format that was recognized.
@@ -17,7 +18,7 @@ const TEXT_BYTES: usize = 64;
 pub(crate) struct Foreign {
     /// A noun phrase, for example `a perf.data file`.
     pub(crate) name: &'static str,
-    /// What its sender can do.
+    /// Advice for its sender.
     pub(crate) advice: &'static str,
 }
 
@@ -52,7 +53,7 @@ const MAGICS: [(&[u8], Foreign); 11] = [
 
 const CONVERT_WITH_PPROF: &str = "convert it first: pprof -proto PROGRAM FILE";
 
-/// JSON formats, by a key that each has near its beginning; the last stands for all others.
+/// JSON formats, by a key near the beginning of each. The last entry is any other JSON.
 const JSONS: [(&[u8], Foreign); 5] = [
     (
         b"\"resourceProfiles\"",
@@ -67,7 +68,7 @@ const JSONS: [(&[u8], Foreign); 5] = [
     (b"", Foreign { name: "JSON", advice: CONVERT }),
 ];
 
-/// Beginnings of the text forms of pprof: of Go's endpoints with `debug=1` or `debug=2`, and of gperftools.
+/// Beginnings of profiles in text form, from Go's endpoints with `debug=1` or `debug=2` and from gperftools.
 const TEXT_PROFILES: [&[u8]; 7] = [
     b"goroutine profile:",
     b"goroutine ",
@@ -78,7 +79,7 @@ const TEXT_PROFILES: [&[u8]; 7] = [
     b"--- heap",
 ];
 
-/// The format of a body after decompression, if it is one that is known and cannot be pushed.
+/// The format of a body after decompression, if it is a known one that cannot be pushed.
 pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     if body.is_empty() {
         return Some(Foreign { name: "empty", advice: "check that the profile was read before it was sent" });
@@ -91,7 +92,7 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
         let advice = "send the pprof itself as the body, for example with curl --data-binary @FILE";
         return Some(Foreign { name: "a multipart form", advice });
     }
-    // Protobuf may begin as text does: with a line break (field 1) and a length that is a letter or a brace.
+    // Protobuf may begin like text: with a line break (field 1), and a length that is a letter or a brace.
     let is_control = |byte: &&u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
     if start.iter().take(TEXT_BYTES).any(|byte| is_control(&byte)) {
         return None;
@@ -99,12 +100,12 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     text(start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start())
 }
 
-/// Whether a part, in upper or lower case, is anywhere in these bytes.
+/// Whether these bytes contain `part`, in upper or lower case.
 fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// Formats of text, by the first bytes that are no space.
+/// Text formats, by their first bytes after white space.
 fn text(start: &[u8]) -> Option<Foreign> {
     let begins = |part: &[u8]| start.get(..part.len()).is_some_and(|start| start.eq_ignore_ascii_case(part));
     if start.first().is_some_and(|first| b"{[".contains(first)) {

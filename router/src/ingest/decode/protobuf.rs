@@ -1,7 +1,7 @@
 //! The protobuf wire format, read in place: fields borrow from the message, nothing is allocated.
 //!
-//! Generated code is not used for what comes from outside, because it allocates many times the input before anything can be
-//! checked, and because the same field numbers have different meanings in different layouts of OTLP profiles.
+//! Generated code is not used for pushes: it allocates many times the size of the input before anything can be
+//! checked, and the same field numbers have different meanings in different layouts of OTLP profiles.
 
 /// One field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub(crate) enum Value<'a> {
     Fixed32(u32),
 }
 
-/// Bytes that are no protobuf message, or a field of another type than the contract says.
+/// Error in the wire format: the bytes are not a protobuf message, or a field has another type than its contract says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("it ends in the middle of a field")]
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-#[allow(clippy::inline_always, reason = "half of what is read is read here")]
+#[allow(clippy::inline_always, reason = "half of the decoding time is spent here")]
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Value<'a>), WireError>;
 
@@ -89,7 +89,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Any integer type that travels as a varint.
+    /// Any integer type that is encoded as a varint.
     pub(crate) fn varint(self, number: u32) -> Result<u64, WireError> {
         match self {
             Self::Varint(varint) => Ok(varint),
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// An int64: the same 64 bits.
+    /// An int64, which has the same 64 bits as its varint.
     pub(crate) fn int64(self, number: u32) -> Result<i64, WireError> {
         Ok(self.varint(number)?.cast_signed())
     }
@@ -140,7 +140,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How many a repeated fixed64 holds, packed or one at a time.
+    /// Number of values in a repeated fixed64, packed or one at a time.
     pub(crate) fn fixed64_count(self, number: u32) -> Result<usize, WireError> {
         match self {
             Self::Fixed64(_) => Ok(1),
@@ -167,7 +167,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Most tags, lengths and indices have one byte or two.
+/// Reads a varint. Most tags, lengths and indices have one byte or two.
 #[inline(always)]
 fn varint(bytes: &mut &[u8]) -> Result<u64, WireError> {
     match **bytes {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_once() {
+    fn broken_messages_give_one_error() {
         for (bytes, error) in [
             (&[0x08][..], WireError::Truncated),
             (&[0x12, 5, 1], WireError::Truncated),

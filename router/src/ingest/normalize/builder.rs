@@ -1,4 +1,4 @@
-//! What all formats share when they become the normal form: interning, checking labels and times, counting what is refused.
+//! Builds a push from any format: interns definitions, checks labels and times, and counts refused profiles.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use crate::ingest::error::{IngestError, ProfileError};
 use crate::ingest::known_stacks::{DefinitionPlan, PartitionKey};
 use crate::ingest::normalize::frames::StackSource;
 
-/// The frame type of kernel code: such frames on a stack's leaf side are its kernel part.
+/// Frame type of kernel code. Such frames on the leaf side of a stack are its kernel part.
 pub(crate) const KERNEL_FRAME_TYPE: &str = "kernel";
 
-/// What a label takes beside its text.
+/// Bytes of a label without its text.
 const LABEL_BYTES: usize = size_of::<Label>();
 
-/// Reasons kept as text; further ones are counted.
+/// Warnings kept as text; further ones are counted.
 const WARNINGS_MAX: usize = 8;
 
 /// The push that is being built.
@@ -26,11 +26,11 @@ pub(crate) struct Builder {
     now_ns: i64,
     /// Origin of each stack.
     pub(super) sources: Vec<StackSource>,
-    /// By pair: the place that was last asked whether it holds its stacks, so that it is asked once, nearly always.
+    /// The partition for which the stacks of each pair were checked last, so that nearly always one check is enough.
     pub(super) checked: Vec<Option<PartitionKey>>,
     /// Stacks that cannot be defined, and why.
     pub(super) undefinable: HashMap<u32, ProfileError>,
-    /// What is being hashed, and what is being defined.
+    /// Buffers for hashing and for defining.
     pub(super) hashed: Vec<u8>,
     pub(super) locations: Vec<u32>,
     pub(super) truncated: Option<u32>,
@@ -40,7 +40,7 @@ pub(crate) struct Builder {
     lines: usize,
     /// Profiles that are valid, those without any value included.
     accepted: usize,
-    warnings_left_out: u64,
+    warnings_suppressed: u64,
 }
 
 impl Builder {
@@ -48,7 +48,7 @@ impl Builder {
         Self {
             push: Push { has_own_times: true, ..Push::default() },
             now_ns,
-            // Nothing needs to be known of the empty stack.
+            // The empty stack has no origin.
             sources: vec![StackSource::default()],
             checked: Vec::new(),
             undefinable: HashMap::new(),
@@ -60,7 +60,7 @@ impl Builder {
             attributes: 0,
             lines: 0,
             accepted: 0,
-            warnings_left_out: 0,
+            warnings_suppressed: 0,
         }
     }
 
@@ -68,7 +68,7 @@ impl Builder {
         &mut self.push.dictionary
     }
 
-    /// Makes room, so that nothing need grow step by step.
+    /// Reserves memory, so that nothing grows step by step.
     pub(crate) fn reserve(&mut self, capacity: &Capacity) {
         self.push.dictionary.reserve(capacity);
         self.sources.reserve(capacity.stacks);
@@ -78,12 +78,12 @@ impl Builder {
         self.now_ns
     }
 
-    /// The samples stand at the time of receipt.
+    /// Notes that samples have the time of receipt.
     pub(crate) fn times_are_of_receipt(&mut self) {
         self.push.has_own_times = false;
     }
 
-    /// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+    /// Interns a text: bytes that are not UTF-8 are replaced, and a text that is too long is truncated.
     pub(crate) fn text(&mut self, bytes: &[u8]) -> u32 {
         if bytes.len() > limits::STRING_BYTES_MAX {
             self.warn_cut();
@@ -91,10 +91,10 @@ impl Builder {
         self.push.dictionary.strings.intern(&text_of(bytes))
     }
 
-    /// Text whose hash is known.
+    /// Interns a text whose hash is known.
     pub(crate) fn hashed_text(&mut self, hash: u128, bytes: &[u8]) -> u32 {
         let strings = &mut self.push.dictionary.strings;
-        // Looked for first: making the text reads all of it, and there may be any number of references.
+        // The lookup comes first: converting the text reads all of it, and there may be any number of references.
         strings.find_hash(hash).unwrap_or_else(|| strings.intern_hashed(hash, &text_of(bytes)))
     }
 
@@ -163,7 +163,7 @@ impl Builder {
         Ok(self.push.dictionary.intern_location(location))
     }
 
-    /// Checks a time that came with the push, nanoseconds since 1970.
+    /// Checks a time of the push, in nanoseconds since 1970.
     pub(crate) fn time(&self, time_ns: u64) -> Result<i64, ProfileError> {
         let time = i64::try_from(time_ns).map_err(|_beyond_2262| ProfileError::Ahead { time_ns })?;
         if time < limits::TIME_MIN_NS {
@@ -175,8 +175,8 @@ impl Builder {
         Ok(time)
     }
 
-    /// Adds a profile, and defines its stacks: see [`Builder::define`]. A gauge that is all zeros keeps one sample, so that its time
-    /// is known; elsewhere zeros say nothing.
+    /// Adds a profile and defines its stacks (see [`Builder::define`]). Samples of value 0 are dropped, but a gauge
+    /// of zeros keeps one, so that its time is known.
     pub(crate) fn profile(
         &mut self,
         profile_type: &ProfileType,
@@ -208,7 +208,7 @@ impl Builder {
         Ok(())
     }
 
-    /// A gauge may be negative: the difference of two heap profiles is what a heap grew or shrank by.
+    /// Refuses negative values, except in gauges: the difference of two heap profiles is the growth of a heap.
     fn check_signs(&mut self, profile_type: &ProfileType, samples: &Samples) -> Result<(), ProfileError> {
         let Some(&value) = samples.values.iter().find(|&&value| value < 0) else { return Ok(()) };
         let sample_type = &profile_type.sample().kind;
@@ -216,8 +216,8 @@ impl Builder {
             return Err(ProfileError::Negative { sample_type: sample_type.clone(), value });
         }
         self.warn(format!(
-            "{sample_type} has negative values, so this profile is the difference of two (as of /debug/pprof/heap?seconds=N): \
-             it is stored as the change that it is, not as what is in use"
+            "{sample_type} has negative values, so this profile is the difference of two (as of \
+             /debug/pprof/heap?seconds=N): it is stored as a change, not as what is in use"
         ));
         Ok(())
     }
@@ -235,14 +235,17 @@ impl Builder {
         if self.push.warnings.len() < WARNINGS_MAX {
             self.push.warnings.push(warning);
         } else {
-            self.warnings_left_out += 1;
+            self.warnings_suppressed += 1;
         }
     }
 
-    /// The push; an error if there was something and nothing of it is accepted.
+    /// The push.
+    ///
+    /// # Errors
+    /// [`IngestError::NothingAccepted`] if there were profiles and all of them were refused.
     pub(crate) fn finish(mut self) -> Result<Push, IngestError> {
-        if self.warnings_left_out > 0 {
-            self.push.warnings.push(format!("and {} more", self.warnings_left_out));
+        if self.warnings_suppressed > 0 {
+            self.push.warnings.push(format!("and {} more", self.warnings_suppressed));
         }
         if self.accepted == 0 && self.push.rejected > 0 {
             let reasons = self.push.warnings.join("; ");
@@ -268,7 +271,7 @@ fn check_label_name(bytes: usize) -> Result<(), ProfileError> {
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's name", count_max }) } else { Ok(()) }
 }
 
-/// Of a label, and of what becomes a part of one.
+/// Checks the length of a label's value, or of a part of one.
 pub(crate) fn check_label_value(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::LABEL_VALUE_BYTES_MAX;
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a label's value", count_max }) } else { Ok(()) }
@@ -288,16 +291,16 @@ fn without_zeros(samples: Samples, is_gauge: bool) -> Samples {
     kept
 }
 
-/// Checked before it is read: any number of mappings may name one long string.
+/// Checks the length of a build ID before it is read: any number of mappings may refer to one long string.
 pub(crate) fn check_build_id(bytes: usize) -> Result<(), ProfileError> {
     let count_max = limits::BUILD_ID_BYTES_MAX;
     if bytes > count_max { Err(ProfileError::TooMany { what: "bytes in a build ID", count_max }) } else { Ok(()) }
 }
 
-/// Text of any bytes: what is not UTF-8 is replaced, what is too long is cut.
+/// Converts bytes to text: bytes that are not UTF-8 are replaced, and a text that is too long is truncated.
 pub(crate) fn text_of(bytes: &[u8]) -> Cow<'_, str> {
     let bytes = bytes.get(..limits::STRING_BYTES_MAX).unwrap_or(bytes);
-    // Nearly always; and checking is faster than looking for what to replace.
+    // Nearly all bytes are UTF-8, and this check is faster than the search for bytes to replace.
     std::str::from_utf8(bytes).map_or_else(|_replaced| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
@@ -307,9 +310,9 @@ mod tests {
 
     use super::*;
 
-    // Found by review: an empty line is two bytes on the wire, and locations of nothing else took gigabytes.
+    // An empty line has two bytes in a request, and locations of nothing else took gigabytes.
     #[test]
-    fn lines_of_all_locations_together_are_bounded() {
+    fn the_lines_of_all_locations_together_are_limited() {
         let mut builder = Builder::new(0);
         let function = builder.dictionary().intern_function(Function::default());
         let lines = || vec![Line { function, line: 0, column: 0 }; limits::LOCATION_LINES_MAX].into();

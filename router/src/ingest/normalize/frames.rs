@@ -5,7 +5,7 @@ use proto::limits;
 /// A frame, before its location is defined.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
-    /// Of its location: see [`proto::identity`].
+    /// Hash of its location: see [`proto::identity`].
     pub(crate) hash: u128,
     pub(crate) is_kernel: bool,
 }
@@ -33,7 +33,8 @@ impl Frames {
     }
 }
 
-/// Origin of a stack: frames `[start, end)`, leaf first, of a source, which is a sample (pprof) or a stack (OTLP) of the message.
+/// Origin of a stack: frames `[start, end)`, leaf first, of a source, which is a sample (pprof) or a stack (OTLP) of
+/// the message.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StackSource {
     pub(super) source: u32,
@@ -47,7 +48,7 @@ pub(super) struct StackSource {
 mod tests {
     use super::*;
 
-    // Found by review: a few KB of compressed body said a stack of sixty million frames, which took 2 GB.
+    // A few KB of compressed body held a stack of sixty million frames, which took 2 GB.
     #[test]
     fn stacks_that_are_too_deep_hold_only_the_frames_that_are_kept() {
         let mut frames = Frames::default();

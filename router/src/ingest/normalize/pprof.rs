@@ -18,8 +18,8 @@ use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frame, Frames};
 
-/// Adds all profiles of a file to a push. `name`: the name of the profile types, if the push has one; `labels`: of the series,
-/// `service_name` among them.
+/// Adds all profiles of a file to a push. `name`: the name of the profile types, if the push has one; `labels`: of
+/// the series, `service_name` among them.
 ///
 /// # Errors
 /// A fault anywhere in a file refuses all of it, except for columns that overflow.
@@ -95,7 +95,8 @@ fn fill<'a>(
         time if time < limits::TIME_MIN_NS => return Err(ProfileError::TooOld { time_ns: time }),
         time => builder.time(time.cast_unsigned())?,
     };
-    let (mut frames, mut values) = (Frames::default(), Vec::new());
+    let mut frames = Frames::default();
+    let mut values = Vec::new();
     for (at, sample) in raw.samples.iter().enumerate() {
         values.clear();
         let mut attributes = Vec::new();
@@ -153,7 +154,10 @@ fn attribute(
     tables: &mut ProfileTables<'_>,
     builder: &mut Builder,
 ) -> Result<Attribute, ProfileError> {
-    let (mut key, mut text, mut number, mut unit) = (0, 0, 0, 0);
+    let mut key = 0;
+    let mut text = 0;
+    let mut number = 0;
+    let mut unit = 0;
     for field in Fields::new(message.bytes(3)?) {
         match field? {
             (1, value) => key = value.int64(1)?,

@@ -1,4 +1,5 @@
-//! Stacks of a push: split into user and kernel part, cut where they are too deep, and defined where their shard may not hold them.
+//! Stacks of a push: splits them into a user and a kernel part, truncates them, and defines those that shards may not
+//! hold.
 
 use proto::dictionary::stack_hash_with;
 use proto::{Function, Line, Location, Samples, StackPair, limits};
@@ -9,12 +10,12 @@ use crate::ingest::normalize::builder::Builder;
 use crate::ingest::normalize::frames::{Frames, StackSource};
 
 impl Builder {
-    /// The pair of a source's stack: kernel frames on the leaf side are its kernel part. Too deep a stack keeps its leaf side, below
-    /// a frame that says so. Nothing of it is defined yet.
+    /// The pair of a source's stack: kernel frames on the leaf side are its kernel part. A stack that is too deep
+    /// keeps its leaf side, below a marker frame. The stacks are not defined yet.
     pub(crate) fn pair(&mut self, frames: &Frames, source: u32) -> u32 {
         let is_cut = frames.depth > limits::STACK_DEPTH_MAX;
         let kept = if is_cut {
-            self.warn(format!("a stack of {} frames was cut to {}", frames.depth, limits::STACK_DEPTH_MAX));
+            self.warn(format!("a stack of {} frames was truncated to {}", frames.depth, limits::STACK_DEPTH_MAX));
             &frames.kept[..limits::STACK_DEPTH_MAX - 1]
         } else {
             frames.kept.as_slice()
@@ -40,11 +41,13 @@ impl Builder {
         self.push.dictionary.intern_pair(pair)
     }
 
-    /// Defines the stacks of these samples that their shard may not hold. `locations_of` adds the first so many locations of a
-    /// source, leaf first.
+    /// Defines the stacks of these samples that their shard may not hold.
+    ///
+    /// `locations_of`: appends the first `count` locations of a source, leaf first.
     ///
     /// # Errors
-    /// A stack cannot be defined. The profile is refused then, and none of its stacks counts as defined for it.
+    /// [`ProfileError`] of a stack that cannot be defined. The profile is then refused, and none of its stacks counts
+    /// as defined.
     pub(super) fn define(
         &mut self,
         service_name: &str,
@@ -52,10 +55,10 @@ impl Builder {
         plan: &mut DefinitionPlan<'_>,
         locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
     ) -> Result<(), ProfileError> {
-        let told = plan.defined_count();
+        let defined_before = plan.defined_count();
         let defined = self.define_each(service_name, samples, plan, locations_of);
         if defined.is_err() {
-            plan.truncate(told);
+            plan.truncate(defined_before);
             // A later profile with the same stacks notes them again.
             samples.pairs.iter().for_each(|&pair| self.checked[pair as usize] = None);
         }
@@ -69,27 +72,28 @@ impl Builder {
         plan: &mut DefinitionPlan<'_>,
         mut locations_of: impl FnMut(&mut Self, u32, usize, &mut Vec<u32>) -> Result<(), ProfileError>,
     ) -> Result<(), ProfileError> {
-        let mut places = plan.partitions(service_name);
+        let mut partitions = plan.partitions(service_name);
         self.checked.resize(self.push.dictionary.pairs.len(), None);
         for (&time_ns, &pair) in samples.times_ns.iter().zip(&samples.pairs) {
-            let place = places.at(time_ns, plan);
-            if self.checked[pair as usize] == Some(place) {
+            let partition = partitions.at(time_ns, plan);
+            if self.checked[pair as usize] == Some(partition) {
                 continue;
             }
             let StackPair { user, kernel } = self.push.dictionary.pairs[pair as usize];
             for id in [user, kernel].into_iter().filter(|&id| id != 0) {
-                let Some(key) = plan.key_of_unknown(place, self.push.dictionary.stacks.hash(id)) else { continue };
+                let Some(key) = plan.key_of_unknown(partition, self.push.dictionary.stacks.hash(id)) else { continue };
                 if self.push.dictionary.stacks.get(id).is_none() {
                     self.define_stack(id, &mut locations_of)?;
                 }
                 plan.define(key);
             }
-            self.checked[pair as usize] = Some(place);
+            self.checked[pair as usize] = Some(partition);
         }
         Ok(())
     }
 
-    /// Once, also where it cannot be defined: else a request costs the product of its profiles and their stacks.
+    /// Defines a stack. A failure is remembered: otherwise a request costs the product of its profiles and their
+    /// stacks.
     fn define_stack(
         &mut self,
         id: u32,

@@ -52,7 +52,8 @@ fn otlp_push(seconds: &[i64]) -> Arriving {
     otlp_push_of(&[&[1]], seconds)
 }
 
-/// An export request with a profile for each list of stacks. Each stack has one location; that of stack 3 does not exist.
+/// An export request with a profile for each list of stacks. Each stack has one location; that of stack 3 does not
+/// exist.
 fn otlp_push_of(stacks: &[&[i32]], seconds: &[i64]) -> Arriving {
     use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
     use proto::otlp::profiles::v1development::{
@@ -96,6 +97,8 @@ struct FakeNode {
 
 #[tonic::async_trait]
 impl Shards for FakeNode {
+    type Error = Status;
+
     async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
         Err(Status::unimplemented("not used here"))
     }

@@ -1,6 +1,6 @@
 //! Folded stacks: lines `root;...;leaf value`, for flame graph tools.
 //!
-//! Frames of the same name are one here, so that no line is there twice. Stacks without frames are the line `[no stack]`.
+//! Frames with the same name are merged, so that every line is unique. Stacks without frames are the line `[no stack]`.
 
 use std::cmp::Ordering;
 
@@ -12,10 +12,10 @@ use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
 use crate::query::flamegraph::stack_tree::LocationKeys;
 use crate::query::naming::frame::{FrameTable, NamedLocations};
 
-/// What one answer may have: 40,000 stacks of 100 frames with long names are 200 MB.
+/// Largest text, in bytes. 40,000 stacks of 100 frames with long names are 200 MB.
 const BYTES_MAX: usize = 1 << 30;
 
-/// What stacks without frames are called.
+/// Line of stacks without frames.
 const NO_STACK: &str = "[no stack]";
 
 /// Names as they are written.
@@ -42,8 +42,8 @@ impl Names {
         known.unwrap_or_else(|| {
             let name = table.key(frame).map_or("", |key| table.text(key.name));
             let name = self.names.intern(&written(name));
-            if let Some(place) = self.of_frame.get_mut(frame as usize) {
-                *place = Some(name);
+            if let Some(slot) = self.of_frame.get_mut(frame as usize) {
+                *slot = Some(name);
             }
             name
         })
@@ -61,14 +61,14 @@ impl Names {
 /// [`QueryError::TooLarge`] if the text is larger than any tool can show.
 pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryError> {
     let mut out = Vec::new();
-    // The line up to the node, and for each node on the way its place and the length of the line up to it.
+    // The line up to the node; and for each node on the path, its index and the length of the line up to it.
     let mut line = String::new();
-    let mut way: Vec<(u32, usize)> = Vec::new();
+    let mut path: Vec<(u32, usize)> = Vec::new();
     for (i, node) in (0..).zip(&tree.nodes) {
-        while way.last().is_some_and(|&(above, _)| i > 0 && above != node.parent) {
-            way.pop();
+        while path.last().is_some_and(|&(above, _)| i > 0 && above != node.parent) {
+            path.pop();
         }
-        line.truncate(way.last().map_or(0, |&(_, length)| length));
+        line.truncate(path.last().map_or(0, |&(_, length)| length));
         let name = match node.kind {
             NodeKind::Root => NO_STACK,
             NodeKind::Key(name) => names.names.get(name),
@@ -93,7 +93,7 @@ pub(crate) fn write(tree: &PrunedTree, names: &Names) -> Result<Vec<u8>, QueryEr
         if node.kind == NodeKind::Root {
             line.truncate(start);
         }
-        way.push((i, line.len()));
+        path.push((i, line.len()));
     }
     Ok(out)
 }

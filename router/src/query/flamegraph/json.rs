@@ -1,6 +1,6 @@
 //! The JSON form of a flame graph: flat, `names` and `nodes`, described in `docs/api.md`.
 //!
-//! Written by hand: an answer is mostly numbers, and those of serde_json end at 64 bits, which sums do not.
+//! It is written without serde_json, whose numbers have 64 bits: sums have more.
 
 use crate::json::JsonText;
 use crate::query::flamegraph::prune::{NodeKind, PrunedTree};
@@ -8,7 +8,7 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::flamegraph::symbolization::Symbolization;
 use crate::query::naming::frame::Frames;
 
-/// Files in `names_pending`: more than anybody reads.
+/// Files listed in `names_pending`.
 const NAMES_PENDING_MAX: usize = 100;
 
 /// Writes a tree whose keys are frames.
@@ -32,8 +32,8 @@ pub(crate) fn write(
     out.raw("],\"nodes\":[").append(&columns.nodes).raw("],\"symbolization\":");
     share(&mut out, symbolization);
     out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
-    out.raw("},\"pruned\":{\"nodes\":").number(tree.left_out_nodes);
-    out.raw(",\"value\":").sum(tree.left_out_value);
+    out.raw("},\"pruned\":{\"nodes\":").number(tree.pruned_nodes);
+    out.raw(",\"value\":").sum(tree.pruned_value);
     let read = summary.windows_read;
     out.raw("},\"windows_read\":{\"raw\":").number(read.raw).raw(",\"1m\":").number(read.minutes);
     out.raw(",\"1h\":").number(read.hours).raw(",\"1d\":").number(read.days).raw("},\"names_pending\":");
@@ -55,7 +55,7 @@ struct Columns {
     nodes: JsonText,
 }
 
-/// In place of the number of a name that no node had yet: the first name is the root's.
+/// In place of the number of a name that is not written yet: 0 is the name of the root.
 const NO_NAME: u32 = 0;
 
 impl Columns {
@@ -89,9 +89,11 @@ impl Columns {
         out
     }
 
-    /// A name, and what else is known of its frame.
+    /// Writes a name, and the facts about its frame.
     fn name(&mut self, kind: NodeKind, of: Frames<'_>) {
-        let (names, frames, table) = (self.names.raw(","), self.frames.raw(","), of.table);
+        let names = self.names.raw(",");
+        let frames = self.frames.raw(",");
+        let table = of.table;
         let frame = match kind {
             NodeKind::Key(frame) => of.get(frame),
             NodeKind::Root | NodeKind::Other => None,

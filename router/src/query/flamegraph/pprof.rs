@@ -1,10 +1,10 @@
-//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples with
-//! their labels. What is missing is said in comments.
+//! A flame graph as a gzipped pprof: whole locations with their inlined calls, mappings with their build IDs, samples
+//! with their labels. Comments report what is missing.
 //!
-//! Addresses in no known function have no lines: pprof tools name them from local files. A function without a name is a line,
-//! and its mapping does not say that it has functions, so that these tools still look. A mapping begins at 0,
-//! so that addresses are those of the file; one that says no end holds virtual addresses, one that says an end holds offsets,
-//! which is how `go tool pprof` tells them apart.
+//! Addresses in no known function have no lines, and pprof tools name them from local files. A function without a
+//! name is a line; its mapping does not claim to have functions, so that these tools still search. A mapping begins
+//! at 0, so that addresses are those of the file. A mapping without an end holds virtual addresses, and one with an
+//! end holds file offsets: `go tool pprof` distinguishes them in this way.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -24,35 +24,35 @@ use crate::query::flamegraph::summary::Summary;
 use crate::query::naming::frame::{FrameTable, Frames, NamedLine};
 use crate::query::naming::tenant_names::NamedAnswer;
 
-/// Location ids of all samples together: 512 MiB.
+/// Location ids of all samples together, which take 512 MiB.
 const LOCATION_IDS_MAX: usize = 64 << 20;
 
-/// The end of a mapping of file offsets: behind any file.
+/// End of a mapping of file offsets, beyond the end of any file.
 const OFFSETS_END: u64 = 1 << 47;
 
-/// Set in the key of a node that stands for the labels of what ends at its parent.
+/// Flag in the key of a node that stands for the labels of stacks that end at its parent.
 const LABELS: u32 = 1 << 31;
 
-/// Distinct locations and label sets of all answers, which are the keys of a tree's nodes.
+/// Distinct locations and label sets of all responses: the keys of a tree's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     locations: IndexSet<LocationKey>,
     mappings: IndexSet<MappingKey>,
-    /// Not empty, without labels that are "".
+    /// Sets that are not empty, without labels of value "".
     label_sets: IndexSet<LabelSet>,
 }
 
-/// What tells a location from others.
+/// Identity of a location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LocationKey {
-    /// Innermost first; none if it has no name.
+    /// Lines, innermost first; none if it has no name.
     lines: Box<[NamedLine]>,
     mapping: usize,
     /// 0 if the sender gave lines.
     address: u64,
 }
 
-/// What tells a mapping from others.
+/// Identity of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct MappingKey {
     file: String,
@@ -61,17 +61,17 @@ struct MappingKey {
 }
 
 impl Keys {
-    /// The key of each group of an answer; `None` of one that says nothing.
+    /// The key of each group of a response; `None` for a group without labels.
     pub(crate) fn groups(&mut self, answer: &Answer) -> Vec<Option<u32>> {
         let mut key = |group: &LabelSet| {
-            let said = LabelSet::new(group.iter().filter(|label| !label.value.is_empty()).cloned().collect());
-            let id = (!said.is_empty()).then(|| self.label_sets.insert_full(said).0)?;
+            let labels = LabelSet::new(group.iter().filter(|label| !label.value.is_empty()).cloned().collect());
+            let id = (!labels.is_empty()).then(|| self.label_sets.insert_full(labels).0)?;
             u32::try_from(id).ok().filter(|id| *id < LABELS).map(|id| id | LABELS)
         };
         answer.groups.iter().map(&mut key).collect()
     }
 
-    /// Whether any group says anything.
+    /// Whether any group has labels.
     pub(crate) fn has_labels(&self) -> bool {
         !self.label_sets.is_empty()
     }
@@ -80,7 +80,7 @@ impl Keys {
         (key & LABELS != 0).then(|| self.label_sets.get_index((key & !LABELS) as usize))?
     }
 
-    /// The key of each location: itself.
+    /// The keys of each location: the location itself.
     pub(crate) fn locations(&mut self, answer: &NamedAnswer<'_>, frames: Frames<'_>) -> LocationKeys {
         let mut keys = LocationKeys::default();
         for (i, (dictionary, location)) in (0..).zip(answer.definitions()) {
@@ -112,7 +112,7 @@ impl Keys {
         keys
     }
 
-    /// The order of two locations, or two label sets, by what they say.
+    /// The order of two locations, or of two label sets, by their content.
     pub(crate) fn order(&self, a: u32, b: u32, table: &FrameTable) -> Ordering {
         let line = |line: &NamedLine| {
             let texts = table.key(line.frame).map(|key| table.texts(key));
@@ -136,7 +136,7 @@ fn is_unnamed(line: &NamedLine, frames: Frames<'_>) -> bool {
     why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())
 }
 
-/// As pprof has it: GNU build IDs in hexadecimal, without saying what they are.
+/// A build ID as in pprof: without its kind, and GNU build IDs in hexadecimal.
 fn plain_build_id(id: &BuildId) -> String {
     match id {
         BuildId::Gnu(bytes) => build_id::to_hex(bytes),
@@ -148,7 +148,7 @@ fn plain_build_id(id: &BuildId) -> String {
 /// Writes a tree whose keys are locations and label sets. `comments`: sentences about the profile.
 ///
 /// # Errors
-/// [`QueryError::ValueTooLarge`] and [`QueryError::TooLarge`] where the format or memory ends.
+/// [`QueryError::ValueTooLarge`] for a sum of more than 64 bits, [`QueryError::TooLarge`] for too many location ids.
 pub(crate) fn write(
     tree: &PrunedTree,
     keys: &Keys,
@@ -178,9 +178,11 @@ pub(crate) fn write(
             continue;
         }
         let mut stack = Vec::new();
-        let (mut kind, mut id, mut above) = (node.kind, id, node.parent);
+        let mut kind = node.kind;
+        let mut id = id;
+        let mut above = node.parent;
         while kind != NodeKind::Root {
-            // Labels are no place.
+            // Labels are not a location.
             stack.extend((id != 0).then_some(id));
             let Some(parent) = tree.nodes.get(above as usize) else { break };
             id = id_of_node.get(above as usize).copied().unwrap_or(0);
@@ -200,10 +202,10 @@ pub(crate) fn write(
     compress(&writer.profile)
 }
 
-/// What passes between two samples, in the unit of the type: known where a value is how much passed. 0 if it is not.
+/// The period of the profile, in the unit of its type; 0 if it is not known.
 ///
-/// It is the mean of all samples if every value is a multiple of that, and else what all values are multiples of: a pusher
-/// may have added up samples of one stack.
+/// It is known if values are in the unit of the period. It is then the mean of all samples if every value is a
+/// multiple of the mean, and otherwise the greatest common divisor: a sender may have added samples of one stack.
 fn period(summary: &Summary, tree: &PrunedTree) -> i64 {
     let is_of_period = |kind: &ProfileType| kind.sample() == kind.period();
     if !summary.profile_type.as_ref().is_some_and(is_of_period) {
@@ -231,7 +233,7 @@ fn compress(profile: &Profile) -> Result<Vec<u8>, QueryError> {
     })
 }
 
-/// What has an id already.
+/// Ids of entries that are written already.
 #[derive(Default)]
 struct Ids {
     strings: HashMap<String, i64>,
@@ -251,7 +253,8 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn header(&mut self, summary: &Summary, tree: &PrunedTree) {
         if let Some(profile_type) = &summary.profile_type {
-            let (sample, period) = (profile_type.sample(), profile_type.period());
+            let sample = profile_type.sample();
+            let period = profile_type.period();
             let sample = ValueType { kind: self.string(&sample.kind), unit: self.string(&sample.unit) };
             let period = ValueType { kind: self.string(&period.kind), unit: self.string(&period.unit) };
             self.profile.sample_type.push(sample);
@@ -286,7 +289,7 @@ impl Writer<'_> {
         id
     }
 
-    /// The location that stands for what was left out.
+    /// The location that stands for pruned nodes.
     fn other(&mut self) -> u64 {
         if let Some(id) = self.ids.other {
             return id;
@@ -335,7 +338,8 @@ impl Writer<'_> {
         function.id
     }
 
-    /// The mapping of a location, 0 if nothing is known of it. What it says to have, all its locations have.
+    /// The mapping of a location, or 0 if nothing is known about it. A mapping claims functions, files or lines only
+    /// if all its locations have them.
     fn mapping(&mut self, location: &LocationKey) -> u64 {
         let keys = self.keys;
         let Some(key) = keys.mappings.get_index(location.mapping) else { return 0 };
@@ -346,11 +350,14 @@ impl Writer<'_> {
             Some(&id) => id,
             None => {
                 let id = self.profile.mapping.len() as u64 + 1;
-                let (filename, build_id) = (self.string(&key.file), self.string(&key.build_id));
+                let filename = self.string(&key.file);
+                let build_id = self.string(&key.build_id);
                 let memory_limit = if key.of_offsets { OFFSETS_END } else { 0 };
                 let mut mapping = Mapping { id, memory_limit, filename, build_id, ..Mapping::default() };
-                (mapping.has_functions, mapping.has_filenames) = (true, true);
-                (mapping.has_line_numbers, mapping.has_inline_frames) = (true, true);
+                mapping.has_functions = true;
+                mapping.has_filenames = true;
+                mapping.has_line_numbers = true;
+                mapping.has_inline_frames = true;
                 self.profile.mapping.push(mapping);
                 self.ids.mappings.insert(location.mapping, id);
                 id

@@ -1,8 +1,8 @@
-//! Cuts a tree down to a number of nodes without losing weight.
+//! Prunes a tree to a number of nodes without losing weight.
 //!
-//! The heaviest nodes stay. What is left out of a node's children becomes one child `(other)`, so `own` plus the children's
-//! totals is `total` everywhere. The result depends on nothing but the tree's content: of equal weights, children of what
-//! stayed first come first, and children of one node in an order of what their keys stand for.
+//! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so `own` plus the
+//! children's totals is `total` everywhere. The result depends only on the tree's content. Of equal weights, children
+//! of nodes that were kept earlier come first, and children of one node are sorted by what their keys stand for.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -11,18 +11,18 @@ use std::num::NonZeroU32;
 
 use crate::query::flamegraph::stack_tree::{ROOT, StackTree};
 
-/// What is left of a tree, each node's subtree behind it, children in order of falling total.
+/// A pruned tree. Every node is followed by its subtree, and children are sorted by total, the largest first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PrunedTree {
     /// Node 0 is the root.
     pub(crate) nodes: Vec<PrunedNode>,
-    /// How many nodes were left out.
-    pub(crate) left_out_nodes: usize,
-    /// What `(other)` nodes weigh together.
-    pub(crate) left_out_value: i128,
+    /// Number of nodes that were pruned.
+    pub(crate) pruned_nodes: usize,
+    /// Total of all `(other)` nodes.
+    pub(crate) pruned_value: i128,
 }
 
-/// A node that stayed, or an `(other)`.
+/// A kept node, or an `(other)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrunedNode {
     /// Index of a node before this one; the root's is 0.
@@ -30,28 +30,29 @@ pub(crate) struct PrunedNode {
     pub(crate) kind: NodeKind,
     pub(crate) own: i128,
     pub(crate) total: i128,
-    /// Stacks end here; `own` may still be 0 where negative values cancel out positive ones.
+    /// Whether stacks end here. `own` may still be 0 if negative values cancel out positive ones.
     pub(crate) has_own: bool,
 }
 
-/// What a node stands for.
+/// Kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Root,
     /// Key of the tree.
     Key(u32),
-    /// What was left out of its parent's children.
+    /// The pruned children of its parent.
     Other,
 }
 
-/// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included. `order`: of two keys, by what they stand for
-/// alone; it is asked where siblings weigh the same.
+/// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included.
+///
+/// `order`: the order of two keys, by what they stand for. It is used for siblings of the same weight.
 pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32) -> Ordering) -> PrunedTree {
     let total = tree.total(ROOT);
-    // The root alone: there is no place for an `(other)` beside it.
+    // Only the root: an `(other)` node does not fit.
     if nodes_max <= 1 && tree.weighing() > 0 {
         let root = PrunedNode { parent: 0, kind: NodeKind::Root, own: total, total, has_own: true };
-        return PrunedTree { nodes: vec![root], left_out_nodes: tree.weighing(), left_out_value: total };
+        return PrunedTree { nodes: vec![root], pruned_nodes: tree.weighing(), pruned_value: total };
     }
     if tree.weighing() < nodes_max {
         let mut pruning = Pruning::of(tree, nodes_max, None, &order);
@@ -63,39 +64,40 @@ pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32)
         pruning = Pruning::of(tree, nodes_max, None, &order);
         pruning.keep_heaviest();
     }
-    let left_out_nodes = tree.weighing() + 1 - pruning.stayed.len();
-    pruning.written(left_out_nodes)
+    let pruned_nodes = tree.weighing() + 1 - pruning.kept.len();
+    pruning.written(pruned_nodes)
 }
 
-/// A child of a node that stayed.
+/// A child of a kept node.
 #[derive(Clone, Copy, Debug)]
 struct Child {
     total: i128,
     node: u32,
-    /// Its place among what stayed, if it did; the root's is 0.
-    place: Option<NonZeroU32>,
+    /// Its index among the kept nodes, if it was kept. The root has index 0.
+    kept: Option<NonZeroU32>,
 }
 
-/// A node that stayed.
+/// A kept node.
 #[derive(Clone, Copy, Debug)]
-struct Stayed {
+struct Kept {
     node: u32,
-    /// Its children, by their places.
+    /// Range of its children.
     first: u32,
     end: u32,
-    /// Up to where they are in order.
+    /// End of the children that are sorted.
     sorted: u32,
-    /// How many of all its children did not stay, so far.
+    /// Number of its children that are not kept so far.
     left: u32,
-    /// What those weigh together that are too light for a place: two at least, or none.
+    /// Total of the children that are too light to be kept: at least two, or none.
     light: i128,
 }
 
-/// The heaviest child of a node that was not looked at yet. Of equal weights, the one whose parent stayed first is first.
+/// The heaviest child of a node that was not considered yet. Of equal weights, the one whose parent was kept earlier
+/// is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     total: i128,
-    /// Place among what stayed.
+    /// Index among the kept nodes.
     parent: Reverse<u32>,
     child: u32,
 }
@@ -104,28 +106,33 @@ struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: &'a F,
     nodes_max: usize,
-    /// As many nodes as may stay are as heavy, and none is heavier than what it stands below: lighter ones stay only where they are
-    /// alone beside what stays.
+    /// Weight that enough nodes reach, none of which weighs more than its parent. Lighter nodes are kept only as the
+    /// last sibling of kept ones.
     least: Option<i128>,
-    stayed: Vec<Stayed>,
-    /// Of all that stayed and may have a place, one node's behind another's, the heaviest first.
+    kept: Vec<Kept>,
+    /// Children of all kept nodes that are heavy enough, node after node, the heaviest first.
     children: Vec<Child>,
 }
 
 impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
-    /// The root stays.
+    /// Keeps the root.
     fn of(tree: &'a StackTree, nodes_max: usize, least: Option<i128>, order: &'a F) -> Self {
-        let (stayed, children) = (Vec::with_capacity(nodes_max.min(tree.weighing() + 1)), Vec::new());
-        let mut pruning = Self { tree, order, nodes_max, least, stayed, children };
-        pruning.stay(ROOT);
+        let kept = Vec::with_capacity(nodes_max.min(tree.weighing() + 1));
+        let children = Vec::new();
+        let mut pruning = Self { tree, order, nodes_max, least, kept, children };
+        pruning.keep(ROOT);
         pruning
     }
 
-    /// A node stays; the place that it gets.
-    fn stay(&mut self, node: u32) -> u32 {
-        let (tree, place, first) = (self.tree, dense(self.stayed.len()), self.children.len());
-        let child = |node| Child { total: tree.total(node), node, place: None };
-        let (mut light, mut light_count, mut last_light) = (0, 0, None);
+    /// Keeps a node, and returns its index.
+    fn keep(&mut self, node: u32) -> u32 {
+        let tree = self.tree;
+        let index = dense(self.kept.len());
+        let first = self.children.len();
+        let child = |node| Child { total: tree.total(node), node, kept: None };
+        let mut light = 0;
+        let mut light_count = 0;
+        let mut last_light = None;
         for child in tree.children(node).map(child) {
             if self.least.is_none_or(|least| child.total >= least) {
                 self.children.push(child);
@@ -133,49 +140,53 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                 (light, light_count, last_light) = (light + child.total, light_count + 1, Some(child));
             }
         }
-        // No `(other)` is smaller than what it stands for.
+        // An `(other)` never stands for a single node.
         if let Some(alone) = last_light.filter(|_| light_count == 1) {
             self.children.push(alone);
             (light, light_count) = (0, 0);
         }
-        let (first, end) = (dense(first), dense(self.children.len()));
-        self.stayed.push(Stayed { node, first, end, sorted: first, left: end - first + light_count, light });
-        self.sort(place, self.nodes_max);
-        place
+        let first = dense(first);
+        let end = dense(self.children.len());
+        self.kept.push(Kept { node, first, end, sorted: first, left: end - first + light_count, light });
+        self.sort(index, self.nodes_max);
+        index
     }
 
-    /// Puts so many more children of what stayed at a place in order, the heaviest first. A node may have very many of the same
-    /// weight, most of which nobody will see.
-    fn sort(&mut self, place: u32, count: usize) {
-        let (tree, order, stayed) = (self.tree, self.order, &mut self.stayed[place as usize]);
+    /// Sorts so many more children of a kept node, the heaviest first. A node may have very many children of the same
+    /// weight, most of which will be pruned.
+    fn sort(&mut self, index: u32, count: usize) {
+        let tree = self.tree;
+        let order = self.order;
+        let kept = &mut self.kept[index as usize];
         let order =
             |a: &Child, b: &Child| b.total.cmp(&a.total).then_with(|| order(tree.key(a.node), tree.key(b.node)));
-        let mut children = &mut self.children[stayed.sorted as usize..stayed.end as usize];
+        let mut children = &mut self.children[kept.sorted as usize..kept.end as usize];
         if count < children.len() {
             children = children.select_nth_unstable_by(count, order).0;
         }
         children.sort_unstable_by(order);
-        stayed.sorted += dense(children.len());
+        kept.sorted += dense(children.len());
     }
 
-    fn child_stays(&mut self, parent: u32, child: u32) {
-        self.stayed[parent as usize].left -= 1;
-        let place = self.stay(self.children[child as usize].node);
-        self.children[child as usize].place = NonZeroU32::new(place);
+    fn keep_child(&mut self, parent: u32, child: u32) {
+        self.kept[parent as usize].left -= 1;
+        let index = self.keep(self.children[child as usize].node);
+        self.children[child as usize].kept = NonZeroU32::new(index);
     }
 
-    /// All that weighs anything.
+    /// Keeps all nodes with any stack.
     fn keep_all(&mut self) {
         let mut parent = 0;
-        while let Some(&Stayed { first, end, .. }) = self.stayed.get(parent as usize) {
-            (first..end).for_each(|child| self.child_stays(parent, child));
+        while let Some(&Kept { first, end, .. }) = self.kept.get(parent as usize) {
+            (first..end).for_each(|child| self.keep_child(parent, child));
             parent += 1;
         }
     }
 
-    /// From the root on always the heaviest whose parent stays, as long as there is place for it and for the `(other)` nodes
-    /// that stand for the rest. `false`, which is rare: the last place is
-    /// for something that was held to be too light.
+    /// From the root on, keeps the heaviest node whose parent is kept, as long as it and the `(other)` nodes for the
+    /// rest fit.
+    ///
+    /// Returns `false`, which is rare, if the last node to be kept is one that was taken for too light.
     fn keep_heaviest(&mut self) -> bool {
         let nodes_max = self.nodes_max;
         let mut candidates = BinaryHeap::new();
@@ -187,21 +198,22 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
             if self.least.is_some_and(|least| total < least) {
                 return false;
             }
-            // The last of its siblings makes the `(other)` beside it needless.
-            let frees = usize::from(self.stayed[parent as usize].left == 1);
+            // The last of its siblings replaces the `(other)` beside it.
+            let frees = usize::from(self.kept[parent as usize].left == 1);
             let needs = 1 + usize::from(self.has_children(child));
-            let (mut below, end) = (None, self.stayed[parent as usize].end);
+            let mut below = None;
+            let end = self.kept[parent as usize].end;
             if count + needs <= nodes_max + frees {
                 count = count + needs - frees;
-                let place = dense(self.stayed.len());
-                self.child_stays(parent, child);
-                below = self.first_child(place);
+                let index = dense(self.kept.len());
+                self.keep_child(parent, child);
+                below = self.first_child(index);
             }
-            if child + 1 == self.stayed[parent as usize].sorted {
+            if child + 1 == self.kept[parent as usize].sorted {
                 self.sort(parent, usize::MAX);
             }
             let beside = (child + 1 < end).then(|| self.candidate(parent, child + 1));
-            // One takes its place: often it is nearly as heavy, so that nothing else moves.
+            // One of them replaces it: often it is nearly as heavy, so that nothing else moves in the heap.
             match below.or(beside) {
                 Some(next) => {
                     *heaviest = next;
@@ -216,10 +228,10 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         if count < nodes_max && self.least.is_some() {
             return false;
         }
-        // There is only place for what takes none: a last sibling without children, in place of the `(other)`.
+        // Only a last sibling without children still fits, in index of the `(other)`.
         for Candidate { parent: Reverse(parent), child, .. } in candidates {
-            if self.stayed[parent as usize].left == 1 && !self.has_children(child) {
-                self.child_stays(parent, child);
+            if self.kept[parent as usize].left == 1 && !self.has_children(child) {
+                self.keep_child(parent, child);
             }
         }
         true
@@ -233,23 +245,23 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         Candidate { total: self.children[child as usize].total, parent: Reverse(parent), child }
     }
 
-    /// The heaviest child of what stayed at a place.
-    fn first_child(&self, place: u32) -> Option<Candidate> {
-        let Stayed { first, end, .. } = self.stayed[place as usize];
-        (first < end).then(|| self.candidate(place, first))
+    /// The heaviest child of a kept node.
+    fn first_child(&self, index: u32) -> Option<Candidate> {
+        let Kept { first, end, .. } = self.kept[index as usize];
+        (first < end).then(|| self.candidate(index, first))
     }
 
-    fn written(&self, left_out_nodes: usize) -> PrunedTree {
-        let mut out =
-            PrunedTree { nodes: Vec::with_capacity(2 * self.stayed.len()), left_out_nodes, left_out_value: 0 };
-        // What is still to be written, the next one last: (place or weight of an `(other)`, its parent in what is written).
+    fn written(&self, pruned_nodes: usize) -> PrunedTree {
+        let mut out = PrunedTree { nodes: Vec::with_capacity(2 * self.kept.len()), pruned_nodes, pruned_value: 0 };
+        // Nodes that are still to be written, the next one last: (index or weight of an `(other)`, its parent in the
+        // output).
         let mut pending: Vec<(Result<u32, i128>, u32)> = vec![(Ok(0), 0)];
         while let Some((next, parent)) = pending.pop() {
             let here = dense(out.nodes.len());
-            let place = match next {
-                Ok(place) => place,
+            let index = match next {
+                Ok(index) => index,
                 Err(weight) => {
-                    out.left_out_value += weight;
+                    out.pruned_value += weight;
                     out.nodes.push(PrunedNode {
                         parent,
                         kind: NodeKind::Other,
@@ -260,23 +272,23 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                     continue;
                 }
             };
-            let Stayed { node, first, end, left, light, .. } = self.stayed[place as usize];
+            let Kept { node, first, end, left, light, .. } = self.kept[index as usize];
             let kind = if node == ROOT { NodeKind::Root } else { NodeKind::Key(self.tree.key(node)) };
             let children = &self.children[first as usize..end as usize];
             let total = self.tree.total(node);
             let own = total - light - children.iter().map(|child| child.total).sum::<i128>();
             let has_own = own != 0 || self.tree.cancels_out(node);
             out.nodes.push(PrunedNode { parent, kind, own, total, has_own });
-            let left_out = children.iter().filter(|child| child.place.is_none());
-            let other = light + left_out.map(|child| child.total).sum::<i128>();
+            let pruned = children.iter().filter(|child| child.kept.is_none());
+            let other = light + pruned.map(|child| child.total).sum::<i128>();
             let mut other = (left > 0).then_some(other);
-            // The lightest first. What is as heavy as the `(other)` stands before it.
+            // The lightest first. Nodes as heavy as the `(other)` come before it.
             for child in children.iter().rev() {
-                let Some(place) = child.place else { continue };
+                let Some(index) = child.kept else { continue };
                 if let Some(weight) = other.take_if(|weight| child.total >= *weight) {
                     pending.push((Err(weight), here));
                 }
-                pending.push((Ok(place.get()), here));
+                pending.push((Ok(index.get()), here));
             }
             pending.extend(other.map(|weight| (Err(weight), here)));
         }
@@ -287,6 +299,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
 fn dense(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -305,13 +318,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_too_light_is_left_out_just_as_if_it_had_been_put_in_order(tree in any_tree(), nodes_max in 2_usize..120) {
+        fn the_weight_limit_gives_the_same_result_as_sorting(tree in any_tree(), nodes_max in 2_usize..120) {
             prop_assume!(tree.weighing() >= nodes_max);
             let order = |a: u32, b: u32| a.cmp(&b);
             let mut pruning = Pruning::of(&tree, nodes_max, None, &order);
             prop_assert!(pruning.keep_heaviest());
-            let left_out_nodes = tree.weighing() + 1 - pruning.stayed.len();
-            prop_assert_eq!(prune(&tree, nodes_max, order), pruning.written(left_out_nodes));
+            let pruned_nodes = tree.weighing() + 1 - pruning.kept.len();
+            prop_assert_eq!(prune(&tree, nodes_max, order), pruning.written(pruned_nodes));
         }
 
         #[test]
@@ -332,11 +345,11 @@ mod tests {
             }
             let weighing = tree.weighing() + 1;
             let others = pruned.nodes.iter().filter(|node| node.kind == NodeKind::Other).count();
-            prop_assert_eq!(pruned.nodes.len() - others + pruned.left_out_nodes, weighing);
+            prop_assert_eq!(pruned.nodes.len() - others + pruned.pruned_nodes, weighing);
             if weighing <= nodes_max {
-                prop_assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (0, 0));
+                prop_assert_eq!((pruned.pruned_nodes, pruned.pruned_value), (0, 0));
             } else {
-                // Of the place that there is, at most two nodes' is wasted.
+                // At most two nodes fewer than possible are kept.
                 prop_assert!(pruned.nodes.len() + 2 >= nodes_max.min(weighing));
             }
         }
@@ -353,7 +366,7 @@ mod tests {
         let kinds: Vec<_> = pruned.nodes.iter().map(|node| (node.kind, node.total)).collect();
         use NodeKind::{Key, Other, Root};
         assert_eq!(kinds, [(Root, 21), (Key(2), 9), (Key(0), 5), (Other, 4)]);
-        assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (3, 4));
+        assert_eq!((pruned.pruned_nodes, pruned.pruned_value), (3, 4));
     }
 
     #[test]
@@ -370,6 +383,6 @@ mod tests {
     fn one_node_is_the_root_with_all_weight() {
         let pruned = prune(&star(&[5, 1]), 1, |a, b| a.cmp(&b));
         assert_eq!(pruned.nodes, [PrunedNode { parent: 0, kind: NodeKind::Root, own: 9, total: 9, has_own: true }]);
-        assert_eq!((pruned.left_out_nodes, pruned.left_out_value), (2, 9));
+        assert_eq!((pruned.pruned_nodes, pruned.pruned_value), (2, 9));
     }
 }

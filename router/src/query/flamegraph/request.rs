@@ -1,6 +1,6 @@
-//! Flame graphs: all stacks of a selector in a window as one tree.
+//! A flame graph, from its request to its bytes: all stacks of a selector in a window, as one tree.
 //!
-//! The same question gives the same bytes, in every format.
+//! Equal requests over equal data give equal bytes, in every format.
 
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::selection::Operation;
@@ -20,7 +20,7 @@ use crate::query::run::{Cancelled, Run, Timings};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::resolve::{Want, resolve};
 
-/// How a flame graph is written.
+/// Format of a flame graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
@@ -28,28 +28,29 @@ pub(crate) enum Format {
     Pprof,
 }
 
-/// What is asked for.
+/// Parameters of a flame graph.
 #[derive(Clone, Debug)]
 pub(crate) struct FlamegraphRequest {
     /// A vector selector.
     pub(crate) query: String,
     pub(crate) window: Window,
     pub(crate) format: Format,
-    /// Root and `(other)` nodes included; at least 1.
+    /// Largest number of nodes, root and `(other)` nodes included; at least 1.
     pub(crate) nodes_max: usize,
 }
 
 impl Reader {
-    /// The flame graph, written.
+    /// Returns a flame graph in its format.
     pub(crate) async fn flamegraph(
         &self,
         tenant: &TenantId,
         request: FlamegraphRequest,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let text = request.query.clone();
         let selector = run.blocking(move |_, timings| timings.measure("parse", || parse_selector(&text))).await?;
-        let (window, mut matchers) = (request.window, selector.matchers.clone());
+        let window = request.window;
+        let mut matchers = selector.matchers.clone();
         let resolved = run.shards(resolve(&self.nodes, tenant, &selector, window, Want::Types)).await?;
         let types = resolved.resolved.and_then(|resolved| resolved.types).unwrap_or_default();
         let mut summary = Summary::of(window);
@@ -65,8 +66,10 @@ impl Reader {
                 };
                 matchers.push(is_type);
                 let fold = if only.is_gauge() { Fold::Last(window) } else { Fold::Sum(vec![window]) };
-                let (tenant, stacks) = (tenant.clone(), StackDetail::Full);
-                let (group_by, locations) = (Vec::new(), LocationSets::default());
+                let tenant = tenant.clone();
+                let stacks = StackDetail::Full;
+                let group_by = Vec::new();
+                let locations = LocationSets::default();
                 let selection =
                     Selection { tenant, matchers, fold, group_by, group_by_series: false, stacks, locations };
                 if request.format == Format::Pprof {
@@ -80,7 +83,9 @@ impl Reader {
             }
             _ => return Err(QueryError::SeveralTypes { types }),
         }
-        let (namer, cache, tenant) = (self.namer(&run), self.names.clone(), tenant.clone());
+        let namer = self.namer(&run);
+        let cache = self.names.clone();
+        let tenant = tenant.clone();
         let written = run.blocking(move |cancelled, timings| {
             let Fetched { answers, names, .. } = fetched;
             let named = timings.measure("name", || names.name(answers, &namer));
@@ -92,7 +97,7 @@ impl Reader {
     }
 }
 
-/// A flame graph that is only to be written.
+/// A flame graph that is ready to be merged and written.
 #[derive(Debug)]
 pub(crate) struct Writing<'a> {
     pub(crate) named: Named<'a>,
@@ -106,8 +111,8 @@ impl Writing<'_> {
         let Self { named, summary, request } = self;
         let frames = named.frames();
         let table = frames.table;
-        // The root is no line and no location: where one node is asked for, it is the `(other)` below it, which says that
-        // stacks were left out.
+        // The root is not a line or a location. If one node is requested, it is the `(other)` below the root, which
+        // shows that stacks were pruned.
         let nodes_max = request.nodes_max.max(2);
         match request.format {
             Format::Json => {
@@ -140,8 +145,8 @@ impl Writing<'_> {
         }
     }
 
-    /// The stacks of all answers, each with a node for each set of labels that it has, where there is budget for all of
-    /// these nodes; else without them, and `false`.
+    /// Merges the stacks of all responses, with a node for each set of labels of each stack. If these nodes do not
+    /// all fit, merges without them, and returns `false`.
     fn labelled(
         &self,
         keys: &mut pprof::Keys,
@@ -159,7 +164,7 @@ impl Writing<'_> {
         match add_all() {
             Ok(()) => {
                 let tree = builder.finish();
-                // What is pruned would be without labels, and not say so.
+                // Pruned nodes would have no labels, without a note.
                 if tree.weighing() < nodes_max || !keys.has_labels() {
                     return Ok((tree, true));
                 }
@@ -170,7 +175,7 @@ impl Writing<'_> {
         Ok((self.tree(|answer| keys.locations(answer, frames), cancelled)?, false))
     }
 
-    /// The stacks of all answers.
+    /// Merges the stacks of all responses.
     fn tree(
         &self,
         mut keys: impl FnMut(&NamedAnswer<'_>) -> LocationKeys,
@@ -184,7 +189,7 @@ impl Writing<'_> {
     }
 }
 
-/// Every frame of a location is a key, inlined ones too.
+/// Keys of locations by frame, inlined frames included.
 fn frame_keys(named: &NamedLocations) -> LocationKeys {
     let mut keys = LocationKeys::default();
     for location in 0..named.len() {

@@ -1,7 +1,7 @@
-//! Which labels the samples of a pprof have: the sample attributes, and the labels in which the series differ.
+//! Labels of the samples of a pprof: sample attributes, and the labels in which series differ.
 //!
-//! Only raw samples have attributes, so these are read one by one in place of sums. That is bounded, and where it cannot be
-//! done the profile has fewer labels and says why.
+//! Only raw samples have attributes, so these samples are read one by one instead of sums. That is limited; where it
+//! is not possible, the profile has fewer labels and a note that gives the reason.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::query::run::Run;
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::selector::Selector;
 
-/// Stacks with labels, and why there are not more labels, a sentence each.
+/// Stacks with labels, and a note for each reason why labels are missing.
 #[derive(Debug, Default)]
 pub(crate) struct Labelled {
     pub(crate) fetched: Fetched,
@@ -23,7 +23,7 @@ pub(crate) struct Labelled {
 }
 
 impl Reader {
-    /// The answers of all shards, grouped by as many labels as there can be.
+    /// Fetches from all shards, grouped by as many labels as possible.
     pub(crate) async fn select_labelled(
         &self,
         selection: &Selection,
@@ -41,8 +41,11 @@ impl Reader {
             if samples <= LABELLED_SAMPLES_MAX {
                 choices.insert(0, of_series.into_iter().chain(of_samples).collect());
             } else {
-                let (max, names) = (LABELLED_SAMPLES_MAX, of_samples.join(", "));
-                notes.push(format!("no labels for {names}: {samples} samples are more than {max}, ask for less time"));
+                let max = LABELLED_SAMPLES_MAX;
+                let names = of_samples.join(", ");
+                notes.push(format!(
+                    "no labels for {names}: {samples} samples are more than {max}; choose a shorter range"
+                ));
             }
         }
         for group_by in choices.into_iter().filter(|names| !names.is_empty()) {
@@ -50,7 +53,7 @@ impl Reader {
             let labelled = Selection { group_by, ..selection.clone() };
             match self.fetch(&labelled, &selector.stack_matchers, run).await {
                 Ok(fetched) => return Ok(Labelled { fetched, notes }),
-                // Without these labels there may be an answer.
+                // It may succeed without these labels.
                 Err(error) if matches!(error.kind(), ErrorKind::BadData | ErrorKind::Execution) => {
                     notes.push(format!("no labels for {names}: {error}"));
                 }
@@ -62,7 +65,7 @@ impl Reader {
     }
 }
 
-/// The names of the labels that are wanted, sorted.
+/// The names of the wanted labels, sorted.
 struct Choice {
     of_series: Vec<String>,
     of_samples: Vec<String>,
@@ -74,7 +77,7 @@ impl Choice {
         let labels = || found.series.iter().flat_map(|labels| labels.iter());
         let mut of_series: BTreeSet<&str> = BTreeSet::new();
         if let Some(first) = found.series.first() {
-            // A label that some series lacks is "" there.
+            // A label that a series does not have is "" there.
             let differs = |name: &str| found.series.iter().any(|labels| labels.get(name) != first.get(name));
             let names: BTreeSet<&str> = labels().map(|label| label.name.as_str()).collect();
             of_series.extend(names.into_iter().filter(|name| *name != PROFILE_TYPE_LABEL && differs(name)));
@@ -88,7 +91,8 @@ impl Choice {
             budget -= taken.len();
             taken
         };
-        let (of_series, of_samples) = (take(of_series), take(of_samples));
+        let of_series = take(of_series);
+        let of_samples = take(of_samples);
         let notes = (all > SAMPLE_LABELS_MAX)
             .then(|| format!("labels for {SAMPLE_LABELS_MAX} of {all} names only: group by others with a query"));
         Self { of_series, of_samples, notes: notes.into_iter().collect() }

@@ -1,6 +1,6 @@
 //! All stacks of a flame graph as one tree, root first.
 //!
-//! Invariant: every node's parent stands before it, and its total is what is its own plus the totals of its children.
+//! Invariant: every node comes after its parent, and its total is its own value plus the totals of its children.
 
 use std::collections::HashMap;
 
@@ -13,56 +13,58 @@ use crate::query::flamegraph::weights::Weights;
 use crate::query::limits::TREE_NODES_MAX;
 use crate::query::run::Cancelled;
 
-/// The root; it has no key, and no node has it for a child or sibling.
+/// The root. It has no key, and it is nobody's child or sibling.
 pub(crate) const ROOT: u32 = 0;
 
 /// No child, or no further sibling.
 const NONE: u32 = ROOT;
 
-/// Nodes between two looks at whether anybody still waits.
+/// Nodes between two checks for cancellation.
 const NODES_BETWEEN_CHECKS: usize = 1 << 16;
 
-/// Siblings that are looked through one by one: nearly all nodes have fewer children. Further ones are found by their hash.
+/// Siblings that are searched one by one: nearly all nodes have fewer children. Further ones are found by hash.
 const NEAR_SIBLINGS_MAX: usize = 8;
 
-/// The largest tree whose memory is kept for the next one: 18 MB.
+/// Nodes of the largest tree whose memory is kept for the next one: 18 MB.
 const SPARE_NODES_MAX: usize = 1 << 19;
 
-/// Memory of the tree that was let go last, for the next one: getting as many new pages from the system takes about as long as
-/// building a tree. There is one, however many queries there are.
-static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), places: Vec::new() });
+/// Memory of the last tree that was dropped, for the next one: getting new pages from the system takes about as long
+/// as building a tree. There is one, for any number of queries.
+static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), indices: Vec::new() });
 
-/// Empty lists with budget.
+/// Empty lists with capacity.
 #[derive(Debug, Default)]
 struct Spare {
     nodes: Vec<TreeNode>,
     totals: Vec<i128>,
-    places: Vec<u32>,
+    indices: Vec<u32>,
 }
 
-/// See the module.
+/// A tree of stacks, with totals.
 #[derive(Debug)]
 pub(crate) struct StackTree {
     nodes: Vec<TreeNode>,
-    /// Of the stacks that pass a node or end there.
+    /// Total of the stacks that pass or end at each node.
     totals: Vec<i128>,
     weighing: usize,
-    /// `None`: some stacks weigh less than nothing, so nodes may be heavier than what they stand below.
+    /// `None` if some values are negative: a node may then weigh more than its parent.
     weights: Option<Weights>,
-    /// Where some stacks weigh less than nothing, by node: its values cancel out. Empty elsewhere.
+    /// Whether the own values of each node cancel out. Empty if no value is negative.
     cancelled_out: Vec<bool>,
-    /// Where some stacks weigh less than nothing, by node: a stack passes or ends here, whatever the total. Empty elsewhere.
+    /// Whether a stack passes or ends at each node, whatever its total is. Empty if no value is negative.
     passed: Vec<bool>,
-    /// Empty.
-    places: Vec<u32>,
+    /// Kept for the next tree.
+    indices: Vec<u32>,
 }
 
 impl Drop for StackTree {
     fn drop(&mut self) {
         use std::mem::take;
-        let (nodes, totals, places) = (take(&mut self.nodes), take(&mut self.totals), take(&mut self.places));
-        let mut spare = Spare { nodes, totals, places };
-        if spare.nodes.capacity().max(spare.places.capacity()) <= SPARE_NODES_MAX {
+        let nodes = take(&mut self.nodes);
+        let totals = take(&mut self.totals);
+        let indices = take(&mut self.indices);
+        let mut spare = Spare { nodes, totals, indices };
+        if spare.nodes.capacity().max(spare.indices.capacity()) <= SPARE_NODES_MAX {
             spare.nodes.clear();
             spare.totals.clear();
             *SPARE.lock() = spare;
@@ -70,17 +72,17 @@ impl Drop for StackTree {
     }
 }
 
-/// A node: a frame, or whatever the keys stand for, below its parent's.
+/// A node: a frame, or whatever its key stands for, below its parent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeNode {
-    /// The root's is the root.
+    /// The root is its own parent.
     pub(crate) parent: u32,
     pub(crate) key: u32,
     first_child: u32,
     next_sibling: u32,
 }
 
-/// The keys of each location of one answer, outermost first.
+/// The keys of each location of one response, outermost first.
 #[derive(Debug)]
 pub(crate) struct LocationKeys {
     /// Location i has the keys from `starts[i]` to `starts[i + 1]`.
@@ -111,17 +113,17 @@ impl LocationKeys {
     }
 }
 
-/// A tree that answers are added to.
+/// A tree to which responses are added.
 #[derive(Debug)]
 pub(crate) struct StackTreeBuilder {
     nodes: Vec<TreeNode>,
-    /// Of the stacks that end at a node.
+    /// Sum of the stacks that end at each node.
     own: Vec<i128>,
-    /// Where the nodes of the answer that is being added are here.
-    places: Vec<u32>,
-    /// (parent, key) to child, of the children behind their parent's first [`NEAR_SIBLINGS_MAX`].
+    /// Indices in the tree of the nodes of the response that is being added.
+    indices: Vec<u32>,
+    /// (parent, key) to child, for children after their parent's first [`NEAR_SIBLINGS_MAX`].
     far: HashMap<(u32, u32), u32, RandomState>,
-    /// Nodes with a value that is not positive: only their values can cancel out.
+    /// Nodes with a value that is not positive. Only their values can cancel out.
     not_positive: Vec<u32>,
     is_any_negative: bool,
 }
@@ -129,14 +131,16 @@ pub(crate) struct StackTreeBuilder {
 impl StackTreeBuilder {
     pub(crate) fn new() -> Self {
         let root = TreeNode { parent: ROOT, key: 0, first_child: NONE, next_sibling: NONE };
-        let Spare { mut nodes, totals, places } = std::mem::take(&mut *SPARE.lock());
+        let Spare { mut nodes, totals, indices } = std::mem::take(&mut *SPARE.lock());
         nodes.push(root);
         let far = HashMap::default();
-        Self { nodes, own: totals, places, far, not_positive: Vec::new(), is_any_negative: false }
+        Self { nodes, own: totals, indices, far, not_positive: Vec::new(), is_any_negative: false }
     }
 
-    /// Adds the stacks of an answer. `groups`: the key of each of its groups, of nodes below the stacks' leaves that hold
-    /// what the group has; `None`, or beyond the list, is at the leaf itself.
+    /// Adds the stacks of a response.
+    ///
+    /// `groups`: the key of each group, for a node below the leaf that holds the group's sums. For `None`, or beyond
+    /// the end of the list, the leaf itself holds them.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] beyond [`TREE_NODES_MAX`] nodes.
@@ -147,48 +151,50 @@ impl StackTreeBuilder {
         groups: &[Option<u32>],
         cancelled: &Cancelled,
     ) -> Result<(), QueryError> {
-        let mut places = std::mem::take(&mut self.places);
-        places.clear();
-        places.reserve(answer.nodes.len());
-        // Most locations are one frame, and most nodes are nothing that is there already.
+        let mut indices = std::mem::take(&mut self.indices);
+        indices.clear();
+        indices.reserve(answer.nodes.len());
+        // Most locations are one frame, and most nodes are new.
         self.nodes.reserve(answer.nodes.len());
         for (i, node) in answer.nodes.iter().enumerate() {
             if i % NODES_BETWEEN_CHECKS == 0 {
                 cancelled.check()?;
             }
-            let above = places.get(node.parent as usize).copied().unwrap_or(ROOT);
+            let above = indices.get(node.parent as usize).copied().unwrap_or(ROOT);
             let keys = if i == 0 { &[] } else { keys.of(node.location) };
-            places.push(keys.iter().try_fold(above, |parent, &key| self.child(parent, key))?);
+            indices.push(keys.iter().try_fold(above, |parent, &key| self.child(parent, key))?);
         }
         self.own.resize(self.nodes.len(), 0);
         for (i, cell) in answer.cells.iter().enumerate() {
             if i % NODES_BETWEEN_CHECKS == 0 {
                 cancelled.check()?;
             }
-            let Some(&leaf) = places.get(cell.node as usize) else { continue };
-            let place = match groups.get(cell.group as usize) {
+            let Some(&leaf) = indices.get(cell.node as usize) else { continue };
+            let index = match groups.get(cell.group as usize) {
                 Some(&Some(group)) => self.child(leaf, group)?,
                 _ => leaf,
             };
             if self.own.len() < self.nodes.len() {
                 self.own.resize(self.nodes.len(), 0);
             }
-            if let Some(own) = self.own.get_mut(place as usize) {
+            if let Some(own) = self.own.get_mut(index as usize) {
                 *own += cell.sum;
             }
             if cell.sum <= 0 {
-                self.not_positive.push(place);
+                self.not_positive.push(index);
                 self.is_any_negative |= cell.sum < 0;
             }
         }
-        self.places = places;
+        self.indices = indices;
         Ok(())
     }
 
-    /// The child of a node that has this key, new or old.
+    /// The child of a node with this key, new or old.
     fn child(&mut self, parent: u32, key: u32) -> Result<u32, QueryError> {
         let first = self.nodes[parent as usize].first_child;
-        let (mut at, mut last, mut passed) = (first, NONE, 0);
+        let mut at = first;
+        let mut last = NONE;
+        let mut passed = 0;
         while at != NONE && passed < NEAR_SIBLINGS_MAX {
             let node = self.nodes[at as usize];
             if node.key == key {
@@ -205,7 +211,7 @@ impl StackTreeBuilder {
         }
         let child = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
         let next_sibling = if is_far {
-            // Behind the near ones, so that those stay the near ones.
+            // After the near ones, so that those stay the near ones.
             self.far.insert((parent, key), child);
             std::mem::replace(&mut self.nodes[last as usize].next_sibling, child)
         } else {
@@ -215,26 +221,28 @@ impl StackTreeBuilder {
         Ok(child)
     }
 
-    /// The tree, totals worked out.
+    /// Computes the totals.
     pub(crate) fn finish(self) -> StackTree {
         if self.is_any_negative || self.own.iter().any(|&own| own < 0) {
             return self.finish_with_negative();
         }
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);
-        let (mut weighing, mut weights) = (0, Weights::default());
+        let mut weighing = 0;
+        let mut weights = Weights::default();
         for (i, node) in self.nodes.iter().enumerate().skip(1).rev() {
             let total = totals[i];
             totals[node.parent as usize] += total;
             weighing += usize::from(total != 0);
             weights.add(total);
         }
-        let (cancelled_out, passed) = (Vec::new(), Vec::new());
+        let cancelled_out = Vec::new();
+        let passed = Vec::new();
         let weights = Some(weights);
-        StackTree { nodes: self.nodes, totals, weighing, weights, cancelled_out, passed, places: self.places }
+        StackTree { nodes: self.nodes, totals, weighing, weights, cancelled_out, passed, indices: self.indices }
     }
 
-    /// The tree where values are negative: a total of zero does not mean that there is nothing below a node.
+    /// Computes the totals if some values are negative: a total of zero does not mean that a node has no stacks.
     fn finish_with_negative(self) -> StackTree {
         let mut totals = self.own;
         totals.resize(self.nodes.len(), 0);
@@ -249,7 +257,7 @@ impl StackTreeBuilder {
             passed[node.parent as usize] |= passed[i];
         }
         let weighing = passed.iter().skip(1).filter(|is_passed| **is_passed).count();
-        StackTree { nodes: self.nodes, totals, weighing, weights: None, cancelled_out, passed, places: self.places }
+        StackTree { nodes: self.nodes, totals, weighing, weights: None, cancelled_out, passed, indices: self.indices }
     }
 }
 
@@ -259,7 +267,7 @@ impl StackTree {
         &self.nodes
     }
 
-    /// Whether stacks end at a node whose values cancel out: positive and negative ones, which gauges may have.
+    /// Whether positive and negative values of the stacks that end at a node cancel out. Gauges may have both.
     pub(crate) fn cancels_out(&self, node: u32) -> bool {
         self.cancelled_out.get(node as usize).copied().unwrap_or_default()
     }
@@ -269,30 +277,30 @@ impl StackTree {
         self.total(node) != 0 || self.passed.get(node as usize).copied().unwrap_or_default()
     }
 
-    /// How many nodes weigh anything, the root not counted.
+    /// Number of nodes with any stack, without the root.
     pub(crate) fn weighing(&self) -> usize {
         self.weighing
     }
 
-    /// A weight that at least so many nodes reach, the root not counted; `None` where nodes may be heavier than what they stand
-    /// below, so that light ones matter, too.
+    /// A total that at least so many nodes reach, without the root. `None` if nodes may weigh more than their
+    /// parents, so that light nodes matter too.
     pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
         self.weights.as_ref().map(|weights| weights.reached_by(nodes))
     }
 
-    /// The key of a node; the root's means nothing.
+    /// The key of a node. The root's has no meaning.
     #[inline]
     pub(crate) fn key(&self, node: u32) -> u32 {
         self.nodes[node as usize].key
     }
 
-    /// What the stacks weigh that pass or end at a node.
+    /// Total of the stacks that pass or end at a node.
     #[inline]
     pub(crate) fn total(&self, node: u32) -> i128 {
         self.totals[node as usize]
     }
 
-    /// The children of a node that weigh anything, in no particular order.
+    /// The children of a node with any stack, in no particular order.
     #[inline]
     pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> {
         let first = self.nodes[node as usize].first_child;
@@ -306,7 +314,7 @@ impl StackTree {
 pub(crate) mod tests {
     use super::*;
 
-    /// A tree of (parent, key, own); of equal (parent, key) the later are further nodes, as no builder makes them.
+    /// A tree of (parent, key, own). Unlike with a builder, equal (parent, key) are separate nodes.
     pub(crate) fn tree_of(nodes: &[(u32, u32, i128)]) -> StackTree {
         let mut builder = StackTreeBuilder::new();
         builder.own.push(3);
@@ -319,7 +327,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_node_has_each_child_once_however_many_there_are() {
+    fn a_node_has_each_of_many_children_once() {
         let mut builder = StackTreeBuilder::new();
         let first: Vec<u32> = (0..100).map(|key| builder.child(ROOT, key).unwrap()).collect();
         let again: Vec<u32> = (0..100).map(|key| builder.child(ROOT, key).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What a flame graph says about itself beside the tree.
+//! Facts about a flame graph that its response has beside the tree.
 
 use proto::answer::WindowsRead;
 use proto::{ProfileType, Window};
@@ -6,33 +6,34 @@ use proto::{ProfileType, Window};
 use crate::query::selection::fetch::Fetched;
 use crate::query::selection::missing::MissingData;
 
-/// What is told beside the tree.
+/// Facts about a flame graph.
 #[derive(Debug)]
 pub(crate) struct Summary {
-    /// None: no series is in the window.
+    /// `None` if no series is in the window.
     pub(crate) profile_type: Option<ProfileType>,
     pub(crate) window: Window,
-    /// Samples that were read, those included whose stacks no matcher passed.
+    /// Samples that were read, including those whose stacks the matchers excluded.
     pub(crate) samples: u64,
     pub(crate) series: u64,
     pub(crate) shards: usize,
-    /// How many windows of each tier were read.
+    /// Number of windows of each tier that were read.
     pub(crate) windows_read: WindowsRead,
-    /// What is no part of it.
+    /// Data that it is missing.
     pub(crate) missing: MissingData,
-    /// Why samples have no labels, or not all, a sentence each.
+    /// A sentence for each reason why labels of samples are missing.
     pub(crate) label_notes: Vec<String>,
 }
 
 impl Summary {
-    /// Of nothing yet.
+    /// A summary without responses.
     pub(crate) fn of(window: Window) -> Self {
-        let (windows_read, missing) = (WindowsRead::default(), MissingData::default());
+        let windows_read = WindowsRead::default();
+        let missing = MissingData::default();
         let label_notes = Vec::new();
         Self { profile_type: None, window, samples: 0, series: 0, shards: 0, windows_read, missing, label_notes }
     }
 
-    /// Adds what shards say beside their sums.
+    /// Adds the responses of the shards.
     pub(crate) fn take(&mut self, fetched: &Fetched) {
         self.samples = fetched.plain().map(|answer| answer.samples).sum();
         self.series = fetched.plain().map(|answer| answer.series).sum();

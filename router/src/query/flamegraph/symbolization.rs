@@ -1,4 +1,4 @@
-//! How many of a flame graph's frames have names, and why the others have none.
+//! Counts of a flame graph's frames with names, and the reasons why others have none.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use foldhash::fast::RandomState;
 use crate::query::flamegraph::stack_tree::StackTree;
 use crate::query::naming::frame::{Frames, Unnamed};
 
-/// See the module. Frames are counted once, wherever they stand in the tree.
+/// Counts of named and unnamed frames. Each frame is counted once, wherever it is in the tree.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Symbolization {
     pub(crate) frames: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Symbolization {
     pub(crate) unnamed: Vec<UnnamedShare>,
 }
 
-/// What has no names for one reason in one binary.
+/// Frames of one binary that have no names for one reason.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnnamedShare {
     pub(crate) why: Unnamed,
@@ -26,9 +26,10 @@ pub(crate) struct UnnamedShare {
     pub(crate) value: i128,
 }
 
-/// The reasons on the ways from the root, as sets, so that nodes only have a number: each is one before it and one reason more.
-/// The ways of one program have few reasons, so going through a set takes no time.
-struct Ways {
+/// Sets of the reasons on the paths from the root, by number. Each set is an earlier set and one more reason.
+///
+/// The paths of one program have few reasons, so a search in a set is fast.
+struct ReasonSets {
     /// (set without it, reason).
     sets: Vec<(u32, u32)>,
     known: HashMap<(u32, u32), u32, RandomState>,
@@ -37,10 +38,10 @@ struct Ways {
 /// The number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// In place of a set: nothing that weighs anything passes the node.
-const NO_WAY: u32 = u32::MAX;
+/// In place of a set: no stack passes the node.
+const NO_STACK: u32 = u32::MAX;
 
-impl Ways {
+impl ReasonSets {
     fn new() -> Self {
         Self { sets: vec![(NO_REASONS, u32::MAX)], known: HashMap::default() }
     }
@@ -59,27 +60,28 @@ impl Ways {
     fn with(&mut self, set: u32, why: u32) -> u32 {
         *self.known.entry((set, why)).or_insert_with(|| {
             self.sets.push((set, why));
-            // There are fewer than nodes.
+            // There are fewer sets than nodes.
             u32::try_from(self.sets.len() - 1).unwrap_or(NO_REASONS)
         })
     }
 }
 
 impl Symbolization {
-    /// Of a tree whose keys are frames, before it is pruned.
+    /// Counts the frames of a tree whose keys are frames, before it is pruned.
     pub(crate) fn of(tree: &StackTree, frames: Frames<'_>) -> Self {
         let table = frames.table;
         let mut seen = vec![false; table.len()];
         let mut shares: Vec<(usize, i128)> = vec![(0, 0); table.unnamed.len()];
-        let mut ways = Ways::new();
-        let mut way_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
-        way_of.push(NO_REASONS);
+        let mut sets = ReasonSets::new();
+        let mut set_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
+        set_of.push(NO_REASONS);
         let mut out = Self::default();
         // Parents stand before their children.
         for (i, node) in (1..).zip(tree.nodes().iter().skip(1)) {
-            let (above, total) = (way_of[node.parent as usize], tree.total(i));
-            if above == NO_WAY || !tree.weighs(i) {
-                way_of.push(NO_WAY);
+            let above = set_of[node.parent as usize];
+            let total = tree.total(i);
+            if above == NO_STACK || !tree.weighs(i) {
+                set_of.push(NO_STACK);
                 continue;
             }
             let unnamed = frames.unnamed(node.key);
@@ -87,16 +89,16 @@ impl Symbolization {
             out.frames += is_new;
             let Some(why) = unnamed.filter(|&why| !table.unnamed[why as usize].has_name()) else {
                 out.named += is_new;
-                way_of.push(above);
+                set_of.push(above);
                 continue;
             };
             let (frames, value) = &mut shares[why as usize];
             *frames += is_new;
-            if ways.has(above, why) {
-                way_of.push(above);
+            if sets.has(above, why) {
+                set_of.push(above);
             } else {
                 *value += total;
-                way_of.push(ways.with(above, why));
+                set_of.push(sets.with(above, why));
             }
         }
         let shares = table.unnamed.iter().zip(shares).filter(|(_, (frames, _))| *frames > 0);

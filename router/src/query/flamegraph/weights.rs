@@ -1,11 +1,12 @@
-//! How many nodes of a tree weigh about how much, so that what is too light to stay can be told without putting all in order.
+//! Histogram of the totals of a tree's nodes, from which pruning finds the weight that a node must reach, without
+//! sorting.
 
-/// Weights of as many bits are told apart by as many of the bits behind the first.
+/// Bits after the highest one that distinguish classes of weights with the same number of bits.
 const FINE_BITS: u32 = 4;
 
 const CLASSES: usize = 128 << FINE_BITS;
 
-/// How many nodes there are of each class of weights.
+/// Number of nodes in each class of weights.
 #[derive(Debug)]
 pub(crate) struct Weights(Box<[u32; CLASSES]>);
 
@@ -16,7 +17,7 @@ impl Default for Weights {
 }
 
 impl Weights {
-    /// Adds a node; one that weighs nothing is none.
+    /// Counts a node, unless its weight is 0.
     #[inline]
     pub(crate) fn add(&mut self, weight: i128) {
         if weight > 0
@@ -26,7 +27,7 @@ impl Weights {
         }
     }
 
-    /// A weight that so many nodes reach, close below the largest such; 0 if there are not as many.
+    /// A weight that at least so many nodes reach, close to the largest one; 0 if there are fewer nodes.
     pub(crate) fn reached_by(&self, nodes: usize) -> i128 {
         let mut count = 0;
         let reaches = |&(_, of_class): &(usize, &u32)| {
@@ -37,10 +38,10 @@ impl Weights {
     }
 }
 
-/// The bits of the first one and of the [`FINE_BITS`] behind it, which grow with the weight.
+/// The class of a weight, from the position of its highest bit and the [`FINE_BITS`] after it.
 #[inline]
 fn class_of(weight: i128) -> usize {
-    // Nearly all have 64 bits, which takes a fraction of the time.
+    // Nearly all weights fit 64 bits, with which this takes a fraction of the time.
     let (shift, first) = if let Ok(short) = u64::try_from(weight) {
         let shift = (short | 1).ilog2().saturating_sub(FINE_BITS);
         (shift, (short >> shift) as usize)
@@ -73,12 +74,15 @@ mod tests {
             let class = class_of(weight);
             prop_assert!(class < CLASSES && least_of(class) <= weight);
             prop_assert_eq!(class_of(least_of(class)), class);
-            prop_assert!(weight - least_of(class) <= weight >> FINE_BITS, "as close as promised");
+            prop_assert!(weight - least_of(class) <= weight >> FINE_BITS, "within the precision of a class");
             prop_assert!((weight <= other) == (class <= class_of(other)) || class == class_of(other));
         }
 
         #[test]
-        fn as_many_as_asked_for_reach_a_weight(all in prop::collection::vec(weight(), 1..200), nodes in 1..250_usize) {
+        fn enough_nodes_reach_the_returned_weight(
+            all in prop::collection::vec(weight(), 1..200),
+            nodes in 1..250_usize,
+        ) {
             let mut weights = Weights::default();
             all.iter().for_each(|&weight| weights.add(weight));
             let least = weights.reached_by(nodes);

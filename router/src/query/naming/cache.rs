@@ -1,5 +1,5 @@
-//! Cache of location names, of all tenants. The least recently used tenants are evicted when all names together exceed the
-//! limit. Names of a tenant that exceed it alone are not kept.
+//! Cache of location names, of all tenants. The least recently used tenants are evicted when all names together
+//! exceed the limit. Names of a tenant that exceed it alone are not kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,7 +36,8 @@ struct Entry {
     /// Number of its last use.
     last_use: u64,
     bytes: usize,
-    /// Whether the names were too large to be kept. New locations of shards are then loaded only for queries that need them.
+    /// Whether the names were too large to be kept. New locations of shards are then loaded only for queries that
+    /// need them.
     is_too_large: bool,
 }
 
@@ -68,8 +69,8 @@ impl NameCache {
         );
         registry.register(
             "names_let_go",
-            "Tenants whose location names were evicted: a shard renumbered its locations, the names were too large to be kept, \
-             or other tenants' names needed the memory",
+            "Tenants whose location names were evicted: a shard renumbered its locations, the names were too \
+             large to be kept, or other tenants' names needed the memory",
             metrics.evicted.clone(),
         );
         Self { tenants: Arc::default(), bytes_max, metrics }

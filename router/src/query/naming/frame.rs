@@ -140,8 +140,8 @@ impl NamedLocations {
     }
 }
 
-/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines the smallest
-/// known one counts, and of several reasons the first in their order.
+/// Facts about frames from the locations of one query. They do not depend on other queries: of several first lines
+/// the smallest known one counts, and of several reasons the first in their order.
 #[derive(Debug, Default)]
 pub(crate) struct FrameFacts {
     start_lines: Vec<i64>,
@@ -302,7 +302,8 @@ mod tests {
     fn frames_are_ordered_by_their_texts_and_not_by_their_ids() {
         let mut table = FrameTable::default();
         for (name, file) in [("b", "x"), ("a", "y"), ("a", "x")] {
-            let (name, file) = (table.strings.intern(name), table.strings.intern(file));
+            let name = table.strings.intern(name);
+            let file = table.strings.intern(file);
             table.intern(FrameKey { name, file, binary: 0, frame_type: 0 });
         }
         let mut order = [0, 1, 2];

@@ -23,8 +23,8 @@ const UNKNOWN: u32 = u32::MAX;
 pub(crate) struct MappedFile<'a> {
     build_id: Option<&'a BuildId>,
     path: &'a str,
-    /// Lines by function, source file and frame type. The first two are addresses of their texts, which frames of the symbol
-    /// store share and `held` keeps in place.
+    /// Lines by function, source file and frame type. The first two are addresses of their texts, which frames of the
+    /// symbol store share and `held` keeps in place.
     found: HashMap<(*const u8, *const u8, u32), KeptLine, RandomState>,
     /// Id of the file's path in the table.
     binary: Option<u32>,
@@ -64,7 +64,8 @@ impl<'a> LineBuilder<'a> {
         let Location::Lines { mapping_file, frame_type, lines } = &self.dictionary.locations[location as usize] else {
             return false;
         };
-        let (binary, frame_type) = (self.text(*mapping_file), self.text(*frame_type));
+        let binary = self.text(*mapping_file);
+        let frame_type = self.text(*frame_type);
         to.extend(lines.iter().map(|line| self.sent_line(*line, binary, frame_type)));
         true
     }
@@ -168,8 +169,8 @@ impl<'a> LineBuilder<'a> {
         KeptLine { line: NamedLine { frame, line: 0, column: 0, system_name: name }, start_line: 0, unnamed }
     }
 
-    /// The line of an address without a name, `binary+0xaddress`. All addresses of one function have the address of its start,
-    /// if that is known.
+    /// The line of an address without a name, `binary+0xaddress`. All addresses of one function have the address of
+    /// its start, if that is known.
     fn unnamed_line(
         &mut self,
         file: &mut MappedFile<'_>,
@@ -191,7 +192,8 @@ impl<'a> LineBuilder<'a> {
         let unnamed = match &file.unnamed {
             Some((known, unnamed)) if *known == reason => *unnamed,
             _ => {
-                let (code, text) = (reason.code(), reason.to_string());
+                let code = reason.code();
+                let text = reason.to_string();
                 let why = Unnamed { code, text, binary: file.path.to_owned(), build_id: file.build_id() };
                 let unnamed = self.table.intern_unnamed(why);
                 file.unnamed = Some((reason, unnamed));

@@ -1,7 +1,8 @@
 //! A dictionary of locations, and the names of those that have one.
 //!
-//! Naming has three steps: [`NamedDictionary::requests`] lists the addresses to symbolize, [`Namer`](super::namer::Namer) sends
-//! them to the symbol store without holding a lock, and [`NamedDictionary::apply`] keeps the names.
+//! Naming has three steps: [`NamedDictionary::requests`] lists the addresses to symbolize,
+//! [`Namer`](super::namer::Namer) sends them to the symbol store without holding a lock, and
+//! [`NamedDictionary::apply`] keeps the names.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::query::naming::line::{LineBuilder, MappedFile};
 /// How long "the store has no table" stays valid: with each request, the store looks for files on this host.
 const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
-/// How long a table counts as the best one, unless the store has reported a change: with each request, the store looks for better
-/// files, but less often than this.
+/// How long a table counts as the best one, unless the store has reported a change: with each request, the store
+/// looks for better files, but less often than this.
 const TABLE_VALID: Duration = Duration::from_secs(60);
 
 /// Response of the symbol store for one address.
@@ -160,8 +161,8 @@ impl NamedDictionary {
         })
     }
 
-    /// Requests for the wanted locations of each mapping that has one without a name, or whose table may be another by now.
-    /// `None` if all wanted locations have names.
+    /// Requests for the wanted locations of each mapping that has one without a name, or whose table may be another
+    /// by now. `None` if all wanted locations have names.
     pub(super) fn requests(&self, wanted: &[u32], changes: u64) -> Option<Vec<SymbolRequest>> {
         // Whether each mapping needs a request: nearly always, none does.
         let mut needs: Vec<Option<bool>> = vec![None; self.mappings.len()];
@@ -266,7 +267,8 @@ pub(in crate::query::naming) mod tests {
     /// Some addresses of one file without a symbol table.
     pub(in crate::query::naming) fn addresses(count: u64) -> NamedDictionary {
         let mut dictionary = Dictionary::default();
-        let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
+        let file = dictionary.strings.intern("/usr/bin/app");
+        let frame_type = dictionary.strings.intern("native");
         let build_id = BuildId::parse("gnu:0102030405060708").unwrap();
         let mapping = dictionary.intern_mapping(proto::Mapping { build_id: Some(build_id), file });
         for address in 0..count {

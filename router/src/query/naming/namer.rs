@@ -1,4 +1,5 @@
-//! Symbolizes addresses: sends the requests of a dictionary to the symbol store. Locations that were sent with lines need none.
+//! Symbolizes addresses: sends the requests of a dictionary to the symbol store. Locations that were sent with lines
+//! need none.
 
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,8 @@ impl Namer {
     pub(crate) fn symbolize(&self, requests: Vec<SymbolRequest>) -> Vec<SymbolResponse> {
         // Read first: tables that arrive meanwhile are requested again.
         let changes = self.symbols.changes();
-        // First without addresses and without waiting: all missing tables are then made at once, and the first of them does not
-        // use up the time until the deadline.
+        // First without addresses and without waiting: all missing tables are then made at once, and the first of
+        // them does not use up the time until the deadline.
         for request in &requests {
             let _none_wanted: Vec<Symbolized> = self.symbols.symbolize(&request.key(), &[], Duration::ZERO);
         }
@@ -73,7 +74,8 @@ mod tests {
     fn all_wanted_locations_have_names_of_a_new_table() {
         let (_directory, symbols) = symbols();
         let namer = Namer::new(symbols, Instant::now());
-        let (mut dictionary, mut table) = (addresses(3), FrameTable::default());
+        let mut dictionary = addresses(3);
+        let mut table = FrameTable::default();
         let old: Arc<[Found]> = Arc::from([Found {
             function: Arc::from("old"),
             system_name: Arc::from("old"),
@@ -101,9 +103,11 @@ mod tests {
     fn a_frame_with_omitted_inlined_calls_is_requested_again() {
         let (_directory, symbols) = symbols();
         let namer = Namer::new(symbols, Instant::now());
-        let (mut dictionary, mut table) = (addresses(2), FrameTable::default());
+        let mut dictionary = addresses(2);
+        let mut table = FrameTable::default();
         let frame = |is_cut| -> Symbolized {
-            let (function, file) = (Arc::from("outer"), Arc::from(""));
+            let function = Arc::from("outer");
+            let file = Arc::from("");
             Ok(Arc::from([Found {
                 system_name: Arc::clone(&function),
                 function,

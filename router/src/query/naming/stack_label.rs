@@ -1,8 +1,8 @@
 //! Labels of stacks: `leaf_function`, `stack_file` and so on.
 //!
-//! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct value,
-//! and, where several `stack_*` labels are grouped by, once under each distinct combination that one of its frames has.
-//! A stack without frames has the value "".
+//! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct
+//! value, and, where several `stack_*` labels are grouped by, once under each distinct combination that one of its
+//! frames has. A stack without frames has the value "".
 
 use promql_parser::label::MatchOp;
 use proto::FramePlace;

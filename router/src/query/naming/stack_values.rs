@@ -170,7 +170,8 @@ impl StackMatcher {
 }
 
 impl FrameTest<'_> {
-    /// Whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame has the value "".
+    /// Whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame has the
+    /// value "".
     pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
         let Self { matcher, table, known } = self;
         let part = matcher.label.part;

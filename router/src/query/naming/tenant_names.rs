@@ -1,8 +1,8 @@
 //! Names of one tenant's locations, kept between queries.
 //!
-//! A shard numbers a tenant's locations densely, and a response defines only the locations that the router does not know
-//! ([`proto::LocationSets`]). The names belong to one generation of each shard. When a shard has begun another generation, new
-//! queries start with new names, and queries that still use the old ones finish with them.
+//! A shard numbers a tenant's locations densely, and a response defines only the locations that the router does not
+//! know ([`proto::LocationSets`]). The names belong to one generation of each shard. When a shard has begun another
+//! generation, new queries start with new names, and queries that still use the old ones finish with them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::query::naming::named_dictionary::{NamedDictionary, SymbolRequest, Sym
 use crate::query::naming::namer::Namer;
 use crate::query::naming::stack_label::StackMatcher;
 
-/// Rounds in which locations are named while other queries do the same, each of which may drop names because there is a better
-/// symbol table. One more round follows in which all others wait.
+/// Rounds in which locations are named while other queries do the same, each of which may drop names because there is
+/// a better symbol table. One more round follows in which all others wait.
 const SHARED_ROUNDS_MAX: usize = 4;
 
 /// Names of one tenant's locations. Cheap to clone; all clones share their content.
@@ -396,7 +396,8 @@ mod tests {
         let (_directory, symbols) = crate::query::tests::symbols::symbols();
         let namer = Namer::new(symbols, std::time::Instant::now());
         let mut dictionary = Dictionary::default();
-        let (file, frame_type) = (dictionary.strings.intern("/usr/bin/app"), dictionary.strings.intern("native"));
+        let file = dictionary.strings.intern("/usr/bin/app");
+        let frame_type = dictionary.strings.intern("native");
         let mapping = dictionary.intern_mapping(proto::Mapping { build_id: None, file });
         for address in (0..10).map(proto::Address::Virtual) {
             dictionary.intern_location(Location::Address { mapping, address, frame_type });

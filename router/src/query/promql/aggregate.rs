@@ -9,7 +9,7 @@ use crate::query::promql::value::Series;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
 
-/// Aggregates series, which stand in the order of their labels. `parameter`: of `topk` and `bottomk`, at each step.
+/// Aggregates series, which must be sorted by labels. `parameter`: that of `topk` and `bottomk`, at each step.
 pub(crate) fn aggregate(
     operator: Aggregation,
     parameter: &[f64],
@@ -46,12 +46,12 @@ fn group_of(grouping: &Grouping, labels: &Labels) -> Labels {
     }
 }
 
-/// The values that there are at a step.
+/// The values at a step.
 fn at(members: &[Series], step: usize) -> impl Iterator<Item = f64> {
     members.iter().filter_map(move |member| member.values.get(step).copied().flatten())
 }
 
-/// One value of all; `None` if there is none.
+/// Folds values into one; `None` without values.
 fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<f64> {
     let first = values.next()?;
     Some(match operator {
@@ -69,9 +69,11 @@ fn fold(operator: Aggregation, mut values: impl Iterator<Item = f64>) -> Option<
     })
 }
 
-/// The sum, its rounding errors added up beside it (Neumaier), and how many values there were.
+/// The sum, with compensated rounding errors (Neumaier), and the number of values.
 fn compensated_sum(first: f64, values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let (mut sum, mut lost, mut count) = (first, 0.0, 1.0);
+    let mut sum = first;
+    let mut lost = 0.0;
+    let mut count = 1.0;
     for value in values {
         let next: f64 = sum + value;
         if next.is_finite() {
@@ -83,7 +85,7 @@ fn compensated_sum(first: f64, values: impl Iterator<Item = f64>) -> (f64, f64) 
     (if sum.is_finite() { sum + lost } else { sum }, count)
 }
 
-/// The best k series of a group at each step, labels unchanged; of equal values those of the smaller labels.
+/// The best k series of a group at each step, with unchanged labels. Of equal values, smaller labels come first.
 fn select(
     operator: Aggregation,
     parameter: &[f64],
@@ -102,9 +104,9 @@ fn select(
             .enumerate()
             .filter_map(|(i, member)| Some((i, member.values.get(step).copied().flatten()?)))
             .collect();
-        // Stable, and members stand in the order of their labels.
+        // The sort is stable, and members are sorted by labels.
         present.sort_by(|&(_, a), &(_, b)| best_first(operator, a, b));
-        // At least 0 and below 2^63; fractions are cut off.
+        // At least 0 and below 2^63; fractions are truncated.
         let kept = parameter.max(0.0) as usize;
         for &(i, _) in present.iter().skip(kept) {
             if let Some(value) = members.get_mut(i).and_then(|member| member.values.get_mut(step)) {
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nan_is_the_least_and_the_most_only_where_there_is_nothing_else() {
+    fn nan_is_the_minimum_or_maximum_only_if_all_values_are() {
         let of = |operator, values: &[f64]| fold(operator, values.iter().copied());
         for operator in [Aggregation::Min, Aggregation::Max] {
             for values in [[f64::NAN, 2.0], [2.0, f64::NAN]] {
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nan_is_last_among_the_best() {
+    fn topk_and_bottomk_order_nan_last() {
         for (operator, want) in [(Aggregation::TopK, [3.0, 1.0]), (Aggregation::BottomK, [1.0, 3.0])] {
             let mut values = [f64::NAN, 1.0, f64::NAN, 3.0];
             values.sort_by(|a, b| best_first(operator, *a, *b));
@@ -151,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn small_values_are_not_lost_beside_large_ones() {
+    fn sums_keep_small_values_beside_large_ones() {
         let sum = |values: &[f64]| fold(Aggregation::Sum, values.iter().copied()).unwrap();
         assert_eq!(sum(&[1e16, 1.0, -1e16]), 1.0);
         assert_eq!(sum(&[f64::INFINITY, 1.0]), f64::INFINITY);

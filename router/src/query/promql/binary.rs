@@ -7,7 +7,7 @@ use crate::query::promql::value::{Series, Value, sorted};
 use crate::query::promql::vector_matching::VectorMatching;
 use crate::query::run::Cancelled;
 
-/// The operator applied to both sides, step by step. `room`: for the result, beside both sides.
+/// Applies the operator to both sides, step by step. `budget`: for the result, in addition to both sides.
 pub(crate) fn binary(
     operator: Operator,
     (left, right): (Value, Value),
@@ -28,7 +28,7 @@ pub(crate) fn binary(
             Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
         (Value::Scalar(scalar), Value::Vector(vector)) => {
-            // A comparison passes the vector's value on, on whichever side it stands.
+            // A comparison keeps the vector's value, on either side.
             let apply = |value, number| apply(operator, number, value, value, returns_bool);
             Value::Vector(sorted(with_scalar(vector, &scalar, drops_name, apply)))
         }
@@ -40,7 +40,7 @@ pub(crate) fn binary(
     })
 }
 
-/// The vector with the operator applied to each value; series of which a comparison leaves nothing are none.
+/// Applies the operator to each value of a vector. Series without any value left are dropped.
 fn with_scalar(
     vector: Vec<Series>,
     scalar: &[f64],
@@ -52,20 +52,20 @@ fn with_scalar(
         .map(|series| {
             let both = series.values.iter().zip(scalar);
             let values = both.map(|(value, &number)| value.and_then(|value| apply(value, number))).collect();
-            // The name is dropped where the value is no longer what it says.
+            // The name is dropped if it no longer describes the value.
             Series { labels: if drops_name { series.labels.without_name() } else { series.labels }, values }
         })
         .filter(Series::has_values)
         .collect()
 }
 
-/// The result for two values; comparisons without `bool` pass `kept` on or nothing.
+/// The result for two values. A comparison without `bool` returns `kept` or nothing.
 fn apply(operator: Operator, left: f64, right: f64, kept: f64, returns_bool: bool) -> Option<f64> {
     let result = number(operator, left, right);
     if !operator.is_comparison() || returns_bool { Some(result) } else { (result != 0.0).then_some(kept) }
 }
 
-/// The operator on numbers; comparisons are 0 or 1.
+/// Applies the operator to numbers. Comparisons give 0 or 1.
 #[allow(clippy::float_cmp, reason = "== and != of PromQL are those of IEEE 754")]
 fn number(operator: Operator, left: f64, right: f64) -> f64 {
     let truth = |holds: bool| if holds { 1.0 } else { 0.0 };

@@ -1,4 +1,4 @@
-//! The operators of a query over the values of its leaves, step by step as Prometheus has it.
+//! Evaluates the operators of a query over the values of its leaves, step by step as in Prometheus.
 
 use crate::query::error::QueryError;
 use crate::query::promql::aggregate::aggregate;
@@ -13,15 +13,15 @@ use crate::query::run::Cancelled;
 pub(crate) struct Evaluation<'a> {
     /// The values of the query's leaves, each taken once.
     pub(crate) leaves: Vec<Vec<Series>>,
-    /// How many there are.
+    /// Number of steps.
     pub(crate) steps: usize,
-    /// What is left beside the leaves.
+    /// Budget that the leaves have left.
     pub(crate) budget: Budget,
     pub(crate) cancelled: &'a Cancelled,
 }
 
 impl Evaluation<'_> {
-    /// The value of an expression; what it was made of is gone.
+    /// The value of an expression. The values of its operands are consumed.
     pub(crate) fn of(&mut self, expr: &Expr) -> Result<Value, QueryError> {
         self.cancelled.check()?;
         match expr {
@@ -58,7 +58,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// A result stands where there were so many series.
+    /// Accounts for a result that replaces so many series.
     fn replaced(&mut self, held: usize, result: Value) -> Result<Value, QueryError> {
         self.budget.release(held);
         self.budget.take(result.series())?;

@@ -1,7 +1,7 @@
-//! A query as it is evaluated: PromQL without what is not supported, all times in nanoseconds.
+//! A query as an expression: the supported part of PromQL, with all times in nanoseconds.
 //!
-//! Selectors, with the function around each, are the leaves; they are loaded first, each with one or two calls to the shards,
-//! and what stands above them is reckoned from their values at each step.
+//! The leaves are selectors with the function around each. They are loaded first, each with one or two requests to
+//! the shards. The operators above them are then evaluated at each step.
 
 use crate::query::selection::selector::Selector;
 
@@ -9,7 +9,7 @@ use crate::query::selection::selector::Selector;
 #[derive(Debug)]
 pub(crate) struct Query {
     pub(crate) root: Expr,
-    /// What `Expr::Leaf` refers to.
+    /// The leaves, by their indices.
     pub(crate) leaves: Vec<Leaf>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Expr {
         left: Box<Expr>,
         right: Box<Expr>,
         matching: Matching,
-        /// Comparisons answer 0 or 1 instead of leaving out.
+        /// Comparisons give 0 or 1 instead of dropping values.
         returns_bool: bool,
     },
 }
@@ -41,16 +41,16 @@ pub(crate) enum Expr {
 pub(crate) struct Leaf {
     pub(crate) function: Function,
     pub(crate) selector: Selector,
-    /// Length of the window, nanoseconds, above 0; an instant selector's is the lookback.
+    /// Length of the window in nanoseconds, above 0. For an instant selector, it is the lookback.
     pub(crate) range_ns: i64,
-    /// By how much the window is earlier.
+    /// Nanoseconds by which the window is earlier.
     pub(crate) offset_ns: i64,
     pub(crate) at: Option<At>,
-    /// What one series of the leaf is.
+    /// Grouping of samples into series.
     pub(crate) group: Group,
 }
 
-/// What `@` fixes the time to.
+/// The time of an `@` modifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Start,
@@ -58,16 +58,16 @@ pub(crate) enum At {
     Time(i64),
 }
 
-/// What of the samples makes a series of a leaf.
+/// Grouping of samples into the series of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// The stored series, told apart further by these labels: sample attributes, and labels that look into stacks.
+    /// By stored series, and further by these labels: sample attributes, and labels of stacks.
     Series(Vec<String>),
-    /// The values of these labels: the sum above the leaf is worked out with the leaf, exactly, and mostly in the shards.
+    /// By the values of these labels. The sum above the leaf is computed with it, exactly, and mostly in the shards.
     By(Vec<String>),
 }
 
-/// What is made of the samples in a window.
+/// Function of the samples in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Function {
     /// An instant selector: the last point.
@@ -82,7 +82,7 @@ pub(crate) enum Function {
     CountOverTime,
 }
 
-/// What errors list.
+/// The names that errors list.
 pub(crate) const FUNCTIONS: &str =
     "rate, increase, sum_over_time, last_over_time, avg_over_time, min_over_time, max_over_time, count_over_time";
 
@@ -98,7 +98,7 @@ impl Function {
         Self::CountOverTime,
     ];
 
-    /// As it is written.
+    /// The name in PromQL.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Instant => "an instant selector",
@@ -118,12 +118,12 @@ impl Function {
         Self::NAMED.into_iter().find(|function| function.name() == name)
     }
 
-    /// Whether it is a sum over all samples of the window; others see points.
+    /// Whether it is a sum over all samples of the window. Other functions get points.
     pub(crate) fn is_linear(self) -> bool {
         matches!(self, Self::Rate | Self::Increase | Self::SumOverTime)
     }
 
-    /// Whether results keep the metric's name: they are values that the series has, and not something made of them.
+    /// Whether results keep the metric's name, because they are values of the series itself.
     pub(crate) fn keeps_name(self) -> bool {
         matches!(self, Self::Instant | Self::LastOverTime)
     }
@@ -141,11 +141,11 @@ pub(crate) enum Aggregation {
     BottomK,
 }
 
-/// What errors list.
+/// The names that errors list.
 pub(crate) const AGGREGATIONS: &str = "sum, avg, min, max, count, topk, bottomk";
 
 impl Aggregation {
-    /// As it is written.
+    /// The name in PromQL.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -158,13 +158,13 @@ impl Aggregation {
         }
     }
 
-    /// Whether it passes some of its operand's series on, labels and all.
+    /// Whether it selects some of its operand's series, with all their labels.
     pub(crate) fn selects(self) -> bool {
         matches!(self, Self::TopK | Self::BottomK)
     }
 }
 
-/// Which labels tell the groups of an aggregation apart.
+/// Labels that distinguish the groups of an aggregation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Grouping {
     By(Vec<String>),
@@ -188,7 +188,7 @@ pub(crate) enum Operator {
     GreaterOrEqual,
 }
 
-/// What errors list.
+/// The names that errors list.
 pub(crate) const OPERATORS: &str = "+ - * / % ^ == != < <= > >=";
 
 impl Operator {
@@ -198,7 +198,7 @@ impl Operator {
     }
 }
 
-/// Which series of two sides belong together.
+/// Which series of the two sides match.
 #[derive(Debug)]
 pub(crate) struct Matching {
     /// Whether series match on these labels, or on all but these.
@@ -207,7 +207,7 @@ pub(crate) struct Matching {
     pub(crate) cardinality: Cardinality,
 }
 
-/// How many series of one side may match one of the other.
+/// Number of series of one side that may match one of the other.
 #[derive(Debug)]
 pub(crate) enum Cardinality {
     OneToOne,

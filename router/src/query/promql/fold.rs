@@ -1,6 +1,6 @@
-//! From the answers of shards to the series of one leaf: sums by labels and time, exact.
+//! Folds the responses of shards into the series of one leaf: exact sums by labels and time.
 //!
-//! Sums are i128 from the shards to here; `window` turns them into floats at the very end.
+//! Sums are i128 up to here; `range_function` converts them to floats.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use crate::query::promql::expr::Group;
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::{Labels, NAME_LABEL};
 
-/// Cells between two looks at whether anybody still waits.
+/// Cells between two checks for cancellation.
 const CELLS_BETWEEN_CHECKS: usize = 1 << 16;
 
 /// (time, sum) pairs.
@@ -27,11 +27,11 @@ pub(crate) type TimeSums = Vec<(i64, i128)>;
 /// Sums of one series of a leaf.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    /// As the leaf's group says, without the metric's name.
+    /// Labels of the leaf's group, without the metric's name.
     pub(crate) labels: Labels,
     /// Index of the type.
     pub(crate) profile_type: usize,
-    /// Index of the stored series' times; means nothing where the group is `By`.
+    /// Index of the stored series' times. It has no meaning if the group is `By`.
     pub(crate) times: usize,
     /// (time, sum), ascending, each time once; the time of a bucket is its end.
     pub(crate) sums: TimeSums,
@@ -42,16 +42,16 @@ pub(crate) struct Sums {
 pub(crate) struct Folded {
     pub(crate) series: Vec<Sums>,
     pub(crate) types: Vec<ProfileType>,
-    /// The times at which each stored series has any sample, ascending: its points, whatever part of them a `Sums` holds.
+    /// Times at which each stored series has samples, ascending. A `Sums` may hold only a part of them.
     pub(crate) times: Vec<Vec<i64>>,
 }
 
-/// How answers become series.
+/// The groups into which responses are folded.
 #[derive(Debug)]
 pub(crate) struct Folding<'a> {
     pub(crate) group: &'a Group,
     pub(crate) stacks: StackGrouping<'a>,
-    /// Of the labels that the group names, those that are sample attributes: no part of a stored series' identity.
+    /// Labels of the group that are sample attributes, and so no part of a stored series' identity.
     pub(crate) attributes: Vec<String>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Folding<'a> {
         labels
     }
 
-    /// What is kept of a group's labels.
+    /// The labels that the group keeps.
     fn project(&self, labels: &Labels) -> Labels {
         match self.group {
             Group::Series(_) => labels.clone(),
@@ -75,10 +75,11 @@ impl<'a> Folding<'a> {
         }
     }
 
-    /// Adds the answers to one selection.
+    /// Folds the responses to one selection.
     pub(crate) fn fold(&self, named: &Named<'_>, fold: &Fold, cancelled: &Cancelled) -> Result<Folded, QueryError> {
         let mut series = SeriesBuilder::default();
-        let (mut leaf, mut any) = (Combinations::default(), Combinations::default());
+        let mut leaf = Combinations::default();
+        let mut any = Combinations::default();
         let table = named.frames().table;
         for NamedAnswer { answer, locations, .. } in named.answers() {
             let values = self.stacks.values_of(answer, locations, table, &mut leaf, &mut any);
@@ -87,8 +88,8 @@ impl<'a> Folding<'a> {
         Ok(series.finish([(&self.stacks.leaf_labels, &leaf), (&self.stacks.any_labels, &any)], table))
     }
 
-    /// Adds one answer: cells in the order of (group, bucket, leaf values), so that the sums of one series and bucket are
-    /// added up in one small table of `stack_*` values.
+    /// Adds one response. Cells are sorted by (group, bucket, leaf values), so that the sums of one series and bucket
+    /// are added in one small table of `stack_*` values.
     fn add(
         &self,
         answer: &Answer,
@@ -132,7 +133,7 @@ impl<'a> Folding<'a> {
         Ok(())
     }
 
-    /// What a group of an answer is here; `None` if it has no profile type, which no stored series lacks.
+    /// Indices of a group of a response; `None` if it has no profile type, which every stored series has.
     fn grouped(&self, labels: &Labels, series: &mut SeriesBuilder) -> Option<Grouped> {
         let profile_type = ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))?;
         let profile_type = intern(&mut series.types, profile_type);
@@ -142,7 +143,7 @@ impl<'a> Folding<'a> {
     }
 }
 
-/// The end of a bucket, or the time that it is.
+/// Time of a bucket: its end, or the time of its point.
 fn time_of(answer: &Answer, fold: &Fold, bucket: u32) -> Option<i64> {
     match fold {
         Fold::Sum(windows) => windows.get(bucket as usize).map(|window| window.end_ns),
@@ -158,10 +159,10 @@ struct Grouped {
     times: usize,
 }
 
-/// What is added up of one series and bucket, by combination of `stack_*` values.
+/// Sums of one series and bucket, by combination of `stack_*` values.
 struct Counted {
     sums: Vec<i128>,
-    /// The last stack that counted under a combination: it counts once, however often the value is in it.
+    /// The last stack that counted under each combination. It counts once, however often the value is in it.
     last_stack: Vec<u64>,
     stacks: u64,
     touched: Vec<u32>,
@@ -212,7 +213,7 @@ impl Counted {
         }
     }
 
-    /// Hands every sum over and starts again.
+    /// Passes every sum on and starts again.
     fn drain(&mut self, mut to: impl FnMut(u32, i128) -> Result<(), QueryError>) -> Result<(), QueryError> {
         for combination in self.touched.drain(..) {
             let i = combination as usize;
@@ -225,7 +226,7 @@ impl Counted {
     }
 }
 
-/// Distinct things, by index.
+/// Distinct values with their indices.
 type Interned<T> = HashMap<T, usize>;
 
 fn intern<T: std::hash::Hash + Eq>(interned: &mut Interned<T>, thing: T) -> usize {
@@ -249,10 +250,10 @@ struct SeriesBuilder {
     types: Interned<ProfileType>,
     stored: Interned<Labels>,
     times: Vec<Vec<i64>>,
-    /// By (group, leaf values, `stack_*` values): the place of its sums.
+    /// Index of the sums of each key.
     known: HashMap<Key, usize, RandomState>,
     sums: Vec<(Key, TimeSums)>,
-    /// What was added to last: cells come in the order of their groups.
+    /// Index of the last sums, because cells arrive sorted by group.
     last: usize,
     entries: usize,
 }
@@ -287,7 +288,7 @@ impl SeriesBuilder {
         Ok(())
     }
 
-    /// The series, each once, in the order of their labels.
+    /// The series, each once, sorted by labels.
     fn finish(mut self, named: [(&Vec<StackLabel>, &Combinations); 2], table: &FrameTable) -> Folded {
         let labels = into_order(self.labels);
         let mut merged: HashMap<(Labels, usize, usize), TimeSums> = HashMap::new();
@@ -298,7 +299,7 @@ impl SeriesBuilder {
                 all.extend(known.texts(combination, labels, table));
             }
             all.extend(labels.iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
-            // Groups that the projection makes equal are one series; what they are points of means nothing then.
+            // Groups that the projection makes equal are one series, whose points have no meaning.
             merged.entry((Labels::new(all), grouped.profile_type, grouped.times)).or_default().extend(sums);
         }
         for times in &mut self.times {
@@ -314,7 +315,7 @@ impl SeriesBuilder {
     }
 }
 
-/// Ascending, each time once.
+/// Adds sums of the same time, and sorts by time.
 fn add_up(mut sums: TimeSums) -> TimeSums {
     sums.sort_unstable_by_key(|&(time, _)| time);
     let mut out: TimeSums = Vec::with_capacity(sums.len());

@@ -1,7 +1,8 @@
-//! From PromQL text to a query that can be evaluated.
+//! Parses PromQL.
 //!
-//! The parser's tree is as deep as the text has operators and is dropped recursively, so that texts of very many are parsed on
-//! a thread with a large stack. It panics on some numbers (a range of `1e30`), which ends its work and nothing else.
+//! The parser's tree is as deep as the text has operators, and it is dropped recursively. Texts with very many
+//! operators are therefore parsed on a thread with a large stack. The parser panics on some numbers (a range of
+//! `1e30`), which is a syntax error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::Chars;
@@ -31,7 +32,7 @@ use crate::query::selection::selector::Selector;
 /// How far back an instant selector looks for its last point.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
-/// The query that a text is; blocks while it is parsed.
+/// Parses a query. Blocks.
 ///
 /// # Errors
 /// [`QueryError`] of any kind that a text alone can cause.
@@ -43,10 +44,10 @@ pub(crate) fn parse(text: &str) -> Result<Query, QueryError> {
     })
 }
 
-/// The selector that a text is, without a range, offset or `@`.
+/// Parses a selector without a range, offset or `@`.
 ///
 /// # Errors
-/// As [`parse`]; [`QueryError::Syntax`] if it is anything else.
+/// Those of [`parse`], and [`QueryError::Syntax`] if the text is not such a selector.
 pub(crate) fn parse_selector(text: &str) -> Result<Selector, QueryError> {
     read(text, |parsed| match parsed {
         Parsed::VectorSelector(selector) if selector.offset.is_none() && selector.at.is_none() => {
@@ -80,7 +81,7 @@ fn read<T: Send + 'static>(
         read(&parsed)
     };
     let parsed = if operators <= ANY_STACK_OPERATORS_MAX {
-        // Nothing of it is seen again after a panic.
+        // A panic leaves nothing behind that is used again.
         catch_unwind(AssertUnwindSafe(parse))
     } else {
         let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(PARSER_STACK_BYTES);
@@ -96,8 +97,11 @@ fn read<T: Send + 'static>(
     })
 }
 
-/// How deep a text's tree can be at most, before it is parsed: what it has of signs and words outside of strings and comments,
-/// told apart as the parser's lexer does. That one takes `\` for an escape in back-quotes too, unlike Prometheus.
+/// Upper limit of the depth of a text's tree: the number of its operators and parentheses outside of strings and
+/// comments.
+///
+/// Strings and comments are recognized as by the parser's lexer, in which `\` is an escape in back-quotes too, unlike
+/// in Prometheus.
 fn operators(text: &str) -> usize {
     let mut outside = String::with_capacity(text.len());
     let mut rest = text.chars();
@@ -110,7 +114,7 @@ fn operators(text: &str) -> usize {
                 continue;
             }
         }
-        // What was skipped parts words.
+        // A skipped part separates words.
         outside.push(' ');
     }
     let words = outside.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

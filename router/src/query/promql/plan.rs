@@ -1,7 +1,7 @@
-//! What one series of each leaf is: as little detail as what stands above it needs.
+//! Plans the grouping of each leaf: only as much detail as the operators above it need.
 //!
-//! A label that an enclosing `by (...)` or `on (...)` names tells the leaf's series apart even where it is no series label: a
-//! sample attribute, or a label that looks into stacks. A sum right above a sum over time is worked out with it.
+//! A label in an enclosing `by (...)` or `on (...)` distinguishes the leaf's series even if it is not a series label:
+//! it may be a sample attribute, or a label of stacks. A sum directly above a sum over time is computed with it.
 
 use crate::query::promql::expr::{Aggregation, Cardinality, Expr, Group, Grouping, Leaf, Matching, Query};
 
@@ -10,7 +10,7 @@ pub(crate) fn plan(query: &mut Query) {
     demand(&query.root, &mut query.leaves, &[]);
 }
 
-/// `named`: what the operators above `expr` tell its series apart by.
+/// `named`: labels by which the operators above `expr` distinguish its series.
 fn demand(expr: &Expr, leaves: &mut [Leaf], named: &[String]) {
     match expr {
         Expr::Number(_) => {}
@@ -29,7 +29,7 @@ fn demand(expr: &Expr, leaves: &mut [Leaf], named: &[String]) {
                 return;
             }
             let below = match grouping {
-                // What is selected keeps its labels, so what is named above must reach below.
+                // Selected series keep their labels, so labels named above must reach the leaves below.
                 Grouping::By(labels) if operator.selects() => union(named, labels),
                 Grouping::By(labels) => labels.clone(),
                 Grouping::Without(labels) => difference(named, labels),
@@ -44,7 +44,7 @@ fn demand(expr: &Expr, leaves: &mut [Leaf], named: &[String]) {
     }
 }
 
-/// What tells the series of each side of a binary operator apart.
+/// Labels that distinguish the series of each side of a binary operator.
 fn sides(matching: &Matching, named: &[String]) -> (Vec<String>, Vec<String>) {
     let passed = if matching.on { union(named, &matching.labels) } else { difference(named, &matching.labels) };
     let matched = if matching.on { matching.labels.clone() } else { passed.clone() };
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_rates_is_worked_out_with_the_rates() {
+    fn a_sum_of_rates_is_computed_with_the_rates() {
         check("sum(rate(a[5m]))", &[by(&[])]);
         check("topk(3, sum by (leaf_function) (rate(a[5m])))", &[by(&["leaf_function"])]);
         check("sum by (x) ((rate(a[5m]))) / sum(increase(b[5m]))", &[by(&["x"]), by(&[])]);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_above_reaches_the_selectors() {
+    fn labels_named_above_reach_the_selectors() {
         check("sum by (thread_name) (rate(a[5m]) * 2 - b)", &[series(&["thread_name"]), series(&["thread_name"])]);
         check("sum by (x) (topk by (y) (1, -a))", &[series(&["x", "y"])]);
         check("sum by (x) (max by (y) (a))", &[series(&["y"])]);

@@ -1,6 +1,7 @@
-//! The read path: from a query to its answer.
+//! A query from its text to its values: parses, plans, loads every leaf from the shards, and evaluates the operators.
 //!
-//! Parse → plan → load every leaf from the shards → name frames, fold, cut into windows → evaluate the operators.
+//! Loading a leaf names the frames of its stacks, folds the responses into series, and applies its function to each
+//! window.
 
 use std::sync::Arc;
 
@@ -23,18 +24,18 @@ use crate::query::run::{Run, Timings};
 use crate::query::selection::missing::MissingData;
 use crate::query::selection::resolve::{Resolved, Want, resolve};
 
-/// What a query is at its steps.
+/// The values of a query.
 #[derive(Debug)]
 pub(crate) struct Evaluated {
     pub(crate) value: Value,
     pub(crate) steps: Steps,
-    /// The aggregation at the top that gives an order, if there is one.
+    /// The aggregation at the root, if it orders the series.
     pub(crate) order: Option<Aggregation>,
-    /// What is no part of it.
+    /// Data that it is missing.
     pub(crate) missing: MissingData,
 }
 
-/// A leaf's values.
+/// Values of a leaf.
 #[derive(Debug, Default)]
 struct Loaded {
     series: Vec<Series>,
@@ -42,7 +43,7 @@ struct Loaded {
 }
 
 impl Reader {
-    /// Evaluates a query at each of the steps, and writes what it is.
+    /// Evaluates a query at each step, and writes the result.
     pub(crate) async fn query(
         &self,
         tenant: &TenantId,
@@ -50,7 +51,7 @@ impl Reader {
         steps: Steps,
         write: impl FnOnce(Evaluated) -> Vec<u8> + Send + 'static,
     ) -> Result<(Vec<u8>, Timings), QueryError> {
-        let mut run = Run::start(&self.at_once).await?;
+        let mut run = Run::start(&self.slots).await?;
         let text = text.to_owned();
         let query = run.blocking(move |_, timings| {
             let mut query = timings.measure("parse", || parse(&text))?;
@@ -79,7 +80,7 @@ impl Reader {
         Ok((written.await?, run.timings()))
     }
 
-    /// The values of one leaf, for which budget is taken.
+    /// Loads the values of one leaf, and takes their budget.
     async fn load(
         &self,
         tenant: &TenantId,
@@ -117,8 +118,12 @@ impl Reader {
             let fetched = self.fetch(&selection, &this.selector.stack_matchers, run).await?;
             loaded.missing.of_answers(fetched.plain());
             loaded.missing.names(fetched.missing_names.clone());
-            let (query, windows, namer) = (Arc::clone(query), Arc::clone(&windows), self.namer(run));
-            let (attributes, budget_left, cache) = (attributes.clone(), *budget, self.names.clone());
+            let query = Arc::clone(query);
+            let windows = Arc::clone(&windows);
+            let namer = self.namer(run);
+            let attributes = attributes.clone();
+            let budget_left = *budget;
+            let cache = self.names.clone();
             let folded = run.blocking(move |cancelled, timings| {
                 let Some(leaf) = query.leaves.get(leaf) else { return Ok(Default::default()) };
                 let stacks = StackGrouping::new(&leaf.selector.stack_matchers, group_labels(&leaf.group));
@@ -146,14 +151,14 @@ fn group_labels(group: &Group) -> &[String] {
     labels
 }
 
-/// Of the labels that shards group by, those that no series has.
+/// The labels that shards group by and that no series has.
 fn attributes(resolved: &Resolved, shard_labels: &[String]) -> Vec<String> {
     let Some(answer) = &resolved.series else { return Vec::new() };
     let on_series = |name: &&String| answer.series.iter().any(|labels: &LabelSet| !labels.get(name).is_empty());
     shard_labels.iter().filter(|name| !on_series(name) && *name != PROFILE_TYPE_LABEL).cloned().collect()
 }
 
-/// What is asked of the shards for one leaf: one fold, or, where points of gauges and of other types differ, one for each kind.
+/// The folds that one leaf requests from shards: one, or two if the points of gauges and of other types differ.
 fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fold, Vec<Matcher>)>, QueryError> {
     let types = resolved.types.as_deref().unwrap_or_default();
     let (gauges, others): (Vec<&ProfileType>, Vec<&ProfileType>) = types.iter().partition(|kind| kind.is_gauge());
@@ -164,7 +169,7 @@ fn folds(leaf: &Leaf, windows: &[Window], resolved: &Resolved) -> Result<Vec<(Fo
         }
         return Ok(vec![(range_function::fold_of_sums(windows), resolved.matchers.clone())]);
     }
-    // The shorter list says which types are meant; the others are all but these.
+    // The shorter list is matched, and negated for the other types.
     let list = if gauges.len() <= others.len() { &gauges } else { &others };
     let only_one_kind = gauges.is_empty() || others.is_empty();
     let listed: Vec<String> = list.iter().map(|kind| regex::escape(&kind.to_string())).collect();

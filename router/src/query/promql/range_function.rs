@@ -1,8 +1,9 @@
-//! Windows in time: where a leaf is cut, and what its function makes of the sums inside each window.
+//! Functions over ranges: the window of a leaf at each step, and the function's value in each window.
 //!
-//! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums between the
-//! windows' own edges, so they are exact to the nanosecond. All others see points: of a gauge the times at which the series
-//! has samples; of everything else one per 10 s, aligned to 1970, stamped at its end, only where there are samples.
+//! Every window is `(start, end]`. Functions that are sums over time (`rate`, `increase`, `sum_over_time`) get sums
+//! between the edges of the windows, so they are exact to the nanosecond. All other functions get points. A gauge has
+//! a point at each time at which the series has samples. Other types have one for each 10 s with samples, aligned to
+//! 1970 and stamped at its end.
 
 use std::collections::VecDeque;
 
@@ -17,10 +18,10 @@ use crate::query::promql::value::{Series, Steps};
 use crate::query::run::Cancelled;
 use crate::query::selection::labels::NAME_LABEL;
 
-/// The distance of the points of what is no gauge.
+/// Distance between points, except for gauges.
 const POINT_NS: i64 = 10 * 1_000_000_000;
 
-/// The window of a leaf at each step, ascending.
+/// The window of a leaf at each step, in ascending order.
 pub(crate) fn windows(leaf: &Leaf, steps: &Steps) -> Result<Vec<Window>, QueryError> {
     let first = steps.0.first().copied().unwrap_or(0);
     let last = steps.0.last().copied().unwrap_or(0);
@@ -44,13 +45,13 @@ pub(crate) fn span(windows: &[Window]) -> Window {
     Window { start_ns, end_ns: windows.last().map_or(start_ns, |window| window.end_ns) }
 }
 
-/// The fold whose buckets are whole pieces of all windows; what is in none is not asked for.
+/// The fold that splits the time of all windows at their edges. Times in no window are not requested.
 pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     let mut edges: Vec<i64> = windows.iter().flat_map(|window| [window.start_ns, window.end_ns]).collect();
     edges.sort_unstable();
     edges.dedup();
     let mut pieces = Window::between(&edges);
-    // Windows ascend, so the first that ends behind a piece's start is the only one to look at.
+    // Windows ascend, so only the first one that ends after a piece's start can contain it.
     let mut windows = windows.iter().peekable();
     pieces.retain(|piece| {
         while windows.next_if(|window| window.end_ns <= piece.start_ns).is_some() {}
@@ -59,7 +60,7 @@ pub(crate) fn fold_of_sums(windows: &[Window]) -> Fold {
     Fold::Sum(pieces)
 }
 
-/// The fold whose buckets are the points; `None` if no point can be in a window.
+/// The fold with one bucket per point; `None` if no point can be in a window.
 pub(crate) fn fold_of_points(windows: &[Window]) -> Result<Option<Fold>, QueryError> {
     let mut points: Vec<Window> = Vec::new();
     for window in windows {
@@ -88,8 +89,9 @@ pub(crate) fn fold_of_gauges(function: Function, windows: &[Window]) -> Fold {
     }
 }
 
-/// What the leaf's function makes of its sums in each window; series that are there in no window are left out.
-/// `room`: for the result.
+/// Values of the leaf's function in each window. Series without a value in any window are dropped.
+///
+/// `budget`: for the result.
 pub(crate) fn evaluate(
     folded: &Folded,
     leaf: &Leaf,
@@ -120,7 +122,7 @@ pub(crate) fn evaluate(
             sums.labels.clone()
         };
         match out.last_mut() {
-            // A sum over several types, which the grouping no longer tells apart.
+            // The sum over several types that the grouping does not distinguish.
             Some(last) if last.labels == labels => add_values(&mut last.values, &values),
             _ => out.push(Series { labels, values }),
         }
@@ -138,7 +140,7 @@ fn add_values(to: &mut [Option<f64>], from: &[Option<f64>]) {
     }
 }
 
-/// How a sum in the type's unit becomes a result; nanoseconds become seconds except in `sum_over_time`.
+/// Conversion of a sum in the type's unit to a result. Nanoseconds become seconds, except in `sum_over_time`.
 struct Scale {
     divisor: f64,
 }
@@ -160,13 +162,13 @@ impl Scale {
     }
 }
 
-/// The places of what lies in a window, in ascending times.
+/// Indices of the items in a window. Items must be sorted by time.
 fn inside<T>(window: Window, ascending: &[T], time: impl Fn(&T) -> i64) -> std::ops::Range<usize> {
     let start = ascending.partition_point(|item| time(item) <= window.start_ns);
     start..ascending.partition_point(|item| time(item) <= window.end_ns).max(start)
 }
 
-/// The sum in each window, if anything is in it.
+/// The sum in each window; `None` for a window without sums.
 fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Option<i128>> {
     let mut before = Vec::with_capacity(sums.len() + 1);
     before.push(0_i128);
@@ -177,13 +179,16 @@ fn sums_in(sums: &[(i64, i128)], windows: &[Window]) -> impl Iterator<Item = Opt
     }
     windows.iter().map(move |window| {
         let range = inside(*window, sums, |&(time, _)| time);
-        let (start, end) = (before.get(range.start)?, before.get(range.end)?);
+        let start = before.get(range.start)?;
+        let end = before.get(range.end)?;
         (!range.is_empty()).then(|| end - start)
     })
 }
 
-/// What a function of points makes of a series in each window. `points`: when the stored series has any sample; a time at
-/// which this part of it has none counts as 0, except that a part that has none in the whole window is no series there.
+/// Values of a function of points in each window. `points`: times at which the stored series has samples.
+///
+/// `series` may be a part of the stored series. A point at which the part has no samples counts as 0, but a part
+/// without samples in the whole window has no value there.
 fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Window]) -> Vec<Option<f64>> {
     let sums = series.sums.as_slice();
     let counts = |window: &Window| inside(*window, points, |&time| time).len();
@@ -206,26 +211,26 @@ fn points_in(function: Function, series: &Sums, points: &[i64], windows: &[Windo
     }
 }
 
-/// The smallest or largest point of each window; windows ascend, so each sum enters and leaves once.
+/// The smallest or largest point of each window. Windows ascend, so each sum enters and leaves once.
 fn extremes(
     sums: &[(i64, i128)],
     windows: &[Window],
     counts: impl Fn(&Window) -> usize,
     replaces: impl Fn(i128, i128) -> bool,
 ) -> Vec<Option<f64>> {
-    // Places of sums that are still the extreme of a window that begins at or before them, best first.
+    // Indices of sums that can still be the extreme of a later window, best first.
     let mut best: VecDeque<usize> = VecDeque::new();
     let mut entered = 0;
-    let value = |place: usize| sums.get(place).map_or(0, |&(_, sum)| sum);
+    let value = |index: usize| sums.get(index).map_or(0, |&(_, sum)| sum);
     windows
         .iter()
         .map(|window| {
             let range = inside(*window, sums, |&(time, _)| time);
-            for place in entered.max(range.start)..range.end {
-                while best.back().is_some_and(|&last| replaces(value(place), value(last))) {
+            for index in entered.max(range.start)..range.end {
+                while best.back().is_some_and(|&last| replaces(value(index), value(last))) {
                     best.pop_back();
                 }
-                best.push_back(place);
+                best.push_back(index);
             }
             entered = entered.max(range.end);
             while best.front().is_some_and(|&first| first < range.start) {
@@ -249,7 +254,7 @@ mod tests {
         Window { start_ns: start_s * S, end_ns: end_s * S }
     }
 
-    /// The windows of a fold, one behind the other as one.
+    /// The windows of a fold, with adjacent ones joined.
     fn runs(fold: Option<Fold>) -> Vec<(i64, i64)> {
         let Some(Fold::Sum(windows)) = fold else { return Vec::new() };
         let runs = windows.chunk_by(|before, next| before.end_ns == next.start_ns);
@@ -267,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_cut_at_multiples_of_ten_seconds() {
+    fn points_begin_at_multiples_of_ten_seconds() {
         assert_eq!(points(&[window(0, 30)]), [(0, 30)]);
         assert_eq!(points(&[window(5, 34)]), [(0, 30)]);
         assert!(points(&[window(11, 19)]).is_empty());
@@ -286,13 +291,13 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_cut_at_the_edges_of_all_windows() {
+    fn sums_are_split_at_the_edges_of_all_windows() {
         let fold = fold_of_sums(&[window(0, 20), window(10, 30)]);
         assert_eq!(fold, Fold::Sum(vec![window(0, 10), window(10, 20), window(20, 30)]));
     }
 
     #[test]
-    fn sums_of_windows_that_are_apart_ask_for_nothing_in_between() {
+    fn nothing_between_separate_windows_is_requested() {
         let sums = |windows: &[Window]| runs(Some(fold_of_sums(windows)));
         assert_eq!(sums(&[window(0, 5), window(10, 15), window(20, 25)]), [(0, 5), (10, 15), (20, 25)]);
         assert_eq!(sums(&[window(0, 5), window(3, 8), window(20, 25)]), [(0, 8), (20, 25)]);
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn extremes_of_overlapping_windows_are_those_of_each() {
+    fn overlapping_windows_have_their_own_extremes() {
         let sums: Vec<(i64, i128)> = [(1, 5), (2, -3), (3, 9), (4, 2), (5, 2), (6, 7)].into();
         let windows: Vec<_> = (0..6).map(|start| Window { start_ns: start, end_ns: start + 3 }).collect();
         let all = |window: &Window| inside(*window, &sums, |&(time, _)| time).len();

@@ -14,13 +14,13 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Whether it is there at any step.
+    /// Whether it has a value at any step.
     pub(crate) fn has_values(&self) -> bool {
         self.values.iter().any(Option::is_some)
     }
 }
 
-/// What an expression is at all steps.
+/// Value of an expression at all steps.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Value {
     /// One number at each step.
@@ -30,7 +30,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// How many series it holds; a scalar is one number per step and counts nothing.
+    /// Number of series. A scalar is one number per step and counts as none.
     pub(crate) fn series(&self) -> usize {
         match self {
             Self::Scalar(_) => 0,
@@ -39,7 +39,7 @@ impl Value {
     }
 }
 
-/// In the order of their labels, which operators change.
+/// Sorts series by their labels, which operators change.
 pub(crate) fn sorted(mut series: Vec<Series>) -> Vec<Series> {
     series.sort_by(|a, b| a.labels.cmp(&b.labels));
     series

@@ -1,5 +1,5 @@
-//! Fetches sums from shards. Stacks are selected by sets of locations, and a response defines only the locations that the
-//! router does not know yet.
+//! Fetches sums from shards. Stacks are selected by sets of locations, and a response defines only the locations that
+//! the router does not know yet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,18 +1,18 @@
-//! Labels of a result: sorted by name, each name once, no empty value.
+//! Labels of a result: sorted by name, with unique names and without empty values.
 
 use std::fmt;
 
 use proto::LabelSet;
 
-/// The label that holds a profile type's full id where PromQL looks for a metric's name.
+/// The label of a metric's name in PromQL, which holds a profile type's full id.
 pub(crate) const NAME_LABEL: &str = "__name__";
 
-/// See the module.
+/// A set of labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Labels(Vec<(String, String)>);
 
 impl Labels {
-    /// Sorts; of equal names the first stays; empty values, which mean "absent", are left out.
+    /// Sorts labels, keeps the first of equal names, and drops empty values, which mean "absent".
     pub(crate) fn new(mut labels: Vec<(String, String)>) -> Self {
         labels.sort_by(|a, b| a.0.cmp(&b.0));
         labels.dedup_by(|later, first| later.0 == first.0);
@@ -31,18 +31,18 @@ impl Labels {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// These labels, with one of them set, or removed where the value is empty.
+    /// These labels with one of them set, or removed if its value is empty.
     pub(crate) fn with(&self, name: &str, value: &str) -> Self {
         let rest = self.0.iter().filter(|(known, _)| known != name).cloned();
         Self::new(rest.chain([(name.to_owned(), value.to_owned())]).collect())
     }
 
-    /// These labels without some of them.
+    /// These labels without those of the given names.
     pub(crate) fn without(&self, names: &[String]) -> Self {
         Self(self.0.iter().filter(|(known, _)| !names.contains(known)).cloned().collect())
     }
 
-    /// Some of these labels.
+    /// Those of these labels that have the given names.
     pub(crate) fn only(&self, names: &[String]) -> Self {
         Self(self.0.iter().filter(|(known, _)| names.contains(known)).cloned().collect())
     }

@@ -62,11 +62,13 @@ impl MissingData {
 
 fn time_warnings(missing: &[Missing]) -> Vec<String> {
     let warning = |one: &Missing| {
-        let (start, end) = (seconds(one.window.start_ns), seconds(one.window.end_ns));
+        let start = seconds(one.window.start_ns);
+        let end = seconds(one.window.end_ns);
         let tier = one.finest.name();
         if one.is_damaged {
             return format!(
-                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin verify` names them"
+                "damaged: {start} to {end}: values of tier {tier} cannot be read from disk; `varve admin \
+                 verify` names them"
             );
         }
         if one.finest == Tier::Raw {
@@ -93,7 +95,8 @@ pub(crate) fn list_warnings(missing: &MissingData, missing_labels: &BTreeSet<Lef
 }
 
 fn seconds(time_ns: i64) -> String {
-    let (seconds, rest) = (time_ns.div_euclid(1_000_000_000), time_ns.rem_euclid(1_000_000_000));
+    let seconds = time_ns.div_euclid(1_000_000_000);
+    let rest = time_ns.rem_euclid(1_000_000_000);
     if rest == 0 { seconds.to_string() } else { format!("{seconds}.{rest:09}") }
 }
 

@@ -1,7 +1,8 @@
-//! Which profile types a selector covers: metric names become matchers on `__profile_type__`.
+//! Resolves the metric names of a selector to profile types, as matchers on `__profile_type__`.
 //!
-//! A name is a full id, or a short name. A short name is resolved after the other matchers, to the type whose sample type and
-//! unit are its period's (so `process_cpu` is CPU time and not the count of samples). A name that no series has selects nothing.
+//! A name is a full id or a short name. A short name is resolved after the other matchers, to the type whose sample
+//! type and unit are those of its period: `process_cpu` is CPU time and not the number of samples. A name that no
+//! series has selects nothing.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +15,23 @@ use crate::nodes::Nodes;
 use crate::query::error::QueryError;
 use crate::query::selection::selector::Selector;
 
-/// A selector as shards understand it.
+/// A selector in the form for shards.
 #[derive(Debug)]
 pub(crate) struct Resolved {
-    /// What is sent, names included.
+    /// Matchers to send, including those for names.
     pub(crate) matchers: Vec<Matcher>,
-    /// What it covers, sorted: all types, if they were asked for or the name says it.
+    /// The types that it covers, sorted, if they were requested or the name determines them.
     pub(crate) types: Option<Vec<ProfileType>>,
-    /// The series in the window, if they were asked for.
+    /// The series in the window, if they were requested.
     pub(crate) series: Option<SeriesAnswer>,
 }
 
-/// What a selector covers, as far as that is known.
+/// Result of resolving a selector.
 #[derive(Debug, Default)]
 pub(crate) struct Resolution {
-    /// None: its names select nothing.
+    /// `None` if its names select nothing.
     pub(crate) resolved: Option<Resolved>,
-    /// Times in which there may be more.
+    /// Times that may have more series.
     pub(crate) missing: Vec<Missing>,
 }
 
@@ -40,10 +41,10 @@ impl From<Resolved> for Resolution {
     }
 }
 
-/// What is asked for besides the names.
+/// Facts that a caller needs beside the matchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// Nothing: shards are only asked where a name needs it.
+    /// None: shards are queried only if a name needs it.
     Matchers,
     /// The types.
     Types,
@@ -89,12 +90,12 @@ pub(crate) async fn resolve(
     Ok(Resolution { resolved: Some(resolved), missing })
 }
 
-/// The types of a selector that says them: full ids, as names or as matchers. More than one can only be none.
+/// The types that full ids in a selector name, as names or as matchers. Several types together match nothing.
 fn known_types(selector: &Selector) -> Option<BTreeSet<ProfileType>> {
     let by_name = selector.names.iter().map(|name| ProfileType::parse(name)).collect::<Option<Vec<_>>>()?;
     let by_matcher = selector.matchers.iter().filter_map(|matcher| {
-        let says = matcher.name == PROFILE_TYPE_LABEL && matcher.operation == Operation::Equal;
-        says.then(|| ProfileType::parse(&matcher.value)).flatten()
+        let is_id = matcher.name == PROFILE_TYPE_LABEL && matcher.operation == Operation::Equal;
+        is_id.then(|| ProfileType::parse(&matcher.value)).flatten()
     });
     let known: BTreeSet<_> = by_name.into_iter().chain(by_matcher).collect();
     (!known.is_empty()).then_some(known)
@@ -115,7 +116,7 @@ pub(crate) fn is_named(profile_type: &ProfileType, name: &str) -> bool {
     profile_type.name() == name || profile_type.to_string() == name
 }
 
-/// The types that all names are names of; one, if there are names.
+/// The types that have all the names. If there are names, it is one type at most.
 fn choose(names: &[String], types: BTreeSet<ProfileType>) -> Result<Vec<ProfileType>, QueryError> {
     let mut types: Vec<_> =
         types.into_iter().filter(|candidate| names.iter().all(|name| is_named(candidate, name))).collect();

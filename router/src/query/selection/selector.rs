@@ -1,4 +1,4 @@
-//! A selector, sorted by who can answer each matcher: shards, or, once the router has given frames names, shards too.
+//! A selector: its metric names, its matchers on labels, and its matchers on stacks, which need names of frames.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::query::error::QueryError;
 use crate::query::naming::stack_label::{StackLabel, StackMatcher, anchored, pattern_of};
 use crate::query::selection::labels::NAME_LABEL;
 
-/// See the module. All of it must hold.
+/// A selector. All its parts must match.
 #[derive(Debug)]
 pub(crate) struct Selector {
-    /// Metric names that were given exactly: full ids or short names.
+    /// Exact metric names: full ids or short names.
     pub(crate) names: Vec<String>,
-    /// Labels and sample attributes.
+    /// Matchers on labels and sample attributes.
     pub(crate) matchers: Vec<Matcher>,
-    /// What looks into stacks.
+    /// Matchers on labels of stacks.
     pub(crate) stack_matchers: Arc<[StackMatcher]>,
 }
 
 impl Selector {
-    /// The matchers of a parsed selector; its offset and `@` are the caller's.
+    /// Converts a parsed selector, except for its offset and `@`.
     pub(crate) fn new(parsed: &VectorSelector) -> Result<Self, QueryError> {
         if !parsed.matchers.or_matchers.is_empty() {
             let feature = "`or` between matchers".to_owned();
@@ -69,7 +69,7 @@ fn shard_matcher(name: &str, parsed: &ParsedMatcher) -> Result<Matcher, QueryErr
         MatchOp::NotRe(regex) => (Operation::NotMatch, pattern_of(regex)),
     };
     if matches!(operation, Operation::Match | Operation::NotMatch) {
-        // So that what every node would refuse is refused here, as a fault of the request.
+        // Every node would refuse it. Here it is an error of the request.
         anchored(value)?;
     }
     Ok(Matcher { name: name.to_owned(), operation, value: value.to_owned() })

@@ -1,4 +1,4 @@
-//! What there is.
+//! Lists of series, labels and types.
 
 use serde_json::{Value, json};
 
@@ -75,7 +75,8 @@ fn label_values_are_those_of_series_samples_and_stacks() {
     assert_eq!(values("service_name", &[("match[]", "{leaf_function=\"park\"}")]), json!(["a"]));
     assert_eq!(values("__name__", &[("match[]", "{leaf_function=\"park\"}")]), json!([GOROUTINES]));
     assert_eq!(values("no_such_label", &[]), json!([]));
-    let (old, end) = ((NOW_S - 500).to_string(), (NOW_S - 300).to_string());
+    let old = (NOW_S - 500).to_string();
+    let end = (NOW_S - 300).to_string();
     assert_eq!(values("service_name", &[("start", &old), ("end", &end)]), json!(["b"]));
     assert_eq!(values("service_name", &[("end", "10")]), json!([]));
     let bad = Server::new(samples()).get("/api/v1/label/a-b/values", &[]);
@@ -86,7 +87,8 @@ fn label_values_are_those_of_series_samples_and_stacks() {
 fn metadata_tells_gauges_from_counters() {
     let all = data("/api/v1/metadata", &[]);
     assert_eq!(all.as_object().unwrap().len(), 5);
-    let cpu = json!({CPU: [{"type": "counter", "unit": "nanoseconds", "help": "cpu of process_cpu profiles, sampled by cpu in nanoseconds"}]});
+    let cpu = json!({CPU: [{"type": "counter", "unit": "nanoseconds", "help": "cpu of process_cpu profiles, \
+        sampled by cpu in nanoseconds"}]});
     assert_eq!(data("/api/v1/metadata", &[("metric", CPU)]), cpu);
     let goroutines =
         json!({GOROUTINES: [{"type": "gauge", "unit": "count", "help": "goroutine of goroutine profiles"}]});
@@ -100,9 +102,9 @@ fn build_information_is_there() {
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
 }
 
-// Found by review: where a list was cut short, an empty flame graph and an empty result said nothing of it.
+// An empty flame graph and an empty result did not report that a list was incomplete.
 #[test]
-fn what_lists_lack_is_said_by_all_that_rest_on_them() {
+fn responses_report_that_a_list_was_incomplete() {
     let window = proto::Window { start_ns: (NOW_S - 60) * S, end_ns: NOW_S * S };
     let missing = proto::answer::Missing { window, finest: proto::Tier::Minute, is_damaged: false };
     let left_out = proto::answer::LeftOutLabel { tier: proto::Tier::Hour, name: "pod".to_owned() };
@@ -110,7 +112,8 @@ fn what_lists_lack_is_said_by_all_that_rest_on_them() {
     node.list.missing.push(missing);
     node.list.left_out.push(left_out);
     let server = Server::of_node(node);
-    let (start, end) = ((NOW_S - 60).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 60).to_string();
+    let end = NOW_S.to_string();
     let warnings = |path: &str, name: &str| -> Vec<String> {
         let parameters = [
             (name, "process_cpu{service_name=\"a\"}"),
@@ -132,6 +135,6 @@ fn what_lists_lack_is_said_by_all_that_rest_on_them() {
         let told = warnings(path, "match[]");
         assert!(told.len() == 2 && told[1].contains("\"pod\""), "{path}: {told:?}");
     }
-    // Values of another label do not lack.
+    // Values of another label are complete.
     assert_eq!(warnings("/api/v1/label/region/values", "match[]").len(), 1);
 }

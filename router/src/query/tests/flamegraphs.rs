@@ -11,7 +11,8 @@ use super::naive_node::Frame;
 use super::*;
 
 fn ask(server: &Server, query: &str, parameters: &[(&str, &str)]) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     let mut all = vec![("query", query), ("start", start.as_str()), ("end", end.as_str())];
     all.retain(|(name, _)| !parameters.iter().any(|(given, _)| given == name));
     all.extend(parameters);
@@ -46,12 +47,13 @@ fn folded_of(profile: &Profile) -> BTreeMap<Vec<String>, i64> {
 }
 
 #[test]
-fn the_json_form_is_what_the_documentation_says() {
+fn json_is_as_documented() {
     let got = ok(&Server::new(samples()), "process_cpu{service_name=\"a\"}", &[]);
     assert_eq!(got.kind, "application/json");
     let frame = json!({"file": "/src/app.rs", "line": 10, "binary": "/usr/bin/app", "type": "native"});
     let want = json!({
-        "profile_type": CPU, "unit": "nanoseconds", "gauge": false, "total": 2_750_000_000_i64, "samples": 4, "series": 1,
+        "profile_type": CPU, "unit": "nanoseconds", "gauge": false,
+        "total": 2_750_000_000_i64, "samples": 4, "series": 1,
         "names": ["total", "main", "hot", "cold"],
         "frames": [{}, frame, frame, frame],
         "nodes": [
@@ -113,7 +115,7 @@ fn matchers_on_stacks_and_attributes_choose_stacks() {
 }
 
 #[test]
-fn what_selects_nothing_is_an_empty_flame_graph() {
+fn a_selector_without_samples_gives_an_empty_flame_graph() {
     let server = Server::new(samples());
     for query in ["nothing", "process_cpu{region=\"mars\"}", CPU, "{region=\"eu\"}"] {
         let parameters = [("start", "1"), ("end", "2")];
@@ -131,7 +133,7 @@ fn what_selects_nothing_is_an_empty_flame_graph() {
 }
 
 #[test]
-fn pprof_says_the_same_as_the_folded_stacks() {
+fn pprof_and_folded_stacks_agree() {
     let server = Server::new(samples());
     let got = ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]);
     assert_eq!(got.kind, "application/octet-stream");
@@ -166,11 +168,12 @@ fn cpu_sample(stack: Vec<Frame>, value: i64) -> Sample {
     Sample { stack, ..Sample::new(CPU, &[("service_name", "x")], NOW_S * S - S, &[], value) }
 }
 
-// Fault 1 of peers_measured.md: frames without names were dropped with their weight, silently.
+// Frames without names were dropped with their weight, without a warning.
 #[test]
-fn frames_without_names_keep_their_weight_and_say_why() {
+fn frames_without_names_keep_their_weight_and_a_reason() {
     let main = || lines(&["main"]);
-    let (libc, other) = (Some("gnu:aabb"), Some("gnu:ccdd"));
+    let libc = Some("gnu:aabb");
+    let other = Some("gnu:ccdd");
     let server = Server::new(vec![
         cpu_sample(vec![native(libc, "/usr/lib/libc.so.6", 0x29d90), main()], 5),
         cpu_sample(
@@ -183,7 +186,8 @@ fn frames_without_names_keep_their_weight_and_say_why() {
     ]);
     assert_eq!(
         ok(&server, "process_cpu", &[("format", "folded")]).text(),
-        "main;libc.so.6+0x29d90 5\nmain;libc.so.6+0x29d90;libc.so.6+0x10 2\nmain;app+0x1 3\n[unknown]+0x3 1\ngnu:ccdd+0x2 1\n"
+        "main;libc.so.6+0x29d90 5\nmain;libc.so.6+0x29d90;libc.so.6+0x10 2\nmain;app+0x1 3\n\
+         [unknown]+0x3 1\ngnu:ccdd+0x2 1\n"
     );
     let tree = ok(&server, "process_cpu", &[]).json();
     assert_eq!(tree["total"], 12);
@@ -191,7 +195,10 @@ fn frames_without_names_keep_their_weight_and_say_why() {
         let texts = tree["symbolization"]["unnamed"].as_array().unwrap();
         let known = texts.iter().find(|known| known["binary"] == binary && known["build_id"] == build_id).unwrap();
         assert!(!known["text"].as_str().unwrap().is_empty());
-        let want = json!({"reason": reason, "text": known["text"], "binary": binary, "build_id": build_id, "frames": frames, "value": value});
+        let want = json!({
+            "reason": reason, "text": known["text"], "binary": binary, "build_id": build_id,
+            "frames": frames, "value": value,
+        });
         assert_eq!(*known, want);
     };
     // The stack with two such frames of libc counts once.
@@ -203,7 +210,7 @@ fn frames_without_names_keep_their_weight_and_say_why() {
     let place = tree["names"].as_array().unwrap().iter().position(|name| name == "libc.so.6+0x10").unwrap();
     let frame = json!({"binary": "/usr/lib/libc.so.6", "type": "native", "reason": "no_debug_file"});
     assert_eq!(tree["frames"][place], frame);
-    // They can be filtered and grouped by like others.
+    // They can be filtered and grouped like others.
     let grouped =
         server.query("sum by (leaf_function) (sum_over_time(process_cpu{leaf_binary=\"/opt/app\"}[5m]))").json();
     assert_eq!(grouped["data"]["result"][0]["metric"], json!({"leaf_function": "app+0x1"}));
@@ -217,7 +224,7 @@ fn frames_without_names_keep_their_weight_and_say_why() {
 }
 
 #[test]
-fn a_frame_at_which_unwinding_stopped_says_so_and_why() {
+fn a_frame_at_which_unwinding_stopped_has_the_reason() {
     let known = "[unwinding stopped here: native code: code in a mapping that cannot be unwound (error 4018)]";
     let unknown = "[unwinding stopped here: Go: a reason that this version does not know (error 9999)]";
     let server = Server::new(vec![
@@ -259,11 +266,13 @@ fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
     let server = Server::new(samples());
     let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof")]));
     let labels = |labels: &[&str]| labels.iter().map(|&label| label.to_owned()).collect::<Vec<_>>();
-    let (a, b) = (["region=eu", "service_name=a"], ["region=us", "service_name=b"]);
-    let (second, with) = (1_000_000_000, |base: [&str; 2], thread: &str| {
+    let a = ["region=eu", "service_name=a"];
+    let b = ["region=us", "service_name=b"];
+    let second = 1_000_000_000;
+    let with = |base: [&str; 2], thread: &str| {
         let thread = format!("thread_name={thread}");
         labels(&[base[0], base[1], thread.as_str()])
-    });
+    };
     assert_eq!(
         labels_of(&profile),
         [
@@ -275,19 +284,19 @@ fn samples_of_a_pprof_have_their_attributes_and_labels_that_differ() {
         ]
     );
     assert!(comments_of(&profile).is_empty(), "{:?}", comments_of(&profile));
-    // Labels take no frame and no weight away.
+    // Labels change no frame and no weight.
     let written = ok(&server, "process_cpu", &[("format", "folded")]).text();
     for (stack, value) in folded_of(&profile) {
         assert!(written.contains(&format!("{} {value}\n", stack.join(";"))), "{stack:?} {value}: {written}");
     }
-    // Of one service its own labels say nothing.
+    // Labels that all series share are omitted.
     let one = unpack(&ok(&server, "process_cpu{service_name=\"a\"}", &[("format", "pprof")]));
     assert!(labels_of(&one).iter().all(|(labels, _)| labels.len() <= 1), "{:?}", labels_of(&one));
     assert_eq!(one.period, second / 4, "what all values are multiples of");
 }
 
 #[test]
-fn a_pprof_without_room_for_labels_has_none_and_says_so() {
+fn a_pprof_whose_labels_do_not_fit_has_a_comment() {
     let server = Server::new(samples());
     let profile = unpack(&ok(&server, "process_cpu", &[("format", "pprof"), ("max_nodes", "6")]));
     assert!(labels_of(&profile).iter().all(|(labels, _)| labels.is_empty()), "{:?}", labels_of(&profile));
@@ -298,7 +307,7 @@ fn a_pprof_without_room_for_labels_has_none_and_says_so() {
 }
 
 #[test]
-fn a_pprof_whose_attributes_no_tier_has_any_more_has_labels_of_series() {
+fn a_pprof_without_raw_samples_has_labels_of_series() {
     let refuses_group_by = Some("thread_name".to_owned());
     let node = NaiveNode { refuses_group_by, ..NaiveNode::new(samples()) };
     let profile = unpack(&ok(&Server::of_node(node), "process_cpu", &[("format", "pprof")]));
@@ -327,7 +336,7 @@ fn inlined_functions_are_frames_of_their_own() {
 }
 
 #[test]
-fn names_that_would_break_lines_are_rewritten_and_equal_lines_are_one() {
+fn folded_names_are_rewritten_and_equal_lines_merged() {
     let server = Server::new(vec![
         cpu_sample(vec![lines(&["a;b\nc"]), lines(&["<script>"])], 5),
         cpu_sample(vec![lines(&["a:b c"]), lines(&["<script>"])], 2),
@@ -347,7 +356,7 @@ fn sums_beyond_64_bits_are_exact() {
 }
 
 #[test]
-fn the_same_question_gives_the_same_bytes_whatever_the_order_of_the_samples() {
+fn the_order_of_samples_does_not_change_the_bytes() {
     let stacks = |i: i64| vec![lines(&[&format!("f{}", i % 7)]), lines(&[&format!("g{}", i % 5)]), lines(&["main"])];
     let mut all: Vec<_> = (0..70).map(|i| cpu_sample(stacks(i), 10)).collect();
     let bytes = |samples: &[Sample], format: &str, nodes: &str| {
@@ -375,9 +384,9 @@ fn deep_stacks_are_whole_and_prunable() {
     assert_eq!(ok(&server, "process_cpu", &[("format", "folded")]).text().matches(';').count(), 3999);
 }
 
-// Folded stacks and pprof go on to other tools, which cannot ask for more: at 8192 nodes, most of a large program was lost.
+// Other tools use folded stacks and pprof and cannot request more: with 8192 nodes, most of a large program was lost.
 #[test]
-fn what_goes_on_to_other_tools_is_whole_unless_fewer_nodes_are_asked_for() {
+fn folded_stacks_and_pprof_are_not_pruned_by_default() {
     let server = Server::new((0..9000).map(|i| cpu_sample(vec![lines(&[&format!("f{i}")])], 1)).collect::<Vec<_>>());
     assert_eq!(ok(&server, "process_cpu", &[]).json()["nodes"].as_array().unwrap().len(), 8192);
     let folded = |parameters: &[_]| ok(&server, "process_cpu", parameters).text().lines().count();
@@ -387,7 +396,7 @@ fn what_goes_on_to_other_tools_is_whole_unless_fewer_nodes_are_asked_for() {
 }
 
 #[test]
-fn stacks_left_out_for_a_single_node_are_other_and_not_stacks_without_frames() {
+fn stacks_pruned_to_a_single_node_are_other() {
     let server = Server::new(samples());
     let one = |format: &'static str| ok(&server, ALLOCATED, &[("format", format), ("max_nodes", "1")]);
     assert_eq!(one("folded").text(), "[no stack] 60\n(other) 600\n");
@@ -397,7 +406,7 @@ fn stacks_left_out_for_a_single_node_are_other_and_not_stacks_without_frames() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn invalid_requests_are_refused() {
     let server = Server::new(samples());
     for parameters in [
         [("query", "process_cpu"), ("start", "10"), ("end", "1")],

@@ -1,4 +1,4 @@
-//! A node that keeps samples in a list and answers each question by going through all of them: slow, and easy to believe.
+//! A node that keeps samples in a list and evaluates each request over all of them: slow, but simple.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ pub(super) enum Frame {
         file: String,
         address: u64,
     },
-    /// Where the sender's unwinder stopped: its error code.
+    /// The sender's unwinder stopped here, with this error code.
     Abort(u64),
 }
 
@@ -56,14 +56,14 @@ impl Sample {
         LabelSet::new(self.labels.iter().map(|(name, value)| Label::new(name, value)).collect())
     }
 
-    /// A label's value, or else the attribute's whose key is written so, or "".
+    /// The value of a label, or of the attribute with this name, or "".
     pub(super) fn value_of(&self, name: &str) -> &str {
         let label = self.labels.iter().find(|(known, _)| known == name);
         let attribute = || self.attributes.iter().find(|(key, _)| sanitize_label_name(key) == name);
         label.or_else(attribute).map_or("", |(_, value)| value)
     }
 
-    /// The place of its window, or its time; `None`: it is in no window, or not the last of its series.
+    /// Index of its window, or its time. `None` if it is in no window, or not the last of its series.
     fn bucket(&self, fold: &Fold, last_ns: i64) -> Option<i64> {
         match fold {
             Fold::Sum(windows) => {
@@ -96,20 +96,20 @@ impl Sample {
     }
 }
 
-/// See the module.
+/// The node.
 #[derive(Debug, Default)]
 pub(super) struct NaiveNode {
     pub(super) samples: Vec<Sample>,
-    /// What every selection is refused with, if anything.
+    /// Status with which every selection is refused.
     pub(super) refuses: Option<tonic::Code>,
-    /// A name that nobody may group by.
+    /// A label by which grouping is refused.
     pub(super) refuses_group_by: Option<String>,
     pub(super) selections: Mutex<Vec<Selection>>,
-    /// What lists say that they lack.
+    /// Labels that lists report as missing.
     pub(super) list: SeriesAnswer,
-    /// Its locations, and which numbers they have.
+    /// Its locations and their numbers.
     pub(super) vocabulary: Mutex<(Dictionary, u64)>,
-    /// Whether the numbers are other ones whenever somebody has asked for them.
+    /// Whether locations are renumbered after each request for them.
     pub(super) is_fickle: bool,
 }
 
@@ -125,7 +125,7 @@ impl NaiveNode {
         Self { samples, vocabulary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
-    /// Gives its locations other numbers, as a node does that starts again or lets old partitions go.
+    /// Renumbers its locations, as a node does that restarts or drops old partitions.
     pub(super) fn renumber(&self) {
         let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
         let mut anew = Dictionary::default();
@@ -137,7 +137,7 @@ impl NaiveNode {
         *generation += 1;
     }
 
-    /// Whether a stack passes, location by location; `None` if a location is none that is known.
+    /// Whether a stack passes the filters. `None` if a location is not known.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
         let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
         let numbers: Vec<u32> = stack.iter().map(|frame| location(dictionary, frame)).collect();
@@ -174,9 +174,12 @@ impl NaiveNode {
             if generation == *now { dictionary.clone() } else { Dictionary::default() }
         };
         let mut tree = Tree::new(selection.stacks, known, count);
-        let (mut groups, mut times) = (Vec::new(), BTreeSet::new());
+        let mut groups = Vec::new();
+        let mut times = BTreeSet::new();
         let mut sums: BTreeMap<(usize, i64, u32), i128> = BTreeMap::new();
-        let (mut samples, mut series, mut unpassed) = (0, BTreeSet::new(), BTreeSet::new());
+        let mut samples = 0;
+        let mut series = BTreeSet::new();
+        let mut unpassed = BTreeSet::new();
         for sample in self.samples.iter().filter(inside).filter(|sample| sample.matches(&selection.matchers)) {
             let Some(bucket) = sample.bucket(&selection.fold, last[&sample.label_set()]) else { continue };
             let group = sample.group(selection);
@@ -228,7 +231,7 @@ impl NaiveNode {
     }
 }
 
-/// The tree of stacks of an answer.
+/// The tree of stacks of a response.
 struct Tree {
     detail: StackDetail,
     known: Dictionary,
@@ -243,7 +246,7 @@ impl Tree {
         Self { detail, known, count, dictionary: Dictionary::default(), nodes }
     }
 
-    /// The number of what the router knows, or that of the answer's own dictionary behind those.
+    /// Number of a known location, or of one in the response's own dictionary after those.
     fn location(&mut self, frame: &Frame) -> u32 {
         let here = self.known.locations.len() as u32;
         let known = location(&mut self.known, frame);
@@ -270,7 +273,8 @@ impl Tree {
 fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
     match frame {
         Frame::Lines(names) => {
-            let (file, frame_type) = (to.strings.intern("/src/app.rs"), to.strings.intern("native"));
+            let file = to.strings.intern("/src/app.rs");
+            let frame_type = to.strings.intern("native");
             let mapping_file = to.strings.intern("/usr/bin/app");
             let lines = names.iter().zip(1..).map(|(name, line)| {
                 let name = to.strings.intern(name);
@@ -281,7 +285,8 @@ fn location(to: &mut Dictionary, frame: &Frame) -> u32 {
             to.intern_location(Location::Lines { mapping_file, frame_type, lines })
         }
         Frame::Native { build_id, file, address } => {
-            let (file, frame_type) = (to.strings.intern(file), to.strings.intern("native"));
+            let file = to.strings.intern(file);
+            let frame_type = to.strings.intern("native");
             let build_id = build_id.as_ref().map(|id| BuildId::parse(id).unwrap());
             let mapping = to.intern_mapping(Mapping { build_id, file });
             to.intern_location(Location::Address { mapping, address: Address::Virtual(*address), frame_type })
@@ -299,11 +304,11 @@ impl Shards for NaiveNode {
     type Error = Status;
 
     async fn delete(&self, _shard: u32, _deletion: proto::Deletion) -> Result<proto::Deleted, Status> {
-        Err(Status::unimplemented("not asked for here"))
+        Err(Status::unimplemented("not used here"))
     }
 
     async fn administer(&self, _shard: u32, _task: proto::AdministrationTask) -> Result<String, Status> {
-        Err(Status::unimplemented("not asked for here"))
+        Err(Status::unimplemented("not used here"))
     }
 
     async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
@@ -325,7 +330,8 @@ impl Shards for NaiveNode {
     async fn locations(&self, _shard: u32, _tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
         let (from, generation) = &mut *self.vocabulary.lock().unwrap();
         let first = if known.generation == *generation { known.count } else { 0 };
-        let (mut importer, mut dictionary) = (Importer::new(from), Dictionary::default());
+        let mut importer = Importer::new(from);
+        let mut dictionary = Dictionary::default();
         for number in (first..from.locations.len() as u32).take(PAGE) {
             importer.location(&mut dictionary, number);
         }
@@ -346,7 +352,8 @@ impl Shards for NaiveNode {
         let series: BTreeSet<LabelSet> = matching.map(Sample::label_set).collect();
         let keys = self.samples.iter().flat_map(|sample| &sample.attributes).map(|(key, _)| sanitize_label_name(key));
         let attribute_names: BTreeSet<String> = keys.collect();
-        let (series, attribute_names) = (series.into_iter().collect(), attribute_names.into_iter().collect());
+        let series = series.into_iter().collect();
+        let attribute_names = attribute_names.into_iter().collect();
         Ok(SeriesAnswer { series, attribute_names, ..self.list.clone() })
     }
 }

@@ -1,4 +1,4 @@
-//! Which stacks are meant is decided by the shards, from sets of locations that the router names; and names are kept.
+//! Selection of stacks by name: the router sends sets of locations to the shards, and keeps the names.
 
 use std::time::Instant;
 
@@ -16,19 +16,20 @@ fn asked(node: &NaiveNode) -> Vec<Selection> {
     std::mem::take(&mut *node.selections.lock().unwrap())
 }
 
-/// The only value of an answer.
+/// The only value of a response.
 fn value(answer: &Answer) -> f64 {
     answer.json()["data"]["result"][0]["value"][1].as_str().unwrap_or("0").parse().unwrap()
 }
 
 fn folded(server: &Server, query: &str) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     let parameters = [("query", query), ("start", &start), ("end", &end), ("format", "folded")];
     server.get("/api/v1/flamegraph", &parameters)
 }
 
 #[test]
-fn a_query_by_name_ships_no_stacks_and_says_what_the_flame_graph_of_it_says() {
+fn queries_by_name_fetch_no_stacks_and_match_the_flame_graph() {
     let (server, node) = server_of(false);
     for condition in
         ["stack_function=\"hot\"", "leaf_function!~\"h.*\"", "stack_file=~\".*app.rs\",leaf_function=\"cold\""]
@@ -48,7 +49,7 @@ fn a_query_by_name_ships_no_stacks_and_says_what_the_flame_graph_of_it_says() {
 }
 
 #[test]
-fn what_is_known_needs_no_definition_again() {
+fn known_locations_are_not_defined_again() {
     let (server, node) = server_of(false);
     let want = folded(&server, "process_cpu").text();
     assert_eq!(asked(&node)[0].locations.known.count, 0);
@@ -60,7 +61,7 @@ fn what_is_known_needs_no_definition_again() {
 }
 
 #[test]
-fn numbers_that_change_whenever_they_are_asked_for_are_an_error_that_says_so_and_hurt_nothing_else() {
+fn locations_that_are_always_renumbered_are_an_error() {
     let (server, node) = server_of(true);
     let (steady, _) = server_of(false);
     for _ in 0..3 {
@@ -74,7 +75,7 @@ fn numbers_that_change_whenever_they_are_asked_for_are_an_error_that_says_so_and
 }
 
 #[test]
-fn points_without_a_stack_that_passes_count_as_points() {
+fn points_without_matching_stacks_count_as_points() {
     let server = Server::new(samples());
     let count = |selector: &str| value(&server.query(&format!("count_over_time({IN_USE}{{{selector}}}[5m])")));
     let all = count("");
@@ -88,7 +89,7 @@ fn points_without_a_stack_that_passes_count_as_points() {
 }
 
 #[test]
-fn more_conditions_than_a_shard_takes_are_refused() {
+fn too_many_matchers_on_stacks_are_refused() {
     let server = Server::new(samples());
     let conditions: Vec<String> = (0..40).map(|i| format!("stack_function!=\"f{i}\"")).collect();
     let answer = server.query(&format!("sum(rate(process_cpu{{{}}}[5m]))", conditions.join(",")));
@@ -103,9 +104,10 @@ const BY_NAME: [&str; 3] = [
 ];
 
 #[test]
-fn a_tenant_whose_names_are_too_large_to_be_kept_has_the_same_answers() {
+fn names_too_large_to_be_kept_give_the_same_results() {
     let node = Arc::new(NaiveNode::new(samples()));
-    let (small, whole) = (Server::with(Arc::clone(&node), Some(1), None), Server::of(Arc::clone(&node)));
+    let small = Server::with(Arc::clone(&node), Some(1), None);
+    let whole = Server::of(Arc::clone(&node));
     for _ in 0..2 {
         for query in BY_NAME {
             assert_eq!(small.query(query).text(), whole.query(query).text(), "{query}");
@@ -115,14 +117,14 @@ fn a_tenant_whose_names_are_too_large_to_be_kept_has_the_same_answers() {
     assert!(small.metric("varve_router_names_let_go_total{reason=\"too_large\"}") >= 6.0);
     assert!(small.metric("varve_router_names_bytes") < 1000.0 && whole.metric("varve_router_names_bytes") > 1000.0);
     assert_eq!(whole.metric("varve_router_names_let_go_total{reason=\"too_large\"}"), 0.0);
-    // Without conditions on stacks, its locations are not asked for.
+    // Without matchers on stacks, its locations are not requested.
     asked(&node);
     folded(&small, "process_cpu");
     assert_eq!(asked(&node)[0].locations.known.count, 0);
 }
 
 #[test]
-fn queries_by_name_survive_a_node_that_numbers_locations_anew() {
+fn queries_by_name_survive_a_renumbering() {
     let (server, node) = server_of(false);
     let answers = || BY_NAME.map(|query| server.query(query).text());
     let before = answers();
@@ -143,13 +145,13 @@ fn a_program() -> (String, String) {
     (path.display().to_string(), BuildId::Gnu(id).to_string())
 }
 
-// Found by review: for up to a second, answers by name lacked names and did not say so.
+// For up to a second, responses by name were missing names without a warning.
 #[test]
-fn an_answer_by_name_says_whose_symbol_table_is_still_being_made() {
+fn queries_by_name_report_symbol_tables_being_made() {
     let (path, build_id) = a_program();
     let mut native = samples();
     native[0].stack[0] = Frame::Native { build_id: Some(build_id), file: path.clone(), address: 0x1000 };
-    // It goes on until somebody opens this pipe.
+    // The conversion waits until this pipe is opened.
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -182,6 +184,7 @@ fn an_answer_by_name_says_whose_symbol_table_is_still_being_made() {
 }
 
 fn flamegraph(server: &Server, query: &str) -> Answer {
-    let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 300).to_string();
+    let end = NOW_S.to_string();
     server.get("/api/v1/flamegraph", &[("query", query), ("start", &start), ("end", &end)])
 }

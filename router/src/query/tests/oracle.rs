@@ -1,5 +1,5 @@
-//! What a flame graph of any answers is, worked out path by path from what `docs/api.md` and `prune` say: slow, and easy to
-//! believe. The way that serves queries must give the same bytes.
+//! An oracle for flame graphs: computes them path by path from the rules in `docs/api.md` and `prune`. It is slow,
+//! but simple. The code that serves queries must give the same bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ type Frame = [String; 4];
 /// Reason, text, binary, build ID.
 type Why = [String; 4];
 
-/// What is known of a frame: its first line and why it has no name.
+/// Facts about a frame: its first line, and why it has no name.
 type Table = BTreeMap<Frame, (i64, Option<Why>)>;
 
-/// Answers of who knew no location.
+/// Responses for a router that knew no location.
 pub(super) fn shard_answers(answers: &[Answer]) -> Vec<ShardAnswer> {
     (0..).zip(answers).map(|(shard, answer)| ShardAnswer { shard, known: 0, answer: answer.clone() }).collect()
 }
@@ -71,26 +71,27 @@ fn frames_of(dictionary: &Dictionary, location: &Location, table: &mut Table) ->
     told.into_iter().rev().map(|(frame, ..)| frame).collect()
 }
 
-/// What is left of a tree: (depth, key or `(other)`, own, total, whether stacks end here).
+/// A pruned tree: (depth, key or `(other)`, own, total, whether stacks end here).
 type Pruned<K> = Vec<(usize, Option<K>, i128, i128, bool)>;
 
-/// Sums by the way from the root; ways that nothing passes are not there.
+/// Sums by the path from the root. Paths without stacks are absent.
 struct Weights<K> {
     own: BTreeMap<Vec<K>, i128>,
     total: BTreeMap<Vec<K>, i128>,
-    /// Where values are negative, a total of zero does not mean that there is nothing.
+    /// With negative values, a total of zero does not mean that there are no stacks.
     is_any_negative: bool,
 }
 
 impl<K: Ord + Clone> Weights<K> {
     fn new(answers: &[Answer], table: &mut Table, key: impl Fn(&Frame) -> K) -> Self {
-        let (own, total) = (BTreeMap::new(), BTreeMap::from([(Vec::new(), 0)]));
+        let own = BTreeMap::new();
+        let total = BTreeMap::from([(Vec::new(), 0)]);
         let is_any_negative = answers.iter().flat_map(|answer| &answer.cells).any(|cell| cell.sum < 0);
         let mut out = Self { own, total, is_any_negative };
         for answer in answers {
             let dictionary = &answer.dictionary;
             let used: BTreeSet<u32> = answer.nodes.iter().skip(1).map(|node| node.location).collect();
-            // What no stack has tells nothing of any frame.
+            // Locations in no stack are ignored.
             let mut unused = Table::new();
             let frames = (0..).zip(&dictionary.locations).map(|(i, location)| {
                 frames_of(dictionary, location, if used.contains(&i) { &mut *table } else { &mut unused })
@@ -112,7 +113,7 @@ impl<K: Ord + Clone> Weights<K> {
         out
     }
 
-    /// Those that weigh anything, by the order of their last keys.
+    /// Children with any stack, ordered by their last keys.
     fn children(&self, way: &[K]) -> Vec<Vec<K>> {
         let is_child = |other: &&Vec<K>| other.len() == way.len() + 1 && other.starts_with(way) && self.weighs(other);
         self.total.keys().filter(is_child).cloned().collect()
@@ -126,7 +127,7 @@ impl<K: Ord + Clone> Weights<K> {
         self.total.keys().filter(|way| !way.is_empty() && self.weighs(way)).count()
     }
 
-    /// What stays: always the heaviest whose parent stays, of equal ones the one that came first.
+    /// The kept nodes: always the heaviest whose parent is kept; of equal ones, the first.
     fn stay(&self, nodes_max: usize) -> BTreeSet<Vec<K>> {
         let mut stay = BTreeSet::from([Vec::new()]);
         let mut candidates = self.children(&[]);
@@ -149,7 +150,7 @@ impl<K: Ord + Clone> Weights<K> {
         stay
     }
 
-    /// What is left, and how many nodes and what weight are not.
+    /// The kept nodes, and the number and weight of the pruned ones.
     fn pruned(&self, nodes_max: usize) -> (Pruned<K>, usize, i128) {
         let total = self.total[&Vec::new()];
         if nodes_max == 1 && self.weighing() > 0 {
@@ -170,7 +171,7 @@ impl<K: Ord + Clone> Weights<K> {
         let (kept, left): (Vec<_>, Vec<_>) = self.children(way).into_iter().partition(|child| stay.contains(child));
         let other: i128 = left.iter().map(|child| self.total[child]).sum();
         let mut ordered: Vec<_> = kept.into_iter().map(Some).chain((!left.is_empty()).then_some(None)).collect();
-        // Stable: of equal weights, the `(other)` is last.
+        // The sort is stable: of equal weights, the `(other)` is last.
         ordered.sort_by_key(|child| std::cmp::Reverse(child.as_ref().map_or(other, |child| self.total[child])));
         for child in ordered {
             match child {
@@ -182,7 +183,7 @@ impl<K: Ord + Clone> Weights<K> {
 }
 
 impl Weights<Frame> {
-    /// Frames, those with names, and the others by the reason: how many, and the weight of the stacks that pass any.
+    /// Number of frames, of named ones, and by reason of the others, with the weight of the stacks that pass them.
     fn symbolization(&self, table: &Table) -> String {
         let mut frames: BTreeSet<&Frame> = BTreeSet::new();
         let mut shares: BTreeMap<&Why, (BTreeSet<&Frame>, i128)> = BTreeMap::new();
@@ -217,7 +218,8 @@ impl Weights<Frame> {
 
     fn json(&self, table: &Table, nodes_max: usize) -> String {
         let (pruned, left_out, other) = self.pruned(nodes_max);
-        let (mut names, mut frames) = (vec![json!("total")], vec![json!({})]);
+        let mut names = vec![json!("total")];
+        let mut frames = vec![json!({})];
         let mut numbers: BTreeMap<Option<Frame>, usize> = BTreeMap::new();
         let (mut nodes, mut above): (Vec<String>, Vec<i64>) = (Vec::new(), Vec::new());
         for (i, (depth, frame, own, total, _)) in pruned.iter().enumerate() {
@@ -231,10 +233,14 @@ impl Weights<Frame> {
             nodes.push(format!("[{},{number},{own},{total}]", above.last().copied().unwrap_or(-1)));
             above.push(i as i64);
         }
-        let (names, frames, nodes) = (Value::Array(names), Value::Array(frames), nodes.join(","));
-        let (total, symbolization) = (self.total[&Vec::new()], self.symbolization(table));
+        let names = Value::Array(names);
+        let frames = Value::Array(frames);
+        let nodes = nodes.join(",");
+        let total = self.total[&Vec::new()];
+        let symbolization = self.symbolization(table);
         format!(
-            "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\"total\":{total},\"samples\":3,\"series\":2,\
+            "{{\"profile_type\":\"{CPU}\",\"unit\":\"nanoseconds\",\"gauge\":false,\
+             \"total\":{total},\"samples\":3,\"series\":2,\
              \"names\":{names},\"frames\":{frames},\"nodes\":[{nodes}],\"symbolization\":{symbolization},\
              \"shards\":{{\"asked\":1,\"answered\":1}},\"pruned\":{{\"nodes\":{left_out},\"value\":{other}}},\
              \"windows_read\":{{\"raw\":0,\"1m\":0,\"1h\":0,\"1d\":0}},\"names_pending\":[],\"warnings\":[]}}"
@@ -255,7 +261,8 @@ fn described<'a>(frame: Option<&'a Frame>, table: &Table) -> (&'a str, Map<Strin
 
 impl Weights<String> {
     fn folded(&self, nodes_max: usize) -> String {
-        let (mut out, mut line) = (String::new(), Vec::new());
+        let mut out = String::new();
+        let mut line = Vec::new();
         for (i, (depth, name, own, _, has_own)) in self.pruned(nodes_max).0.into_iter().enumerate() {
             line.truncate(depth.saturating_sub(1));
             line.extend((i > 0).then(|| name.unwrap_or_else(|| "(other)".to_owned())));
@@ -269,7 +276,7 @@ impl Weights<String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn flame_graphs_are_those_of_going_through_all_paths(
+    fn flame_graphs_match_the_oracle(
         answers in proptest::collection::vec(any_answer(), 1..3),
         nodes_max in prop_oneof![3 => 1_usize..60, 1 => Just(100_000)],
     ) {

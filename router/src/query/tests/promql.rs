@@ -1,10 +1,10 @@
-//! What queries mean: each a text and the JSON of its result.
+//! PromQL: queries and the JSON of their results.
 
 use serde_json::{Value, json};
 
 use super::*;
 
-/// The result of an instant query is this: pairs of labels and value, in this order.
+/// Checks the result of an instant query: pairs of labels and value, in this order.
 pub(super) fn check(promql: &str, want: &[(Value, &str)]) {
     let answer = Server::new(samples()).query(promql);
     assert_eq!(answer.status, StatusCode::OK, "{promql}: {}", answer.text());
@@ -14,7 +14,7 @@ pub(super) fn check(promql: &str, want: &[(Value, &str)]) {
     assert_eq!(answer.json(), json!({"status": "success", "data": data}), "{promql}");
 }
 
-/// The result is this number, without labels.
+/// Checks that the result is this number, without labels.
 fn check_number(promql: &str, want: &str) {
     check(promql, &[(json!({}), want)]);
 }
@@ -38,13 +38,13 @@ fn sums_over_time_are_exact_and_rates_are_cores() {
     check("sum by (service_name) (increase(process_cpu[5m]))", &by_service("2.75", "3"));
     check("sum by (service_name) (rate(process_cpu[5m]))", &by_service("0.009166666666666667", "0.01"));
     check_number("sum(sum_over_time(process_cpu[10m]))", "105750000000");
-    // What is not in nanoseconds stays in its unit.
+    // Values that are not in nanoseconds keep their unit.
     check_number("sum(rate(memory:alloc_space:bytes:space:bytes[1m]))", "11");
     check_number("sum(increase(memory:alloc_space:bytes:space:bytes[1m]))", "660");
 }
 
 #[test]
-fn windows_leave_their_start_out_and_have_their_end_in() {
+fn windows_exclude_their_start_and_include_their_end() {
     let check = |promql: &str, want: Option<&str>| {
         let answer = Server::new(samples()).query(promql).json();
         assert_eq!(answer["data"]["result"][0]["value"][1].as_str(), want, "{promql}: {answer}");
@@ -88,14 +88,15 @@ fn short_names_are_resolved_after_the_other_matchers() {
 #[test]
 fn a_selector_without_a_name_covers_all_types() {
     check(
-        "sum by (__profile_type__) (increase({service_name=\"a\", __profile_type__!~\".*:(inuse_.*|goroutines?):.*\"}[5m]))",
+        "sum by (__profile_type__) (increase({service_name=\"a\", \
+         __profile_type__!~\".*:(inuse_.*|goroutines?):.*\"}[5m]))",
         &[
             (json!({"__profile_type__": ALLOCATED}), "660"),
             (json!({"__profile_type__": CPU}), "2.75"),
             (json!({"__profile_type__": SAMPLES}), "40"),
         ],
     );
-    // Without the type in the grouping, what is in the same group is added up, each in its own unit.
+    // Without the type in the grouping, values of one group are added, each in its own unit.
     check_number("sum(increase({__profile_type__=~\"process_cpu:.*\", service_name=\"a\"}[5m]))", "42.75");
     // Points of gauges and of other types at once.
     check(
@@ -112,7 +113,7 @@ fn a_selector_without_a_name_covers_all_types() {
 
 #[test]
 fn points_are_ten_seconds_long_and_stamped_at_their_end() {
-    // a has points at 0, 10 and 20 s ago, which end what begins 10 s before.
+    // a has points 0, 10 and 20 s ago, each for the 10 s before.
     check("sum by (region) (process_cpu{region=\"eu\"})", &[(json!({"region": "eu"}), "2000000000")]);
     check("sum by (region) (process_cpu{region=\"eu\"} offset 1s)", &[(json!({"region": "eu"}), "500000000")]);
     check("sum(count_over_time(process_cpu{region=\"eu\"}[30s]))", &[(json!({}), "3")]);
@@ -131,7 +132,7 @@ fn points_are_ten_seconds_long_and_stamped_at_their_end() {
 }
 
 #[test]
-fn gauges_have_the_points_they_have() {
+fn gauges_have_points_at_their_samples() {
     let memory =
         |function: &str| format!("sum by (service_name) ({function}(memory:inuse_space:bytes:space:bytes[5m]))");
     let by_service = |a, b| [(json!({"service_name": "a"}), a), (json!({"service_name": "b"}), b)];
@@ -185,7 +186,7 @@ fn leaves_and_stacks_are_labels() {
     check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{stack_function=\"\"}[5m]))", &[(json!({}), "60")]);
     check("sum(sum_over_time(memory:alloc_space:bytes:space:bytes{leaf_function!=\"\"}[5m]))", &[(json!({}), "600")]);
     check("sum(increase(process_cpu{stack_function=\"main\", leaf_function=\"cold\"}[5m]))", &[(json!({}), "0.5")]);
-    // A matcher on a label that is grouped by leaves only its values.
+    // A matcher on a grouped label keeps only its values.
     check(
         "sum by (stack_function) (increase(process_cpu{stack_function=~\"h.*\"}[5m]))",
         &by("stack_function", &[("hot", "5.25")]),
@@ -200,9 +201,13 @@ fn leaves_and_stacks_are_labels() {
         ],
     );
     check(
-        "sum by (leaf_file, leaf_binary, leaf_line, leaf_frame_type) (increase(process_cpu{leaf_function=\"cold\"}[5m]))",
+        "sum by (leaf_file, leaf_binary, leaf_line, leaf_frame_type) \
+         (increase(process_cpu{leaf_function=\"cold\"}[5m]))",
         &[(
-            json!({"leaf_file": "/src/app.rs", "leaf_binary": "/usr/bin/app", "leaf_line": "1", "leaf_frame_type": "native"}),
+            json!({
+                "leaf_file": "/src/app.rs", "leaf_binary": "/usr/bin/app",
+                "leaf_line": "1", "leaf_frame_type": "native",
+            }),
             "0.5",
         )],
     );
@@ -223,7 +228,7 @@ fn labels_of_stacks_reach_below_functions_and_operators() {
         "sum by (thread_name) (sum without (service_name, region) (rate(process_cpu[10s])))",
         &[(json!({"thread_name": "t1"}), "0.4"), (json!({"thread_name": "t2"}), "0.1")],
     );
-    // All functions are of the series' last point; none is of an earlier one.
+    // All results are of the series' last point.
     check("sum by (leaf_function) (process_cpu)", &hot("5000000000"));
     check(
         "sum by (leaf_function) (memory:inuse_space:bytes:space:bytes{service_name=\"a\"})",
@@ -254,7 +259,7 @@ fn sample_attributes_are_labels() {
 }
 
 #[test]
-fn aggregations_are_those_of_prometheus() {
+fn aggregations_match_prometheus() {
     let cpu = |operator: &str| format!("{operator}(increase(process_cpu[5m]))");
     check_number(&cpu("sum"), "5.75");
     check_number(&cpu("avg"), "2.875");
@@ -282,7 +287,7 @@ fn aggregations_are_those_of_prometheus() {
 }
 
 #[test]
-fn arithmetic_and_comparisons_are_those_of_prometheus() {
+fn arithmetic_and_comparisons_match_prometheus() {
     let b = |value| [(json!({"__profile_type__": CPU, "region": "us", "service_name": "b"}), value)];
     let rate = "increase(process_cpu{region=\"us\"}[5m])";
     for (expression, want) in [
@@ -329,7 +334,7 @@ fn arithmetic_and_comparisons_are_those_of_prometheus() {
 }
 
 #[test]
-fn names_are_dropped_where_the_value_is_no_longer_what_they_say() {
+fn names_are_dropped_when_they_no_longer_describe_the_value() {
     let labels = |name: bool| {
         let mut labels = json!({"__profile_type__": GOROUTINES, "region": "eu", "service_name": "a"});
         if name {
@@ -353,7 +358,7 @@ fn names_are_dropped_where_the_value_is_no_longer_what_they_say() {
 }
 
 #[test]
-fn vectors_match_one_to_one_or_as_they_are_told() {
+fn vectors_match_one_to_one_or_as_requested() {
     let increase = "increase(process_cpu[5m])";
     let sides = |expression: &str| expression.replace('X', increase);
     check(

@@ -1,4 +1,4 @@
-//! Any samples, windows and steps: what queries answer is what adding up by hand gives.
+//! Properties over any samples, windows and steps: results are the same as direct sums over the samples.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn any_sample() -> impl Strategy<Value = Sample> {
         |(at_ms, service, kind, stack, value, thread)| {
             let kind = [CPU, SAMPLES, ALLOCATED, IN_USE][kind];
             let service = ["a", "b", "c"][service];
-            // Many at round seconds, so that edges of windows are hit.
+            // Many are at whole seconds, on the edges of windows.
             let time_ns = T_S * S + if at_ms % 3 == 0 { at_ms / 1000 * S } else { at_ms * MS + at_ms };
             let mut sample = Sample::new(kind, &[("service_name", service)], time_ns, &[], value);
             let lines = |names: Vec<u8>| Frame::Lines(names.into_iter().map(|name| format!("f{name}")).collect());
@@ -41,7 +41,7 @@ fn names(sample: &Sample) -> Vec<&str> {
     names
 }
 
-/// The values under which a sample counts.
+/// The groups under which a sample counts.
 fn values<'a>(sample: &'a Sample, label: &str) -> Vec<&'a str> {
     let mut values = match label {
         "leaf_function" => names(sample).into_iter().take(1).collect(),
@@ -53,7 +53,7 @@ fn values<'a>(sample: &'a Sample, label: &str) -> Vec<&'a str> {
     if values.is_empty() { vec![""] } else { values }
 }
 
-/// Sums by the value of a label in `(start, end]`; groups without samples are left out.
+/// Sums by the value of a label in `(start, end]`, without empty groups.
 fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i64) -> BTreeMap<String, i128> {
     let mut sums = BTreeMap::new();
     for sample in samples {
@@ -66,7 +66,7 @@ fn by_hand(samples: &[Sample], kind: &str, label: &str, start_ns: i64, end_ns: i
     sums
 }
 
-/// An answer's series by the value of a label: (time, value) pairs.
+/// The series of a response by the value of a label: (time, value) pairs.
 fn by_label(answer: &Answer, label: &str) -> BTreeMap<String, Vec<(f64, f64)>> {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
     let pair = |pair: &Value| (pair[0].as_f64().unwrap(), pair[1].as_str().unwrap().parse().unwrap());
@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn sums_and_rates_are_those_of_adding_up(
+    fn sums_and_rates_match_direct_sums(
         samples in any_samples(),
         label in prop::sample::select(vec!["service_name", "thread_name", "leaf_function", "stack_function"]),
         kind in prop::sample::select(vec![CPU, ALLOCATED]),
@@ -96,9 +96,11 @@ proptest! {
         let server = Server::new(samples.clone());
         let times: Vec<i64> = (0..steps).map(|i| T_S + start_s + i * step_s).collect();
         let leaf = format!("{function}({kind}[{window_ms}ms])");
-        // Times one keeps the sum from being worked out in the shards.
+        // The factor keeps the sum from being computed in the shards.
         let query = format!("sum by ({label}) ({}{leaf})", if pushed_down { "" } else { "1 * " });
-        let (start, end, step) = (times[0].to_string(), times.last().unwrap().to_string(), step_s.to_string());
+        let start = times[0].to_string();
+        let end = times.last().unwrap().to_string();
+        let step = step_s.to_string();
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", &step)];
         let got = by_label(&server.get("/api/v1/query_range", &parameters), label);
         let mut want: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -132,7 +134,9 @@ proptest! {
         let server = Server::new(samples.clone());
         let times: Vec<i64> = (0..steps).map(|i| T_S + start_s + i * step_s).collect();
         let query = format!("{function}_over_time({kind}[{window_s}s])");
-        let (start, end, step) = (times[0].to_string(), times.last().unwrap().to_string(), step_s.to_string());
+        let start = times[0].to_string();
+        let end = times.last().unwrap().to_string();
+        let step = step_s.to_string();
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", &step)];
         let got = by_label(&server.get("/api/v1/query_range", &parameters), "service_name");
         let mut want: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
@@ -162,17 +166,21 @@ proptest! {
     }
 
     #[test]
-    fn flame_graphs_weigh_what_the_samples_weigh(
+    fn flame_graphs_have_the_weight_of_the_samples(
         samples in any_samples(),
         (start_s, length_s) in (0_i64..200, 1_i64..200),
         nodes_max in 1_usize..40,
-        filter in prop::sample::select(vec!["", "stack_function=\"f1\"", "stack_function!~\"f[12]\"", "leaf_function=\"f0\"", "thread_name!=\"t1\""]),
+        filter in prop::sample::select(vec![
+            "", "stack_function=\"f1\"", "stack_function!~\"f[12]\"", "leaf_function=\"f0\"", "thread_name!=\"t1\"",
+        ]),
     ) {
         let server = Server::new(samples.clone());
-        let (start, end) = (T_S + start_s, T_S + start_s + length_s);
+        let start = T_S + start_s;
+        let end = T_S + start_s + length_s;
         let passes = |sample: &&Sample| {
             let names = names(sample);
-            sample.value_of("__profile_type__") == CPU && start * S < sample.time_ns && sample.time_ns <= end * S && match filter {
+            let is_in_window = start * S < sample.time_ns && sample.time_ns <= end * S;
+            sample.value_of("__profile_type__") == CPU && is_in_window && match filter {
                 "" => true,
                 "thread_name!=\"t1\"" => sample.value_of("thread_name") != "t1",
                 "leaf_function=\"f0\"" => names.first() == Some(&"f0"),
@@ -186,17 +194,22 @@ proptest! {
             let line = if stack.is_empty() { "[no stack]".to_owned() } else { stack.join(";") };
             *want.entry(line).or_default() += i128::from(sample.value);
         }
-        let (query, nodes) = (format!("process_cpu{{{filter}}}"), nodes_max.to_string());
-        let (start, end) = (start.to_string(), end.to_string());
+        let query = format!("process_cpu{{{filter}}}");
+        let nodes = nodes_max.to_string();
+        let start = start.to_string();
+        let end = end.to_string();
         let ask = |format: &str, nodes: &str| {
             let kind = format!("{CPU}{{{filter}}}");
-            // By full id: the short name is refused nowhere, but selects nothing where there is no sample.
+            // By full id: a short name selects nothing if there is no sample.
             let query = if want.is_empty() { &kind } else { &query };
-            let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("format", format), ("max_nodes", nodes)];
+            let parameters =
+                [("query", query.as_str()), ("start", &start), ("end", &end), ("format", format), ("max_nodes", nodes)];
             server.get("/api/v1/flamegraph", &parameters)
         };
         let lines = |answer: &Answer| -> BTreeMap<String, i128> {
-            let parsed = |line: &str| line.rsplit_once(' ').map(|(stack, value)| (stack.to_owned(), value.parse().unwrap()));
+            let parsed = |line: &str| {
+                line.rsplit_once(' ').map(|(stack, value)| (stack.to_owned(), value.parse().unwrap()))
+            };
             answer.text().lines().map(|line| parsed(line).unwrap()).collect()
         };
         prop_assert_eq!(&lines(&ask("folded", "1000000")), &want);

@@ -1,5 +1,5 @@
-//! Any answers of shards: trees in any order, inlined calls, recursion, equal names from different places, equal weights,
-//! weights that cancel each other out.
+//! Random responses of shards: trees in any order, inlined calls, recursion, equal names in different files, and
+//! weights that are equal or cancel out.
 
 use proptest::prelude::*;
 use proto::answer::{Cell, Node};
@@ -16,14 +16,16 @@ type Seed = (u8, u8, u8, u64, Vec<(u8, u8, i64, i64)>);
 fn location(to: &mut Dictionary, (kind, binary, frame_type, address, lines): Seed) {
     let text =
         |to: &mut Dictionary, texts: &[&str], number: u8| to.strings.intern(texts[number as usize % texts.len()]);
-    let (file, frame_type) = (text(to, &BINARIES, binary), text(to, &TYPES, frame_type));
+    let file = text(to, &BINARIES, binary);
+    let frame_type = text(to, &TYPES, frame_type);
     let build_id = match kind % 6 {
         0 => BuildId::parse("gnu:aabb"),
         1 => BuildId::parse("gnu:ccdd"),
         2 => None,
         _ => {
             let line = |(name, file, start_line, line): (u8, u8, i64, i64)| {
-                let (name, system_name) = (text(to, &NAMES, name), text(to, &NAMES, name / 7));
+                let system_name = text(to, &NAMES, name / 7);
+                let name = text(to, &NAMES, name);
                 let file = text(to, &FILES, file);
                 Line { function: to.intern_function(Function { name, system_name, file, start_line }), line, column: 0 }
             };
@@ -41,7 +43,7 @@ fn any_weight() -> impl Strategy<Value = i128> {
     prop_oneof![20 => 0_i128..4, 2 => -3_i128..0, 1 => Just(i128::from(i64::MAX)), 1 => Just(1 << 100)]
 }
 
-/// One shard's answer.
+/// The response of one shard.
 pub(super) fn any_answer() -> impl Strategy<Value = Answer> {
     let lines = proptest::collection::vec((any::<u8>(), 0_u8..3, 0_i64..3, -1_i64..3), 1..4);
     let locations = proptest::collection::vec((0_u8..12, 0_u8..4, 0_u8..3, 0_u64..3, lines), 1..12);

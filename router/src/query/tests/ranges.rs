@@ -12,7 +12,8 @@ fn range(promql: &str, start: &str, end: &str, step: &str) -> Answer {
 
 /// The series of a range query, each as labels and pairs of seconds before `NOW_S` and value.
 fn check_range(promql: &str, ago: (i64, i64), step: &str, want: Value) {
-    let (start, end) = (NOW_S - ago.0, NOW_S - ago.1);
+    let start = NOW_S - ago.0;
+    let end = NOW_S - ago.1;
     let answer = range(promql, &start.to_string(), &end.to_string(), step).json();
     assert_eq!(answer["data"]["resultType"], "matrix", "{answer}");
     let ago = |time: &Value| (NOW_S as f64 - time.as_f64().unwrap()).to_string();
@@ -119,7 +120,7 @@ fn ranges_over_points_and_operators_have_values_at_their_steps() {
 }
 
 #[test]
-fn ranges_that_make_no_sense_are_refused() {
+fn invalid_ranges_are_refused() {
     let now = NOW_S.to_string();
     for (start, end, step) in [
         (now.as_str(), "1", "1"),
@@ -153,13 +154,14 @@ fn times_outside_of_what_64_bits_hold_are_refused() {
     assert_eq!(at("9000000000").status, StatusCode::OK);
 }
 
-// Found by review: steps longer than the range read what lies between, and were told what is missing of it.
+// With steps longer than the range, data between the windows was read, and reported as missing.
 #[test]
-fn between_windows_nothing_is_asked_for() {
+fn nothing_between_windows_is_requested() {
     for function in ["rate", "sum_over_time", "avg_over_time", "max_over_time"] {
         let node = Arc::new(NaiveNode::new(samples()));
         let server = Server::of(Arc::clone(&node));
-        let (start, end) = ((NOW_S - 300).to_string(), NOW_S.to_string());
+        let start = (NOW_S - 300).to_string();
+        let end = NOW_S.to_string();
         let query = format!("sum({function}(process_cpu[20s]))");
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "100")];
         assert_eq!(server.get("/api/v1/query_range", &parameters).status, StatusCode::OK);

@@ -1,4 +1,4 @@
-//! What is refused, and what a request may say besides the query.
+//! Refused queries, and parameters beside the query.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::promql::check_error;
 use super::*;
 
 #[test]
-fn what_is_not_supported_is_named() {
+fn errors_name_the_unsupported_feature() {
     for (text, words) in [
         ("quantile_over_time(0.5, process_cpu[5m])", ["quantile_over_time", "last_over_time"]),
         ("abs(process_cpu)", ["abs", "rate"]),
@@ -67,7 +67,7 @@ fn what_is_no_query_is_refused() {
 }
 
 #[test]
-fn queries_that_are_too_large_are_refused_and_not_worked_on() {
+fn queries_that_are_too_large_are_refused_before_they_run() {
     for (text, word) in [
         (format!("{}a", "-".repeat(1_900)), "inside one another"),
         (format!("{}1{}", "(".repeat(1_900), ")".repeat(1_900)), "inside one another"),
@@ -78,7 +78,7 @@ fn queries_that_are_too_large_are_refused_and_not_worked_on() {
         (format!("{}1{}", "(".repeat(30_000), ")".repeat(30_000)), "operators"),
         (format!("a{}", " UNLESS a".repeat(2_001)), "operators"),
         (format!("''{}", "or''".repeat(3_000)), "operators"),
-        // Quotes that are none, since they stand in a comment, and an escaped one: the parser escapes in back-quotes too.
+        // Quotes in a comment, and an escaped quote: the parser has escapes in back-quotes too.
         (format!("# don't\n1{}", "+1".repeat(30_000)), "operators"),
         (format!("# don't\r1{}", "+1".repeat(30_000)), "operators"),
         (format!("a{{b=`\\``,c=\"`\"}}{}", "+1".repeat(30_000)), "operators"),
@@ -90,13 +90,14 @@ fn queries_that_are_too_large_are_refused_and_not_worked_on() {
     }
 }
 
-// Each vector was bounded, but all of a query were held together.
+// Each vector was limited, but a query held all of them at one time.
 #[test]
-fn what_all_selectors_of_a_query_hold_is_bounded_together() {
+fn all_vectors_of_a_query_share_one_limit() {
     let services: Vec<String> = (0..16).map(|i| format!("s{i}")).collect();
     let sample = |name: &String| Sample::new(CPU, &[("service_name", name)], (NOW_S - 100) * S, &[], 1);
     let server = Server::new(services.iter().map(sample).collect());
-    let (start, end) = ((NOW_S - 10_999).to_string(), NOW_S.to_string());
+    let start = (NOW_S - 10_999).to_string();
+    let end = NOW_S.to_string();
     let ask = |selectors: usize| {
         let query = vec!["count(rate(process_cpu[5m]))"; selectors].join("+");
         let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "1")];
@@ -109,9 +110,10 @@ fn what_all_selectors_of_a_query_hold_is_bounded_together() {
 }
 
 #[test]
-fn posts_are_answered_as_gets_are_and_limits_are_kept() {
+fn posts_work_like_gets_and_limits_apply() {
     let server = Server::new(samples());
-    let (query, time) = (("query", "increase(process_cpu[5m])"), NOW_S.to_string());
+    let query = ("query", "increase(process_cpu[5m])");
+    let time = NOW_S.to_string();
     let got = server.get("/api/v1/query", &[query, ("time", &time)]);
     let posted = server.post("/api/v1/query", &[query, ("time", &time)]);
     assert_eq!((got.status, &got.body), (posted.status, &posted.body));
@@ -127,7 +129,7 @@ fn posts_are_answered_as_gets_are_and_limits_are_kept() {
 }
 
 #[test]
-fn shards_that_do_not_answer_are_errors_of_their_kind() {
+fn failed_shards_are_errors_of_their_kind() {
     for (code, status) in [
         (tonic::Code::Unavailable, StatusCode::SERVICE_UNAVAILABLE),
         (tonic::Code::NotFound, StatusCode::SERVICE_UNAVAILABLE),

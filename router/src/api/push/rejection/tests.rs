@@ -116,7 +116,7 @@ async fn senders_retry_after_every_code_of_a_node_but_two() {
         let (http, retry_after, _) = over_http(&pusher).await;
         let (wanted, wanted_http) = match code {
             Code::InvalidArgument => (Code::InvalidArgument, 400),
-            // The shard lacks definitions, although the router sent the batch again with all of them.
+            // The shard is missing definitions, although the router sent the batch again with all of them.
             Code::Aborted => (Code::Internal, 500),
             Code::ResourceExhausted => (Code::ResourceExhausted, 429),
             _ => (Code::Unavailable, 503),
@@ -146,7 +146,7 @@ async fn senders_retry_after_a_response_of_the_node_without_a_status() {
 }
 
 #[tokio::test]
-async fn a_panic_of_the_decoder_is_no_fault_of_the_sender() {
+async fn senders_retry_after_a_panic_of_the_decoder() {
     let panic = tokio::spawn(async { panic!("a bug") }).await.unwrap_err();
     let error = PushError::Stopped(panic);
     assert!(is_retried(&Status::from(&error)), "{error}");

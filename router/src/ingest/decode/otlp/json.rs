@@ -1,6 +1,6 @@
-//! OTLP JSON: turned into protobuf by the contract's own descriptors, then decoded as protobuf, so that both say the same.
+//! OTLP in JSON. It is converted to protobuf with OTLP's own descriptors and then decoded as protobuf.
 //!
-//! OTLP differs from protobuf's JSON in one thing: ids are hexadecimal, not base64.
+//! OTLP's JSON differs from protobuf's in one point: ids are hexadecimal instead of base64.
 
 use base64::Engine as _;
 use prost::Message;
@@ -10,12 +10,12 @@ use serde_json::Value as Json;
 
 use crate::ingest::error::{IngestError, OTLP_FORMAT};
 
-/// Bytes of one JSON body: what it becomes in memory on the way is about 30 times as much.
+/// Largest body in JSON, in bytes: converting it takes about 30 times as much memory.
 const JSON_BYTES_MAX: usize = 8 << 20;
 
 const REQUEST: &str = "opentelemetry.proto.collector.profiles.v1development.ExportProfilesServiceRequest";
 
-/// An export request in JSON as protobuf, layout 1.11.
+/// Converts an export request from JSON to protobuf, in layout 1.11.
 pub(crate) fn to_protobuf(body: &[u8]) -> Result<Vec<u8>, IngestError> {
     if body.len() > JSON_BYTES_MAX {
         return Err(IngestError::TooLarge { bytes_max: JSON_BYTES_MAX });
@@ -31,7 +31,7 @@ pub(crate) fn to_protobuf(body: &[u8]) -> Result<Vec<u8>, IngestError> {
     Ok(message.map_err(|error| malformed(error.to_string()))?.encode_to_vec())
 }
 
-/// Rewrites hexadecimal ids wherever they stand; what is no hexadecimal is left for the decoder to refuse.
+/// Rewrites hexadecimal ids as base64. Ids that are not hexadecimal stay, and the conversion refuses them.
 fn ids_to_base64(json: &mut Json) {
     match json {
         Json::Array(elements) => elements.iter_mut().for_each(ids_to_base64),

@@ -1,4 +1,4 @@
-//! Which layout a request has: senders do not say, and the same field numbers mean different things.
+//! Detects the layout of a request. Senders do not declare it, and the same field numbers have different meanings.
 //!
 //! ```text
 //! Sample          1.8, 1.9              1.10, 1.11
@@ -7,10 +7,15 @@
 //! field 4         link_index, varint    values, packed
 //! ```
 //!
-//! So field 3 packed or field 4 varint is old, field 3 varint or field 4 packed is new. A sample with neither is ambiguous:
-//! the request's other samples decide, by their majority or by the first lead of 64. Where there are none, it is new if its field 2 can be the attribute indices of a sample
-//! that has timestamps alone, and old if it can be values: one, or as many as timestamps; else new. `Profile` moved too, from 1.8 to
-//! 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and what follows it is one lower.
+//! A sample with field 3 packed or field 4 as a varint is old; one with field 3 as a varint or field 4 packed is new.
+//! A sample with neither is ambiguous, and the other samples of the request decide: by their majority, or by the
+//! first lead of 64.
+//!
+//! If all samples are ambiguous, the layout is new if field 2 can be the attribute indices of a sample that has only
+//! timestamps. It is old if field 2 can be values: one, or as many as timestamps. Otherwise it is new.
+//!
+//! `Profile` changed from 1.8 to 1.9: `profile_id` is field 8 in 1.8 and field 7 later, and the numbers after it are
+//! one lower.
 
 use crate::ingest::decode::protobuf::{Fields, Value};
 
@@ -46,12 +51,13 @@ impl Layout {
     }
 }
 
-/// One sender has one layout: a lead of so many samples decides, whatever the others are.
+/// Lead in samples that decides, whatever the others are: one sender has one layout.
 const LEAD: usize = 64;
 
-/// The layout of a request's samples; `attributes`: entries of its attribute table.
+/// The layout of these samples. `attributes`: number of entries in the attribute table.
 pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
-    let (mut old, mut new) = (0_usize, 0_usize);
+    let mut old = 0_usize;
+    let mut new = 0_usize;
     let mut can_be = Ambiguous { old: true, new: true };
     let mut field_2 = Vec::new();
     for sample in samples {
@@ -59,7 +65,8 @@ pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
             break;
         }
         field_2.clear();
-        let (mut readable, mut times) = (true, 0);
+        let mut readable = true;
+        let mut times = 0;
         for (number, value) in Fields::new(sample).map_while(Result::ok) {
             match (number, value) {
                 (3, Value::Bytes(_)) | (4, Value::Varint(_)) => old += 1,
@@ -86,7 +93,7 @@ pub(crate) fn detect(samples: &[&[u8]], attributes: usize) -> Layout {
     }
 }
 
-/// What the samples that do not tell can be.
+/// Layouts that the ambiguous samples can have.
 struct Ambiguous {
     old: bool,
     new: bool,
@@ -112,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shapes_of_fields_3_and_4_tell() {
+    fn the_wire_types_of_fields_3_and_4_decide() {
         for (fields, want) in [
             (&[(1, false, &[1][..]), (2, true, &[7]), (3, true, &[1])][..], Layout::Old),
             (&[(2, true, &[7]), (4, false, &[1])], Layout::Old),
@@ -124,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_sample_goes_with_the_others_or_by_what_its_numbers_can_be() {
+    fn ambiguous_samples_follow_the_others_or_their_own_numbers() {
         let time = 5 << 3 | 1;
         let ambiguous = [sample(&[(1, false, &[1]), (2, true, &[2])]), vec![time, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
         let new = sample(&[(4, true, &[7])]);
@@ -133,7 +140,7 @@ mod tests {
         assert_eq!(detect(&[&ambiguous, &new], 1), Layout::New);
         assert_eq!(detect(&[&ambiguous], 3), Layout::New);
         assert_eq!(detect(&[&ambiguous], 2), Layout::Old);
-        // Attribute indices without a time say nothing; two of them cannot be the values of one time.
+        // Attribute indices without a timestamp decide nothing; two of them cannot be the values of one timestamp.
         assert_eq!(detect(&[&ambiguous[..ambiguous.len() - 9]], 3), Layout::Old);
         let two = [sample(&[(2, true, &[200, 1, 2])]), ambiguous[ambiguous.len() - 9..].to_vec()].concat();
         assert_eq!(detect(&[&two], 3), Layout::New);
@@ -141,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_majority_decides_or_the_first_long_lead() {
+    fn the_majority_or_the_first_long_lead_decides() {
         let old = sample(&[(3, true, &[1])]);
         let new = sample(&[(4, true, &[7])]);
         let of = |parts: &[(&Vec<u8>, usize)]| {

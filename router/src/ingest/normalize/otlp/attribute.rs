@@ -1,4 +1,5 @@
-//! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its strings.
+//! Attributes: those of the dictionary's table, and those that stand in a resource or scope and may refer to its
+//! strings.
 
 use base64::Engine as _;
 use proto::dictionary::{Attribute, AttributeValue};
@@ -13,7 +14,7 @@ use crate::ingest::normalize::builder::{Builder, text_of};
 /// Arrays and maps inside each other; deeper ones are refused.
 const NESTING_MAX: u32 = 16;
 
-/// Bytes of arrays and maps of one request, written out: a string is sent once, with any number of references.
+/// Bytes of arrays and maps of one request as JSON: a string is sent once and may be referred to any number of times.
 const JSON_BYTES_MAX: usize = limits::PUSH_UNPACKED_BYTES_MAX;
 
 const EMPTY: Attribute = Attribute { key: 0, unit: 0, value: AttributeValue::Text(0) };
@@ -88,8 +89,8 @@ impl<'a> RequestDictionary<'a> {
         Ok(AttributeValue::Json(builder.text(json.as_bytes())))
     }
 
-    /// An AnyValue as OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left`: bytes that it may still take;
-    /// elements beyond are left out.
+    /// An AnyValue as OTLP JSON without its type wrapper: arrays, maps, base64 of bytes. `left`: bytes that it may
+    /// still take; further elements are omitted.
     fn json(
         &mut self,
         builder: &mut Builder,
@@ -158,7 +159,8 @@ impl<'a> RequestDictionary<'a> {
                 builder.warn_cut();
                 break;
             }
-            let (mut key, mut value) = (String::new(), Json::Null);
+            let mut key = String::new();
+            let mut value = Json::Null;
             for field in Fields::new(entry.bytes(1)?) {
                 match field? {
                     (1, name) => key = text_of(name.bytes(1)?).into_owned(),
@@ -177,7 +179,7 @@ impl<'a> RequestDictionary<'a> {
     }
 }
 
-/// Whether there was something left.
+/// Whether anything was left.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(bytes);

@@ -1,11 +1,12 @@
 //! The dictionary of a request: reads each entry when a sample first refers to it.
 //!
-//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing refers to
-//! costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the profiles that need it.
+//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing
+//! refers to costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the
+//! profiles that need it.
 
-use proto::dictionary::{Attribute, AttributeValue};
 use proto::build_id::to_hex;
 use proto::dictionary::Capacity;
+use proto::dictionary::{Attribute, AttributeValue};
 
 use super::entry::{FrameType, Link, MappingIds, Scratch};
 use super::table::Table;
@@ -58,8 +59,8 @@ impl<'a> RequestDictionary<'a> {
         }
     }
 
-    /// Makes room for the stacks, which nearly always are all referred to, and where all of them are to be defined for what they
-    /// need; there may be far too much of it.
+    /// Reserves memory for the stacks, nearly all of which are used, and for their definitions if all are defined. It
+    /// may be far too much.
     pub(crate) fn reserve(&self, builder: &mut Builder, plan: &DefinitionPlan<'_>) {
         let of = |length: usize| length.min(RESERVED_ENTRIES_MAX);
         let mut capacity = Capacity { stacks: of(self.stacks.len()), ..Capacity::default() };
@@ -85,14 +86,14 @@ impl<'a> RequestDictionary<'a> {
         self.strings.remember(at, Ok(builder.text_hash(entry)))
     }
 
-    /// A string of the table, defined.
+    /// Defines a string of the table and returns its id.
     pub(crate) fn string(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let hash = self.string_hash(builder, index)?;
         let (_, entry) = self.strings.get(index)?;
         Ok(builder.hashed_text(hash, entry))
     }
 
-    /// A link of the table.
+    /// A link of the table, as attributes.
     pub(crate) fn link(&mut self, builder: &mut Builder, index: i64) -> Result<Link, ProfileError> {
         if let Some(known) = self.links.read(index) {
             return Ok(known);
@@ -105,7 +106,7 @@ impl<'a> RequestDictionary<'a> {
         self.links.remember(at, read)
     }
 
-    /// The pair of a stack of the table, by its hashes.
+    /// The pair of a stack of the table, by hashes.
     pub(crate) fn pair(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         if let Some(known) = self.stacks.read(index) {
             return Ok(known);
@@ -134,7 +135,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(pair)
     }
 
-    /// Adds the first so many locations of a stack of the table, defined.
+    /// Defines the first `count` locations of a stack of the table, and appends their ids.
     pub(crate) fn stack_locations(
         &mut self,
         builder: &mut Builder,
@@ -163,7 +164,7 @@ fn each_location(entry: &[u8], mut visit: impl FnMut(i64) -> Result<(), ProfileE
     Ok(())
 }
 
-/// Lower-case hexadecimal ids.
+/// Trace and span id of a link, in lower-case hexadecimal.
 fn read_link(builder: &mut Builder, entry: &[u8]) -> Result<Link, ProfileError> {
     let mut link = [None, None];
     for field in Fields::new(entry) {

@@ -42,12 +42,12 @@ pub(super) struct MappingIds {
     pub(super) file: u32,
 }
 
-/// Memory for what is being read, kept from entry to entry.
+/// Buffers that are reused from entry to entry.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// Of a stack.
+    /// Frames of a stack.
     pub(super) frames: Frames,
-    /// Of a location.
+    /// Lines of a location.
     pub(super) lines: Vec<RawLine>,
     pub(super) attributes: Vec<u64>,
     pub(super) hashed: Vec<u8>,

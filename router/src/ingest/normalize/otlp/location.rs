@@ -1,5 +1,5 @@
-//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location, and the
-//! location itself if it must be defined.
+//! Locations of a request's dictionary, with their functions and mappings: the hash that identifies each location,
+//! and the location itself if it must be defined.
 
 use proto::build_id::from_hex;
 use proto::dictionary::{AttributeValue, address_hash, function_hash, lines_hash};
@@ -13,7 +13,7 @@ use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_
 use crate::ingest::normalize::frames::Frame;
 
 impl<'a> RequestDictionary<'a> {
-    /// A location that was not read yet, or cannot be.
+    /// Reads a location that was not read yet.
     #[inline(never)]
     pub(super) fn frame(&mut self, builder: &mut Builder, index: i64) -> Result<Frame, ProfileError> {
         let (at, entry) = self.locations.get(index)?;
@@ -51,7 +51,7 @@ impl<'a> RequestDictionary<'a> {
         refused.map_or(Ok(Frame { hash, is_kernel: frame_type.is_kernel }), Err)
     }
 
-    /// The id of a location of the table, which becomes defined.
+    /// Defines a location of the table and returns its id.
     pub(super) fn location(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.locations.read(index);
         if let Some(id) = known.and_then(|frame| builder.dictionary().locations.find(frame.hash)) {
@@ -97,7 +97,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(location)
     }
 
-    /// Of the location that was read last; `native` of one that has neither a type nor lines.
+    /// Frame type of the location that was read last; `native` if it has neither a type nor lines.
     fn frame_type(&mut self, builder: &mut Builder) -> Result<FrameType, ProfileError> {
         if let (&[index], Some((last, frame_type))) = (self.scratch.attributes.as_slice(), self.last_frame_type)
             && index == last
@@ -140,7 +140,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(function_hash(texts, start_line))
     }
 
-    /// The id of a function of the table, which becomes defined.
+    /// Defines a function of the table and returns its id.
     fn function(&mut self, builder: &mut Builder, index: i64) -> Result<u32, ProfileError> {
         let known = self.functions.read(index);
         if let Some(id) = known.and_then(|hash| builder.dictionary().functions.find(hash)) {
@@ -170,7 +170,8 @@ impl<'a> RequestDictionary<'a> {
     }
 
     fn read_mapping(&mut self, builder: &mut Builder, entry: &'a [u8]) -> Result<MappingIds, ProfileError> {
-        let (mut file, mut attributes) = (0, Vec::new());
+        let mut file = 0;
+        let mut attributes = Vec::new();
         for field in Fields::new(entry) {
             match field? {
                 (4, value) => file = value.int64(4)?,
@@ -183,7 +184,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
-    /// Of several build IDs the GNU one wins, which debug files are found by; then Go's; then the hash.
+    /// The build ID among attributes: the GNU one first, which identifies debug files; then Go's; then the hash.
     fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, ProfileError> {
         // Ids of the texts first: a mapping may refer to one attribute any number of times.
         let mut found: [Option<u32>; 3] = [None, None, None];

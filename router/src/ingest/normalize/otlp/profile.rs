@@ -1,6 +1,7 @@
 //! One profile of an export request: its samples, in either layout, in each of the three shapes.
 //!
-//! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as timestamps.
+//! A sample has timestamps alone (each counts 1), one value alone (at the profile's time), or as many values as
+//! timestamps.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ use crate::ingest::error::ProfileError;
 use crate::ingest::known_stacks::DefinitionPlan;
 use crate::ingest::normalize::builder::{Builder, check_label_value};
 
-/// The fields of a profile that matter, its samples unread.
+/// The fields of a profile that are used; its samples are not read yet.
 #[derive(Debug)]
 pub(crate) struct RawProfile<'a> {
     sample_type: &'a [u8],
@@ -74,7 +75,8 @@ impl<'a> RawProfile<'a> {
         let period = value_type(builder, dictionary, self.period_type)?;
         let strings = &builder.dictionary().strings;
         let owned = |[kind, unit]: [u32; 2]| {
-            let (kind, unit) = (strings.get(kind), strings.get(unit));
+            let kind = strings.get(kind);
+            let unit = strings.get(unit);
             check_label_value(kind.len() + unit.len())?;
             Ok::<_, ProfileError>(ValueType::new(kind, unit))
         };
@@ -128,11 +130,11 @@ fn is_layout_1_8(profile: &[u8]) -> bool {
         .any(|field| matches!(field, (8, Value::Bytes(_)) | (9, Value::Varint(_))))
 }
 
-/// What all samples of a profile have in common.
+/// Data that all samples of a profile share.
 struct Common {
-    /// Of the resource and of the profile, sorted by key.
+    /// Attributes of the resource and of the profile, sorted by key.
     attributes: Vec<Attribute>,
-    /// Ids of attribute sets, by what a sample says of its own: attribute indices and then the link.
+    /// Ids of attribute sets, by the sample's own attribute indices and then its link.
     sets: HashMap<Box<[u64]>, u32, RandomState>,
     time_unix_nano: u64,
     scale: i64,
@@ -152,7 +154,7 @@ fn common_attributes<'a>(
     for &index in &profile.attribute_indices {
         attributes.push(dictionary.attribute(builder, index.cast_signed())?);
     }
-    // So that each set, where a few of the sample's own come first, is sorted in one pass.
+    // Sorted here, so that each set, in which a few attributes of the sample come first, is sorted in one pass.
     let strings = &builder.dictionary().strings;
     attributes.sort_by(|a, b| strings.get(a.key).cmp(strings.get(b.key)));
     Ok(attributes)
@@ -238,7 +240,7 @@ impl RawSample {
         if let Some(&known) = common.sets.get(self.attribute_indices.as_slice()) {
             return Ok(known);
         }
-        // A sample's own attributes come first: of equal keys the first stays.
+        // A sample's own attributes come first: of equal keys, the first is kept.
         let mut attributes = Vec::with_capacity(own + common.attributes.len() + 2);
         for &index in &self.attribute_indices[..own] {
             attributes.push(dictionary.attribute(builder, index.cast_signed())?);

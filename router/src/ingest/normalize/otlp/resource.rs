@@ -9,7 +9,7 @@ use crate::ingest::decode::protobuf::Fields;
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::Builder;
 
-/// Attributes of a resource that each process has its own of: as labels every restart would make new series.
+/// Attributes of a resource that differ between processes: as labels, they would make new series with every restart.
 const PER_PROCESS: [&str; 7] = [
     "process.pid",
     "process.parent_pid",
@@ -20,7 +20,7 @@ const PER_PROCESS: [&str; 7] = [
     "process.creation.time",
 ];
 
-/// Where a service's name comes from: the first that is there.
+/// Attributes that name a service: the first one that is set is used.
 const SERVICE_NAMES: [&str; 9] = [
     "service.name",
     "k8s.deployment.name",
@@ -33,14 +33,14 @@ const SERVICE_NAMES: [&str; 9] = [
     "process.executable.name",
 ];
 
-/// The name of a service that nothing names.
+/// Name of a service without a name.
 pub(crate) const UNKNOWN_SERVICE: &str = "unknown_service";
 
-/// What a resource's attributes become.
+/// Labels and sample attributes of a resource.
 #[derive(Debug)]
 pub(crate) struct Resource {
     pub(crate) labels: Vec<Label>,
-    /// Those that are no labels because each process has its own.
+    /// Attributes that differ between processes.
     pub(crate) sample_attributes: Vec<Attribute>,
 }
 
@@ -64,7 +64,7 @@ impl Resource {
                 check_count(attributes.len(), limits::SERIES_LABELS_MAX + PER_PROCESS.len())?;
             }
         }
-        // Sorting is stable and of equal names the first stays: what is derived comes before what is copied.
+        // Sorting is stable and the first of equal names is kept, so the derived label comes before copied ones.
         let mut read = Self { labels: vec![service_label(builder, &attributes)?], sample_attributes: Vec::new() };
         for attribute in attributes {
             if PER_PROCESS.contains(&builder.dictionary().strings.get(attribute.key)) {
@@ -76,7 +76,7 @@ impl Resource {
         Ok(read)
     }
 
-    /// What the profiles of one scope of this resource have in common.
+    /// The context of one scope of this resource.
     pub(crate) fn with_scope<'a>(
         &self,
         builder: &mut Builder,
@@ -95,7 +95,7 @@ fn check_count(labels: usize, count_max: usize) -> Result<(), ProfileError> {
     }
 }
 
-/// The label that every series has, under the name by which it was sent.
+/// The label `service_name`, which every series has, under the name that was sent.
 fn service_label(builder: &mut Builder, attributes: &[Attribute]) -> Result<Label, ProfileError> {
     let strings = &builder.dictionary().strings;
     let named = |name: &str| attributes.iter().find(|attribute| strings.get(attribute.key) == name).copied();

@@ -1,13 +1,15 @@
-//! One table of a request's dictionary: its entries as they were sent, and what became of each that was referred to.
+//! One table of a request's dictionary: its entries as they were sent, and the result of reading each entry that is
+//! used.
 //!
-//! Invariant: an entry is read once, however often it is referred to, and whether it can be read or not: else a request costs
-//! the product of its references and its entries. (Once more where it must be defined: see `dictionary`.)
+//! Invariant: an entry is read once, however often it is used, and even if reading it fails. Otherwise a request
+//! costs the product of its references and its entries. (An entry that must be defined is read once more: see
+//! `dictionary`.)
 
 use std::collections::HashMap;
 
 use crate::ingest::error::ProfileError;
 
-/// See the module. `T`: what an entry becomes.
+/// A table whose entries become `T`.
 #[derive(Debug)]
 pub(crate) struct Table<'a, T> {
     name: &'static str,
@@ -25,36 +27,36 @@ impl<'a, T: Copy> Table<'a, T> {
         self.entries.len()
     }
 
-    /// Of all entries as they were sent.
+    /// Bytes of all entries as they were sent.
     pub(crate) fn bytes(&self) -> usize {
         self.entries.iter().map(|entry| entry.len()).sum()
     }
 
-    /// The place of an entry, and its bytes.
+    /// Index and bytes of an entry.
     pub(crate) fn get(&self, index: i64) -> Result<(usize, &'a [u8]), ProfileError> {
         let out_of_range = || ProfileError::OutOfRange { table: self.name, index, length: self.entries.len() };
         let at = usize::try_from(index).map_err(|_negative| out_of_range())?;
         match self.entries.get(at) {
             Some(entry) => Ok((at, entry)),
-            // Index 0 means "not set"; a sender without anything in a table may leave its zero entry out, too.
+            // Index 0 means "not set", and a sender without entries may omit the zero entry too.
             None if at == 0 => Ok((0, &[])),
             None => Err(out_of_range()),
         }
     }
 
-    /// What became of an entry that could be read: the short way, which nearly all references go.
+    /// The result of an entry that was read without error: the fast path of nearly all references.
     #[inline]
     pub(crate) fn read(&self, index: i64) -> Option<T> {
         self.read.get(usize::try_from(index).ok()?).copied().flatten()
     }
 
-    /// What became of an entry, if it was read.
+    /// The result of an entry, if it was read.
     pub(crate) fn known(&self, at: usize) -> Option<Result<T, ProfileError>> {
         let read = self.read.get(at).copied().flatten();
         read.map(Ok).or_else(|| self.broken.get(&at).cloned().map(Err))
     }
 
-    /// Remembers what became of an entry.
+    /// Keeps the result of an entry.
     #[inline]
     pub(crate) fn remember(&mut self, at: usize, outcome: Result<T, ProfileError>) -> Result<T, ProfileError> {
         match &outcome {

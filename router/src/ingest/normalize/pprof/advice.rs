@@ -1,4 +1,4 @@
-//! Warnings about pprofs that are valid and yet may not mean what their sender expects. Nothing is refused for them.
+//! Warnings about pprof files that are valid but may not mean what their sender expects. Nothing is refused.
 
 use super::Column;
 use crate::ingest::normalize::builder::Builder;
@@ -16,26 +16,27 @@ pub(super) fn warn(columns: &[Column], duration_nanos: i64, name: Option<&str>, 
     // Go writes both with the same sample types, period type and default, and without a comment.
     if !contention.is_empty() && name.is_none_or(str::is_empty) {
         builder.warn(format!(
-            "{}: mutex and block profiles of Go have the same sample types and are added up here: send name=mutex or name=block",
+            "{}: mutex and block profiles of Go have the same sample types and are added together: send \
+             name=mutex or name=block",
             contention.join(", ")
         ));
     }
     let totals = kinds(|kind| is_contention(kind) || is_allocation(kind));
     if !totals.is_empty() && duration_nanos == 0 {
         builder.warn(format!(
-            "{}: the profile has no duration, as Go's totals since the process started; if these are totals, each push adds all \
-             of them again: push /debug/pprof/...?seconds=N, which holds what was new in N seconds",
+            "{}: the profile has no duration, like Go's totals since the process started; if these are totals, \
+             each push adds all of them again: push /debug/pprof/...?seconds=N, which covers N seconds",
             totals.join(", ")
         ));
     }
 }
 
-/// Of Go's mutex and block profiles.
+/// Whether a sample type is one of Go's mutex and block profiles.
 fn is_contention(kind: &str) -> bool {
     matches!(kind, "contentions" | "delay")
 }
 
-/// Of Go's heap and allocs profiles.
+/// Whether a sample type is a total of Go's heap and allocs profiles.
 fn is_allocation(kind: &str) -> bool {
     matches!(kind, "alloc_objects" | "alloc_space")
 }

