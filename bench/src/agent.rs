@@ -26,7 +26,7 @@ pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};
 use sink::{Counts, Sink};
 
-/// How long an agent on an idle machine may take until its first export; it exports every five seconds.
+/// Longest time until the first export of an agent on an idle machine; it exports every five seconds.
 const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
 /// Load before it is measured: the agent has met all programs, and their unwind tables are made.
 const WARM_UP: Duration = Duration::from_secs(4);
@@ -36,16 +36,16 @@ const MB: f64 = 1e6;
 /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The varve whose agent is measured [default: beside this program]
+    /// varve binary whose agent is measured [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Each of: load alone, with the agent, with the agent and --off-cpu
+    /// Rounds of: load alone, with the agent, with the agent and --off-cpu
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Of load, each time
+    /// Seconds of load in each measurement
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Samples of each CPU in a second
+    /// Samples per second and CPU
     #[arg(long, default_value_t = 20)]
     frequency_hz: u32,
     /// Also writes bench/results/DATE-NAME.json
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// What runs beside the load.
+/// Processes that run together with the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Alone,
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What one span of load showed.
+/// Figures of one span of load.
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
@@ -81,7 +81,7 @@ struct Segment {
     agent: Option<Cost>,
 }
 
-/// Of the agent in one.
+/// Figures of the agent in a span of load.
 #[derive(Debug)]
 struct Cost {
     start_up: Duration,

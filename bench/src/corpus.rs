@@ -1,4 +1,4 @@
-//! What varve's agent recorded of one program: stacks, and when which thread was seen in which of them.
+//! A recording of one program by varve's agent: stacks, and the time and thread of each sample.
 //!
 //! # Read in this order
 //! [`Frames`] (where code was) → [`Recording`] (what was seen) → `file` (as it is kept) → `builder` (from what the
@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 /// Name of the frame at which the agent gave up: what lies below it is not known.
 const UNWINDING_FAILED: &str = "[unwinding failed]";
-/// Frames of a cut stack, the mark included; more were unwound as far as they tell anything.
+/// Most frames of a truncated stack, the marker included. A stack with more frames counts as unwound.
 const CUT_FRAMES_MAX: usize = 4;
-/// A recording is sampled so many times as often as a fleet: it holds so many recordings at the fleet's pace.
+/// Recordings at the fleet's frequency that one recording holds: it is sampled this many times as often.
 pub(crate) const PHASES: u64 = 10;
 
 /// A mapped file.
@@ -42,7 +42,7 @@ pub(crate) struct Function {
     pub(crate) start_line: i64,
 }
 
-/// Where a stack passed: an address, or named lines, innermost first.
+/// A location of a stack: an address, or named lines, innermost first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Location {
     pub(crate) mapping: u32,
@@ -54,7 +54,7 @@ pub(crate) struct Location {
 }
 
 impl Location {
-    /// Whether it is the kernel's part of a stack.
+    /// Returns whether the location is in the kernel.
     pub(crate) fn is_kernel(&self) -> bool {
         self.frame_type == "kernel"
     }
@@ -147,7 +147,7 @@ impl Recording {
     }
 }
 
-/// How much a recording holds, and how much of it could be unwound.
+/// Size of a recording, and the part of it that was unwound.
 pub(crate) fn describe(recording: &Recording, file_bytes: u64) -> Value {
     let stacks: HashSet<u32> = recording.samples.iter().map(|sample| sample.stack).collect();
     let frames = &recording.frames;

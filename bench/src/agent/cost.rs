@@ -1,4 +1,4 @@
-//! What the agent costs: of its process from /proc, of its BPF programs and maps from the kernel's own figures.
+//! Cost of the agent: of its process from /proc, and of its BPF programs and maps from the kernel.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};

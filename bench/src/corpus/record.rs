@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// The varve whose agent records [default: beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// What to run; started again whenever it ends
+    /// Command to run; it is restarted whenever it ends
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }

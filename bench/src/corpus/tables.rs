@@ -35,7 +35,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// What becomes [`Frames`].
+/// Tables that become [`Frames`].
 #[derive(Debug)]
 pub(crate) struct FrameTables {
     mappings: Table<Mapping>,

@@ -19,7 +19,7 @@ use crate::report::{Report, quantile, rounded};
 /// Of each selection, after the cold one; fewer where they take longer than all of them may.
 const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
-/// Each run asks for a window this much earlier, so that no answer is one that was given already.
+/// Each run's window is this much earlier, nanoseconds, so that no result is cached.
 const SHIFT_NS: i64 = 1_300_000_000;
 /// Of minutes, a value has so many.
 const VALUE_NS: i64 = 600 * SECOND_NS;

@@ -26,7 +26,7 @@ const ABOUT: &str = "bench.json";
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 128 << 20;
 
-/// What is stored.
+/// Content of the store.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArguments {
     /// H: 40 pods of builds and compilers. L: 24 pods of small services

@@ -17,7 +17,7 @@ use super::growth::StackKey;
 use super::random::Random;
 use super::{Corpus, PERIOD_NS};
 
-/// What the samples of a `samples/count` push with a CPU period are stored as.
+/// Profile type of the samples of a `samples/count` push with a CPU period.
 pub(crate) const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
 /// Time that a partition of raw data spans: it owns its dictionary.

@@ -23,12 +23,12 @@ pub(crate) struct Corpus {
     pub(crate) services: Vec<Service>,
 }
 
-/// Where the stacks of a program come from that could not be unwound.
+/// Source of whole stacks for a program whose stacks could not be unwound.
 struct Fill {
     program: &'static str,
     /// Of `shared/data`: file, and frame type where it is OTLP.
     payload: (&'static str, Option<&'static str>),
-    /// Where there is no such folder.
+    /// The folder does not exist.
     recording: &'static str,
     /// Which of the donor's stacks: of two programs that share one, each gets every other.
     offset: usize,
@@ -81,12 +81,12 @@ impl Corpus {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
     }
 
-    /// How many of the locations of a stack, leaf first, are its kernel part.
+    /// Number of kernel locations at the leaf of a stack.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }
 
-    /// What it is made of.
+    /// Description for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "mix": format!("{:?}", self.mix),

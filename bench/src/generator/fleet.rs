@@ -22,7 +22,7 @@ const LIFE_INTERVALS: usize = 8_640;
 /// Random numbers of a round, where those of ticks are of a CPU.
 const JITTER: usize = POD_CPUS;
 
-/// How days are.
+/// Load over a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Days {
     /// Always under full load, and nothing ends.
@@ -56,11 +56,11 @@ pub(crate) struct Drawn {
     /// Into the threads of the service's recording.
     pub(crate) thread: u32,
     pub(crate) tid: u32,
-    /// Of the pod. Not sent, as the peers were not sent it.
+    /// Life of the pod. It is not sent, as other databases were not sent it.
     pub(crate) cpu: u32,
 }
 
-/// What one pod has in one interval.
+/// Samples of one pod in one interval.
 #[derive(Debug)]
 pub(crate) struct PodSamples {
     pub(crate) pod: Pod,
@@ -68,7 +68,7 @@ pub(crate) struct PodSamples {
     pub(crate) samples: Vec<Drawn>,
 }
 
-/// What one host sends at once.
+/// Samples that one host sends at once.
 #[derive(Debug)]
 pub(crate) struct HostSamples {
     pub(crate) host: usize,

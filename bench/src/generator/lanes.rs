@@ -15,7 +15,7 @@ pub(crate) const POD_CPUS: usize = 2;
 /// One sample of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// How much later than usual after its timer's tick its time is, in nanoseconds.
+    /// Delay after the timer's tick, beyond the usual one, nanoseconds.
     pub(crate) jitter_ns: i32,
     /// Into [`Lanes::threads`].
     pub(crate) thread: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Row {
     pub(crate) stack: u32,
 }
 
-/// What is known of a thread.
+/// Properties of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadKind {
     pub(crate) name: String,
@@ -42,7 +42,7 @@ pub(crate) struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     rows: Vec<Row>,
-    /// Where each phase ends.
+    /// Index after the last row of each phase.
     ends: Vec<usize>,
 }
 
@@ -100,7 +100,7 @@ impl Lanes {
         self.cpus.iter_mut().flat_map(|lane| &mut lane.rows)
     }
 
-    /// Whether each CPU has something to play.
+    /// Returns whether each CPU has samples to play.
     pub(crate) fn is_complete(&self) -> bool {
         self.cpus.iter().all(|lane| !lane.rows.is_empty())
     }
@@ -123,7 +123,7 @@ impl Lane {
     }
 }
 
-/// What is left of a time without whole periods: from -period / 2 to period / 2.
+/// Remainder of a time modulo the period, from -period / 2 to period / 2.
 fn centred(time_ns: i64, period: i64) -> i64 {
     (time_ns + period / 2).rem_euclid(period) - period / 2
 }

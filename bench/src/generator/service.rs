@@ -165,7 +165,7 @@ impl Service {
         if random.unit() < self.new_leaf { 1 + random.below(60) as u64 } else { 0 }
     }
 
-    /// What it is made of.
+    /// Description for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "service": self.name,

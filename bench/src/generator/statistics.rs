@@ -1,4 +1,4 @@
-//! What of a mix decides how many bytes it takes on disk: counts, and entropies in bits of a sample.
+//! Properties of a mix that determine its bytes on disk: counts, and entropies in bits per sample.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

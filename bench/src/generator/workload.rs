@@ -11,11 +11,11 @@ use super::{Corpus, HOST_PODS, HOST_REQUESTS, Mix, REQUEST_SAMPLES, WORKLOAD_NS,
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
-/// What is sent in one ingest, in this order.
+/// Requests of one ingest, in order.
 #[derive(Debug)]
 pub(crate) struct Workload {
     seed: u64,
-    /// Encoded, not compressed: as the peers were sent theirs.
+    /// Encoded requests, not compressed, as other databases were sent theirs.
     pub(crate) requests: Vec<Vec<u8>>,
     /// In all requests together.
     pub(crate) samples: u64,
@@ -146,7 +146,7 @@ mod tests {
         told
     }
 
-    /// What a batch holds, in the same words.
+    /// Content of a batch, in the same form.
     fn held(batch: &Batch) -> Vec<Told> {
         let dictionary = &batch.dictionary;
         let text = |id: u32| dictionary.strings.get(id);

@@ -28,7 +28,7 @@ const SENDING: Sending = Sending::Closed { clients: 8 };
 const SPANS: [(&str, u64); 4] =
     [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
 
-/// Sends it all to a new server, settles, and asks.
+/// Sends the history to a new server, compacts, and queries it.
 ///
 /// # Errors
 /// As `ingest`; where the server has another sum than what was sent.
@@ -50,7 +50,7 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
         Plan { start_ns: end_ns - HOUR_NS, intervals: HOUR_NS / INTERVAL_NS, every: 1, days: Days::Full, ..plan };
     let hour = send(&server, &corpus, hour)?;
     let ingest_rss_bytes = server.peak_rss_bytes()?;
-    server.settle()?;
+    server.compact()?;
     let mut figures = vec![json!({
         "history_samples": month,
         "hour_samples": hour,

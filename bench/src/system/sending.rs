@@ -1,4 +1,4 @@
-//! How a workload is sent: by clients that wait for each acknowledgement, or at times that do not depend on the server.
+//! Sending a workload: by clients that wait for each acknowledgement, or at times that do not depend on the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ pub(crate) enum Sending {
     Open { requests_per_s: u32 },
 }
 
-/// What became of all requests.
+/// Outcomes of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
     /// From the first attempt, or, in an open loop, from when it was due; ascending.
     pub(crate) latencies_ms: Vec<f64>,
-    /// Answers that asked to try again.
+    /// Responses that demand a retry.
     pub(crate) refused: usize,
     pub(crate) took_s: f64,
 }

@@ -1,4 +1,4 @@
-//! What a pprof says, read from the field numbers of profile.proto, and pprofs edited for a test.
+//! A decoder of pprof by the field numbers of profile.proto, and edits of pprof files for tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read as _, Write as _};
@@ -124,7 +124,7 @@ impl Profile {
         self.sample_types.iter().map(|kind| profile_type(kind, &self.sample_types, &period, value)).collect()
     }
 
-    /// Whether every location has lines.
+    /// Returns whether every location has lines.
     #[must_use]
     pub fn is_symbolized(&self) -> bool {
         self.locations.values().all(|location| all(location, 4).next().is_some())
@@ -136,7 +136,7 @@ impl Profile {
         self.expected(labels).expect("a profile that may be stored").samples
     }
 
-    /// What the profile holds, and which of its sample types are to be stored; `None` where nothing of it may be.
+    /// Content of the profile, and the sample types of it that must be stored. `None` if it must be refused.
     #[must_use]
     pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
         let time_ns = number(&self.message, 9);

@@ -240,7 +240,7 @@ fn bodies_in_other_formats_are_refused_by_name() {
     let reply = varve.push_pprof(&good[..good.len() / 2], &[("service_name", "foreign")], None).refused_with(&[400]);
     assert!(reply.text().contains("truncated"), "{}", reply.text());
     let json = varve.push_otlp_as("application/x-protobuf", &[], b"{\"resourceProfiles\": []}").unwrap();
-    assert!(json.refused_with(&[400]).text().contains("OTLP request in JSON"));
+    assert!(json.refused_by_otlp_with(&[400]).text().contains("OTLP request in JSON"));
 }
 
 #[test]

@@ -92,7 +92,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Samples this host; where it cannot, the rest goes on, and the page says why.
+/// Samples this host. Where that fails, the other parts go on, and the web UI shows the reason.
 fn start_agent(config: ::agent::Config, stop: CancellationToken, status: Status) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = ::agent::run(config, stop, status).await {
