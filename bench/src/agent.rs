@@ -98,7 +98,7 @@ struct Cost {
 
 /// Measures, and prints each segment as it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     ensure!(0 < arguments.rounds && 0 < arguments.seconds, "there is nothing to measure");
     let mut report = Report::start(Some(&binary), Path::new("/"), arguments.save.as_deref())?;
     let rounds = (0..arguments.rounds).flat_map(|_| [Kind::Alone, Kind::Agent, Kind::OffCpu]);
@@ -123,7 +123,8 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     let mut loads = Loads::start()?;
     sleep(WARM_UP);
     loads.count()?;
-    let (began, from) = (Instant::now(), unix_ns()?);
+    let began = Instant::now();
+    let from = unix_ns()?;
     let before = agent.as_ref().map(|agent| anyhow::Ok((cost::cpu_time(agent.pid())?, bpf.run_time()))).transpose()?;
     let mut rss = Vec::new();
     let end = began + Duration::from_secs(arguments.seconds);
@@ -139,8 +140,10 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     let Some((agent, (cpu, bpf_before))) = agent.zip(before) else {
         return Ok(Segment { kind, throughput: loads.end()?, seconds, agent: None });
     };
-    let (cpu, bpf_time) = (cost::cpu_time(agent.pid())?.saturating_sub(cpu), bpf.run_time().saturating_sub(bpf_before));
-    let (span, throughput) = (from..unix_ns()?, loads.end()?);
+    let cpu = cost::cpu_time(agent.pid())?.saturating_sub(cpu);
+    let bpf_time = bpf.run_time().saturating_sub(bpf_before);
+    let span = from..unix_ns()?;
+    let throughput = loads.end()?;
     let (map_bytes, (_, rss_peak_bytes)) = (bpf.map_bytes(), cost::memory(agent.pid())?);
     let cost = Cost {
         start_up: agent.start_up,
@@ -168,7 +171,8 @@ struct RunningAgent {
 
 impl RunningAgent {
     fn start(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<Self> {
-        let (sink, http) = (Sink::start()?, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string());
+        let sink = Sink::start()?;
+        let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut command = Command::new(binary);
         command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", &http, "--spool-bytes-max", "0"]);
         command.args(["--frequency-hz", &arguments.frequency_hz.to_string()]);

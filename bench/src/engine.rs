@@ -1,5 +1,6 @@
-//! Measurements in this process: the storage engine, and a node with its log.
+//! Measurements in this process: properties of a mix, the storage engine, and a node with its log.
 
 pub(crate) mod node;
 pub(crate) mod select;
+pub(crate) mod statistics;
 pub(crate) mod storage;

@@ -92,11 +92,15 @@ impl Load {
     pub fn start(varve: &Varve, behaviour: Behaviour) -> Self {
         let run = format!("run-{}", now_ns());
         let target = Target { url: format!("http://{}/v1development/profiles", varve.otlp) };
-        let (stop, outcomes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Outcomes::default())));
+        let stop = Arc::new(AtomicBool::new(false));
+        let outcomes = Arc::new(Mutex::new(Outcomes::default()));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let client = |client: usize| {
-            let (run, target) = (run.clone(), target.clone());
-            let (stop, outcomes, count) = (Arc::clone(&stop), Arc::clone(&outcomes), Arc::clone(&acknowledged));
+            let run = run.clone();
+            let target = target.clone();
+            let stop = Arc::clone(&stop);
+            let outcomes = Arc::clone(&outcomes);
+            let count = Arc::clone(&acknowledged);
             std::thread::spawn(move || {
                 for n in 0.. {
                     if stop.load(Ordering::Relaxed) {

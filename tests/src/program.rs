@@ -105,7 +105,9 @@ pub fn bpf_obstacle() -> Option<String> {
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned();
     let capabilities = u64::from_str_radix(&capabilities, 16).unwrap();
     let is_missing = |bit: u32| capabilities & 1 << bit == 0;
-    let (admin, perfmon, bpf) = (21, 38, 39);
+    let admin = 21;
+    let perfmon = 38;
+    let bpf = 39;
     if is_missing(admin) && (is_missing(perfmon) || is_missing(bpf)) {
         return Some("neither CAP_SYS_ADMIN nor CAP_BPF and CAP_PERFMON: run the tests as root".to_owned());
     }

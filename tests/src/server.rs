@@ -244,7 +244,8 @@ impl Varve {
     }
 
     fn role_arguments(&self) -> Vec<Vec<String>> {
-        let (data_dir, router_dir) = (self.data_dir(), self.folder.path().join("router"));
+        let data_dir = self.data_dir();
+        let router_dir = self.folder.path().join("router");
         let [node_operations, agent_operations] = &self.operations;
         let mut node = words(&[["node", "--data-dir"], [data_dir.to_str().unwrap(), "--node-listen"]]);
         node.extend(words(&[[&self.node, "--http-listen"]]));
@@ -260,7 +261,8 @@ impl Varve {
         router.push(format!("http://{}", self.node));
         let mut commands = vec![node, router];
         if let Some(hz) = self.setup.agent_hz {
-            let (endpoint, spool) = (format!("http://{}", self.grpc), self.folder.path().join("spool"));
+            let endpoint = format!("http://{}", self.grpc);
+            let spool = self.folder.path().join("spool");
             let mut agent = words(&[["agent", "--endpoint"], [&endpoint, "--spool-dir"]]);
             agent.extend(words(&[[spool.to_str().unwrap(), "--frequency-hz"]]));
             agent.extend([hz.to_string(), "--http-listen".to_owned(), agent_operations.clone()]);

@@ -177,7 +177,8 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
         (Format::Folded, false) => "folded",
         (Format::Folded, true) => "folded waits",
     };
-    let (samples, processes) = (recording.samples(), recording.processes());
+    let samples = recording.samples();
+    let processes = recording.processes();
     let seconds = recording.duration().as_secs_f64();
     let dropped: Vec<_> = status.dropped().iter().map(|(reason, samples)| format!("{samples} {reason}")).collect();
     let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };

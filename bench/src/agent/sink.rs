@@ -88,7 +88,8 @@ fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(boo
     let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
     let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);
     let stack = dictionary.stack_table.get(at(sample.stack_index)).context("a sample without a stack")?;
-    let (mut is_user, mut is_whole) = (false, true);
+    let mut is_user = false;
+    let mut is_whole = true;
     for location in &stack.location_indices {
         let location = dictionary.location_table.get(at(*location)).context("a stack without its locations")?;
         let attributes =

@@ -6,8 +6,8 @@ use anyhow::{Context as _, ensure};
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::profiles::v1development::Sample as OtlpSample;
 
+use super::recording::{Recording, Sample, Thread};
 use super::tables::{FrameTables, Table, View, text};
-use super::{Recording, Sample, Thread};
 
 /// Collects what one program does.
 #[derive(Debug)]

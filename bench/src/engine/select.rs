@@ -90,7 +90,10 @@ fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind:
         Ok((began.elapsed().as_secs_f64() * 1e3, answer))
     };
     let (cold_ms, _) = ask(0)?;
-    let (mut took_ms, mut samples, mut rows, mut cells) = (Vec::new(), 0, 0, 0);
+    let mut took_ms = Vec::new();
+    let mut samples = 0;
+    let mut rows = 0;
+    let mut cells = 0;
     let mut windows_read = WindowsRead::default();
     let core_began = CoreTime::now()?;
     for run in 1..=RUNS {

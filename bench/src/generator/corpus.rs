@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use proto::{Dictionary, Location};
+use proto::dictionary::stack_hash;
+use proto::{Dictionary, Location, StackHash};
 use serde_json::{Value, json};
 
 use super::donor::Donor;
+use super::mix::{Mix, SERVICES};
+use super::payload;
 use super::service::Service;
-use super::{Mix, SERVICES, payload};
 use crate::corpus::Recording;
 
 /// See the module.
@@ -71,7 +73,7 @@ impl Corpus {
         };
         let is_kernel = dictionary.locations.iter().map(is_kernel).collect();
         let mut corpus = Self { mix, dictionary, hashes, is_kernel, services: Vec::new() };
-        services.iter_mut().for_each(|service| service.hash_stacks(&corpus));
+        services.iter_mut().for_each(|service| service.hash_stacks(|stack| corpus.stack_hashes(stack)));
         corpus.services = services;
         Ok(corpus)
     }
@@ -79,6 +81,16 @@ impl Corpus {
     /// From now on all stacks are drawn from those that 15 minutes have.
     pub(crate) fn stop_growth(&mut self) {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
+    }
+
+    /// Hashes of the user part and the kernel part of a stack, leaf first.
+    fn stack_hashes(&self, stack: &[u32]) -> (StackHash, StackHash) {
+        let kernel = self.kernel_frames(stack);
+        let hash = |part: &[u32]| {
+            let hashes: Vec<u128> = part.iter().map(|&location| self.hashes[location as usize]).collect();
+            stack_hash(&hashes)
+        };
+        (hash(&stack[kernel..]), hash(&stack[..kernel]))
     }
 
     /// Number of kernel locations at the leaf of a stack.

@@ -6,11 +6,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::mix::POD_CPUS;
 use super::random::Random;
 use crate::corpus::{PHASES, Recording};
-
-/// CPUs of a pod.
-pub(crate) const POD_CPUS: usize = 2;
 
 /// One sample of a recording.
 #[derive(Clone, Copy, Debug)]
@@ -77,7 +75,8 @@ impl Lanes {
     pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
         let lane = &self.cpus[cpu];
         let at = lane.place(start) as u64 + tick;
-        let (lap, within) = (at / lane.rows.len() as u64, (at % lane.rows.len() as u64) as usize);
+        let lap = at / lane.rows.len() as u64;
+        let within = (at % lane.rows.len() as u64) as usize;
         let phase = lane.ends.partition_point(|&end| end <= within) as u64;
         (lane.rows[within], lap * PHASES + phase)
     }

@@ -1,8 +1,7 @@
 //! A pod: which part of a recording it plays, and from where.
 
-use super::lanes::POD_CPUS;
+use super::mix::{PERIOD_NS, POD_CPUS, SERVICES, TIMER_SLACK_NS};
 use super::random::Random;
-use super::{PERIOD_NS, SERVICES, TIMER_SLACK_NS};
 use crate::corpus::PHASES;
 
 /// Pids of Linux end here.

@@ -68,7 +68,8 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
     }
     let query = Query::flamegraph("flame graph of everything, 30 d".to_owned(), "process_cpu".to_owned());
     let (of_all, answer) = query.measure(&server, end_ns - HISTORY_NS, end_ns)?;
-    let (total, want) = (flamegraph_total(&answer)?, (month + hour) * PERIOD_NS);
+    let total = flamegraph_total(&answer)?;
+    let want = (month + hour) * PERIOD_NS;
     ensure!(total == want, "the server has {total} ns of CPU, it was sent {want}");
     figures.push(of_all);
     Ok(figures)
@@ -76,7 +77,8 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
 
 /// Sends what a plan plays; returns how many samples it is.
 fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
-    let (builder, mut samples) = (BatchBuilder::new(corpus), 0);
+    let builder = BatchBuilder::new(corpus);
+    let mut samples = 0;
     let mut hosts = Fleet::new(corpus, plan).peekable();
     while hosts.peek().is_some() {
         let requests: Vec<Vec<u8>> = hosts

@@ -111,7 +111,8 @@ pub(crate) fn flamegraph_total(answer: &Value) -> anyhow::Result<u64> {
 }
 
 fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result<()> {
-    let (total, want) = (flamegraph_total(answer)?, workload.samples * PERIOD_NS);
+    let total = flamegraph_total(answer)?;
+    let want = workload.samples * PERIOD_NS;
     ensure!(total == want, "the total is {total}, it was sent {want}");
     Ok(())
 }

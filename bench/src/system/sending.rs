@@ -38,10 +38,12 @@ impl Sending {
             Self::Closed { clients } => clients,
             Self::Open { .. } => OPEN_CLIENTS,
         };
-        let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let next = AtomicUsize::new(0);
+        let refused = AtomicUsize::new(0);
         let began = Instant::now();
         let work = || {
-            let (client, mut latencies_ms) = (Client::new(), Vec::new());
+            let client = Client::new();
+            let mut latencies_ms = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(request) = requests.get(number) else { return Ok(latencies_ms) };

@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         [] => vec![None],
         some => some.iter().map(|path| Some(path.as_path())).collect(),
     };
-    let binaries = named.into_iter().map(crate::varve_binary).collect::<anyhow::Result<Vec<_>>>()?;
+    let binaries = named.into_iter().map(crate::process::varve_binary).collect::<anyhow::Result<Vec<_>>>()?;
     let folder = tempfile::Builder::new()
         .prefix("varve-bench-")
         .tempdir_in(&arguments.folder)

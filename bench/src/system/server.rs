@@ -39,7 +39,8 @@ impl Server {
         }
         let [http, otlp, grpc, node] = <[String; 4]>::try_from(addresses).unwrap_or_default();
         let other_ports = [grpc, node];
-        let (binary, data_dir) = (binary.to_owned(), data_dir.to_owned());
+        let binary = binary.to_owned();
+        let data_dir = data_dir.to_owned();
         Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
     }
 
@@ -109,7 +110,8 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (took_s, cpu_s) = (began.elapsed().as_secs_f64(), self.cpu_s()?);
+        let took_s = began.elapsed().as_secs_f64();
+        let cpu_s = self.cpu_s()?;
         let status = self.child()?.wait()?;
         self.child = None;
         if !status.success() {

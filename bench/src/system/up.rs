@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 
 /// Measures, and prints each figure as it is known.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());
     if !(1..=SAMPLES_MAX).contains(&samples) {
         bail!("--samples {samples}: it must be from 1 to {SAMPLES_MAX}");

@@ -138,10 +138,12 @@ impl PprofTables {
     /// Some are text, some are numbers with a unit.
     fn label(&mut self, label: u8) -> Value {
         if label.is_multiple_of(2) {
-            let (key, value) = (self.string("handler"), self.string(&format!("/path/{label}")));
+            let key = self.string("handler");
+            let value = self.string(&format!("/path/{label}"));
             return (&vec![(1, Value::from(key)), (2, value.into())]).into();
         }
-        let (key, unit) = (self.string("size"), self.string("bytes"));
+        let key = self.string("size");
+        let unit = self.string("bytes");
         (&vec![(1, Value::from(key)), (3, u64::from(label).into()), (4, unit.into())]).into()
     }
 

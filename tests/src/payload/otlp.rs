@@ -256,7 +256,8 @@ pub fn requests_in(path: &std::path::Path) -> Vec<Vec<u8>> {
     if !path.to_string_lossy().contains("length_prefixed") {
         return vec![bytes];
     }
-    let (mut requests, mut rest) = (Vec::new(), bytes.as_slice());
+    let mut requests = Vec::new();
+    let mut rest = bytes.as_slice();
     while let Some((length, after)) = rest.split_first_chunk() {
         let (request, after) = after.split_at(u32::from_be_bytes(*length) as usize);
         requests.push(request.to_vec());

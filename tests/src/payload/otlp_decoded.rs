@@ -211,8 +211,10 @@ impl Tables {
             let mut own = self.attributes(&numbers(&sample, attribute_indices));
             own.extend(self.link(number(&sample, link)));
             let names = names([&common[..], &own, of_type.labels]);
-            let (stack, functions) = (self.stack(number(&sample, 1)), self.functions(number(&sample, 1)));
-            let (values, times) = (numbers(&sample, values), fixed64s(&sample, 5));
+            let stack = self.stack(number(&sample, 1));
+            let functions = self.functions(number(&sample, 1));
+            let values = numbers(&sample, values);
+            let times = fixed64s(&sample, 5);
             let is_shape = values.is_empty() || times.is_empty() && values.len() == 1 || values.len() == times.len();
             let times = if times.is_empty() { vec![number(profile, 3)] } else { times };
             if !is_shape || !times.iter().all(|&time| is_possible(time, of_type.now_ns)) {

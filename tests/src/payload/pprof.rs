@@ -101,7 +101,9 @@ impl Profile {
         let message = decode(&unpacked(bytes));
         let by_id = |field| all(&message, field).map(decode).map(|entry| (number(&entry, 1), entry)).collect();
         let strings: Vec<String> = all(&message, 6).map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let (locations, functions, mappings) = (by_id(4), by_id(5), by_id(3));
+        let locations = by_id(4);
+        let functions = by_id(5);
+        let mappings = by_id(3);
         let mut profile = Self { sample_types: Vec::new(), message, strings, locations, functions, mappings };
         profile.sample_types =
             all(&profile.message, 1).map(|value_type| profile.value_type(&decode(value_type))).collect();

@@ -164,7 +164,8 @@ fn an_idle_node_restarts_with_the_right_time() {
     let hours = |hours: i64| hours * 3600;
     world.clock.set(hours(20));
     let logged = |world: &World| world.metric("varve_node_applied_index");
-    let (before, began) = (logged(&world), Instant::now());
+    let before = logged(&world);
+    let began = Instant::now();
     while logged(&world) == before {
         assert!(began.elapsed() < Duration::from_secs(10), "the time is not logged");
         std::thread::sleep(Duration::from_millis(100));

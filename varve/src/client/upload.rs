@@ -32,7 +32,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
     let candidates = files::candidates(&options.files)?;
     let server = Server::new(&options.server)?;
-    let (mut added, mut skipped, mut refused) = (0, 0, 0);
+    let mut added = 0;
+    let mut skipped = 0;
+    let mut refused = 0;
     for Candidate { path, is_found } in &candidates {
         let shown = printable(&path.display().to_string());
         match send(&server, path) {
