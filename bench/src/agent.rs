@@ -26,7 +26,7 @@ pub(crate) use load::{Arguments as LoadArguments, run as run_load};
 use load::{LOADS, Loads};
 use sink::{Counts, Sink};
 
-/// How long an agent on an idle machine may take until its first export; it exports every five seconds.
+/// Longest time until the first export of an agent on an idle machine; it exports every five seconds.
 const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
 /// Load before it is measured: the agent has met all programs, and their unwind tables are made.
 const WARM_UP: Duration = Duration::from_secs(4);
@@ -36,16 +36,16 @@ const MB: f64 = 1e6;
 /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The varve whose agent is measured [default: beside this program]
+    /// varve binary whose agent is measured [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// Each of: load alone, with the agent, with the agent and --off-cpu
+    /// Rounds of: load alone, with the agent, with the agent and --off-cpu
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Of load, each time
+    /// Seconds of load in each measurement
     #[arg(long, default_value_t = 20)]
     seconds: u64,
-    /// Samples of each CPU in a second
+    /// Samples per second and CPU
     #[arg(long, default_value_t = 20)]
     frequency_hz: u32,
     /// Also writes bench/results/DATE-NAME.json
@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// What runs beside the load.
+/// Processes that run together with the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Alone,
@@ -71,7 +71,7 @@ impl Kind {
     }
 }
 
-/// What one span of load showed.
+/// Figures of one span of load.
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
@@ -81,7 +81,7 @@ struct Segment {
     agent: Option<Cost>,
 }
 
-/// Of the agent in one.
+/// Figures of the agent in a span of load.
 #[derive(Debug)]
 struct Cost {
     start_up: Duration,
@@ -98,7 +98,7 @@ struct Cost {
 
 /// Measures, and prints each segment as it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     ensure!(0 < arguments.rounds && 0 < arguments.seconds, "there is nothing to measure");
     let mut report = Report::start(Some(&binary), Path::new("/"), arguments.save.as_deref())?;
     let rounds = (0..arguments.rounds).flat_map(|_| [Kind::Alone, Kind::Agent, Kind::OffCpu]);
@@ -123,7 +123,8 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     let mut loads = Loads::start()?;
     sleep(WARM_UP);
     loads.count()?;
-    let (began, from) = (Instant::now(), unix_ns()?);
+    let began = Instant::now();
+    let from = unix_ns()?;
     let before = agent.as_ref().map(|agent| anyhow::Ok((cost::cpu_time(agent.pid())?, bpf.run_time()))).transpose()?;
     let mut rss = Vec::new();
     let end = began + Duration::from_secs(arguments.seconds);
@@ -139,8 +140,10 @@ fn measure(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<S
     let Some((agent, (cpu, bpf_before))) = agent.zip(before) else {
         return Ok(Segment { kind, throughput: loads.end()?, seconds, agent: None });
     };
-    let (cpu, bpf_time) = (cost::cpu_time(agent.pid())?.saturating_sub(cpu), bpf.run_time().saturating_sub(bpf_before));
-    let (span, throughput) = (from..unix_ns()?, loads.end()?);
+    let cpu = cost::cpu_time(agent.pid())?.saturating_sub(cpu);
+    let bpf_time = bpf.run_time().saturating_sub(bpf_before);
+    let span = from..unix_ns()?;
+    let throughput = loads.end()?;
     let (map_bytes, (_, rss_peak_bytes)) = (bpf.map_bytes(), cost::memory(agent.pid())?);
     let cost = Cost {
         start_up: agent.start_up,
@@ -168,7 +171,8 @@ struct RunningAgent {
 
 impl RunningAgent {
     fn start(binary: &Path, kind: Kind, arguments: &Arguments) -> anyhow::Result<Self> {
-        let (sink, http) = (Sink::start()?, TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string());
+        let sink = Sink::start()?;
+        let http = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let mut command = Command::new(binary);
         command.args(["agent", "--endpoint", &sink.endpoint, "--http-listen", &http, "--spool-bytes-max", "0"]);
         command.args(["--frequency-hz", &arguments.frequency_hz.to_string()]);

@@ -13,15 +13,12 @@ mod receiver;
 mod report;
 mod system;
 
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::Parser;
 
 use crate::corpus::record;
-use crate::engine::{flamegraph, node, select, storage};
-use crate::generator::statistics;
+use crate::engine::{flamegraph, node, select, statistics, storage};
 use crate::system::{series, up};
 
 /// Benchmarks of varve; prints figures as JSON lines.
@@ -70,13 +67,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// The path that `--binary` names, or the varve beside this program.
-fn varve_binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let path = match named {
-        Some(path) => path.to_owned(),
-        None => std::env::current_exe()?.with_file_name("varve"),
-    };
-    path.canonicalize().with_context(|| format!("{}: build it (make build), or name one with --binary", path.display()))
 }

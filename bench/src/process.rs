@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -82,4 +83,13 @@ impl Drop for Group {
         // It may have ended already: there is nothing to be done about an error.
         drop(self.end(Duration::ZERO));
     }
+}
+
+/// The path that `--binary` names, or the varve beside this program.
+pub(crate) fn varve_binary(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let path = match named {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("varve"),
+    };
+    path.canonicalize().with_context(|| format!("{}: build it (make build), or name one with --binary", path.display()))
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-/// What was measured so far.
+/// Figures so far.
 #[derive(Debug)]
 pub(crate) struct Report {
     lines: Vec<Value>,

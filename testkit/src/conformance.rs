@@ -84,7 +84,8 @@ impl Checker<'_> {
         self.check_unique("attribute", it.attribute_table.iter().map(|it| format!("{it:?}")).collect());
         self.check_unique("stack", it.stack_table.iter().map(|it| it.location_indices.clone()).collect());
         for mapping in &it.mapping_table {
-            let (start, limit) = (mapping.memory_start, mapping.memory_limit);
+            let start = mapping.memory_start;
+            let limit = mapping.memory_limit;
             if limit <= start && (start, limit) != (0, 0) {
                 self.fail(format!("mapping from {start:x} to {limit:x}"));
             }
@@ -143,7 +144,8 @@ impl Checker<'_> {
             self.attributes(&sample.attribute_indices);
             let attributes: BTreeSet<_> = sample.attribute_indices.iter().copied().collect();
             identities.push((sample.stack_index, attributes, sample.link_index));
-            let (values, times) = (sample.values.len(), sample.timestamps_unix_nano.len());
+            let values = sample.values.len();
+            let times = sample.timestamps_unix_nano.len();
             shapes.insert((values != 0, times != 0));
             if (values, times) == (0, 0)
                 || (values != 0 && times != 0 && values != times)

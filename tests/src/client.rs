@@ -32,7 +32,7 @@ impl Varve {
     /// Pushes an export request, gzipped.
     ///
     /// # Errors
-    /// Where no answer came.
+    /// There was no response.
     pub fn try_push_otlp(&self, body: &[u8], key: Option<&str>) -> Result<Reply, Lost> {
         let mut headers = vec![("content-encoding", "gzip")];
         headers.extend(key.map(|key| ("idempotency-key", key)));
@@ -45,10 +45,10 @@ impl Varve {
         self.try_push_otlp(body, key).unwrap_or_else(|lost| panic!("push: {lost}"))
     }
 
-    /// Posts exactly this to the OTLP port.
+    /// Posts a body to the OTLP port without changes.
     ///
     /// # Errors
-    /// Where no answer came.
+    /// There was no response.
     pub fn push_otlp_as(&self, content_type: &str, headers: &[(&str, &str)], body: &[u8]) -> Result<Reply, Lost> {
         let headers: Vec<_> = [("content-type", content_type)].into_iter().chain(headers.iter().copied()).collect();
         self.send("POST", &format!("http://{}/v1development/profiles", self.otlp), &headers, Some(body))
@@ -65,7 +65,7 @@ impl Varve {
     /// An instant query's series.
     ///
     /// # Errors
-    /// The answer, if it is an error.
+    /// The response, if it is an error.
     pub fn try_query(&self, promql: &str, at_s: f64) -> Result<Vec<(Labels, f64)>, Reply> {
         let reply = self.get("/api/v1/query", &[("query", promql), ("time", &format!("{at_s:.9}"))]);
         let json = reply.json();
@@ -104,7 +104,7 @@ impl Varve {
         parse_folded(&self.flamegraph(selector, window_s, "folded", 1 << 20).expect(200).text())
     }
 
-    /// The value of a metric, its labels left out; summed over them.
+    /// The sum of a metric over its labels.
     #[must_use]
     pub fn metric(&self, address: &str, name: &str) -> Option<f64> {
         let reply = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap();

@@ -104,7 +104,7 @@ fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     out
 }
 
-/// Dictionaries whose entries refer to nothing, or that lack their zero entries.
+/// Dictionaries whose entries have invalid references, or that have no zero entries.
 fn broken_tables(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     for (name, field, value) in [

@@ -17,10 +17,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// How an export is sent.
+/// Form of an export request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sending<'a> {
-    /// How it is compressed.
+    /// Compression.
     pub compression: Option<CompressionEncoding>,
     /// `idempotency-key`.
     pub key: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! HTTP as any client speaks it: a status is an answer, never an error.
+//! An HTTP client in which no status is an error.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::payload::wire;
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// Of the answer.
+    /// Status code.
     pub status: u16,
     /// Names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Unpacked.
+    /// Decompressed body.
     pub body: Vec<u8>,
 }
 
@@ -39,14 +39,14 @@ impl Reply {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// This answer, if it has this status.
+    /// This response, which must have this status.
     #[must_use]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text());
         self
     }
 
-    /// This answer, if its status is one of these and it says in JSON what is wrong.
+    /// This response, which must have one of these statuses and a reason in JSON.
     #[must_use]
     pub fn refused_with(self, statuses: &[u16]) -> Self {
         let json = self.json();
@@ -62,7 +62,7 @@ impl Reply {
 pub struct RpcStatus {
     /// The gRPC code.
     pub code: u64,
-    /// What is wrong.
+    /// Error message.
     pub message: String,
     /// The types of its details.
     pub details: Vec<String>,
@@ -112,7 +112,7 @@ pub type Lost = ureq::Error;
 /// A request with a body, or without one.
 ///
 /// # Errors
-/// Where no whole answer came: what became of the request is unknown.
+/// An incomplete response: the outcome of the request is unknown.
 pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Result<Reply, Lost> {
     static AGENT: OnceLock<ureq::Agent> = OnceLock::new();
     let agent = AGENT.get_or_init(|| {
@@ -155,7 +155,7 @@ pub fn encode(pairs: &[(&str, &str)]) -> String {
 /// Sends exactly these bytes and returns what comes until the server closes: status and all of the text.
 ///
 /// # Errors
-/// Where the connection fails.
+/// The connection failed.
 pub fn raw(address: &str, bytes: &[u8]) -> std::io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;

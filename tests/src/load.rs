@@ -12,7 +12,7 @@ use crate::client::Labels;
 use crate::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use crate::server::Varve;
 
-/// What became of the pushes, by serial number.
+/// Outcomes of pushes, by serial number.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
     /// Answered with 200.
@@ -28,7 +28,7 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// What is wrong with what is visible; empty if nothing is. `visible`: the sum of each serial number.
+    /// Violations in the visible samples. `visible` has the sum of each serial number.
     #[must_use]
     pub fn violations(&self, visible: &BTreeMap<String, f64>) -> Vec<String> {
         let mut out = Vec::new();
@@ -58,7 +58,7 @@ impl Outcomes {
     }
 }
 
-/// Where a load goes: addresses that stay the same over restarts.
+/// Addresses of a load, which stay the same over restarts.
 #[derive(Clone, Debug)]
 struct Target {
     url: String,
@@ -75,12 +75,12 @@ pub struct Load {
     clients: Vec<JoinHandle<()>>,
 }
 
-/// How a load behaves.
+/// Behaviour of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
     /// Clients at once.
     pub clients: usize,
-    /// Whether each push has an `Idempotency-Key` and is sent again until it is answered.
+    /// Whether each push has an `Idempotency-Key` and is retried until it gets a response.
     pub retries: bool,
     /// Between two pushes of one client.
     pub pause: Duration,
@@ -92,11 +92,15 @@ impl Load {
     pub fn start(varve: &Varve, behaviour: Behaviour) -> Self {
         let run = format!("run-{}", now_ns());
         let target = Target { url: format!("http://{}/v1development/profiles", varve.otlp) };
-        let (stop, outcomes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Outcomes::default())));
+        let stop = Arc::new(AtomicBool::new(false));
+        let outcomes = Arc::new(Mutex::new(Outcomes::default()));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let client = |client: usize| {
-            let (run, target) = (run.clone(), target.clone());
-            let (stop, outcomes, count) = (Arc::clone(&stop), Arc::clone(&outcomes), Arc::clone(&acknowledged));
+            let run = run.clone();
+            let target = target.clone();
+            let stop = Arc::clone(&stop);
+            let outcomes = Arc::clone(&outcomes);
+            let count = Arc::clone(&acknowledged);
             std::thread::spawn(move || {
                 for n in 0.. {
                     if stop.load(Ordering::Relaxed) {

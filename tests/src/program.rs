@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
-/// A library to preload: reads of a state database that do not return, and a file that tells that exit handlers ran.
+/// A library to preload: reads of a state database do not return, and exit handlers write a file.
 pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
 /// A compiled program in a folder of its own.
@@ -54,7 +54,7 @@ impl Program {
         Self { path, folder }
     }
 
-    /// Where it lies, with its source.
+    /// Folder of the executable and its source.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
@@ -95,7 +95,7 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Why this process cannot sample this host with BPF; nothing if it can, and then the agent must.
+/// The reason why this process cannot sample this host with BPF. `None`: it can, and then the agent must.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -104,9 +104,11 @@ pub fn bpf_obstacle() -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned();
     let capabilities = u64::from_str_radix(&capabilities, 16).unwrap();
-    let lacks = |bit: u32| capabilities & 1 << bit == 0;
-    let (admin, perfmon, bpf) = (21, 38, 39);
-    if lacks(admin) && (lacks(perfmon) || lacks(bpf)) {
+    let is_missing = |bit: u32| capabilities & 1 << bit == 0;
+    let admin = 21;
+    let perfmon = 38;
+    let bpf = 39;
+    if is_missing(admin) && (is_missing(perfmon) || is_missing(bpf)) {
         return Some("neither CAP_SYS_ADMIN nor CAP_BPF and CAP_PERFMON: run the tests as root".to_owned());
     }
     if !Path::new(BTF).exists() {

@@ -1,5 +1,5 @@
-//! A varve to talk to: `varve up`, or node, router and agent as three processes, on free ports and with a data
-//! directory of its own. Both have the same interface, so a test can be run against either.
+//! A varve under test: `varve up`, or node, router and agent as three processes, on free ports and with a new data
+//! directory. Both have the same interface, so a test can run against either.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -13,12 +13,12 @@ pub use testkit::ports::free_addresses;
 use crate::http;
 use crate::shared::varve_binary;
 
-/// How long a start may take until it counts as failed.
+/// Longest time of a start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long an end may take.
+/// Longest time of an end.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// In what processes a varve runs.
+/// Processes of a varve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Processes {
     /// `varve up`.
@@ -27,10 +27,10 @@ pub enum Processes {
     Three,
 }
 
-/// How a varve is to be started.
+/// Options of a varve under test.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Which processes.
+    /// Processes.
     pub processes: Processes,
     /// Samples a second of the agent; none runs without.
     pub agent_hz: Option<u32>,
@@ -40,13 +40,13 @@ pub struct Setup {
     pub wrapper: Vec<String>,
     /// Environment variables of all its processes.
     pub environment: Vec<(String, String)>,
-    /// Another data directory than one of the test's own.
+    /// Data directory; by default a new one.
     pub data_dir: Option<PathBuf>,
-    /// Another binary.
+    /// Binary; by default the release build.
     pub binary: Option<PathBuf>,
-    /// Sent with every request.
+    /// Token that is sent with every request.
     pub token: Option<String>,
-    /// Which tokens all its processes ask for.
+    /// Token file of all its processes.
     pub token_file: Option<PathBuf>,
 }
 
@@ -78,9 +78,9 @@ impl Setup {
 /// A varve. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct Varve {
-    /// How it was started.
+    /// Its options.
     pub setup: Setup,
-    /// `127.0.0.1:port` of the page and the HTTP API.
+    /// `127.0.0.1:port` of the web UI and the HTTP API.
     pub http: String,
     /// Of OTLP over gRPC.
     pub grpc: String,
@@ -121,7 +121,7 @@ impl Varve {
         Self { setup, http, grpc, otlp, node, operations, folder, children: Vec::new() }
     }
 
-    /// Where its data is.
+    /// Data directory.
     #[must_use]
     pub fn data_dir(&self) -> PathBuf {
         self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
@@ -244,7 +244,8 @@ impl Varve {
     }
 
     fn role_arguments(&self) -> Vec<Vec<String>> {
-        let (data_dir, router_dir) = (self.data_dir(), self.folder.path().join("router"));
+        let data_dir = self.data_dir();
+        let router_dir = self.folder.path().join("router");
         let [node_operations, agent_operations] = &self.operations;
         let mut node = words(&[["node", "--data-dir"], [data_dir.to_str().unwrap(), "--node-listen"]]);
         node.extend(words(&[[&self.node, "--http-listen"]]));
@@ -260,7 +261,8 @@ impl Varve {
         router.push(format!("http://{}", self.node));
         let mut commands = vec![node, router];
         if let Some(hz) = self.setup.agent_hz {
-            let (endpoint, spool) = (format!("http://{}", self.grpc), self.folder.path().join("spool"));
+            let endpoint = format!("http://{}", self.grpc);
+            let spool = self.folder.path().join("spool");
             let mut agent = words(&[["agent", "--endpoint"], [&endpoint, "--spool-dir"]]);
             agent.extend(words(&[[spool.to_str().unwrap(), "--frequency-hz"]]));
             agent.extend([hz.to_string(), "--http-listen".to_owned(), agent_operations.clone()]);
@@ -275,7 +277,7 @@ impl Varve {
         self.pid_of(self.children.first().expect("it runs"))
     }
 
-    /// Whether all its processes run.
+    /// Returns whether all its processes run.
     #[must_use]
     pub fn is_running(&mut self) -> bool {
         !self.children.is_empty() && self.children.iter_mut().all(|child| child.try_wait().unwrap().is_none())

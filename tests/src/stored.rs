@@ -1,4 +1,4 @@
-//! What a node has, asked over its own gRPC interface: every sample with all that belongs to it.
+//! Every sample of a node with all its properties, read over the node's gRPC interface.
 
 use proto::selection::Operation;
 use proto::wire::node_client::NodeClient;

@@ -1,4 +1,4 @@
-//! `varve agent doctor`: what this host can and cannot do, found out by trying.
+//! `varve agent doctor`: tries everything that an agent needs of this host.
 
 use std::fmt::Write as _;
 
@@ -6,25 +6,27 @@ use agent::{Finding, Missing};
 
 use crate::client;
 
-/// Prints one line for each thing that was tried, and a verdict; the error is the verdict, where nothing can be
-/// sampled.
+/// Prints one line for each check, and a verdict.
+///
+/// # Errors
+/// This host cannot be sampled.
 pub(crate) fn run() -> anyhow::Result<()> {
     let findings = agent::examine();
     let can_start = findings.iter().flat_map(|finding| &finding.missing).all(|missing| !missing.is_required);
-    // What has been refused one by one would be refused again.
+    // Without a required capability the programs would be refused again.
     let rehearse = |off_cpu| agent::rehearse(off_cpu).map_err(anyhow::Error::from);
     let rehearsed = can_start.then(|| Rehearsed { sampling: rehearse(false), off_cpu: rehearse(true) });
     client::print(&report(&kernel(), &findings, rehearsed.as_ref()))?;
     match rehearsed {
         Some(Rehearsed { sampling: Ok(()), .. }) => Ok(()),
-        Some(_) | None => anyhow::bail!("this host cannot be sampled: see above what it takes"),
+        Some(_) | None => anyhow::bail!("this host cannot be sampled: see the missing capabilities above"),
     }
 }
 
-/// How it went to load and attach the programs.
+/// Results of loading and attaching the BPF programs.
 struct Rehearsed {
     sampling: anyhow::Result<()>,
-    /// Those of `--off-cpu` with them.
+    /// With those of `--off-cpu`.
     off_cpu: anyhow::Result<()>,
 }
 
@@ -51,33 +53,30 @@ fn report(kernel: &str, findings: &[Finding], rehearsed: Option<&Rehearsed>) -> 
             line("", &format!("{capability}: {reason}"));
         }
     }
-    let lacks_something = findings.iter().any(|finding| !finding.missing.is_empty());
+    let misses_something = findings.iter().any(|finding| !finding.missing.is_empty());
     let Some(Rehearsed { sampling, off_cpu }) = rehearsed else {
-        line("untried", "to load the programs: it would fail for the same reasons");
+        line("untried", "loading the BPF programs, which would fail for the same reasons");
         line("verdict", "this host cannot be sampled");
         return out;
     };
     match sampling {
-        Ok(()) => line("ok", "the programs were loaded, accepted by the kernel, attached, and taken away again"),
+        Ok(()) => line("ok", "the BPF programs were loaded, attached and removed again"),
         Err(error) => {
-            line(
-                "NO",
-                "the programs cannot be loaded and attached, though nothing is missing that is known to be needed",
-            );
+            line("NO", "the BPF programs cannot be loaded and attached, although no known requirement is missing");
             line("", &format!("{error:#}"));
         }
     }
     match off_cpu {
-        Ok(()) => line("ok", "those that record waits (--off-cpu), too"),
+        Ok(()) => line("ok", "so were those for waits (--off-cpu)"),
         Err(error) => {
-            line("partly", "those that record waits (--off-cpu) cannot be loaded and attached");
+            line("partly", "those for waits (--off-cpu) cannot be loaded and attached");
             line("", &format!("{error:#}"));
         }
     }
     let verdict = match (sampling, off_cpu) {
         (Err(_), _) => "this host cannot be sampled",
         (Ok(()), Err(_)) => "this host can be sampled, but not with --off-cpu",
-        (Ok(()), Ok(())) if lacks_something => "this host can be sampled; some names will be missing, as said above",
+        (Ok(()), Ok(())) if misses_something => "this host can be sampled; some names will be missing, see above",
         (Ok(()), Ok(())) => "this host can be sampled, and nothing is missing",
     };
     line("verdict", verdict);
@@ -93,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_finding_has_a_line_and_what_is_missing_its_reason() {
+    fn every_finding_has_a_line_and_a_missing_one_its_reason() {
         let findings = [
             Finding { what: "one", missing: Vec::new() },
             Finding { what: "two", missing: vec![missing(false)] },
@@ -108,7 +107,7 @@ mod tests {
             "CAP_X: it was refused; do this",
             "NO three",
             "CAP_X: it was refused; do this",
-            "untried to load the programs: it would fail for the same reasons",
+            "untried loading the BPF programs, which would fail for the same reasons",
             "verdict this host cannot be sampled",
         ];
         assert_eq!(lines, expected);

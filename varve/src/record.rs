@@ -1,6 +1,6 @@
-//! `varve agent record`: samples this host for a while, and writes what it saw to a file.
+//! `varve agent record`: samples this host for a while, and writes a file.
 //!
-//! Invariants: the file is there when it is complete, or not at all; what cannot be written is refused before
+//! Invariants: the file exists when it is complete, or not at all. A file that cannot be written is refused before
 //! anything is sampled.
 
 pub(crate) mod output;
@@ -26,11 +26,11 @@ use crate::roles::{self, StopSignals, open_symbols};
 use output::Output;
 use progress::Progress;
 
-/// How often it is looked how far it is.
+/// Interval of progress reports.
 const TICK: Duration = Duration::from_millis(100);
-/// A host that is busy with other things may take long to read the symbols of its largest programs.
+/// Longest time to name frames. A busy host may take long to read the symbols of its largest programs.
 const NAMING_MAX: Duration = Duration::from_secs(120);
-/// Symbol tables are asked once and then thrown away: those of a host's largest programs have some hundred MB.
+/// Cap on the symbol tables, which are deleted afterwards. Those of a host's largest programs take some hundred MB.
 const SYMBOLS_BYTES_MAX: u64 = 2 << 30;
 
 pub(crate) fn run(options: RecordOptions) -> anyhow::Result<()> {
@@ -43,7 +43,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let RecordOptions { output, format, duration, sampling } = options;
     let format = format.or_else(|| Format::of(&output)).with_context(|| {
         let path = output.display();
-        format!("{path}: its ending does not say what it shall be: .pb.gz, .folded and .otlp do, and so does --format")
+        format!("{path}: its extension is no known format: use .pb.gz, .folded or .otlp, or --format")
     })?;
     let output = Output::create(&output)?;
     let symbols = if format == Format::Otlp { None } else { Some(Symbols::open()?) };
@@ -56,7 +56,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let mut progress = Progress::new(duration);
     let recording = sample(&config, duration, &status, &mut signals, &mut progress).await?;
 
-    anyhow::ensure!(recording.samples() != 0, "nothing was sampled before it was stopped, and nothing is written");
+    anyhow::ensure!(recording.samples() != 0, "no sample was taken, so no file was written");
 
     let stop = CancellationToken::new();
     let writing = Writing { recording: Arc::new(recording), format, symbols, stop: stop.clone(), progress };
@@ -65,7 +65,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     let too_late = tokio::time::sleep(NAMING_MAX);
     tokio::pin!(too_late);
     let written = loop {
-        // What has no name when it is stopped goes without.
+        // Frames without a name when it is stopped stay unnamed.
         tokio::select! {
             written = &mut writing => break written.context("writing")??,
             () = signals.next() => stop.cancel(),
@@ -75,7 +75,7 @@ async fn record(options: RecordOptions) -> anyhow::Result<()> {
     client::print(&summary(&written, format, &config, &recording, &status))
 }
 
-/// Samples until the time is over, or until it is asked to stop.
+/// Samples until the time is over or a signal arrives.
 async fn sample(
     config: &RecordConfig,
     duration: Duration,
@@ -104,11 +104,11 @@ async fn sample(
     recorded.map_err(|error| match error {
         AgentError::Config(_) => anyhow::Error::from(error),
         _ => anyhow::Error::from(error)
-            .context("nothing was recorded (`varve agent doctor` says what this host lacks, and what to do)"),
+            .context("nothing was recorded (`varve agent doctor` lists what is missing on this host, and what to do)"),
     })
 }
 
-/// A symbol store that goes with this.
+/// A temporary symbol store.
 struct Symbols {
     store: SymbolStore,
     _directory: TempDir,
@@ -119,25 +119,28 @@ impl Symbols {
         let own = Permissions::from_mode(0o700);
         let directory = tempfile::Builder::new().prefix("varve-record-").permissions(own).tempdir();
         let directory = directory.with_context(|| {
-            format!("symbol tables need room in {}: TMPDIR names another place", std::env::temp_dir().display())
+            format!(
+                "symbol tables cannot be written to {}: set TMPDIR to another folder",
+                std::env::temp_dir().display()
+            )
         })?;
-        // Somebody waits for it, and not for ever.
+        // A user waits, so conversions run at normal priority and are bounded.
         let limits = Limits { disk_bytes_max: SYMBOLS_BYTES_MAX, conversion_niceness: 0, ..Limits::DEFAULT };
         Ok(Self { store: open_symbols(directory.path(), limits)?, _directory: directory })
     }
 }
 
-/// A recording that is only to be written.
+/// A finished recording and how to write it.
 struct Writing {
     recording: Arc<Recording>,
     format: Format,
-    /// Where it is to have names.
+    /// `None` if the format has no names.
     symbols: Option<Symbols>,
     stop: CancellationToken,
     progress: Progress,
 }
 
-/// What was written.
+/// A written file.
 struct Written {
     path: String,
     bytes: usize,
@@ -165,7 +168,7 @@ impl Writing {
     }
 }
 
-/// What the file is, what is in it, and what is not.
+/// Summary of the file: its format, its content, and what is missing from it.
 fn summary(written: &Written, format: Format, config: &RecordConfig, recording: &Recording, status: &Status) -> String {
     let Written { path, bytes, unnamed } = written;
     let what = match (format, config.off_cpu) {
@@ -174,7 +177,8 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
         (Format::Folded, false) => "folded",
         (Format::Folded, true) => "folded waits",
     };
-    let (samples, processes) = (recording.samples(), recording.processes());
+    let samples = recording.samples();
+    let processes = recording.processes();
     let seconds = recording.duration().as_secs_f64();
     let dropped: Vec<_> = status.dropped().iter().map(|(reason, samples)| format!("{samples} {reason}")).collect();
     let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };
@@ -191,7 +195,7 @@ fn summary(written: &Written, format: Format, config: &RecordConfig, recording: 
     text.push('\n');
     if let Some(Unnamed { file, reason }) = unnamed.first() {
         let reason = match reason {
-            Reason::Converting => "there was no time to read its symbols".to_owned(),
+            Reason::Converting => "its symbols were not read in time".to_owned(),
             other => other.to_string(),
         };
         let more = if unnamed.len() == 1 { String::new() } else { format!("; and {} more files", unnamed.len() - 1) };

@@ -1,4 +1,4 @@
-//! What the agent costs: of its process from /proc, of its BPF programs and maps from the kernel's own figures.
+//! Cost of the agent: of its process from /proc, and of its BPF programs and maps from the kernel.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -50,7 +50,8 @@ impl Bpf {
 /// BPF programs took of it as they interrupted it is in it.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
-    let (mut clock, mut time) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let mut clock = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `clock` outlives the call.
     let error = unsafe { libc::clock_getcpuclockid(i32::try_from(pid)?, &raw mut clock) };
     anyhow::ensure!(error == 0, "the clock of process {pid}: {}", io::Error::from_raw_os_error(error));

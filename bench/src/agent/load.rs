@@ -146,7 +146,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
     let mut input = std::io::stdin();
     input.read_exact(&mut [0])?;
-    let (began, before) = (Instant::now(), DONE.load(Ordering::Relaxed));
+    let began = Instant::now();
+    let before = DONE.load(Ordering::Relaxed);
     input.read_to_end(&mut Vec::new())?;
     let done = DONE.load(Ordering::Relaxed) - before;
     writeln!(std::io::stdout(), "{}", done as f64 / began.elapsed().as_secs_f64())?;

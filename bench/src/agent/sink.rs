@@ -1,4 +1,4 @@
-//! What the agent sends: kept as it comes, and counted afterwards, so that counting costs no CPU while it is measured.
+//! Requests of the agent, kept as they arrive. Counting comes after the measurement, which it would disturb.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,14 +27,14 @@ impl ProfilesService for Service {
     }
 }
 
-/// A server that keeps what comes.
+/// A server that keeps all requests.
 pub(crate) struct Sink {
     runtime: Runtime,
     service: Service,
     pub(crate) endpoint: String,
 }
 
-/// What came of a span of time.
+/// Samples of a span of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// Of CPU time.
@@ -83,12 +83,13 @@ impl Sink {
     }
 }
 
-/// Whether a stack has frames of a process, and whether none is said to be missing: that is said in brackets.
+/// Returns whether a stack has frames of a process, and whether none is marked as missing, in brackets.
 fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(bool, bool)> {
     let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
     let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);
     let stack = dictionary.stack_table.get(at(sample.stack_index)).context("a sample without a stack")?;
-    let (mut is_user, mut is_whole) = (false, true);
+    let mut is_user = false;
+    let mut is_whole = true;
     for location in &stack.location_indices {
         let location = dictionary.location_table.get(at(*location)).context("a stack without its locations")?;
         let attributes =

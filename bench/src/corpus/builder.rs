@@ -6,8 +6,8 @@ use anyhow::{Context as _, ensure};
 use proto::otlp::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::otlp::profiles::v1development::Sample as OtlpSample;
 
+use super::recording::{Recording, Sample, Thread};
 use super::tables::{FrameTables, Table, View, text};
-use super::{Recording, Sample, Thread};
 
 /// Collects what one program does.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Builder {
     /// Adds what a request has of the program.
     ///
     /// # Errors
-    /// Where an index of the request points nowhere, or an attribute is missing that the agent sends.
+    /// An index of the request is invalid, or an attribute of the agent is missing.
     pub(crate) fn add(&mut self, request: &ExportProfilesServiceRequest) -> anyhow::Result<()> {
         let dictionary = request.dictionary.as_ref().context("no dictionary")?;
         let mut view = View::new(dictionary);
@@ -79,10 +79,10 @@ impl Builder {
         Ok(())
     }
 
-    /// What was recorded.
+    /// The finished recording.
     ///
     /// # Errors
-    /// Where there is nothing.
+    /// Nothing was recorded.
     pub(crate) fn finish(self) -> anyhow::Result<Recording> {
         let Self { program, period_ns, tables, threads, mut samples } = self;
         ensure!(!samples.is_empty(), "no sample of {program}: does the agent run as root?");

@@ -16,11 +16,12 @@
 //! lateness is all that `jitter` holds. The first sample of a CPU counts from the start of the recording.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use anyhow::{Context as _, bail};
 
+use super::recording::{Frames, Function, Location, Mapping, Node, Recording, Sample, Thread};
 use super::varint::{Reader, Writer};
-use super::{Frames, Function, Location, Mapping, Node, Recording, Sample, Thread};
 
 const MAGIC: &[u8] = b"varve corpus 1\n";
 const ZSTD_LEVEL: i32 = 19;
@@ -28,7 +29,20 @@ const ZSTD_LEVEL: i32 = 19;
 const BYTES_MAX: usize = 256 << 20;
 const CPUS_MAX: usize = 1024;
 
-pub(super) fn encode(recording: &Recording) -> anyhow::Result<Vec<u8>> {
+impl Recording {
+    /// Reads a file that [`Recording::write`] wrote.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let bytes = std::fs::read(path).with_context(|| path.display().to_string())?;
+        decode(&bytes).with_context(|| format!("{}: record it again (bench/record-corpora)", path.display()))
+    }
+
+    /// Writes the recording to a file.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        std::fs::write(path, encode(self)?).with_context(|| path.display().to_string())
+    }
+}
+
+fn encode(recording: &Recording) -> anyhow::Result<Vec<u8>> {
     let mut strings = Strings::default();
     let mut tables = Writer::default();
     write_frames(&mut tables, &mut strings, &recording.frames);
@@ -114,7 +128,7 @@ fn write_samples(out: &mut Writer, recording: &Recording) {
     samples.iter().for_each(|sample| out.unsigned(sample.stack.into()));
 }
 
-pub(super) fn decode(bytes: &[u8]) -> anyhow::Result<Recording> {
+fn decode(bytes: &[u8]) -> anyhow::Result<Recording> {
     let unpacked = zstd::bulk::decompress(bytes, BYTES_MAX).context("it is not one zstd frame")?;
     let Some(rest) = unpacked.strip_prefix(MAGIC) else { bail!("it is no corpus of this version") };
     let mut from = Reader(rest);
@@ -124,7 +138,8 @@ pub(super) fn decode(bytes: &[u8]) -> anyhow::Result<Recording> {
     let frames = read_frames(&mut from, &strings)?;
     let threads = (0..from.count()?)
         .map(|_| {
-            let (pid, tid) = (from.small()?, from.small()?);
+            let pid = from.small()?;
+            let tid = from.small()?;
             Ok(Thread { pid, tid, name: string(&mut from, &strings)?, executable: string(&mut from, &strings)? })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -145,7 +160,8 @@ fn read_frames(from: &mut Reader<'_>, strings: &[&str]) -> anyhow::Result<Frames
         .collect::<anyhow::Result<Vec<_>>>()?;
     let functions = (0..from.count()?)
         .map(|_| {
-            let (name, file) = (string(from, strings)?, string(from, strings)?);
+            let name = string(from, strings)?;
+            let file = string(from, strings)?;
             Ok(Function { name, file, start_line: from.signed()? })
         })
         .collect::<anyhow::Result<Vec<_>>>()?;
@@ -178,7 +194,8 @@ fn read_samples(from: &mut Reader<'_>, period_ns: u64, threads: usize, nodes: us
     let cpus = column(from, CPUS_MAX)?;
     let periods = (0..count).map(|_| from.unsigned()).collect::<anyhow::Result<Vec<_>>>()?;
     let jitters = (0..count).map(|_| from.signed()).collect::<anyhow::Result<Vec<_>>>()?;
-    let (threads, stacks) = (column(from, threads)?, column(from, nodes)?);
+    let threads = column(from, threads)?;
+    let stacks = column(from, nodes)?;
     let mut before: HashMap<u32, u64> = HashMap::new();
     let samples = (0..count).map(|i| {
         let last = before.entry(cpus[i]).or_insert(0);

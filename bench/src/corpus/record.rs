@@ -37,7 +37,7 @@ pub(crate) struct Arguments {
     /// The varve whose agent records [default: beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
-    /// What to run; started again whenever it ends
+    /// Command to run; it is restarted whenever it ends
     #[arg(last = true, required = true)]
     command: Vec<String>,
 }
@@ -61,7 +61,7 @@ impl ProfilesService for Receiver {
 
 /// Records, and says how much that was.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));
     let runtime = tokio::runtime::Runtime::new()?;
     let endpoint = crate::receiver::serve(&runtime, receiver.clone())?;

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use proto::otlp::common::v1::{AnyValue, any_value::Value};
 use proto::otlp::profiles::v1development::ProfilesDictionary;
 
-use super::{Frames, Function, Location, Mapping, Node};
+use super::recording::{Frames, Function, Location, Mapping, Node};
 
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 const HTL_HASH: &str = "process.executable.build_id.htlhash";
@@ -35,7 +35,7 @@ impl<T: Clone + Eq + Hash> Table<T> {
     }
 }
 
-/// What becomes [`Frames`].
+/// Tables that become [`Frames`].
 #[derive(Debug)]
 pub(crate) struct FrameTables {
     mappings: Table<Mapping>,
@@ -75,7 +75,8 @@ impl FrameTables {
 
     pub(crate) fn finish(self) -> Frames {
         let Self { mappings, functions, locations, nodes } = self;
-        let (mappings, functions) = (mappings.entries, functions.entries);
+        let mappings = mappings.entries;
+        let functions = functions.entries;
         Frames { mappings, functions, locations: locations.entries, nodes: nodes.entries }
     }
 }
@@ -113,7 +114,8 @@ impl<'a> View<'a> {
         let mut lines = Vec::new();
         for line in &from.lines {
             let function = at(&self.dictionary.function_table, line.function_index)?;
-            let (name, file) = (self.string(function.name_strindex)?, self.string(function.filename_strindex)?);
+            let name = self.string(function.name_strindex)?;
+            let file = self.string(function.filename_strindex)?;
             let start_line = function.start_line;
             let id = tables.function(Function { name: name.to_owned(), file: file.to_owned(), start_line })?;
             lines.push((id, line.line));

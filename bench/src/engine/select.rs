@@ -19,7 +19,7 @@ use crate::report::{Report, quantile, rounded};
 /// Of each selection, after the cold one; fewer where they take longer than all of them may.
 const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
-/// Each run asks for a window this much earlier, so that no answer is one that was given already.
+/// Each run's window is this much earlier, nanoseconds, so that no result is cached.
 const SHIFT_NS: i64 = 1_300_000_000;
 /// Of minutes, a value has so many.
 const VALUE_NS: i64 = 600 * SECOND_NS;
@@ -90,7 +90,10 @@ fn measure(store: &Store, span: &str, span_ns: i64, service: Option<&str>, kind:
         Ok((began.elapsed().as_secs_f64() * 1e3, answer))
     };
     let (cold_ms, _) = ask(0)?;
-    let (mut took_ms, mut samples, mut rows, mut cells) = (Vec::new(), 0, 0, 0);
+    let mut took_ms = Vec::new();
+    let mut samples = 0;
+    let mut rows = 0;
+    let mut cells = 0;
     let mut windows_read = WindowsRead::default();
     let core_began = CoreTime::now()?;
     for run in 1..=RUNS {

@@ -26,7 +26,7 @@ const ABOUT: &str = "bench.json";
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 128 << 20;
 
-/// What is stored.
+/// Content of the store.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArguments {
     /// H: 40 pods of builds and compilers. L: 24 pods of small services
@@ -164,7 +164,8 @@ impl Store {
             "peak_rss_bytes": crate::process::peak_rss_bytes("self")?,
             "peak_rss_bytes_of_generator": generator_rss_bytes,
         });
-        let (start_ns, end_ns) = (start_ns.cast_signed(), end_ns.cast_signed());
+        let start_ns = start_ns.cast_signed();
+        let end_ns = end_ns.cast_signed();
         let service = corpus.services[0].name.clone();
         let about = json!({"start_ns": start_ns, "end_ns": end_ns, "samples": samples, "service": service});
         fs::write(folder.join(ABOUT), about.to_string())?;
@@ -228,7 +229,10 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
 /// Each batch defines what is new to its partition. Where the engine says that it lacks more, it gets the whole
 /// batch, as from a leader whose knowledge was of another time.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
-    let (mut builder, mut costs, mut samples, mut index) = (BatchBuilder::new(corpus), Costs::default(), 0, 0);
+    let mut builder = BatchBuilder::new(corpus);
+    let mut costs = Costs::default();
+    let mut samples = 0;
+    let mut index = 0;
     let mut fleet = Fleet::new(corpus, plan);
     loop {
         let began = CoreTime::now()?;

@@ -11,12 +11,13 @@ use proto::{
     TenantId,
 };
 
+use super::corpus::Corpus;
 use super::fleet::{Drawn, HostSamples, PodSamples};
 use super::growth::StackKey;
+use super::mix::PERIOD_NS;
 use super::random::Random;
-use super::{Corpus, PERIOD_NS};
 
-/// What the samples of a `samples/count` push with a CPU period are stored as.
+/// Profile type of the samples of a `samples/count` push with a CPU period.
 pub(crate) const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
 /// Time that a partition of raw data spans: it owns its dictionary.
@@ -78,7 +79,8 @@ impl<'a> BatchBuilder<'a> {
 
     fn labels(&self, host: usize, pod: &PodSamples) -> LabelSet {
         let service = &self.corpus.services[pod.service].name;
-        let (place, life) = (pod.pod.place, pod.pod.life);
+        let place = pod.pod.place;
+        let life = pod.pod.life;
         LabelSet::new(vec![
             Label::new("service.name", service),
             Label::new("k8s.namespace.name", "shop"),
@@ -163,7 +165,8 @@ impl<'a> Tables<'a> {
         self.hashes.extend(self.locations.iter().map(|&location| corpus.hashes[location as usize]));
         let is_new = self.defined.insert((service, key));
         let new_leaf = self.new_leaf(leaf_shift);
-        let (depth, kernel) = (self.locations.len(), corpus.kernel_frames(&self.locations));
+        let depth = self.locations.len();
+        let kernel = corpus.kernel_frames(&self.locations);
         if kernel == 0 {
             return StackPair { user: self.stack(0..depth, new_leaf, is_new), kernel: 0 };
         }

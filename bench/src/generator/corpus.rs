@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use proto::{Dictionary, Location};
+use proto::dictionary::stack_hash;
+use proto::{Dictionary, Location, StackHash};
 use serde_json::{Value, json};
 
 use super::donor::Donor;
+use super::mix::{Mix, SERVICES};
+use super::payload;
 use super::service::Service;
-use super::{Mix, SERVICES, payload};
 use crate::corpus::Recording;
 
 /// See the module.
@@ -23,12 +25,12 @@ pub(crate) struct Corpus {
     pub(crate) services: Vec<Service>,
 }
 
-/// Where the stacks of a program come from that could not be unwound.
+/// Source of whole stacks for a program whose stacks could not be unwound.
 struct Fill {
     program: &'static str,
     /// Of `shared/data`: file, and frame type where it is OTLP.
     payload: (&'static str, Option<&'static str>),
-    /// Where there is no such folder.
+    /// The folder does not exist.
     recording: &'static str,
     /// Which of the donor's stacks: of two programs that share one, each gets every other.
     offset: usize,
@@ -71,7 +73,7 @@ impl Corpus {
         };
         let is_kernel = dictionary.locations.iter().map(is_kernel).collect();
         let mut corpus = Self { mix, dictionary, hashes, is_kernel, services: Vec::new() };
-        services.iter_mut().for_each(|service| service.hash_stacks(&corpus));
+        services.iter_mut().for_each(|service| service.hash_stacks(|stack| corpus.stack_hashes(stack)));
         corpus.services = services;
         Ok(corpus)
     }
@@ -81,12 +83,22 @@ impl Corpus {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
     }
 
-    /// How many of the locations of a stack, leaf first, are its kernel part.
+    /// Hashes of the user part and the kernel part of a stack, leaf first.
+    fn stack_hashes(&self, stack: &[u32]) -> (StackHash, StackHash) {
+        let kernel = self.kernel_frames(stack);
+        let hash = |part: &[u32]| {
+            let hashes: Vec<u128> = part.iter().map(|&location| self.hashes[location as usize]).collect();
+            stack_hash(&hashes)
+        };
+        (hash(&stack[kernel..]), hash(&stack[..kernel]))
+    }
+
+    /// Number of kernel locations at the leaf of a stack.
     pub(crate) fn kernel_frames(&self, leaf_first: &[u32]) -> usize {
         leaf_first.iter().take_while(|&&location| self.is_kernel[location as usize]).count()
     }
 
-    /// What it is made of.
+    /// Description for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "mix": format!("{:?}", self.mix),

@@ -40,7 +40,8 @@ fn define(frames: &Frames, to: &mut Dictionary, id: u32) -> u32 {
     } else {
         let lines = from.lines.iter().map(|&(function, line)| {
             let function = &frames.functions[function as usize];
-            let (name, file) = (to.strings.intern(&function.name), to.strings.intern(&function.file));
+            let name = to.strings.intern(&function.name);
+            let file = to.strings.intern(&function.file);
             let function = Function { name, system_name: 0, file, start_line: function.start_line };
             Line { function: to.intern_function(function), line, column: 0 }
         });

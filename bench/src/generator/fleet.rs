@@ -7,11 +7,11 @@
 //! and not sampled, at random ticks. Pods end twice a day on average and restart at once, with another name and other
 //! threads. With [`Days::Full`] neither happens, so each mix of 15 minutes has a fixed number of samples.
 
+use super::corpus::Corpus;
 use super::growth::StackKey;
-use super::lanes::POD_CPUS;
+use super::mix::{HOST_PODS, INTERVAL_NS, INTERVAL_TICKS, POD_CPUS, POD_SAMPLES, SERVICES};
 use super::pod::Pod;
 use super::random::Random;
-use super::{Corpus, HOST_PODS, INTERVAL_NS, INTERVAL_TICKS, POD_SAMPLES, SERVICES};
 
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 const PEAK_NS: u64 = 14 * 3600 * 1_000_000_000;
@@ -22,7 +22,7 @@ const LIFE_INTERVALS: usize = 8_640;
 /// Random numbers of a round, where those of ticks are of a CPU.
 const JITTER: usize = POD_CPUS;
 
-/// How days are.
+/// Load over a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Days {
     /// Always under full load, and nothing ends.
@@ -56,11 +56,11 @@ pub(crate) struct Drawn {
     /// Into the threads of the service's recording.
     pub(crate) thread: u32,
     pub(crate) tid: u32,
-    /// Of the pod. Not sent, as the peers were not sent it.
+    /// Life of the pod. It is not sent, as other databases were not sent it.
     pub(crate) cpu: u32,
 }
 
-/// What one pod has in one interval.
+/// Samples of one pod in one interval.
 #[derive(Debug)]
 pub(crate) struct PodSamples {
     pub(crate) pod: Pod,
@@ -68,7 +68,7 @@ pub(crate) struct PodSamples {
     pub(crate) samples: Vec<Drawn>,
 }
 
-/// What one host sends at once.
+/// Samples that one host sends at once.
 #[derive(Debug)]
 pub(crate) struct HostSamples {
     pub(crate) host: usize,
@@ -142,7 +142,8 @@ impl Iterator for Fleet<'_> {
         if self.interval * self.plan.every >= self.plan.intervals {
             return None;
         }
-        let (interval, host) = (self.interval, self.host);
+        let interval = self.interval;
+        let host = self.host;
         let start_ns = self.plan.start_ns + interval * self.plan.every * INTERVAL_NS;
         let pods = host * HOST_PODS..(host + 1) * HOST_PODS;
         let pods = pods.map(|number| self.pod_samples(number, start_ns)).collect();
@@ -194,7 +195,8 @@ mod tests {
         let mut builder = BatchBuilder::new(&corpus);
         let mut defined = HashSet::new();
         for host in Fleet::new(&corpus, plan) {
-            let (all, new) = (builder.build(&host), builder.build_new(&host));
+            let all = builder.build(&host);
+            let new = builder.build_new(&host);
             assert_eq!(
                 all.dictionary.stacks.keys().collect::<Vec<_>>(),
                 new.dictionary.stacks.keys().collect::<Vec<_>>()

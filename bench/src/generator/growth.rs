@@ -42,7 +42,7 @@ impl Growth {
         (pool / f64::from(self.rare.max(1))).max(1.0 / f64::from(self.rare.max(1)))
     }
 
-    /// What a sample of a stack of this rank is of; `unit`: a random number from 0 to 1.
+    /// The stack of a sample with this rank. `unit` is a random number from 0 to 1.
     pub(crate) fn draw(&self, rank: u32, variants: f64, unit: f64) -> StackKey {
         if rank < self.common {
             return StackKey { rank, variant: 0 };

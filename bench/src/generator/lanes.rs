@@ -6,16 +6,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::mix::POD_CPUS;
 use super::random::Random;
 use crate::corpus::{PHASES, Recording};
-
-/// CPUs of a pod.
-pub(crate) const POD_CPUS: usize = 2;
 
 /// One sample of a recording.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// How much later than usual after its timer's tick its time is, in nanoseconds.
+    /// Delay after the timer's tick, beyond the usual one, nanoseconds.
     pub(crate) jitter_ns: i32,
     /// Into [`Lanes::threads`].
     pub(crate) thread: u32,
@@ -23,7 +21,7 @@ pub(crate) struct Row {
     pub(crate) stack: u32,
 }
 
-/// What is known of a thread.
+/// Properties of a thread.
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadKind {
     pub(crate) name: String,
@@ -42,7 +40,7 @@ pub(crate) struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     rows: Vec<Row>,
-    /// Where each phase ends.
+    /// Index after the last row of each phase.
     ends: Vec<usize>,
 }
 
@@ -77,7 +75,8 @@ impl Lanes {
     pub(crate) fn row(&self, start: f64, cpu: usize, tick: u64) -> (Row, u64) {
         let lane = &self.cpus[cpu];
         let at = lane.place(start) as u64 + tick;
-        let (lap, within) = (at / lane.rows.len() as u64, (at % lane.rows.len() as u64) as usize);
+        let lap = at / lane.rows.len() as u64;
+        let within = (at % lane.rows.len() as u64) as usize;
         let phase = lane.ends.partition_point(|&end| end <= within) as u64;
         (lane.rows[within], lap * PHASES + phase)
     }
@@ -100,7 +99,7 @@ impl Lanes {
         self.cpus.iter_mut().flat_map(|lane| &mut lane.rows)
     }
 
-    /// Whether each CPU has something to play.
+    /// Returns whether each CPU has samples to play.
     pub(crate) fn is_complete(&self) -> bool {
         self.cpus.iter().all(|lane| !lane.rows.is_empty())
     }
@@ -123,7 +122,7 @@ impl Lane {
     }
 }
 
-/// What is left of a time without whole periods: from -period / 2 to period / 2.
+/// Remainder of a time modulo the period, from -period / 2 to period / 2.
 fn centred(time_ns: i64, period: i64) -> i64 {
     (time_ns + period / 2).rem_euclid(period) - period / 2
 }

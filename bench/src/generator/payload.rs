@@ -104,7 +104,9 @@ pub(crate) fn pprof(path: &Path) -> anyhow::Result<Donor> {
     }
     let mut functions = HashMap::new();
     for function in &from.function {
-        let (name, file, start_line) = (text(function.name)?, text(function.file)?, function.start_line);
+        let name = text(function.name)?;
+        let file = text(function.file)?;
+        let start_line = function.start_line;
         functions.insert(function.id, tables.function(Function { name, file, start_line })?);
     }
     let mut locations = HashMap::new();

@@ -1,8 +1,7 @@
 //! A pod: which part of a recording it plays, and from where.
 
-use super::lanes::POD_CPUS;
+use super::mix::{PERIOD_NS, POD_CPUS, SERVICES, TIMER_SLACK_NS};
 use super::random::Random;
-use super::{PERIOD_NS, SERVICES, TIMER_SLACK_NS};
 use crate::corpus::PHASES;
 
 /// Pids of Linux end here.
@@ -16,7 +15,7 @@ pub(crate) struct Pod {
     /// Times that it was started again, and with another name.
     pub(crate) life: u64,
     seed: u64,
-    /// Where in the recording it begins: phase and part of it.
+    /// Start in the recording: the phase, and the fraction of it.
     pub(crate) start: f64,
     /// When in a period the timers of its CPUs tick.
     pub(crate) ticks_at_ns: [u64; POD_CPUS],

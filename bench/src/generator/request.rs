@@ -13,7 +13,7 @@ use proto::otlp::profiles::v1development::{
 use proto::otlp::resource::v1::Resource;
 use proto::{Address, Batch, Dictionary, Location as OurLocation, SeriesSamples, build_id};
 
-use super::{INTERVAL_NS, PERIOD_NS};
+use super::mix::{INTERVAL_NS, PERIOD_NS};
 
 const SCOPE_LABEL: &str = "otel_scope_name";
 

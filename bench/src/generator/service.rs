@@ -3,19 +3,17 @@
 use std::collections::{HashMap, HashSet};
 
 use anyhow::ensure;
-use proto::dictionary::stack_hash;
 use proto::{Dictionary, StackHash};
 use serde_json::{Value, json};
 
-use super::corpus::Corpus;
 use super::definitions::Definer;
 use super::donor::{Donor, by_frequency};
 use super::growth::{Growth, StackKey, exponent};
-use super::lanes::{Lanes, POD_CPUS};
+use super::lanes::Lanes;
+use super::mix::{INTERVAL_NS, INTERVAL_TICKS, POD_CPUS, SERVICES, WORKLOAD_NS};
 use super::pod::Pod;
 use super::random::Random;
 use super::tree::Tree;
-use super::{INTERVAL_NS, INTERVAL_TICKS, SERVICES, WORKLOAD_NS};
 use crate::corpus::{Frames, Node, Recording};
 
 /// Common stacks are at most this part of a mix's unique ones: the rest of them come and go.
@@ -105,7 +103,8 @@ impl Service {
 
     /// Finds the pool with which this many pods have `target` unique stacks in 15 minutes.
     fn calibrate(&mut self, pods: usize, target: usize) {
-        let (mut low, mut high) = (1.0_f64, 64.0 * target as f64);
+        let mut low = 1.0_f64;
+        let mut high = 64.0 * target as f64;
         for _ in 0..HALVINGS {
             let middle = (low * high).sqrt();
             self.growth.pool_15m = middle;
@@ -132,18 +131,13 @@ impl Service {
         seen.len()
     }
 
-    /// Hashes the recorded stacks; `corpus` needs no services for that.
-    pub(crate) fn hash_stacks(&mut self, corpus: &Corpus) {
+    /// Hashes the recorded stacks. `hash` returns the hashes of the user part and the kernel part of a stack.
+    pub(crate) fn hash_stacks(&mut self, hash: impl Fn(&[u32]) -> (StackHash, StackHash)) {
         let mut locations = Vec::new();
         let mut hashes = |&stack: &u32| {
             locations.clear();
             self.tree.push_locations(stack, &mut locations);
-            let kernel = corpus.kernel_frames(&locations);
-            let hash = |part: &[u32]| {
-                let hashes: Vec<u128> = part.iter().map(|&location| corpus.hashes[location as usize]).collect();
-                stack_hash(&hashes)
-            };
-            (hash(&locations[kernel..]), hash(&locations[..kernel]))
+            hash(&locations)
         };
         self.hashes = self.stacks.iter().map(&mut hashes).collect();
     }
@@ -165,7 +159,7 @@ impl Service {
         if random.unit() < self.new_leaf { 1 + random.below(60) as u64 } else { 0 }
     }
 
-    /// What it is made of.
+    /// Description for the report.
     pub(crate) fn describe(&self) -> Value {
         json!({
             "service": self.name,
@@ -223,8 +217,10 @@ fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
 /// Of the stacks first seen in the second half of a recording, those whose leaf was first seen there, too.
 fn new_leaf_part(recording: &Recording) -> f64 {
     let leaf = |frames: &Frames, stack: u32| frames.nodes[stack as usize].location;
-    let (mut stacks, mut leaves) = (HashSet::new(), HashSet::new());
-    let (mut new, mut with_new_leaf) = (0_u32, 0_u32);
+    let mut stacks = HashSet::new();
+    let mut leaves = HashSet::new();
+    let mut new = 0_u32;
+    let mut with_new_leaf = 0_u32;
     for (number, sample) in recording.samples.iter().enumerate() {
         let is_new_leaf = leaves.insert(leaf(&recording.frames, sample.stack));
         if stacks.insert(sample.stack) && number >= recording.samples.len() / 2 {

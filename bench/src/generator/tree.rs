@@ -98,7 +98,8 @@ mod tests {
         );
         let edges: HashSet<(u32, u32)> =
             tree.nodes[2..].iter().map(|node| (tree.nodes[node.parent as usize].location, node.location)).collect();
-        let (mut made, mut recorded) = (HashSet::new(), 0);
+        let mut made = HashSet::new();
+        let mut recorded = 0;
         for number in 0..100 {
             let mut stack = Vec::new();
             tree.push_variant(4, &mut Random::of([number]), &mut stack);

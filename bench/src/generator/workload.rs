@@ -6,16 +6,18 @@ use prost::Message as _;
 use serde_json::{Value, json};
 
 use super::batch::BatchBuilder;
+use super::corpus::Corpus;
 use super::fleet::{Days, Fleet, HostSamples, Plan};
-use super::{Corpus, HOST_PODS, HOST_REQUESTS, Mix, REQUEST_SAMPLES, WORKLOAD_NS, request};
+use super::mix::{HOST_PODS, HOST_REQUESTS, Mix, REQUEST_SAMPLES, WORKLOAD_NS};
+use super::request;
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 
-/// What is sent in one ingest, in this order.
+/// Requests of one ingest, in order.
 #[derive(Debug)]
 pub(crate) struct Workload {
     seed: u64,
-    /// Encoded, not compressed: as the peers were sent theirs.
+    /// Encoded requests, not compressed, as other databases were sent theirs.
     pub(crate) requests: Vec<Vec<u8>>,
     /// In all requests together.
     pub(crate) samples: u64,
@@ -42,7 +44,8 @@ impl Workload {
         let corpus = Corpus::load(mix)?;
         let count = samples.div_ceil(REQUEST_SAMPLES as u64) as usize;
         let start_ns = end_ns - WORKLOAD_NS;
-        let (mut seen, mut hosts) = (HashSet::new(), HashSet::new());
+        let mut seen = HashSet::new();
+        let mut hosts = HashSet::new();
         let builder = BatchBuilder::new(&corpus);
         let requests: Vec<Vec<u8>> = intervals(&corpus, seed, start_ns)
             .take(count)
@@ -146,7 +149,7 @@ mod tests {
         told
     }
 
-    /// What a batch holds, in the same words.
+    /// Content of a batch, in the same form.
     fn held(batch: &Batch) -> Vec<Told> {
         let dictionary = &batch.dictionary;
         let text = |id: u32| dictionary.strings.get(id);
@@ -186,7 +189,9 @@ mod tests {
             let mut corpora = vec![Corpus::load_with(mix, None).unwrap()];
             corpora.extend(crate::generator::payload::folder().map(|_| Corpus::load(mix).unwrap()));
             for corpus in corpora {
-                let (mut count, mut unique, mut pods) = (0, HashSet::new(), HashSet::new());
+                let mut count = 0;
+                let mut unique = HashSet::new();
+                let mut pods = HashSet::new();
                 let mut builder = BatchBuilder::new(&corpus);
                 for host in intervals(&corpus, 7, END_NS - WORKLOAD_NS).take(mix.pods() / HOST_PODS * HOST_REQUESTS) {
                     let batch = builder.build_new(&host);
@@ -198,7 +203,7 @@ mod tests {
                             let hash = |id: u32| batch.dictionary.stacks.hash(id);
                             unique.insert((hash(pair.user), hash(pair.kernel)));
                             let time = time as u64;
-                            assert!(host.start_ns < time && time < host.start_ns + super::super::INTERVAL_NS);
+                            assert!(host.start_ns < time && time < host.start_ns + super::super::mix::INTERVAL_NS);
                         }
                     }
                 }
@@ -226,7 +231,8 @@ mod tests {
             };
             for host in Fleet::new(&corpus, plan).step_by(9_999).take(2) {
                 let batch = builder.build(&host);
-                let (told, held) = (told(&request::build(&batch, host.start_ns)), held(&batch));
+                let told = told(&request::build(&batch, host.start_ns));
+                let held = held(&batch);
                 assert!(held.len() > 300, "{}", held.len());
                 assert_eq!(told, held);
             }

@@ -1,20 +1,20 @@
-//! One HTTP client on connections that it keeps: what a sender or a reader has.
+//! An HTTP client with persistent connections, as senders and readers have.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ureq::http::StatusCode;
 
-/// No answer may take longer.
+/// Longest time of a response.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Larger than any answer to a query here.
+/// Larger than any response here, bytes.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A client; use one for each thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Client(ureq::Agent);
 
-/// What became of a push.
+/// Outcome of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     Acknowledged,
@@ -26,31 +26,31 @@ impl Client {
     pub(crate) fn new() -> Self {
         let config =
             ureq::Agent::config_builder().http_status_as_error(false).proxy(None).timeout_global(Some(TIMEOUT));
-        // Answers as they are: packing them is not what is measured.
+        // Uncompressed responses: compression is not measured.
         Self(config.accept_encoding("identity").build().new_agent())
     }
 
     /// Sends one export request.
     ///
     /// # Errors
-    /// Where no answer came, where the request was refused for good, or where some of it was.
+    /// There was no response, or the request was refused in whole or in part.
     pub(crate) fn push(&self, address: &str, request: &[u8]) -> anyhow::Result<Pushed> {
         let url = format!("http://{address}/v1development/profiles");
         let mut answer = self.0.post(url).content_type("application/x-protobuf").send(request)?;
         let status = answer.status();
         let body = answer.body_mut().read_to_vec()?;
         match status {
-            // An empty answer says that everything was taken.
+            // An empty response means that everything was accepted.
             StatusCode::OK if body.is_empty() => Ok(Pushed::Acknowledged),
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Ok(Pushed::Refused),
             _ => bail!("push: {status} {}", String::from_utf8_lossy(&body)),
         }
     }
 
-    /// A GET's answer.
+    /// The response of a GET request.
     ///
     /// # Errors
-    /// Where none came, or another than 200.
+    /// There was no response, or its status is not 200.
     pub(crate) fn get(&self, address: &str, path: &str, parameters: &[(&str, &str)]) -> anyhow::Result<Vec<u8>> {
         let request = self.0.get(format!("http://{address}{path}")).query_pairs(parameters.iter().copied());
         let mut answer = request.call()?;
@@ -61,7 +61,7 @@ impl Client {
         Ok(body)
     }
 
-    /// What `/metrics` says of the first whose name ends so.
+    /// The value of the first metric whose name has this suffix.
     pub(crate) fn metric(&self, address: &str, name_end: &str) -> anyhow::Result<f64> {
         let text = String::from_utf8(self.get(address, "/metrics", &[])?)?;
         let value = text.lines().find_map(|line| line.split_once(' ').filter(|(name, _)| name.ends_with(name_end)));

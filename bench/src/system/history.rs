@@ -28,7 +28,7 @@ const SENDING: Sending = Sending::Closed { clients: 8 };
 const SPANS: [(&str, u64); 4] =
     [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
 
-/// Sends it all to a new server, settles, and asks.
+/// Sends the history to a new server, compacts, and queries it.
 ///
 /// # Errors
 /// As `ingest`; where the server has another sum than what was sent.
@@ -50,7 +50,7 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
         Plan { start_ns: end_ns - HOUR_NS, intervals: HOUR_NS / INTERVAL_NS, every: 1, days: Days::Full, ..plan };
     let hour = send(&server, &corpus, hour)?;
     let ingest_rss_bytes = server.peak_rss_bytes()?;
-    server.settle()?;
+    server.compact()?;
     let mut figures = vec![json!({
         "history_samples": month,
         "hour_samples": hour,
@@ -68,7 +68,8 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
     }
     let query = Query::flamegraph("flame graph of everything, 30 d".to_owned(), "process_cpu".to_owned());
     let (of_all, answer) = query.measure(&server, end_ns - HISTORY_NS, end_ns)?;
-    let (total, want) = (flamegraph_total(&answer)?, (month + hour) * PERIOD_NS);
+    let total = flamegraph_total(&answer)?;
+    let want = (month + hour) * PERIOD_NS;
     ensure!(total == want, "the server has {total} ns of CPU, it was sent {want}");
     figures.push(of_all);
     Ok(figures)
@@ -76,7 +77,8 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
 
 /// Sends what a plan plays; returns how many samples it is.
 fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
-    let (builder, mut samples) = (BatchBuilder::new(corpus), 0);
+    let builder = BatchBuilder::new(corpus);
+    let mut samples = 0;
     let mut hosts = Fleet::new(corpus, plan).peekable();
     while hosts.peek().is_some() {
         let requests: Vec<Vec<u8>> = hosts

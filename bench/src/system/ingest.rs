@@ -11,7 +11,7 @@ use super::totals::check_total;
 use crate::generator::Workload;
 use crate::report::{quantile, rounded};
 
-/// What was measured until the last acknowledgement, and the server as it is then.
+/// Figures up to the last acknowledgement, and the server after it.
 #[derive(Debug)]
 pub(crate) struct Ingested {
     pub(crate) figures: Value,

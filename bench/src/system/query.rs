@@ -13,12 +13,12 @@ use crate::report::{quantile, rounded};
 
 /// Of each query, after the cold one.
 const RUNS: u64 = 20;
-/// Each run asks for a window this much earlier than the one before, so that no answer is one that was given already.
+/// Each run's window is this much earlier, so that no result is cached.
 const SHIFT_NS: u64 = 1_300_000_000;
 const FLAMEGRAPH_NODES: &str = "8192";
 const LABEL: &str = "k8s_pod_name";
 
-/// What is asked; `measure` says of which time.
+/// A kind of query; `measure` sets its window.
 pub(crate) struct Query {
     name: String,
     path: &'static str,
@@ -62,7 +62,7 @@ fn all(workload: &Workload) -> Vec<(Query, Check)> {
 }
 
 impl Query {
-    /// A flame graph as the page asks for it.
+    /// A flame graph as the web UI requests it.
     pub(crate) fn flamegraph(name: String, selector: String) -> Self {
         let parameters = vec![("query", selector), ("max_nodes", FLAMEGRAPH_NODES.to_owned())];
         Self { name, path: "/api/v1/flamegraph", parameters }
@@ -71,7 +71,7 @@ impl Query {
     /// Asks once of this window, and then of others that are as long; returns its figures, and the first answer.
     ///
     /// # Errors
-    /// Where there is no answer.
+    /// There was no response.
     pub(crate) fn measure(&self, server: &Server, start_ns: u64, end_ns: u64) -> anyhow::Result<(Value, Value)> {
         let client = Client::new();
         let ask = |shift_ns: u64| -> anyhow::Result<(f64, Vec<u8>)> {
@@ -111,7 +111,8 @@ pub(crate) fn flamegraph_total(answer: &Value) -> anyhow::Result<u64> {
 }
 
 fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result<()> {
-    let (total, want) = (flamegraph_total(answer)?, workload.samples * PERIOD_NS);
+    let total = flamegraph_total(answer)?;
+    let want = workload.samples * PERIOD_NS;
     ensure!(total == want, "the total is {total}, it was sent {want}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Restart after a kill right behind the last acknowledgement: all that is not flushed is applied again from the log.
+//! Restart after a kill just after the last acknowledgement: all unflushed entries are applied again from the log.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How a workload is sent: by clients that wait for each acknowledgement, or at times that do not depend on the server.
+//! Sending a workload: by clients that wait for each acknowledgement, or at times that do not depend on the server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,12 +18,12 @@ pub(crate) enum Sending {
     Open { requests_per_s: u32 },
 }
 
-/// What became of all requests.
+/// Outcomes of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
     /// From the first attempt, or, in an open loop, from when it was due; ascending.
     pub(crate) latencies_ms: Vec<f64>,
-    /// Answers that asked to try again.
+    /// Responses that demand a retry.
     pub(crate) refused: usize,
     pub(crate) took_s: f64,
 }
@@ -38,10 +38,12 @@ impl Sending {
             Self::Closed { clients } => clients,
             Self::Open { .. } => OPEN_CLIENTS,
         };
-        let (next, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let next = AtomicUsize::new(0);
+        let refused = AtomicUsize::new(0);
         let began = Instant::now();
         let work = || {
-            let (client, mut latencies_ms) = (Client::new(), Vec::new());
+            let client = Client::new();
+            let mut latencies_ms = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let Some(request) = requests.get(number) else { return Ok(latencies_ms) };

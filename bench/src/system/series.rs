@@ -1,6 +1,6 @@
 //! The chart that the web UI shows first: series by pod in 15 s steps, from memory and once it is sealed.
 //!
-//! Two servers get the same 15 minutes; one of them settles.
+//! Two servers get the same 15 minutes; one of them compacts.
 //! Both then get the same queries in turn, so that other load on the machine slows each of them alike.
 //! All answers must be equal.
 
@@ -26,7 +26,7 @@ const EDGES: [(&str, u64); 3] =
 /// Measures series by pod in 15 s steps, from memory and once sealed.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The varve to measure; several are asked in turn [default: beside this program]
+    /// varve binary to measure; several are queried in turn [default: the one beside this program]
     #[arg(long)]
     binary: Vec<PathBuf>,
     /// H: 40 pods, 42,000 stacks. L: 24 pods, 1,150 stacks
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// A server that is asked.
+/// A server under measurement.
 struct Asked {
     binary: PathBuf,
     state: &'static str,
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         [] => vec![None],
         some => some.iter().map(|path| Some(path.as_path())).collect(),
     };
-    let binaries = named.into_iter().map(crate::varve_binary).collect::<anyhow::Result<Vec<_>>>()?;
+    let binaries = named.into_iter().map(crate::process::varve_binary).collect::<anyhow::Result<Vec<_>>>()?;
     let folder = tempfile::Builder::new()
         .prefix("varve-bench-")
         .tempdir_in(&arguments.folder)
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
             server.launch()?;
             Sending::Closed { clients: 4 }.send(&server.otlp, &workload.requests)?;
             if state == "sealed" {
-                server.settle()?;
+                server.compact()?;
             }
             asked.push(Asked { binary: binary.clone(), state, server, client: Client::new() });
         }

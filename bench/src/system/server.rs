@@ -1,4 +1,4 @@
-//! The varve that is measured: one process, on free ports, with a data directory of its own.
+//! The varve under measurement: one process, on free ports, with a new data directory.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use crate::process::{cpu_s, peak_rss_bytes, stat};
 use crate::system::client::Client;
 
-/// How long a start or an end may take.
+/// Longest time of a start or an end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A `varve up --no-agent`. Killed when it is dropped.
@@ -39,7 +39,8 @@ impl Server {
         }
         let [http, otlp, grpc, node] = <[String; 4]>::try_from(addresses).unwrap_or_default();
         let other_ports = [grpc, node];
-        let (binary, data_dir) = (binary.to_owned(), data_dir.to_owned());
+        let binary = binary.to_owned();
+        let data_dir = data_dir.to_owned();
         Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
     }
 
@@ -97,7 +98,7 @@ impl Server {
         Ok(())
     }
 
-    /// Asks it to end, and waits; returns the time that it took and its CPU time from start to end, in seconds.
+    /// Stops the server. Returns the time until its end, and its CPU time from start to end, both in seconds.
     pub(crate) fn stop(&mut self) -> anyhow::Result<(f64, f64)> {
         let pid = self.pid()?;
         let began = Instant::now();
@@ -109,7 +110,8 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let (took_s, cpu_s) = (began.elapsed().as_secs_f64(), self.cpu_s()?);
+        let took_s = began.elapsed().as_secs_f64();
+        let cpu_s = self.cpu_s()?;
         let status = self.child()?.wait()?;
         self.child = None;
         if !status.success() {
@@ -118,8 +120,8 @@ impl Server {
         Ok((took_s, cpu_s))
     }
 
-    /// Has everything sealed, rolled up and compacted.
-    pub(crate) fn settle(&self) -> anyhow::Result<()> {
+    /// Seals, rolls up and compacts all data.
+    pub(crate) fn compact(&self) -> anyhow::Result<()> {
         let endpoint = format!("http://{}", self.http);
         let output = Command::new(&self.binary).args(["admin", "settle", "--endpoint", &endpoint]).output()?;
         if !output.status.success() {

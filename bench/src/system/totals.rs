@@ -10,7 +10,7 @@ use crate::system::server::Server;
 /// Checks that the server has each sample once.
 ///
 /// # Errors
-/// Where the sum of everything is not that of what was sent.
+/// The sum of all stored values differs from the sum of all sent ones.
 pub(super) fn check_total(server: &Server, workload: &Workload) -> anyhow::Result<()> {
     let time = seconds(workload.end_ns);
     let parameters = [("query", "sum(sum_over_time(process_cpu[15m]))"), ("time", time.as_str())];

@@ -21,7 +21,7 @@ const SAMPLES_MAX: u64 = 10_000_000;
 /// Measures a varve: ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// The varve to measure [default: beside this program]
+    /// varve binary to measure [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
     /// H: 40 pods, 42,000 stacks. L: 24 pods, 1,150 stacks
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// The same seed makes the same stacks, samples and order
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Also a month of history and an hour of the mix, asked for by 1 h, 24 h and 29 d: 4 to 8 minutes more
+    /// Also measure a month of history, queried by 1 h, 24 h and 29 d; takes 4 to 8 minutes more
     #[arg(long)]
     history: bool,
     /// Folder for the data directories, on the disk to measure; they are removed at the end
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 
 /// Measures, and prints each figure as it is known.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let binary = crate::varve_binary(arguments.binary.as_deref())?;
+    let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());
     if !(1..=SAMPLES_MAX).contains(&samples) {
         bail!("--samples {samples}: it must be from 1 to {SAMPLES_MAX}");

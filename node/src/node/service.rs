@@ -353,7 +353,8 @@ mod tests {
         let (began, has_begun) = std::sync::mpsc::channel();
         let callers: Vec<_> = (0..limits::QUERIES_AT_ONCE_MAX)
             .map(|_| {
-                let (node, began) = (Arc::clone(&node), began.clone());
+                let node = Arc::clone(&node);
+                let began = began.clone();
                 tokio::spawn(async move {
                     let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
                         began.send(()).unwrap();

@@ -29,7 +29,9 @@ async fn samples_past_the_retention_are_refused_and_partitions_dropped() {
     let opened = open_with(config).await;
     opened.node.ready().await;
     let serial_of = |ns: i64| (ns - support::START_NS) / 1_000_000;
-    let (older, old, new) = (serial_of(end_ns) - 10_000, serial_of(end_ns) - 1, serial_of(now_ns));
+    let older = serial_of(end_ns) - 10_000;
+    let old = serial_of(end_ns) - 1;
+    let new = serial_of(now_ns);
     let answer = support::answer(&opened.node, &batch(None, [older, old, new])).await.unwrap();
     assert_eq!((answer.samples_too_old, answer.retention_seconds), (1, retention.as_secs()));
     assert_eq!(opened.times().await, times_of([old, new]));

@@ -9,7 +9,7 @@ use crate::payload::profilers::{Profiler, ValueType};
 use crate::payload::sample::is_gauge;
 use crate::payload::wire::{Message, Value, encode, packed, packed_fixed64s};
 
-/// What makes a profile one that is refused, in OTLP by itself and in pprof as a whole.
+/// A defect for which a profile is refused. In pprof it refuses all sample types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// It is valid, as far as its values are.
@@ -22,7 +22,7 @@ pub enum Defect {
     Shape,
 }
 
-/// How the values of an OTLP profile stand to their times.
+/// Relation of the values of an OTLP profile to their times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One value, at the profile's time.
@@ -55,7 +55,7 @@ pub struct Profile {
     pub defect: Defect,
     /// Of OTLP.
     pub shape: Shape,
-    /// What was seen.
+    /// Samples.
     pub samples: Vec<Seen>,
 }
 
@@ -107,7 +107,7 @@ impl Profile {
     }
 }
 
-/// What a pprof's samples refer to.
+/// Tables to which the samples of a pprof refer.
 #[derive(Default)]
 struct PprofTables {
     /// Without the empty one.
@@ -138,10 +138,12 @@ impl PprofTables {
     /// Some are text, some are numbers with a unit.
     fn label(&mut self, label: u8) -> Value {
         if label.is_multiple_of(2) {
-            let (key, value) = (self.string("handler"), self.string(&format!("/path/{label}")));
+            let key = self.string("handler");
+            let value = self.string(&format!("/path/{label}"));
             return (&vec![(1, Value::from(key)), (2, value.into())]).into();
         }
-        let (key, unit) = (self.string("size"), self.string("bytes"));
+        let key = self.string("size");
+        let unit = self.string("bytes");
         (&vec![(1, Value::from(key)), (3, u64::from(label).into()), (4, unit.into())]).into()
     }
 

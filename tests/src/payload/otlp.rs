@@ -1,4 +1,4 @@
-//! OTLP export requests, built for a test and edited: layout 1.11 as `otlp_profiles.md` has it.
+//! OTLP export requests in layout 1.11, built and edited for a test.
 
 use std::collections::HashMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -27,7 +27,7 @@ pub enum Frame {
         /// ELF virtual address.
         address: u64,
     },
-    /// Where the sender's unwinder gave up: its error code.
+    /// A marker of the sender's unwinder where it stopped, with its error code.
     Abort(u64),
 }
 
@@ -50,7 +50,7 @@ pub struct Request {
     pub attributes: Vec<(String, String)>,
     /// Each leaf first.
     pub stacks: Vec<Vec<Frame>>,
-    /// What was seen of the stacks.
+    /// Samples of the stacks.
     pub samples: Vec<Seen>,
 }
 
@@ -256,7 +256,8 @@ pub fn requests_in(path: &std::path::Path) -> Vec<Vec<u8>> {
     if !path.to_string_lossy().contains("length_prefixed") {
         return vec![bytes];
     }
-    let (mut requests, mut rest) = (Vec::new(), bytes.as_slice());
+    let mut requests = Vec::new();
+    let mut rest = bytes.as_slice();
     while let Some((length, after)) = rest.split_first_chunk() {
         let (request, after) = after.split_at(u32::from_be_bytes(*length) as usize);
         requests.push(request.to_vec());

@@ -1,4 +1,4 @@
-//! What an OTLP export request says, read from the field tables of `otlp_profiles.md`, layouts 1.8 to 1.11.
+//! A decoder of OTLP export requests, layouts 1.8 to 1.11, by field numbers and without generated code.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ use crate::payload::wire::{Message, Value, all, decode, fixed64s, inner, number,
 /// Keys and values, rendered as queries see them.
 type Pairs = Vec<(String, String)>;
 
-/// Where a service's name comes from, in this order (DESIGN section 4).
+/// Attributes that may hold a service's name, in order of preference.
 const SERVICE_NAMES: [&str; 9] = [
     "service.name",
     "k8s.deployment.name",
@@ -30,7 +30,7 @@ pub fn read(request: &[u8]) -> Multiset {
     expected(request).samples
 }
 
-/// What a request holds, and which of its profiles are to be stored.
+/// Content of a request, and the profiles of it that must be stored.
 #[must_use]
 pub fn expected(request: &[u8]) -> Expected {
     let request = decode(request);
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-/// What the samples of one profile have in common.
+/// Properties of all samples of one profile.
 struct TypeOf<'a> {
     id: &'a str,
     scale: i64,
@@ -211,8 +211,10 @@ impl Tables {
             let mut own = self.attributes(&numbers(&sample, attribute_indices));
             own.extend(self.link(number(&sample, link)));
             let names = names([&common[..], &own, of_type.labels]);
-            let (stack, functions) = (self.stack(number(&sample, 1)), self.functions(number(&sample, 1)));
-            let (values, times) = (numbers(&sample, values), fixed64s(&sample, 5));
+            let stack = self.stack(number(&sample, 1));
+            let functions = self.functions(number(&sample, 1));
+            let values = numbers(&sample, values);
+            let times = fixed64s(&sample, 5);
             let is_shape = values.is_empty() || times.is_empty() && values.len() == 1 || values.len() == times.len();
             let times = if times.is_empty() { vec![number(profile, 3)] } else { times };
             if !is_shape || !times.iter().all(|&time| is_possible(time, of_type.now_ns)) {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::payload::wire::{Message, Value, decode, fixed64s, numbers};
 
-/// How a field is written.
+/// JSON form of a field.
 enum Kind {
     Text,
     Texts,

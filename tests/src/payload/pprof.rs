@@ -1,4 +1,4 @@
-//! What a pprof says, read from the field numbers of profile.proto, and pprofs edited for a test.
+//! A decoder of pprof by the field numbers of profile.proto, and edits of pprof files for tests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read as _, Write as _};
@@ -101,7 +101,9 @@ impl Profile {
         let message = decode(&unpacked(bytes));
         let by_id = |field| all(&message, field).map(decode).map(|entry| (number(&entry, 1), entry)).collect();
         let strings: Vec<String> = all(&message, 6).map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-        let (locations, functions, mappings) = (by_id(4), by_id(5), by_id(3));
+        let locations = by_id(4);
+        let functions = by_id(5);
+        let mappings = by_id(3);
         let mut profile = Self { sample_types: Vec::new(), message, strings, locations, functions, mappings };
         profile.sample_types =
             all(&profile.message, 1).map(|value_type| profile.value_type(&decode(value_type))).collect();
@@ -124,7 +126,7 @@ impl Profile {
         self.sample_types.iter().map(|kind| profile_type(kind, &self.sample_types, &period, value)).collect()
     }
 
-    /// Whether every location has lines.
+    /// Returns whether every location has lines.
     #[must_use]
     pub fn is_symbolized(&self) -> bool {
         self.locations.values().all(|location| all(location, 4).next().is_some())
@@ -136,7 +138,7 @@ impl Profile {
         self.expected(labels).expect("a profile that may be stored").samples
     }
 
-    /// What the profile holds, and which of its sample types are to be stored; `None` where nothing of it may be.
+    /// Content of the profile, and the sample types of it that must be stored. `None` if it must be refused.
     #[must_use]
     pub fn expected(&self, labels: &[(String, String)]) -> Option<Expected> {
         let time_ns = number(&self.message, 9);

@@ -1,4 +1,4 @@
-//! What the profilers of each language write: sample types, period and whether a duration is given.
+//! Properties of the profilers of each language: sample types, period, and whether they set a duration.
 
 /// A type and its unit.
 pub type ValueType = (&'static str, &'static str);

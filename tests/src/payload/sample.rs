@@ -1,4 +1,4 @@
-//! What a sample is, whoever says so: the common ground of what was pushed, read here, and of what a node has.
+//! A sample, as read from a pushed payload and as read from a node.
 //!
 //! Stacks are written from root to leaf, one text for each location with all that tells it from others. Labels of the
 //! series and attributes of the sample are one set of names, as queries see them: a label hides an attribute of the
@@ -20,7 +20,7 @@ pub struct Sample {
 /// Sums by stack: names from root to leaf.
 pub type Folded = BTreeMap<Vec<String>, i128>;
 
-/// What a push holds, and how much of it is to be stored.
+/// Content of a push, and the part of it that must be stored.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// Profiles of which nothing is wrong: of a pprof, its sample types.
@@ -50,7 +50,7 @@ impl Expected {
     }
 }
 
-/// Whether a time may be that of a sample: from 2000 to ten minutes ahead of now.
+/// Returns whether a sample may have this time: from the year 2000 to ten minutes from now.
 #[must_use]
 pub fn is_possible(time_ns: u64, now_ns: u64) -> bool {
     (946_684_800_000_000_000..=now_ns + 600_000_000_000).contains(&time_ns)
@@ -63,7 +63,7 @@ pub fn stored_value(id: &str, value: i64, scale: i64) -> Option<i128> {
     (value >= 0 || is_gauge(id)).then_some(value.into())
 }
 
-/// Whether values of this profile type are a state, which never adds up over time (DESIGN section 4).
+/// Returns whether values of this profile type are a state, which must not be added over time.
 #[must_use]
 pub fn is_gauge(id: &str) -> bool {
     let kind = id.split(':').nth(1).unwrap_or_default();
@@ -75,7 +75,7 @@ pub fn is_gauge(id: &str) -> bool {
 pub struct Multiset {
     /// By sample.
     pub sums: BTreeMap<Sample, i128>,
-    /// How many samples were added, zeros left out.
+    /// Number of added samples, without zeros.
     pub count: u64,
 }
 
@@ -116,7 +116,7 @@ impl Multiset {
     }
 }
 
-/// How one location is written: with lines.
+/// Text of a location with lines.
 #[must_use]
 pub fn lines_location(mapping_file: &str, frame_type: &str, lines: &[String]) -> String {
     format!("{mapping_file}|{frame_type}|{}", lines.join(" <- "))
@@ -155,8 +155,7 @@ pub fn names<'a>(sources: impl IntoIterator<Item = &'a [(String, String)]>) -> B
     out
 }
 
-/// A profile type's id, and by what its values are multiplied (DESIGN section 4). `siblings`: the sample types beside
-/// it; each is (type, unit).
+/// A profile type's id, and the factor of its values. `siblings` are the other sample types; each is (type, unit).
 #[must_use]
 pub fn profile_type(
     sample: &(String, String),

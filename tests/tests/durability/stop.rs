@@ -34,13 +34,15 @@ struct Requests {
 
 impl Requests {
     fn start(varve: &Varve, debug_file: Vec<u8>) -> Self {
-        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicU64::new(0));
         let base = format!("http://{}", varve.http);
         let query = |promql: &str, extra: &[(&str, &str)]| {
             let parameters = [&[("query", promql)], extra].concat();
             encode(&parameters)
         };
-        let (start, end) = (format!("{}", now_ns() / 1_000_000_000 - 3600), format!("{}", now_ns() / 1_000_000_000));
+        let start = format!("{}", now_ns() / 1_000_000_000 - 3600);
+        let end = format!("{}", now_ns() / 1_000_000_000);
         let sums = query("sum by (stack_function) (sum_over_time(process_cpu{service_name=\"bulk\"}[1h]))", &[]);
         let graph = query("process_cpu{service_name=\"bulk\"}", &[("start", &start), ("end", &end)]);
         let calls: Vec<(&'static str, String, Option<Vec<u8>>)> = vec![
@@ -52,7 +54,8 @@ impl Requests {
             ("GET", format!("{base}/metrics"), None),
         ];
         let thread = |(method, url, body): (&'static str, String, Option<Vec<u8>>)| {
-            let (stop, answered) = (Arc::clone(&stop), Arc::clone(&answered));
+            let stop = Arc::clone(&stop);
+            let answered = Arc::clone(&answered);
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     if request(method, &url, &[], body.as_deref()).is_ok_and(|reply| reply.status == 200) {
@@ -89,13 +92,15 @@ fn survives_sigterm(processes: Processes, rounds: u64) {
         let began = Instant::now();
         let status = varve.terminate();
         longest = longest.max(began.elapsed());
-        let (code, signal) = (status.code(), status.signal());
+        let code = status.code();
+        let signal = status.signal();
         assert_eq!((code, signal), (Some(0), None), "round {round}: it said last:\n{}", varve.said());
         assert!(began.elapsed() < PATIENCE, "round {round}: it took {:?} to end", began.elapsed());
         varve.launch();
     }
     std::thread::sleep(Duration::from_millis(500));
-    let (outcomes, answered) = (load.stop(), requests.stop());
+    let outcomes = load.stop();
+    let answered = requests.stop();
     assert_eq!(outcomes.violations(&visible(&varve, &run)), Vec::<String>::new());
     let bulk = varve.total("sum(sum_over_time(process_cpu{service_name=\"bulk\"}[2h]))", now_ns() as f64 / 1e9 + 1.0);
     assert_eq!(bulk, (200 * 2000 * PERIOD_NS) as f64);

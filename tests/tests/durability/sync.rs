@@ -168,7 +168,8 @@ fn a_build_that_skips_syncs_is_detected() {
     let (_, outcomes) = traced.load(Duration::from_secs(5));
     assert!(traced.varve.terminate().success(), "{}", traced.varve.said());
     let unsynced = unsynced(&traced.trace(), &outcomes);
-    let (found, of) = (unsynced.len(), outcomes.acknowledged.len());
+    let found = unsynced.len();
+    let of = outcomes.acknowledged.len();
     figure(&json!({"suite": "sync", "planted": true, "acknowledged": of, "found_unsynced": found}));
     assert!(
         of > 100 && found > of / 2,

@@ -64,7 +64,8 @@ fn profiles_spooled_by_a_killed_agent_arrive_once() {
     let program = Program::compile(&format!("spooled_{}", std::process::id()), HOT_AND_COLD, &[]);
     // It has its ports and does not run yet.
     let mut varve = Varve::prepare(Setup::default());
-    let (endpoint, spool) = (format!("http://{}", varve.grpc), varve.folder().join("agent-spool"));
+    let endpoint = format!("http://{}", varve.grpc);
+    let spool = varve.folder().join("agent-spool");
     let began = now_s() - 1.0;
     let running = program.start(&[]);
     let agent = start_agent(&endpoint, &spool);

@@ -67,9 +67,12 @@ fn shares_and_weights(test: &str, processes: Processes) {
     let running = program.start(&[]);
     // The agent attaches and meets the process; then the window begins.
     std::thread::sleep(Duration::from_secs(3));
-    let (began, start, busy_before) = (Instant::now(), now_s(), busy_s());
+    let began = Instant::now();
+    let start = now_s();
+    let busy_before = busy_s();
     std::thread::sleep(WINDOW);
-    let (busy, end) = (busy_s() - busy_before, now_s());
+    let busy = busy_s() - busy_before;
+    let end = now_s();
     let window_s = began.elapsed().as_secs_f64();
     std::thread::sleep(ARRIVAL);
     let graph = varve.flamegraph(&format!("process_cpu{{service_name=\"{name}\"}}"), (start, end), "json", 1 << 20);

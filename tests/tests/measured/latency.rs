@@ -16,11 +16,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 fn thirty_two_clients_are_all_served_and_nothing_is_dropped() {
     let _alone = alone();
     let varve = Varve::up();
-    let (now, refused) = (now_ns(), AtomicU64::new(0));
+    let now = now_ns();
+    let refused = AtomicU64::new(0);
     let began = Instant::now();
     std::thread::scope(|scope| {
         for client in 0..32_u64 {
-            let (varve, refused) = (&varve, &refused);
+            let varve = &varve;
+            let refused = &refused;
             scope.spawn(move || {
                 for push in 0..25_u64 {
                     let times: Vec<u64> = (0..20).map(|i| now - push * SECOND_NS - i * 7_000_003 - client).collect();

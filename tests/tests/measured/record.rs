@@ -123,7 +123,9 @@ fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));
         inside.map(|(_, value)| *value as f64 / 1e9).sum::<f64>()
     };
-    let (hot, cold, all) = (sum("hot70"), sum("cold30"), sum("main"));
+    let hot = sum("hot70");
+    let cold = sum("cold30");
+    let all = sum("main");
     assert!((0.75..1.25).contains(&(all / used)), "{what}: {all} s were recorded, {used} used");
     let share = hot / (hot + cold);
     // Of 290 samples, and of 70 on a busy machine, for which three standard deviations are 0.16.
@@ -208,7 +210,8 @@ fn an_otlp_recording_is_valid_and_has_every_sample() {
     let samples: Multiset = tests::payload::otlp_decoded::read(&bytes);
     assert!(said.contains(&format!(" {} samples of ", samples.count)), "{} samples: {said}", samples.count);
     let of_program = samples.sums.iter().filter(|(sample, _)| sample.names["service_name"] == name);
-    let (mut ran, mut profiles) = (0, BTreeMap::new());
+    let mut ran = 0;
+    let mut profiles = BTreeMap::new();
     for (sample, value) in of_program {
         *profiles.entry(sample.names["__profile_type__"].clone()).or_insert(0) += value;
         ran += if sample.names["__profile_type__"].contains("cpu:nanoseconds:cpu") { *value } else { 0 };

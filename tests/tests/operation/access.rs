@@ -257,7 +257,8 @@ fn flags_win_over_environment_over_file_over_default() {
 #[test]
 fn the_output_of_varve_config_is_a_config_file() {
     let folder = tempfile::tempdir().unwrap();
-    let (file, tokens) = (folder.path().join("varve.toml"), folder.path().join("tokens"));
+    let file = folder.path().join("varve.toml");
+    let tokens = folder.path().join("tokens");
     std::fs::write(&tokens, TOKEN).unwrap();
     let print =
         |arguments: &[&str]| Command::new(varve_binary()).arg("config").args(arguments).env_clear().output().unwrap();

@@ -21,7 +21,8 @@ fn copy_for_nobody() -> (tempfile::TempDir, PathBuf) {
 /// As nobody, with these capabilities.
 fn doctor_with(held: &[&str], varve: &Path) -> std::io::Result<Output> {
     let held: String = held.iter().map(|name| format!(",+{name}")).collect();
-    let (inheritable, ambient) = (format!("--inh-caps=-all{held}"), format!("--ambient-caps=-all{held}"));
+    let inheritable = format!("--inh-caps=-all{held}");
+    let ambient = format!("--ambient-caps=-all{held}");
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &inheritable, &ambient]);
     command.arg(varve).args(["agent", "doctor"]).current_dir("/").output()

@@ -20,12 +20,14 @@ fn is_name(text: &str) -> bool {
 fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}")));
     assert!(is_name(name), "{line}");
-    let (mut labels, mut rest) = (Vec::new(), rest);
+    let mut labels = Vec::new();
+    let mut rest = rest;
     if let Some(mut inside) = rest.strip_prefix('{') {
         while !inside.starts_with('}') {
             let (label, after) = inside.split_once("=\"").unwrap_or_else(|| panic!("a label without a value: {line}"));
             assert!(is_name(label) && !label.contains(':'), "{line}");
-            let (mut value, mut characters) = (String::new(), after.char_indices());
+            let mut value = String::new();
+            let mut characters = after.char_indices();
             let end = loop {
                 match characters.next().unwrap_or_else(|| panic!("a value that does not end: {line}")) {
                     (at, '"') => break at,
@@ -49,9 +51,11 @@ fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
 
 /// Checks text of format 0.0.4 by its rules; the types of its metrics.
 fn check_text(text: &str) -> BTreeMap<String, String> {
-    let (mut types, mut helps) = (BTreeMap::new(), BTreeSet::new());
+    let mut types = BTreeMap::new();
+    let mut helps = BTreeSet::new();
     let mut samples: BTreeSet<(String, Vec<(String, String)>)> = BTreeSet::new();
-    let (mut current, mut finished) = (String::new(), BTreeSet::new());
+    let mut current = String::new();
+    let mut finished = BTreeSet::new();
     assert!(text.ends_with('\n'), "the last line has no end");
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {

@@ -261,7 +261,8 @@ fn above_a_limit_only_the_excess_is_refused_and_the_limit_named() {
         assert_eq!(total(service), 0.0);
     }
     // A template's name: kept whole up to 64 KiB, cut beyond, the sample kept.
-    let (long, longer) = ("n".repeat(60_000), "n".repeat(100_000));
+    let long = "n".repeat(60_000);
+    let longer = "n".repeat(100_000);
     for (name, kept) in [(&long, 60_000), (&longer, 64 << 10)] {
         let service = format!("name-{}", name.len());
         let now = now_ns();

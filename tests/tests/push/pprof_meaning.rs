@@ -78,7 +78,8 @@ fn a_heap_difference_is_stored_with_negative_values_and_a_warning() {
     let test = "a_heap_difference_is_stored_with_negative_values_and_a_warning";
     let is_difference = |path: &std::path::PathBuf| path.ends_with("heap_delta_negative.pb.gz");
     let Some(path) = payloads(test, "pprof").into_iter().find(is_difference) else { return };
-    let (varve, now) = (Varve::up(), now_ns());
+    let varve = Varve::up();
+    let now = now_ns();
     let body = pprof::unpacked(&pprof::at_time(&std::fs::read(path).unwrap(), now));
     let told = warnings(&varve, &body, &[("service_name", "heap")]);
     for kind in ["inuse_objects", "inuse_space"] {

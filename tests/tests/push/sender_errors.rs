@@ -70,7 +70,8 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
         std::fs::write(&path, token).unwrap();
         path
     };
-    let (right, wrong) = (file("right", TOKEN), file("wrong", OTHER_TOKEN));
+    let right = file("right", TOKEN);
+    let wrong = file("wrong", OTHER_TOKEN);
     let setup = Setup { processes: Processes::Three, token: Some(TOKEN.to_owned()), ..Setup::default() };
     let varve = Varve::start(Setup { token_file: Some(right), ..setup });
     let (_router, addresses) = start_router(folder.path(), &varve.node, Some(&wrong));

@@ -170,7 +170,8 @@ fn an_error_frame_of_an_agent_says_that_unwinding_stopped_there_and_why() {
 fn go_tool_pprof_reads_labels_period_build_ids_and_addresses() {
     let test = "go_tool_pprof_reads_labels_period_build_ids_and_addresses";
     let varve = Varve::up();
-    let (build_id, now) = ("00112233445566778899aabbccddeeff", now_ns());
+    let build_id = "00112233445566778899aabbccddeeff";
+    let now = now_ns();
     let leaf = Frame::Native { build_id: build_id.to_owned(), file: "/opt/lib/libwork.so".to_owned(), address: 0x1234 };
     for (service, threads) in [("front", [("reader", 3), ("writer", 2)]), ("back", [("reader", 1), ("cleaner", 4)])] {
         let mut request = Request::new(service).with("host.name", "one");

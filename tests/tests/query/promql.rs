@@ -115,7 +115,8 @@ fn a_chart_by_function_equals_the_flame_graphs_of_its_steps() {
         {
             let selector = format!("process_cpu{{{condition}}}");
             let query = format!("sum(sum_over_time({selector}[10s]))");
-            let (start, end) = ((end_s - 70.0).to_string(), end_s.to_string());
+            let start = (end_s - 70.0).to_string();
+            let end = end_s.to_string();
             let parameters = [("query", query.as_str()), ("start", &start), ("end", &end), ("step", "10")];
             let chart = varve.get("/api/v1/query_range", &parameters).expect(200).json();
             let points = chart["data"]["result"][0]["values"].as_array().cloned().unwrap_or_default();
@@ -317,7 +318,8 @@ fn bad_queries_are_errors_that_name_what_is_wrong() {
     for parameters in flamegraphs {
         let _refused = varve.get("/api/v1/flamegraph", parameters).refused_with(&[400]);
     }
-    let (start, end) = (format!("{}", at_s - 1e9), format!("{at_s}"));
+    let start = format!("{}", at_s - 1e9);
+    let end = format!("{at_s}");
     let steps = [("query", "process_cpu"), ("start", &start), ("end", &end), ("step", "1")];
     let reply = varve.get("/api/v1/query_range", &steps).refused_with(&[400, 422]);
     assert!(reply.text().contains("11000") && reply.text().contains("step"), "{}", reply.text());

@@ -99,7 +99,8 @@ fn assert_unnamed(varve: &Varve, service: &str, shown: &str, reasons: &[&str]) {
 fn frames_pushed_before_an_upload_have_names_after_it() {
     let varve = Varve::up();
     let program = Program::compile("late", SOURCE, &["-O2"]);
-    let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
+    let build_id = Program::build_id(&program.path);
+    let address = inlined_address(&program.path, "outer_function");
     push(&varve, "late", "/not/on/this/host/late", &build_id, address);
     assert_unnamed(&varve, "late", &format!("late+{address:#x}"), &["no_debug_file"]);
     assert_eq!(graph(&varve, "late")["symbolization"]["unnamed"][0]["build_id"], format!("gnu:{build_id}"));
@@ -132,7 +133,8 @@ fn frames_pushed_before_an_upload_have_names_after_it() {
 fn names_from_a_separate_debug_file_survive_a_restart() {
     let mut varve = Varve::up();
     let program = Program::compile("split", SOURCE, &["-O2"]);
-    let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
+    let build_id = Program::build_id(&program.path);
+    let address = inlined_address(&program.path, "outer_function");
     let debug = program.folder().join("split.debug");
     let _said = output_of("objcopy", &["--only-keep-debug".as_ref(), program.path.as_os_str(), debug.as_os_str()]);
     push(&varve, "split", "/not/on/this/host/split", &build_id, address);
@@ -149,7 +151,8 @@ fn names_from_a_separate_debug_file_survive_a_restart() {
 fn files_of_this_host_name_frames_of_their_build_id() {
     let varve = Varve::up();
     let program = Program::compile("here", SOURCE, &["-O2"]);
-    let (build_id, address) = (Program::build_id(&program.path), inlined_address(&program.path, "outer_function"));
+    let build_id = Program::build_id(&program.path);
+    let address = inlined_address(&program.path, "outer_function");
     push(&varve, "here", program.path.to_str().unwrap(), &build_id, address);
     let mut seen = Vec::new();
     // The table may be made in the background.

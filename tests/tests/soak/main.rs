@@ -37,7 +37,9 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     let load = Load::start(&varve, Behaviour { clients: 2, retries: true, pause: Duration::from_millis(5) });
     let run = load.run.clone();
     let metric = |name: &str| varve.metric(&varve.http, name).unwrap_or_else(|| panic!("there is no metric {name}"));
-    let (began, mut pushes, mut heads) = (Instant::now(), 0_u64, 0.0_f64);
+    let began = Instant::now();
+    let mut pushes = 0_u64;
+    let mut heads = 0.0_f64;
     let state = varve.data_dir().join("shard-0001");
     while began.elapsed() < duration {
         // Large ones, so that the state is flushed by size too.
@@ -56,7 +58,8 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
     eventually("the log is cut behind the flushed index", Duration::from_secs(30), || {
         metric("varve_node_log_first_index") > metric("varve_node_flushed_index") - 1.0
     });
-    let (first, flushed) = (metric("varve_node_log_first_index"), metric("varve_node_flushed_index"));
+    let first = metric("varve_node_log_first_index");
+    let flushed = metric("varve_node_flushed_index");
     let dictionaries = metric("varve_node_dictionary_memory_bytes");
     assert!(dictionaries > 10_000.0 && heads > 1e6, "memory of dictionaries {dictionaries}, of heads at most {heads}");
     assert_eq!(bytes_of(&state, "log"), 0, "the state database has a WAL");

@@ -28,7 +28,8 @@ impl Source {
 pub(crate) fn with_extensions(extensions: &[&str]) -> Vec<Source> {
     let is_wanted = |path: &Path| {
         let extension = path.extension().and_then(|extension| extension.to_str());
-        let is_script = path.parent().is_some_and(|folder| folder.ends_with("scripts") || folder.ends_with(".ci"));
+        let folder = path.parent().and_then(Path::file_name);
+        let is_script = folder.is_some_and(|name| name == "scripts" || name == ".ci");
         extension.is_some_and(|extension| extensions.contains(&extension)) || is_script && extensions.contains(&"sh")
     };
     let mut paths = Vec::new();

@@ -58,7 +58,8 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
     let time = |value: &Value| number(value).and_then(rfc3339);
     let jump_s = number(&report["jump_seconds"])?;
     let length = length(jump_s);
-    let (system, accepted) = (time(&report["system_time"])?, time(&report["accepted_time"])?);
+    let system = time(&report["system_time"])?;
+    let accepted = time(&report["accepted_time"])?;
     let mut out = format!("shard {shard}: system time {system}, accepted time {accepted}\n");
     match report["state"].as_str() {
         Some("ahead") => {
@@ -84,7 +85,8 @@ fn clock_text(shard: &Value, report: &Value) -> anyhow::Result<String> {
 /// The length of a jump in days and smaller units. Months and years of humantime are averages, which fit no clock.
 fn length(seconds: f64) -> String {
     let seconds = seconds.abs().round() as u64;
-    let (days, below) = (seconds / 86_400, humantime::format_duration(Duration::from_secs(seconds % 86_400)));
+    let days = seconds / 86_400;
+    let below = humantime::format_duration(Duration::from_secs(seconds % 86_400));
     match (days, seconds % 86_400) {
         (0, _) => below.to_string(),
         (days, 0) => format!("{days}days"),
@@ -112,7 +114,8 @@ fn delete(options: &DeleteOptions) -> anyhow::Result<()> {
     let parameters = [("query", selector.clone()), ("start", start.to_string()), ("end", end.to_string())];
     let answer: Value =
         serde_json::from_str(&done(server, "/api/v1/delete", &parameters)?).context("the response is not JSON")?;
-    let (samples, windows) = (&answer["data"]["samples"], &answer["data"]["windows"]);
+    let samples = &answer["data"]["samples"];
+    let windows = &answer["data"]["windows"];
     print(&format!("deleted {samples} samples, and {windows} windows of times with sums only\n"))
 }
 
@@ -164,7 +167,8 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
         labels.iter().map(|(values, label)| vec![(*label).clone(), values.to_string()]).collect();
     out.push('\n');
     out.push_str(&table::render(&["label", "values"], &labels));
-    let (head, memory) = (&report["head_samples"], &report["dictionary_bytes_in_memory"]);
+    let head = &report["head_samples"];
+    let memory = &report["dictionary_bytes_in_memory"];
     out.push_str(&format!("\n{head} samples in the head; {memory} bytes of definitions in memory\n"));
     for damaged in report["quarantined"].as_array().into_iter().flatten() {
         let text = super::printable::printable(damaged["text"].as_str().unwrap_or_default());
@@ -175,7 +179,9 @@ fn statistics(shard: &Value, report: &Value) -> anyhow::Result<String> {
 
 fn verified(shard: &Value, report: &Value) -> anyhow::Result<String> {
     let described = report["described"].as_array().context("the report has no faults")?;
-    let (values, samples, faults) = (&report["values"], &report["raw_samples"], &report["faults"]);
+    let values = &report["values"];
+    let samples = &report["raw_samples"];
+    let faults = &report["faults"];
     let mut out =
         format!("shard {shard}: {values} values and {samples} raw samples are intact, {faults} values are damaged\n");
     for fault in described.iter().filter_map(Value::as_str) {

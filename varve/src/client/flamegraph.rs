@@ -1,4 +1,4 @@
-//! `varve flamegraph`: stacks on the terminal.
+//! `varve flamegraph`: a flame graph in a terminal or a file.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use super::server::Server;
 use super::table::render;
 use crate::command::{FlamegraphOptions, Time};
 
-/// Rows of the table where the command line does not say.
+/// Default number of rows.
 const ROWS_DEFAULT: usize = 30;
 
-/// Nodes asked for where the table is wanted: functions must not be pruned away.
+/// Most nodes of the flame graph for a table, which needs functions unpruned.
 const TABLE_NODES: usize = 1 << 20;
 
 pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
@@ -37,11 +37,11 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
     let nothing = || format!("no samples match {} from {start} to {end}\n", printable(&options.selector));
     match format {
         "table" => {
-            let tree: Value = serde_json::from_slice(&body).context("the answer is not JSON")?;
+            let tree: Value = serde_json::from_slice(&body).context("the response is not JSON")?;
             let table = table(&tree, options.limit.unwrap_or(ROWS_DEFAULT));
-            body = table.context("the answer is not a flame graph")?.unwrap_or_else(nothing).into_bytes();
+            body = table.context("the response is not a flame graph")?.unwrap_or_else(nothing).into_bytes();
         }
-        // Other tools read these lines: a line about none would be one of them.
+        // Other tools read these lines, so the message goes to stderr.
         "folded" if body.is_empty() => eprint!("{}", nothing()),
         "json" if !body.ends_with(b"\n") => body.push(b'\n'),
         _ => {}
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
 }
 
 /// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it
-/// is in it. `None` if the answer is not a flame graph, `Some(None)` if it has no samples.
+/// is in it. `None` if the response is not a flame graph, `Some(None)` if it has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?
@@ -91,7 +91,7 @@ fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     Some(Some(out))
 }
 
-/// Whether a caller of this node has the same name.
+/// Returns whether a caller of this node has the same name.
 fn is_below_itself(nodes: &[[i128; 4]], node: &[i128; 4]) -> bool {
     let mut parent = node[0];
     while let Some(caller) = usize::try_from(parent).ok().and_then(|parent| nodes.get(parent)) {

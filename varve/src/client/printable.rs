@@ -1,7 +1,7 @@
 //! Names and label values come from outside: they may hold escape sequences, and marks that turn text around.
 
 /// The text with everything that could disturb the terminal replaced by U+FFFD: control characters, line breaks
-/// included, and bidirectional marks, embeddings, overrides and isolates. The same as the page does.
+/// included, and bidirectional marks, embeddings, overrides and isolates. The web UI does the same.
 pub(crate) fn printable(text: &str) -> String {
     let disturbs = |c: char| {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

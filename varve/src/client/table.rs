@@ -20,7 +20,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     table.lines().flat_map(|line| [line.trim_end().to_owned(), "\n".to_owned()]).collect()
 }
 
-/// Whether every cell of a column begins as a number does.
+/// Returns whether every cell of a column begins like a number.
 fn is_numeric(rows: &[Vec<String>], column: usize) -> bool {
     let begins_as_number = |text: &String| text.starts_with(|c: char| c.is_ascii_digit() || c == '-' || c == '+');
     !rows.is_empty() && rows.iter().filter_map(|row| row.get(column)).all(begins_as_number)

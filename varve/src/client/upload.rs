@@ -18,22 +18,23 @@ use super::server::{Posted, Server};
 use crate::command::UploadOptions;
 use crate::process::error_chain::chain;
 
-/// How long the server may take for one file once it has it: it may wait for its turn for five minutes, and make its
-/// table for another five.
+/// How long the server may take for one file after its upload: up to five minutes in its queue, and five minutes of
+/// conversion.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
 
-/// How long a server may have too much to do.
+/// How long a server may be busy.
 const BUSY_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Longest time between two questions whether it still has.
+/// Longest pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// Sends each file; one that is refused does not keep the others back. A file that was found in a directory and has no
-/// symbols is skipped.
+/// Uploads each file; a refused file does not stop the others. A file from a directory without symbols is skipped.
 pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
     let candidates = files::candidates(&options.files)?;
     let server = Server::new(&options.server)?;
-    let (mut added, mut skipped, mut refused) = (0, 0, 0);
+    let mut added = 0;
+    let mut skipped = 0;
+    let mut refused = 0;
     for Candidate { path, is_found } in &candidates {
         let shown = printable(&path.display().to_string());
         match send(&server, path) {
@@ -55,25 +56,25 @@ pub(crate) fn run(options: &UploadOptions) -> anyhow::Result<()> {
         bail!("{refused} of {} files were not added", candidates.len());
     }
     if added == 0 {
-        bail!("none of {skipped} files was added: no symbols or no build ID is in them");
+        bail!("none of {skipped} files was added: they have no symbols or no build ID");
     }
     Ok(())
 }
 
-/// What became of one file.
+/// Outcome of one file.
 enum Sent {
-    /// What the server found in it.
+    /// The server added the file; its description.
     Added(String),
     Unusable(anyhow::Error),
 }
 
-/// Sends one file, again and again less often while the server has too much to do.
+/// Uploads one file. Retries with a growing pause while the server is busy.
 fn send(server: &Server, path: &Path) -> anyhow::Result<Sent> {
     let began = Instant::now();
     let mut pause = Duration::ZERO;
     loop {
         let file = File::open(path).context("opening it")?;
-        // Shown on a terminal, and nowhere else.
+        // Shown only on a terminal.
         let bar = ProgressBar::new(file.metadata().map_or(0, |metadata| metadata.len())).with_style(bar_style());
         bar.set_message(printable(&path.display().to_string()));
         let posted = server.post("/api/v1/debuginfo", &[], bar.wrap_read(file), ANSWER_PATIENCE);
@@ -95,11 +96,11 @@ fn bar_style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// The server's answer in words.
+/// Describes the server's response.
 fn described(answer: &str) -> anyhow::Result<String> {
-    let answer: Value = serde_json::from_str(answer).context("the answer is not JSON")?;
+    let answer: Value = serde_json::from_str(answer).context("the response is not JSON")?;
     let data = &answer["data"];
     let text = |name: &str| printable(data[name].as_str().unwrap_or_default());
-    let note = if data["is_used"] == false { ", not used: an earlier upload says more" } else { "" };
+    let note = if data["is_used"] == false { ", not used: an earlier upload has more symbols" } else { "" };
     Ok(format!("{} functions of {} ({}){note}", data["functions"], text("build_id"), text("source")))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// How long connecting and reading may take, each.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What an HTTP/2 client sends first: the preface and an empty SETTINGS frame.
+/// First bytes of an HTTP/2 client: the preface and an empty SETTINGS frame.
 const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Length of an HTTP/2 frame's head, and where its type is.
@@ -15,7 +15,7 @@ const FRAME_HEAD_BYTES: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;
 
-/// Whether `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, as servers of gRPC do.
+/// Returns whether `http://HOST:PORT` speaks HTTP/2 and not HTTP/1, as gRPC servers do.
 pub(super) fn is_grpc(endpoint: &str) -> bool {
     let authority = endpoint.trim_start_matches("http://").split('/').next().unwrap_or_default();
     let http1 = first_bytes(authority, b"GET /healthz HTTP/1.0\r\n\r\n");

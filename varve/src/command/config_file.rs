@@ -60,8 +60,8 @@ impl ConfigFile {
         Ok(Self { name: name.to_owned(), values })
     }
 
-    /// The command line with these values as defaults of every role that has such an option, and of what can be asked
-    /// of a role. Not of the clients, whose `--endpoint` is another than an agent's.
+    /// The command line with these values as defaults of the options of roles and of their subcommands. Other commands
+    /// are not affected: their `--endpoint` differs from an agent's.
     pub(crate) fn into_defaults(self, mut command: Command) -> anyhow::Result<Command> {
         let roles = ["up", "node", "router", "agent", "config"];
         for (key, value) in self.values {

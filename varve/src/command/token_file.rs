@@ -1,8 +1,8 @@
-//! The token file: read as the command line is parsed, with the rights of who wrote that and no others.
+//! The token file, which is read while the command line is parsed, with the user's own privileges.
 
 use proto::Tokens;
 
-/// Reads a token file; for the parser of the command line.
+/// Reads a token file. A parser of clap.
 pub(crate) fn read(path: &str) -> anyhow::Result<Tokens> {
     Ok(Tokens::parse(&std::fs::read_to_string(path)?)?)
 }

@@ -1,5 +1,5 @@
-//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` filters as `RUST_LOG` does
-//! elsewhere.
+//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` filters like `RUST_LOG`
+//! of other programs.
 
 use std::io::IsTerminal as _;
 
@@ -8,13 +8,13 @@ use tracing_subscriber::EnvFilter;
 
 /// Starts the logging of a role.
 pub(crate) fn start() -> anyhow::Result<()> {
-    // openraft tells every step at info.
+    // openraft logs every step at level info.
     let logs = tracing_subscriber::fmt().with_env_filter(filter("info,openraft=warn")?).with_writer(std::io::stderr);
     let started = if std::io::stderr().is_terminal() { logs.try_init() } else { logs.json().try_init() };
     started.map_err(|error| anyhow!("logging: {error}"))
 }
 
-/// Starts the logging of a command whose messages somebody reads: text, and no more than warnings.
+/// Starts the logging of a command: text, and only warnings and errors.
 pub(crate) fn start_for_command() -> anyhow::Result<()> {
     let logs = tracing_subscriber::fmt().with_env_filter(filter("warn")?).with_writer(std::io::stderr);
     let logs = logs.without_time().with_target(false).with_ansi(std::io::stderr().is_terminal());

@@ -1,5 +1,5 @@
-//! The file of a recording or a download: made beside its place when that begins, so that what cannot be written is
-//! known before, and renamed when it is complete. Dropped before, it leaves nothing. Only its user may read it.
+//! The file of a recording or a download. It is created beside its final path at the start, so that errors show early,
+//! and renamed when it is complete. If it is dropped earlier, nothing is left. Only its user may read it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -22,7 +22,7 @@ impl Output {
         // it could lead anywhere.
         match fs::symlink_metadata(path) {
             Ok(metadata) if !metadata.is_file() => {
-                bail!("{named} is there and is no file: name a file that is new, or is to be replaced")
+                bail!("{named} exists and is not a file: name a new file, or one to replace")
             }
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("{named} cannot be written"));
@@ -30,24 +30,24 @@ impl Output {
             _ => {}
         }
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // Only its user may read it: it tells of everybody's processes.
+        // Readable by its user alone, because it shows processes of all users.
         let unfinished = tempfile::Builder::new().prefix(".varve-record-").tempfile_in(folder);
         let unfinished = unfinished.with_context(|| format!("{named} cannot be written"))?;
         Ok(Self { path: path.to_owned(), unfinished })
     }
 
-    /// Writes all of it; returns its path.
+    /// Writes the content and returns the path.
     pub(crate) fn finish(mut self, bytes: &[u8]) -> anyhow::Result<String> {
         let path = self.path.display().to_string();
         let written = self.unfinished.write_all(bytes).and_then(|()| self.unfinished.as_file().sync_all());
         written.with_context(|| format!("writing {path}"))?;
         match self.unfinished.persist(&self.path) {
             Ok(_) => Ok(path),
-            // It took its time to record.
+            // Keep the content: recording took time.
             Err(refused) => {
                 let (_, kept) = refused.file.keep().with_context(|| format!("writing {path}"))?;
                 Err(refused.error)
-                    .with_context(|| format!("{path} cannot be replaced; what it should hold is in {}", kept.display()))
+                    .with_context(|| format!("{path} cannot be replaced; its new content is in {}", kept.display()))
             }
         }
     }

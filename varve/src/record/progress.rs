@@ -1,4 +1,4 @@
-//! Progress of a recording on stderr: a bar on a terminal, and elsewhere a line now and then.
+//! Progress of a recording on stderr: a bar on a terminal, else a line at an interval.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use agent::StatusSnapshot;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Shortest time between two lines where stderr is not a terminal: a log has a few of them, however long it takes.
+/// Shortest interval of lines where stderr is not a terminal.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Of a whole recording.
+/// Most lines of a recording where stderr is not a terminal.
 const LOG_LINES: u32 = 10;
 
-/// What was said, on stderr.
+/// Progress on stderr.
 pub(super) struct Progress {
     /// Hidden where stderr is not a terminal.
     bar: ProgressBar,
@@ -24,18 +24,18 @@ impl Progress {
         Self { bar: bar(), duration, logged: None }
     }
 
-    /// Says how much was sampled.
+    /// Reports the samples so far.
     pub(super) fn sampling(&mut self, elapsed: Duration, now: &StatusSnapshot) {
-        let (seconds, duration) = (elapsed.as_secs(), humantime::format_duration(self.duration));
-        let (samples, dropped) = (now.samples, now.dropped);
-        let text =
-            format!("sampling: {seconds} s of {duration}, {samples} samples, {dropped} dropped (Ctrl-C: enough)");
+        let seconds = elapsed.as_secs();
+        let duration = humantime::format_duration(self.duration);
+        let StatusSnapshot { samples, dropped, .. } = now;
+        let text = format!("sampling: {seconds} s of {duration}, {samples} samples, {dropped} dropped (Ctrl-C stops)");
         self.say(seconds, self.duration.as_secs(), text);
     }
 
-    /// Says of how many files names were looked for.
+    /// Reports the files whose symbols were read.
     pub(super) fn naming(&mut self, done: usize, files: usize) {
-        let text = format!("naming: {done} of {files} files (Ctrl-C: without the rest)");
+        let text = format!("naming: {done} of {files} files (Ctrl-C skips the rest)");
         self.say(done as u64, files as u64, text);
     }
 
@@ -49,7 +49,7 @@ impl Progress {
         let interval = LOG_INTERVAL.max(self.duration / LOG_LINES);
         if self.logged.is_none_or(|logged| logged.elapsed() >= interval) {
             self.logged = Some(Instant::now());
-            // Without anybody who reads it, it is said to nobody.
+            // If stderr is closed, nobody reads it.
             drop(writeln!(io::stderr(), "{text}"));
         }
     }
@@ -57,7 +57,8 @@ impl Progress {
     /// Removes the bar from the terminal; the next report begins another one.
     pub(super) fn clear(&mut self) {
         self.bar.finish_and_clear();
-        (self.bar, self.logged) = (bar(), None);
+        self.bar = bar();
+        self.logged = None;
     }
 }
 

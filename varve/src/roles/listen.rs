@@ -1,4 +1,4 @@
-//! Listening: a busy port names its holder and the flag that moves it; beyond loopback a credential is needed.
+//! Listeners: an error for a busy port names its holder and its flag, and addresses other than loopback need a token.
 
 use std::fs;
 use std::io;
@@ -10,19 +10,19 @@ use tokio::net::TcpListener;
 
 use crate::command::AccessOptions;
 
-/// A listener on `address`; `flag` is the one that moves it.
+/// Binds a listener. `flag` is the option that sets the address, for errors.
 pub(crate) async fn bind(address: SocketAddr, flag: &str) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(listener),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let holder = holder_of(address.port()).map_or_else(String::new, |holder| format!(" by {holder}"));
-            bail!("{address} is in use{holder}: stop that, or listen elsewhere with {flag} ADDR:PORT")
+            bail!("{address} is in use{holder}: stop that process, or use another address with {flag} ADDR:PORT")
         }
         Err(error) => Err(error).with_context(|| format!("listening on {address} ({flag})")),
     }
 }
 
-/// Who may connect to these addresses.
+/// Authentication for servers at these addresses.
 pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Result<Auth> {
     if let Some(tokens) = &access.token_file {
         return Ok(Auth::Tokens(tokens.clone()));
@@ -32,13 +32,13 @@ pub(crate) fn auth(access: &AccessOptions, listen: &[SocketAddr]) -> anyhow::Res
     }
     check_loopback(
         listen,
-        "give a --token-file (one token per line, for example of `openssl rand -hex 32`), or say --insecure-listen if \
-         everybody who reaches it may read and write",
+        "use a --token-file (one token per line, for example from `openssl rand -hex 32`), or --insecure-listen if \
+         anyone who reaches it may read and write",
     )?;
     Ok(Auth::Loopback)
 }
 
-/// Refuses addresses beyond loopback.
+/// Refuses addresses other than loopback.
 pub(crate) fn check_loopback(listen: &[SocketAddr], advice: &str) -> anyhow::Result<()> {
     let loopback = |address: &SocketAddr| match address.ip() {
         IpAddr::V4(address) => address.is_loopback(),
@@ -58,7 +58,7 @@ fn holder_of(port: u16) -> Option<String> {
         .flat_map(|table| listening_inodes(&table, port))
         .collect();
     for process in fs::read_dir("/proc").ok()?.flatten() {
-        // Not `self`, which is one of the numbers too.
+        // Not `self`, which is a link to one of the numbers.
         let pid = process.file_name();
         if !pid.to_string_lossy().starts_with(|c: char| c.is_ascii_digit()) {
             continue;

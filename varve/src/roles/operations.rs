@@ -19,20 +19,20 @@ use router::auth::Auth;
 
 use self::exposition::Exposition;
 
-/// Says whether the role serves; else why not.
+/// Returns whether the role serves, or the reason why it does not.
 pub(crate) type Readiness = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// All of them, beside the routes of the HTTP API.
+/// The routes, to be merged with those of the HTTP API.
 pub(crate) fn routes(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::beside(health(readiness).merge(metrics(registry, auth)))
 }
 
-/// All of them, on a port of their own.
+/// The routes for a separate port.
 pub(crate) fn alone(readiness: Readiness, registry: Registry, auth: Auth) -> Router {
     router::api::alone(routes(readiness, registry, auth))
 }
 
-/// `/healthz` and `/ready`, and both by Prometheus' names; they need no credential.
+/// `/healthz` and `/ready`, also by Prometheus' names. They need no token.
 fn health(readiness: Readiness) -> Router {
     let alive = || get(|| async { "alive\n" });
     Router::new()
@@ -43,7 +43,7 @@ fn health(readiness: Readiness) -> Router {
         .with_state(readiness)
 }
 
-/// `/metrics`, for who may read.
+/// `/metrics`, for requests that may read.
 fn metrics(registry: Registry, auth: Auth) -> Router {
     router::api::behind(auth, Router::new().route("/metrics", get(encoded)).with_state(Arc::new(registry)))
 }
@@ -72,7 +72,7 @@ pub(crate) fn registry() -> Registry {
     registry
 }
 
-/// What Prometheus' own clients say of their process, read from /proc when asked.
+/// The metrics of a process that Prometheus clients have by convention, read from /proc at each scrape.
 #[derive(Debug)]
 struct ProcessMetrics;
 

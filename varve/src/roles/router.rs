@@ -1,4 +1,4 @@
-//! `varve router`: takes pushes in and answers queries, from a node elsewhere.
+//! `varve router`: receives pushes and answers queries, with a remote node.
 
 use std::sync::Arc;
 

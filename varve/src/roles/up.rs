@@ -27,7 +27,8 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let auth = listen::auth(&access, &listen)?;
     let receiver = Receiver::bind(&router).await?;
     let node_listener = listen::bind(storage.node_listen, "--node-listen").await?;
-    let (page, otlp_grpc) = (receiver.http_address()?, receiver.otlp_grpc_address()?);
+    let page = receiver.http_address()?;
+    let otlp_grpc = receiver.otlp_grpc_address()?;
 
     let mut registry = operations::registry();
     let config = super::node::config(&data, &storage);
@@ -48,7 +49,8 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     let agent = status_source(status.clone(), sampling.frequency_hz, no_agent);
     let nodes = Nodes::local(Arc::<Node>::clone(&node));
     receiver.serve(&servers, Backing { nodes, symbols, agent, auth }, registry, readiness);
-    let (served, tokens) = (Arc::clone(&node), access.token_file.clone());
+    let served = Arc::clone(&node);
+    let tokens = access.token_file.clone();
     let stop = servers.stop.clone().cancelled_owned();
     servers.spawn(async move { served.serve(node_listener, tokens, stop).await.context("node") });
 
@@ -92,7 +94,7 @@ pub(crate) async fn run(options: UpOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Samples this host; where it cannot, the rest goes on, and the page says why.
+/// Samples this host. Where that fails, the other parts go on, and the web UI shows the reason.
 fn start_agent(config: ::agent::Config, stop: CancellationToken, status: Status) -> JoinHandle<()> {
     tokio::spawn(async move {
         if let Err(error) = ::agent::run(config, stop, status).await {

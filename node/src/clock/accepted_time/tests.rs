@@ -229,12 +229,14 @@ proptest! {
         reference_ns in prop::option::of(T - YEAR_NS..T + YEAR_NS),
     ) {
         let mut host = Host::started(reference_ns);
-        let (mut limits, mut log_ns) = (vec![(0, host.time.limit_ns)], host.time.log_ns());
+        let mut limits = vec![(0, host.time.limit_ns)];
+        let mut log_ns = host.time.log_ns();
         for (passed_ns, jump_ns) in steps {
             host.wrong_ns += jump_ns;
             host.elapsed_ns += passed_ns;
             host.pass(0);
-            let (now_ns, limit_ns) = (host.time.now_ns(), host.time.limit_ns);
+            let now_ns = host.time.now_ns();
+            let limit_ns = host.time.limit_ns;
             prop_assert!(now_ns <= limit_ns && now_ns <= T + host.elapsed_ns + host.wrong_ns);
             limits.push((host.elapsed_ns, limit_ns));
             for &(then_ns, limit_then_ns) in &limits {

@@ -60,7 +60,7 @@ fn add_directory(directory: &Path, all: &mut Vec<Candidate>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Whether a file is a program, a library, or the debug information of one.
+/// Returns whether a file is a program, a library, or the debug information of one.
 fn is_elf(path: &Path) -> bool {
     let mut start = [0; ELF_TYPE + 2];
     let Ok(mut file) = File::open(path) else { return false };

@@ -15,11 +15,13 @@ pub(super) enum Exposition {
 impl Exposition {
     /// The format that an `Accept` header prefers; the text format where it does not say.
     pub(super) fn preferred(accept: &str) -> Self {
-        let (mut text, mut open_metrics) = (0.0_f64, 0.0_f64);
+        let mut text = 0.0_f64;
+        let mut open_metrics = 0.0_f64;
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut version, mut quality) = (None, 1.0);
+            let mut version = None;
+            let mut quality = 1.0;
             for (name, value) in parts.filter_map(|parameter| parameter.split_once('=')) {
                 match name.trim() {
                     "version" => version = Some(value.trim().trim_matches('"')),
@@ -58,7 +60,8 @@ fn text(open_metrics: &str) -> String {
         parts.iter().for_each(|part| out.push_str(part));
         out.push('\n');
     };
-    let (mut help, mut has_created) = ("", false);
+    let mut help = "";
+    let mut has_created = false;
     for line in open_metrics.lines() {
         let mut words = line.splitn(4, ' ');
         match (words.next(), words.next(), words.next(), words.next()) {
@@ -90,7 +93,8 @@ fn text(open_metrics: &str) -> String {
 
 /// A sample's line up to its exemplar, which begins with the first `#` outside of label values.
 fn without_exemplar(line: &str) -> &str {
-    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut is_quoted = false;
+    let mut is_escaped = false;
     let exemplar = line.bytes().position(|byte| {
         let is_start = byte == b'#' && !is_quoted;
         is_quoted ^= byte == b'"' && !is_escaped;

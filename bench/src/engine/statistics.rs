@@ -1,4 +1,4 @@
-//! What of a mix decides how many bytes it takes on disk: counts, and entropies in bits of a sample.
+//! Properties of a mix that determine its bytes on disk: counts, and entropies in bits per sample.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -77,7 +77,8 @@ fn speed(corpus: &Corpus, seed: u64) -> anyhow::Result<Value> {
 }
 
 fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
-    let (pods, intervals) = (corpus.mix.pods(), HOST_REQUESTS as u64);
+    let pods = corpus.mix.pods();
+    let intervals = HOST_REQUESTS as u64;
     Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, every: 1, days: Days::Full }
 }
 
@@ -85,7 +86,9 @@ fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
 fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     let mut stacks: Map<_, u32> = Map::default();
     let mut threads: Map<(u64, u32), Set<u32>> = Map::default();
-    let (mut prefixes, mut locations, mut frames) = (Set::default(), Set::default(), 0);
+    let mut prefixes = Set::default();
+    let mut locations = Set::default();
+    let mut frames = 0;
     let mut samples = Vec::new();
     let mut buffer = Vec::new();
     for host in Fleet::new(corpus, fifteen_minutes(corpus, seed)) {
@@ -130,7 +133,9 @@ fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
 /// Distinct things of each pod and span, and how uneven they are.
 fn rows(samples: &[Seen]) -> Value {
     let distinct = |span_ns: u64| {
-        let (mut stacks, mut pairs, mut spans) = (Set::default(), Set::default(), Set::default());
+        let mut stacks = Set::default();
+        let mut pairs = Set::default();
+        let mut spans = Set::default();
         for seen in samples {
             let span = (seen.pod, seen.time_ns / span_ns);
             spans.insert(span);
@@ -186,7 +191,8 @@ fn jitter(corpus: &Corpus) -> Value {
 /// Of the times of each key in their order: entropy of differences, and of differences of differences.
 fn times(samples: &[Seen], key: Key) -> Value {
     let mut last: Map<(u64, u32), (u64, Option<i64>)> = Map::default();
-    let (mut deltas, mut twice) = (Vec::new(), Vec::new());
+    let mut deltas = Vec::new();
+    let mut twice = Vec::new();
     for seen in samples {
         let before = last.get(&key(seen)).copied();
         let delta = before.map(|(time_ns, _)| (seen.time_ns - time_ns).cast_signed());
