@@ -24,7 +24,7 @@ use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, Walk};
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::LeftOut;
+use crate::memory::partition::DroppedName;
 use crate::{Outcome, Position};
 
 /// What is written at once.
@@ -186,8 +186,8 @@ impl Engine {
         let partition = partition.read();
         let is_unsaid = |name: &str| {
             partition.is_attribute(name)
-                || partition.left_out().any(|left_out| match left_out {
-                    LeftOut::Label(of) | LeftOut::Attribute(of) => of == name,
+                || partition.dropped_names().any(|left_out| match left_out {
+                    DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
                 })
         };
         let (mut selected, mut undecided) = (Vec::new(), None);
