@@ -30,7 +30,7 @@ use crate::integrity::quarantine::repair;
 use crate::memory::footprint::MemoryTotal;
 use crate::memory::partition::Partition;
 use crate::memory::stored_partition::StoredPartition;
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Config, Position};
 
 /// One shard's data. All methods take `&self`; apply and skip are called by one thread at a time, the others by any.
@@ -257,7 +257,7 @@ impl Engine {
     }
 
     /// A tenant's vocabulary.
-    pub(crate) fn vocabulary(&self, tenant: u32) -> Arc<RwLock<Vocabulary>> {
+    pub(crate) fn vocabulary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
         if let Some(vocabulary) = self.state.read().vocabularies.get(&tenant) {
             return Arc::clone(vocabulary);
         }

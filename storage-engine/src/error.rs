@@ -208,7 +208,7 @@ pub enum SelectError {
          leave {name:?} out",
         tier.name(), seconds(*horizon_ns)
     )]
-    LeftOut {
+    DroppedName {
         /// Of the windows that there are.
         tier: Tier,
         /// The label or attribute.

@@ -206,7 +206,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
     match error {
         SelectError::BadRegex { .. }
         | SelectError::TooManyRegexes { .. }
-        | SelectError::LeftOut { .. }
+        | SelectError::DroppedName { .. }
         | SelectError::GaugeSummed { .. }
         | SelectError::SelectsEverything => Status::invalid_argument(error.to_string()),
         SelectError::TooLarge { .. } | SelectError::TooManyGroups { .. } | SelectError::TooManyNodes { .. } => {

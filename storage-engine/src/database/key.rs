@@ -58,7 +58,7 @@ pub(crate) enum Section {
     BatchIds,
     Series,
     Dictionary,
-    LeftOut,
+    DroppedNames,
     Windows,
 }
 
@@ -70,7 +70,7 @@ impl Section {
         Self::BatchIds,
         Self::Series,
         Self::Dictionary,
-        Self::LeftOut,
+        Self::DroppedNames,
         Self::Windows,
     ];
 
@@ -83,7 +83,7 @@ impl Section {
             Self::BatchIds => "batch ids",
             Self::Series => "series",
             Self::Dictionary => "dictionary",
-            Self::LeftOut => "left out",
+            Self::DroppedNames => "dropped names",
             Self::Windows => "windows",
         }
     }
@@ -96,7 +96,7 @@ impl Section {
             Self::BatchIds => b'i',
             Self::Series => b's',
             Self::Dictionary => b'd',
-            Self::LeftOut => b'n',
+            Self::DroppedNames => b'n',
             Self::Windows => b'w',
         }
     }
@@ -180,8 +180,8 @@ impl PartitionKey {
         self.numbered(Section::Dictionary, &[sequence])
     }
 
-    pub(crate) fn left_out_block(self, sequence: u32) -> Vec<u8> {
-        self.numbered(Section::LeftOut, &[sequence])
+    pub(crate) fn dropped_names_block(self, sequence: u32) -> Vec<u8> {
+        self.numbered(Section::DroppedNames, &[sequence])
     }
 
     /// The first key of a series' window, or of all from it on.

@@ -19,7 +19,7 @@ use crate::encoding::sums::{Row, Sums, put_rows, unit_of};
 use crate::encoding::timeline::{Timeline, timeline_of};
 use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_sum, unzigzag, zigzag};
 use crate::error::EngineError;
-use crate::memory::dense::Dense;
+use crate::memory::slot_sums::SlotSums;
 
 const EVENTS_HERE: u8 = 1;
 const TIMELINE_HERE: u8 = 2;
@@ -37,7 +37,7 @@ pub(crate) struct Sealed {
 /// Tables that sealing fills and empties again, one slot for each pair.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    pub(crate) dense: Dense,
+    pub(crate) dense: SlotSums,
     places: Vec<u32>,
 }
 

@@ -18,15 +18,15 @@ use crate::database::frame;
 use crate::encoding::packed::{BLOCK, put_block, take_block};
 use crate::encoding::varint::{put, put_bytes, take_bytes, take_length, take_u32};
 use crate::error::{Corruption, CorruptionCheck};
-use crate::memory::partition::{LeftOut, Pair};
-use crate::memory::vocabulary::{ROOT, Vocabulary};
+use crate::memory::partition::{DroppedName, Pair};
+use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
 
 /// zstd levels: of what is written every minute, and of what stays as long as the partition.
 pub(crate) const LEVEL_GROWING: i32 = 3;
 pub(crate) const LEVEL_FINAL: i32 = 12;
 
 /// A block, to be packed when the vocabulary is free again: that takes much longer.
-pub(crate) fn encode(vocabulary: &Vocabulary, pairs: &[Pair], attribute_sets: &[u32]) -> Vec<u8> {
+pub(crate) fn encode(vocabulary: &TenantDictionary, pairs: &[Pair], attribute_sets: &[u32]) -> Vec<u8> {
     let mut local = Dictionary::default();
     let mut importer = Importer::new(&vocabulary.dictionary);
     for &set in attribute_sets {
@@ -58,7 +58,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn of(vocabulary: &Vocabulary, pairs: &[Pair]) -> Self {
+    fn of(vocabulary: &TenantDictionary, pairs: &[Pair]) -> Self {
         let count = vocabulary.nodes();
         let (mut needed, mut ends) = (vec![false; count], vec![false; count]);
         needed[ROOT as usize] = true;
@@ -119,7 +119,7 @@ pub(crate) struct Block {
 
 /// What a block adds to its partition, in numbers of the vocabulary.
 #[derive(Debug, Default)]
-pub(crate) struct Gained {
+pub(crate) struct AddedEntries {
     pub(crate) pairs: Vec<Pair>,
     pub(crate) attribute_sets: Vec<u32>,
 }
@@ -171,7 +171,7 @@ impl Block {
     }
 
     /// Teaches the vocabulary what is in the block; `None` if it has a stacktrace twice.
-    pub(crate) fn gained(&self, vocabulary: &mut Vocabulary) -> Option<Gained> {
+    pub(crate) fn gained(&self, vocabulary: &mut TenantDictionary) -> Option<AddedEntries> {
         let mut importer = Importer::new(&self.local);
         // From the root, in the vocabulary's tree.
         let mut path: Vec<u32> = Vec::new();
@@ -194,7 +194,7 @@ impl Block {
         let pair = |&(user, kernel): &(u32, u32)| Pair { user: ends[user as usize], kernel: ends[kernel as usize] };
         let sets = 1..u32::try_from(self.local.attribute_sets.len()).unwrap_or(u32::MAX);
         let attribute_sets = sets.map(|set| importer.attributes(&mut vocabulary.dictionary, set)).collect();
-        Some(Gained { pairs: self.pairs.iter().map(pair).collect(), attribute_sets })
+        Some(AddedEntries { pairs: self.pairs.iter().map(pair).collect(), attribute_sets })
     }
 }
 
@@ -212,12 +212,12 @@ fn read_ends(bytes: &mut &[u8], count: usize, ends: usize) -> Option<Vec<u32>> {
 }
 
 /// What a tier left out: each name behind its length, its first byte `l` for a label or `a` for an attribute.
-pub(crate) fn encode_left_out<'a>(key: &[u8], names: impl Iterator<Item = &'a LeftOut>) -> Vec<u8> {
+pub(crate) fn encode_dropped_names<'a>(key: &[u8], names: impl Iterator<Item = &'a DroppedName>) -> Vec<u8> {
     let mut out = Vec::new();
     for name in names {
         let (kind, name) = match name {
-            LeftOut::Label(name) => (b'l', name),
-            LeftOut::Attribute(name) => (b'a', name),
+            DroppedName::Label(name) => (b'l', name),
+            DroppedName::Attribute(name) => (b'a', name),
         };
         put(&mut out, name.len() as u64 + 1);
         out.push(kind);
@@ -226,23 +226,23 @@ pub(crate) fn encode_left_out<'a>(key: &[u8], names: impl Iterator<Item = &'a Le
     frame::seal(key, &out)
 }
 
-/// What [`encode_left_out`] wrote.
-pub(crate) fn decode_left_out(key: &[u8], value: &[u8]) -> Result<Vec<LeftOut>, Corruption> {
+/// What [`encode_dropped_names`] wrote.
+pub(crate) fn decode_dropped_names(key: &[u8], value: &[u8]) -> Result<Vec<DroppedName>, Corruption> {
     let mut bytes = frame::open(key, value)?;
     let mut names = Vec::new();
     while !bytes.is_empty() {
-        let name = take_bytes(&mut bytes).and_then(left_out);
+        let name = take_bytes(&mut bytes).and_then(dropped_names);
         names.push(name.ok_or_else(|| Corruption { key: key.to_vec(), check: CorruptionCheck::Content })?);
     }
     Ok(names)
 }
 
-fn left_out(bytes: &[u8]) -> Option<LeftOut> {
+fn dropped_names(bytes: &[u8]) -> Option<DroppedName> {
     let (kind, name) = bytes.split_first()?;
     let name = std::str::from_utf8(name).ok()?.to_owned();
     match kind {
-        b'l' => Some(LeftOut::Label(name)),
-        b'a' => Some(LeftOut::Attribute(name)),
+        b'l' => Some(DroppedName::Label(name)),
+        b'a' => Some(DroppedName::Attribute(name)),
         _ => None,
     }
 }
@@ -255,8 +255,8 @@ mod tests {
     use super::*;
 
     /// A vocabulary with these stacks, root first, of functions 0 to 19, and each stack's node.
-    fn vocabulary(stacks: &[Vec<u8>]) -> (Vocabulary, Vec<u32>) {
-        let mut vocabulary = Vocabulary::new(1);
+    fn vocabulary(stacks: &[Vec<u8>]) -> (TenantDictionary, Vec<u32>) {
+        let mut vocabulary = TenantDictionary::new(1);
         let nodes = stacks.iter().map(|stack| {
             let locations: Vec<u32> =
                 stack.iter().rev().map(|&function| location(&mut vocabulary.dictionary, function)).collect();
@@ -274,7 +274,7 @@ mod tests {
         dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
     }
 
-    fn names(vocabulary: &Vocabulary, node: u32) -> Vec<String> {
+    fn names(vocabulary: &TenantDictionary, node: u32) -> Vec<String> {
         let name = |location: u32| {
             let Location::Lines { lines, .. } = &vocabulary.dictionary.locations[location as usize] else { panic!() };
             vocabulary
@@ -314,7 +314,7 @@ mod tests {
         #[test]
         fn any_bytes_are_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Some(block) = Block::of_bytes(&bytes) {
-                block.gained(&mut Vocabulary::new(1));
+                block.gained(&mut TenantDictionary::new(1));
             }
         }
     }
@@ -325,18 +325,18 @@ mod tests {
         let (from, nodes) = vocabulary(&[vec![0, 1], vec![0, 2]]);
         let pairs: Vec<Pair> = nodes.iter().map(|&user| Pair { user, kernel: ROOT }).collect();
         let mut block = Block::of_bytes(&encode(&from, &pairs, &[])).unwrap();
-        assert!(block.gained(&mut Vocabulary::new(1)).is_some());
+        assert!(block.gained(&mut TenantDictionary::new(1)).is_some());
         let (first, second) = (block.nodes[1], block.nodes.last_mut().unwrap());
         second.1 = first.1;
         block.ends[1].1 = block.ends[0].1;
-        assert!(block.gained(&mut Vocabulary::new(1)).is_none());
+        assert!(block.gained(&mut TenantDictionary::new(1)).is_none());
     }
 
     #[test]
     fn what_was_left_out_comes_back() {
-        let names = [LeftOut::Label("pod".to_owned()), LeftOut::Attribute(String::new())];
-        let value = encode_left_out(b"k", names.iter());
-        assert_eq!(decode_left_out(b"k", &value).unwrap(), names);
-        assert!(decode_left_out(b"j", &value).is_err());
+        let names = [DroppedName::Label("pod".to_owned()), DroppedName::Attribute(String::new())];
+        let value = encode_dropped_names(b"k", names.iter());
+        assert_eq!(decode_dropped_names(b"k", &value).unwrap(), names);
+        assert!(decode_dropped_names(b"j", &value).is_err());
     }
 }

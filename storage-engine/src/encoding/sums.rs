@@ -14,7 +14,7 @@ use crate::encoding::ascending::{Ascending, put_ascending};
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
 use crate::encoding::shares::{Minutes, ShareReader, Shares};
 use crate::encoding::varint::{put, put_sum, take_length, take_sum, take_u32};
-use crate::memory::dense::Dense;
+use crate::memory::slot_sums::SlotSums;
 
 const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;
@@ -129,7 +129,7 @@ impl<'a> Sums<'a> {
     }
 
     /// Adds every row to its stack's slot. `total` is of all rows. `None` if it cannot be read, or a stack has no slot.
-    pub(crate) fn add_to(&self, dense: &mut Dense, total: i128) -> Option<()> {
+    pub(crate) fn add_to(&self, dense: &mut SlotSums, total: i128) -> Option<()> {
         if self.form == WIDE || !dense.reserve(total, self.rows()) {
             return self.for_each(|stack, sum| dense.add(stack, sum));
         }
@@ -275,7 +275,7 @@ mod tests {
                 got.sort_unstable();
             }
             prop_assert_eq!(got, list.clone());
-            let mut dense = Dense::default();
+            let mut dense = SlotSums::default();
             dense.resize(2000);
             let total = list.iter().map(|row| row.1).sum();
             for _ in 0..times {
@@ -290,7 +290,7 @@ mod tests {
         #[test]
         fn any_bytes_are_rows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some(sums) = Sums::read(&bytes, 3) {
-                let mut dense = Dense::default();
+                let mut dense = SlotSums::default();
                 dense.resize(100);
                 let rows = sums.rows();
                 prop_assert!(rows <= bytes.len() * BLOCK);
@@ -303,7 +303,7 @@ mod tests {
     fn a_stack_without_a_slot_is_refused() {
         let mut bytes = Vec::new();
         put_rows(&mut bytes, &[(10, 1)], 1, true);
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(10);
         assert_eq!(Sums::read(&bytes, 1).unwrap().add_to(&mut dense, 1), None);
     }

@@ -252,7 +252,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory::dense::Dense;
+    use crate::memory::slot_sums::SlotSums;
 
     const WINDOW: u32 = 2_983_333;
 
@@ -286,7 +286,7 @@ mod tests {
             }
             // Some of them together.
             let asked = asked.min(windows.len());
-            let mut dense = Dense::default();
+            let mut dense = SlotSums::default();
             dense.resize(500);
             let mut samples = 0;
             for window in joined(&read[..asked]) {

@@ -15,7 +15,7 @@ use crate::memory::batch_ids::BatchIds;
 use crate::memory::footprint::MemoryTotal;
 use crate::memory::head::HeadSize;
 use crate::memory::partition::Partition;
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed. Where there are more,
 /// a quarter is let go at once: making room is not for each of many that are asked for one after the other.
@@ -37,7 +37,7 @@ pub(crate) struct State {
     pub(crate) existing: BTreeSet<PartitionKey>,
     /// Never of raw samples: those are in the partition of their minutes.
     pub(crate) loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
-    pub(crate) vocabularies: BTreeMap<u32, Arc<RwLock<Vocabulary>>>,
+    pub(crate) vocabularies: BTreeMap<u32, Arc<RwLock<TenantDictionary>>>,
     pub(crate) generations: u64,
     /// Windows that are not the sum of their finer ones (yet).
     pub(crate) stale: BTreeSet<StaleKey>,
@@ -62,11 +62,11 @@ impl State {
     }
 
     /// A tenant's vocabulary.
-    pub(crate) fn vocabulary(&mut self, tenant: u32) -> Arc<RwLock<Vocabulary>> {
+    pub(crate) fn vocabulary(&mut self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
         let Self { vocabularies, generations, definitions, .. } = self;
         let vocabulary = vocabularies.entry(tenant).or_insert_with(|| {
             *generations += 1;
-            let mut vocabulary = Vocabulary::new(*generations);
+            let mut vocabulary = TenantDictionary::new(*generations);
             vocabulary.count_in(definitions);
             Arc::new(RwLock::new(vocabulary))
         });

@@ -23,10 +23,10 @@ use crate::encoding::dictionary_block::{self, Block, LEVEL_FINAL, LEVEL_GROWING}
 use crate::error::EngineError;
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::head::Head;
+use crate::memory::interner::Interner;
 use crate::memory::label_index::LabelIndex;
-use crate::memory::numbered::Numbered;
 use crate::memory::stored_partition::StoredPartition;
-use crate::memory::vocabulary::{NodesOf, ROOT, Vocabulary};
+use crate::memory::tenant_dictionary::{BatchNodes, ROOT, TenantDictionary};
 
 /// What a name takes in a set beside its text, about.
 const NAME_BYTES: usize = 64;
@@ -43,14 +43,14 @@ pub(crate) struct Pair {
 
 /// What a tier has not that the samples it was made of had.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum LeftOut {
+pub(crate) enum DroppedName {
     /// A series' label, by configuration.
     Label(String),
     /// A sample attribute, as queries write it: always.
     Attribute(String),
 }
 
-impl LeftOut {
+impl DroppedName {
     /// The name of a label or an attribute.
     fn text(&self) -> &str {
         match self {
@@ -73,7 +73,7 @@ pub(crate) struct Lengths {
     pub(crate) pairs: usize,
     pub(crate) attribute_sets: usize,
     pub(crate) series: usize,
-    pub(crate) left_out: usize,
+    pub(crate) dropped_names: usize,
 }
 
 /// See the module.
@@ -83,24 +83,24 @@ pub(crate) struct Partition {
     pub(crate) key: PartitionKey,
     /// Of the vocabulary.
     pub(crate) generation: u64,
-    pub(crate) pairs: Numbered<Pair>,
+    pub(crate) pairs: Interner<Pair>,
     /// Nodes at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
-    pub(crate) attribute_sets: Numbered<u32>,
+    pub(crate) attribute_sets: Interner<u32>,
     /// Keys of attributes: as texts of the vocabulary, as far as they were met in it, and as queries write them.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
-    /// About what those names take, here and among `left_out`.
+    /// About what those names take, here and among `dropped_names`.
     name_bytes: usize,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
     pub(crate) index: LabelIndex,
     /// Labels and attributes that samples had and this tier's windows have not.
-    left_out: IndexSet<LeftOut, FixedState>,
+    dropped_names: IndexSet<DroppedName, FixedState>,
     pub(crate) head: Head,
     persisted: Lengths,
     dictionary_blocks: u32,
-    left_out_blocks: u32,
+    dropped_name_blocks: u32,
     footprint: Footprint,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Partition {
 pub(crate) struct Unwritten {
     /// Keys, what their values are packed from, and zstd levels.
     packed: Vec<(Vec<u8>, Vec<u8>, i32)>,
-    left_out: Option<(Vec<u8>, Vec<u8>)>,
+    dropped_names: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Unwritten {
@@ -117,7 +117,7 @@ impl Unwritten {
         for (key, plain, level) in self.packed {
             batch.put(&key, frame::pack(&key, &plain, level)?);
         }
-        if let Some((key, value)) = self.left_out {
+        if let Some((key, value)) = self.dropped_names {
             batch.put(key, value);
         }
         Ok(())
@@ -138,11 +138,11 @@ impl Partition {
             series: IndexMap::default(),
             gauges: RoaringBitmap::new(),
             index: LabelIndex::default(),
-            left_out: IndexSet::default(),
+            dropped_names: IndexSet::default(),
             head: Head::default(),
             persisted: Lengths::default(),
             dictionary_blocks: 0,
-            left_out_blocks: 0,
+            dropped_name_blocks: 0,
             footprint: Footprint::default(),
         };
         partition.persisted = partition.lengths();
@@ -153,14 +153,14 @@ impl Partition {
     pub(crate) fn load(
         snapshot: &Snapshot<'_>,
         key: PartitionKey,
-        vocabulary: &mut Vocabulary,
+        vocabulary: &mut TenantDictionary,
         now_ns: i64,
     ) -> Result<Self, EngineError> {
         Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(vocabulary)?)
     }
 
     /// Adds what a block of its dictionary holds; `false` if anything of it is there already.
-    pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut Vocabulary) -> bool {
+    pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut TenantDictionary) -> bool {
         let Some(gained) = block.gained(vocabulary) else { return false };
         let mut is_new = true;
         for pair in gained.pairs {
@@ -173,7 +173,7 @@ impl Partition {
     }
 
     /// Its numbers are the vocabulary's, and its series share the labels of the others; all of it is in the state database.
-    pub(crate) fn join(&mut self, vocabulary: &mut Vocabulary) {
+    pub(crate) fn join(&mut self, vocabulary: &mut TenantDictionary) {
         self.generation = vocabulary.generation();
         for labels in self.series.values_mut() {
             *labels = vocabulary.share_labels(Arc::clone(labels));
@@ -183,9 +183,9 @@ impl Partition {
     }
 
     /// So many blocks of it are in the state database.
-    pub(crate) fn restored(&mut self, dictionary_blocks: u32, left_out_blocks: u32) {
+    pub(crate) fn restored(&mut self, dictionary_blocks: u32, dropped_name_blocks: u32) {
         self.dictionary_blocks = dictionary_blocks;
-        self.left_out_blocks = left_out_blocks;
+        self.dropped_name_blocks = dropped_name_blocks;
     }
 
     pub(crate) fn lengths(&self) -> Lengths {
@@ -193,7 +193,7 @@ impl Partition {
             pairs: self.pairs.len(),
             attribute_sets: self.attribute_sets.len(),
             series: self.series.len(),
-            left_out: self.left_out.len(),
+            dropped_names: self.dropped_names.len(),
         }
     }
 
@@ -209,14 +209,14 @@ impl Partition {
     }
 
     /// The number of an attribute set of the vocabulary, and whether it is new.
-    pub(crate) fn add_attribute_set(&mut self, set: u32, vocabulary: &Vocabulary) -> (u32, bool) {
+    pub(crate) fn add_attribute_set(&mut self, set: u32, vocabulary: &TenantDictionary) -> (u32, bool) {
         let (number, is_new) = self.attribute_sets.insert(set);
         if is_new {
             let dictionary = &vocabulary.dictionary;
             for attribute in dictionary.attribute_sets.get(set) {
                 if self.attribute_keys.insert(attribute.key) {
                     let name = sanitize_label_name(dictionary.strings.get(attribute.key));
-                    self.leave_out(LeftOut::Attribute(name));
+                    self.add_dropped_name(DroppedName::Attribute(name));
                 }
             }
         }
@@ -226,7 +226,7 @@ impl Partition {
     /// The number of a series; its labels are kept if it is new.
     pub(crate) fn add_series(&mut self, fingerprint: Fingerprint, labels: impl FnOnce() -> Arc<LabelSet>) -> u32 {
         let entry = self.series.entry(fingerprint);
-        let number = dense(entry.index());
+        let number = saturating_u32(entry.index());
         if let Entry::Vacant(entry) = entry {
             let labels = labels();
             self.index.insert(number, &labels);
@@ -239,15 +239,15 @@ impl Partition {
     }
 
     /// Notes that this tier's windows have not what is called so.
-    pub(crate) fn leave_out(&mut self, name: LeftOut) {
+    pub(crate) fn add_dropped_name(&mut self, name: DroppedName) {
         // Raw samples, which are of the minutes' partition, have their attributes.
-        if let LeftOut::Attribute(name) = &name
+        if let DroppedName::Attribute(name) = &name
             && self.key.tier == Tier::Minute
         {
             self.add_attribute_name(name.clone());
         }
         let bytes = name.text().len() + NAME_BYTES;
-        if self.left_out.insert(name) {
+        if self.dropped_names.insert(name) {
             self.name_bytes += bytes;
         }
     }
@@ -260,8 +260,8 @@ impl Partition {
     }
 
     /// What this tier's windows have not and samples had.
-    pub(crate) fn left_out(&self) -> impl Iterator<Item = &LeftOut> {
-        self.left_out.iter()
+    pub(crate) fn dropped_names(&self) -> impl Iterator<Item = &DroppedName> {
+        self.dropped_names.iter()
     }
 
     /// Whether any raw sample of its time has an attribute of this name.
@@ -278,7 +278,7 @@ impl Partition {
     }
 
     /// Whether every definition that a batch leaves out is here; `nodes`: of its stacks, as they are now.
-    pub(crate) fn knows_what_is_stripped(&self, batch: &Batch, nodes: &NodesOf) -> bool {
+    pub(crate) fn has_stripped_definitions(&self, batch: &Batch, nodes: &BatchNodes) -> bool {
         let stacks = batch.dictionary.stacks.iter().zip(&nodes.nodes);
         let mut stripped = stacks.filter(|((_, stack), _)| stack.is_none());
         stripped.all(|(_, node)| node.is_some_and(|node| self.knows_stack(node)))
@@ -289,7 +289,7 @@ impl Partition {
     }
 
     /// The definitions up to `to` that are not in the state database yet; [`Partition::wrote`] must follow when they are.
-    pub(crate) fn unwritten(&self, to: &Lengths, vocabulary: &Vocabulary) -> Unwritten {
+    pub(crate) fn unwritten(&self, to: &Lengths, vocabulary: &TenantDictionary) -> Unwritten {
         let from = &self.persisted;
         let mut unwritten = Unwritten::default();
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
@@ -299,16 +299,16 @@ impl Partition {
             unwritten.packed.push((key, dictionary_block::encode(vocabulary, pairs, sets), LEVEL_GROWING));
         }
         if from.series != to.series {
-            let key = self.key.series_block(dense(from.series));
+            let key = self.key.series_block(saturating_u32(from.series));
             let new = self.series.iter().take(to.series).skip(from.series);
             let block = wire::Batch { series: new.map(series_to_wire).collect(), ..wire::Batch::default() };
             unwritten.packed.push((key, block.encode_to_vec(), SERIES_LEVEL));
         }
-        if from.left_out != to.left_out {
-            let key = self.key.left_out_block(self.left_out_blocks);
-            let new = self.left_out.iter().take(to.left_out).skip(from.left_out);
-            let value = dictionary_block::encode_left_out(&key, new);
-            unwritten.left_out = Some((key, value));
+        if from.dropped_names != to.dropped_names {
+            let key = self.key.dropped_names_block(self.dropped_name_blocks);
+            let new = self.dropped_names.iter().take(to.dropped_names).skip(from.dropped_names);
+            let value = dictionary_block::encode_dropped_names(&key, new);
+            unwritten.dropped_names = Some((key, value));
         }
         unwritten
     }
@@ -319,8 +319,8 @@ impl Partition {
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
             self.dictionary_blocks += 1;
         }
-        if from.left_out != to.left_out {
-            self.left_out_blocks += 1;
+        if from.dropped_names != to.dropped_names {
+            self.dropped_name_blocks += 1;
         }
         self.persisted = to;
     }
@@ -336,11 +336,11 @@ impl Partition {
     }
 
     /// What is written of the dictionary, in one block in place of those there are; [`Partition::joined_dictionary`] must follow.
-    pub(crate) fn whole_dictionary(&self, vocabulary: &Vocabulary) -> Unwritten {
+    pub(crate) fn whole_dictionary(&self, vocabulary: &TenantDictionary) -> Unwritten {
         let pairs = &self.pairs.as_slice()[1..self.persisted.pairs];
         let sets = &self.attribute_sets.as_slice()[1..self.persisted.attribute_sets];
         let block = dictionary_block::encode(vocabulary, pairs, sets);
-        Unwritten { packed: vec![(self.key.dictionary_block(0), block, LEVEL_FINAL)], left_out: None }
+        Unwritten { packed: vec![(self.key.dictionary_block(0), block, LEVEL_FINAL)], dropped_names: None }
     }
 
     /// The dictionary is one block now.
@@ -349,7 +349,12 @@ impl Partition {
     }
 
     /// Changes all numbers of the vocabulary to those of another; `attribute_sets` in the same order.
-    pub(crate) fn move_to(&mut self, vocabulary: &mut Vocabulary, node: impl Fn(u32) -> u32, attribute_sets: Vec<u32>) {
+    pub(crate) fn move_to(
+        &mut self,
+        vocabulary: &mut TenantDictionary,
+        node: impl Fn(u32) -> u32,
+        attribute_sets: Vec<u32>,
+    ) {
         self.generation = vocabulary.generation();
         let moved = |pair: &Pair| Pair { user: node(pair.user), kernel: node(pair.kernel) };
         self.pairs = self.pairs.as_slice().iter().map(moved).collect();
@@ -398,6 +403,6 @@ fn series_to_wire((fingerprint, labels): (&Fingerprint, &Arc<LabelSet>)) -> wire
 }
 
 /// Numbers are dense u32: a partition is bounded (`limits`) long before it holds 2^32 of anything.
-pub(crate) fn dense(index: usize) -> u32 {
+pub(crate) fn saturating_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

@@ -14,7 +14,7 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::memory::partition::{Lengths, Partition};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// See the module.
 #[derive(Debug)]
@@ -38,11 +38,11 @@ impl StoredPartition {
             let block = Block::read(&at, &value)?;
             stored.blocks.push((at, block));
         }
-        let left_out_blocks = stored.read_outline(snapshot)?;
+        let dropped_name_blocks = stored.read_outline(snapshot)?;
         if key.tier == Tier::Minute {
             stored.read_head(snapshot, now_ns)?;
         }
-        stored.partition.restored(stored.blocks.len() as u32, left_out_blocks);
+        stored.partition.restored(stored.blocks.len() as u32, dropped_name_blocks);
         Ok(stored)
     }
 
@@ -60,14 +60,16 @@ impl StoredPartition {
             let (at, value) = item?;
             self.read_series(&at, &value)?;
         }
-        let mut left_out_blocks = 0;
-        for item in scan_at(snapshot, &key.section(Section::LeftOut)) {
+        let mut dropped_name_blocks = 0;
+        for item in scan_at(snapshot, &key.section(Section::DroppedNames)) {
             let (at, value) = item?;
-            check_key(&at, &key.left_out_block(left_out_blocks))?;
-            dictionary_block::decode_left_out(&at, &value)?.into_iter().for_each(|name| self.partition.leave_out(name));
-            left_out_blocks += 1;
+            check_key(&at, &key.dropped_names_block(dropped_name_blocks))?;
+            dictionary_block::decode_dropped_names(&at, &value)?
+                .into_iter()
+                .for_each(|name| self.partition.add_dropped_name(name));
+            dropped_name_blocks += 1;
         }
-        Ok(left_out_blocks)
+        Ok(dropped_name_blocks)
     }
 
     fn read_series(&mut self, at: &[u8], value: &[u8]) -> Result<(), EngineError> {
@@ -134,7 +136,7 @@ impl StoredPartition {
     ///
     /// # Errors
     /// What is there twice.
-    pub(crate) fn into_partition(self, vocabulary: &mut Vocabulary) -> Result<Partition, Corruption> {
+    pub(crate) fn into_partition(self, vocabulary: &mut TenantDictionary) -> Result<Partition, Corruption> {
         let Self { mut partition, blocks, .. } = self;
         for (at, block) in blocks {
             if !partition.learn(&block, vocabulary) {

@@ -14,9 +14,9 @@ use proto::{Answer, Fold, LabelSet, Selection, StackDetail, limits};
 
 use crate::database::key::Section;
 use crate::error::{Corruption, CorruptionCheck, SelectError};
-use crate::memory::dense::Dense;
 use crate::memory::matcher::ReadyMatcher;
 use crate::memory::partition::Pair;
+use crate::memory::slot_sums::SlotSums;
 use crate::select::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
 use crate::select::gather::{Found, PartView, SeriesView, View, Work};
 use crate::select::grouping::{Grouping, Groups};
@@ -54,9 +54,9 @@ pub(crate) struct Accumulator<'a> {
     groups: Groups,
     /// `None`: all stacks pass.
     filtering: Option<StackFiltering<'a>>,
-    dense: Dense,
+    dense: SlotSums,
     /// Buckets that have samples, where not all stacks pass.
-    seen: Dense,
+    seen: SlotSums,
     tree: StackTree,
     totals: Totals,
     added: Added,
@@ -106,8 +106,8 @@ impl<'a> Accumulator<'a> {
             matchers,
             groups: Groups::default(),
             filtering: StackFiltering::new(&selection.locations),
-            dense: Dense::default(),
-            seen: Dense::default(),
+            dense: SlotSums::default(),
+            seen: SlotSums::default(),
             tree: StackTree::new(selection.stacks, selection.locations.known),
             totals: Totals::new(selection),
             added: Added::default(),
@@ -215,7 +215,7 @@ impl<'a> Accumulator<'a> {
             let added = self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, into)?;
             self.added.rows += added.rows;
             let entry = self.last.entry(Arc::clone(&series.labels));
-            let number = crate::memory::partition::dense(entry.index());
+            let number = crate::memory::partition::saturating_u32(entry.index());
             let point = entry.or_insert(LastPoint { time_ns, samples: 0 });
             if point.time_ns < time_ns {
                 *point = LastPoint { time_ns, samples: 0 };

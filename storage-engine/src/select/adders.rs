@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use proto::{Samples, limits};
 
 use crate::error::SelectError;
-use crate::memory::dense::Dense;
+use crate::memory::slot_sums::SlotSums;
 use crate::select::gather::{PartView, View};
 use crate::select::grouping::{Grouping, Groups};
 use crate::select::read::{Need, ReadSums, Visitor};
@@ -51,12 +51,12 @@ pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectErro
 
 /// Adds all samples of a series, whatever their attributes.
 pub(crate) struct WholeAdder<'a> {
-    pub(crate) dense: &'a mut Dense,
+    pub(crate) dense: &'a mut SlotSums,
     pub(crate) slots: Slots,
     /// `None`: all stacks pass. Where slots are pairs, all are added, and who drains them leaves out what does not pass.
     pub(crate) passing: Option<&'a Passing>,
     /// Buckets that have samples.
-    pub(crate) seen: &'a mut Dense,
+    pub(crate) seen: &'a mut SlotSums,
     pub(crate) added: Added,
 }
 

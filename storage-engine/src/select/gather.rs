@@ -20,9 +20,9 @@ use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damage::NewDamage;
 use crate::integrity::quarantine::part_damage::PartDamage;
 use crate::memory::matcher::ReadyMatcher;
-use crate::memory::partition::{LeftOut, Lengths, Partition};
+use crate::memory::partition::{DroppedName, Lengths, Partition};
 use crate::memory::run::Run;
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::select::missing::sort;
 use crate::select::plan::{PartPlan, Plan, Tiers, plan};
 
@@ -68,7 +68,7 @@ pub(crate) enum Asks {
 
 /// What is read of, beside the partitions.
 pub(crate) struct View<'a> {
-    pub(crate) vocabulary: Option<Arc<RwLock<Vocabulary>>>,
+    pub(crate) vocabulary: Option<Arc<RwLock<TenantDictionary>>>,
     pub(crate) snapshot: Snapshot<'a>,
     /// Of the question.
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
@@ -321,7 +321,7 @@ impl Engine {
 fn refuse(conflict: &Conflict, missing: &[Missing]) -> Result<(), SelectError> {
     let Some(horizon_ns) = missing.iter().map(|missing| missing.window.end_ns).max() else { return Ok(()) };
     match conflict {
-        Conflict::LeftOut(tier, name) => Err(SelectError::LeftOut { tier: *tier, name: name.clone(), horizon_ns }),
+        Conflict::LeftOut(tier, name) => Err(SelectError::DroppedName { tier: *tier, name: name.clone(), horizon_ns }),
         Conflict::Gauge => Err(SelectError::GaugeSummed { horizon_ns }),
         // What is missing is told.
         Conflict::NoGauge => Ok(()),
@@ -338,7 +338,7 @@ impl PartView {
         if self.series.is_empty() {
             // Where no series is left because of the label that a tier has not, it has to be said, too.
             let asked = |name: &&String| question.matchers.iter().any(|matcher| matcher.name == **name);
-            let mut labels = partition.left_out().filter_map(LeftOut::label);
+            let mut labels = partition.dropped_names().filter_map(DroppedName::label);
             return labels.find(asked).map(|name| Conflict::LeftOut(tier, name.clone()));
         }
         match question.asks {
@@ -352,12 +352,12 @@ impl PartView {
         if let Some(name) = names().find(attribute) {
             return Some(Conflict::LeftOut(tier, name.clone()));
         }
-        let conflicting = |left_out: &LeftOut| match left_out {
-            LeftOut::Label(name) if question.by_series => Some(name.clone()),
-            LeftOut::Label(name) => names().find(|asked| *asked == name).cloned(),
-            LeftOut::Attribute(name) => names().find(|asked| *asked == name && lacks(name)).cloned(),
+        let conflicting = |left_out: &DroppedName| match left_out {
+            DroppedName::Label(name) if question.by_series => Some(name.clone()),
+            DroppedName::Label(name) => names().find(|asked| *asked == name).cloned(),
+            DroppedName::Attribute(name) => names().find(|asked| *asked == name && lacks(name)).cloned(),
         };
-        partition.left_out().find_map(conflicting).map(|name| Conflict::LeftOut(tier, name))
+        partition.dropped_names().find_map(conflicting).map(|name| Conflict::LeftOut(tier, name))
     }
 }
 
@@ -372,7 +372,7 @@ pub(crate) fn gather(
     let is_attribute = |name: &str| {
         question.asks == Asks::Last
             || inner.is_attribute(name)
-            || inner.left_out().any(|left_out| matches!(left_out, LeftOut::Attribute(of) if of == name))
+            || inner.dropped_names().any(|left_out| matches!(left_out, DroppedName::Attribute(of) if of == name))
     };
     let mut series: Vec<SeriesView> = Vec::new();
     for number in inner.index.matching(question.matchers, is_attribute) {

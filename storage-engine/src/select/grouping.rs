@@ -10,8 +10,8 @@ use proto::answer::Cell;
 use proto::{Label, LabelSet, Selection};
 
 use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
-use crate::memory::partition::{Partition, dense};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::partition::{Partition, saturating_u32};
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// All groups of an answer.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ impl Groups {
         if is_new {
             self.bytes += bytes;
         }
-        dense(number)
+        saturating_u32(number)
     }
 
     /// About how many bytes they take.
@@ -54,7 +54,7 @@ impl Groups {
 }
 
 /// What attribute sets stand for.
-pub(crate) type Names<'a> = (&'a Arc<RwLock<Vocabulary>>, &'a Arc<RwLock<Partition>>);
+pub(crate) type Names<'a> = (&'a Arc<RwLock<TenantDictionary>>, &'a Arc<RwLock<Partition>>);
 
 /// See the module.
 pub(crate) struct Grouping<'a> {

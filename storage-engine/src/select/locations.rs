@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 
 use crate::engine::Engine;
-use crate::memory::partition::dense;
+use crate::memory::partition::saturating_u32;
 
 /// Of one page. The vocabulary is held meanwhile, and `apply` waits for it: some milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;
@@ -23,7 +23,7 @@ impl Engine {
         };
         let Some(vocabulary) = vocabulary else { return LocationPage::default() };
         let vocabulary = vocabulary.read();
-        let (generation, count) = (vocabulary.generation(), dense(vocabulary.dictionary.locations.len()));
+        let (generation, count) = (vocabulary.generation(), saturating_u32(vocabulary.dictionary.locations.len()));
         let is_known = known.generation == generation && known.count <= count;
         let first = if is_known { known.count } else { 0 };
         let (mut importer, mut dictionary) = (Importer::new(&vocabulary.dictionary), Dictionary::default());

@@ -8,7 +8,7 @@ use proto::{LabelSet, Samples, Window};
 
 use crate::engine::Engine;
 use crate::error::SelectError;
-use crate::memory::partition::LeftOut;
+use crate::memory::partition::DroppedName;
 use crate::select::gather::{Moment, Question, gather};
 use crate::select::plan::{Gap, Tiers, plan};
 use crate::select::read::{Need, PartReader, ReadSums, Visitor};
@@ -78,7 +78,9 @@ impl Engine {
             // Of a label that the windows have not, any value may be the one that is asked for.
             let matchers = {
                 let partition = partition.read();
-                let has = |name: &String| !partition.left_out().filter_map(LeftOut::label).any(|label| label == name);
+                let has = |name: &String| {
+                    !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name)
+                };
                 question.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
             };
             let part = gather(key, partition, part, &Question { matchers: &matchers, ..*question });

@@ -11,7 +11,7 @@ use proto::{Fold, LabelSet, LocationSets, Matcher, Selection, SeriesAnswer, Stac
 use crate::engine::Engine;
 use crate::error::SelectError;
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::LeftOut;
+use crate::memory::partition::DroppedName;
 use crate::select::gather::{Asks, PartView, Question, View, Work};
 use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
@@ -39,7 +39,7 @@ impl Engine {
     ) -> Result<SeriesAnswer, SelectError> {
         match self.series_as(tenant, matchers, window, true, is_wanted) {
             // A list is for finding names: without those that are nowhere any more it is better than none.
-            Err(SelectError::LeftOut { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
+            Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
                 self.series_as(tenant, matchers, window, false, is_wanted)
             }
             answer => answer,
@@ -117,12 +117,12 @@ impl Work for List<'_> {
         let mut left_out = Vec::new();
         {
             let partition = part.partition.read();
-            for of_tier in partition.left_out() {
+            for of_tier in partition.dropped_names() {
                 match of_tier {
-                    LeftOut::Attribute(name) => {
+                    DroppedName::Attribute(name) => {
                         self.attribute_names.insert(name.clone());
                     }
-                    LeftOut::Label(name) => left_out.push(LeftOutLabel { tier: part.key.tier, name: name.clone() }),
+                    DroppedName::Label(name) => left_out.push(LeftOutLabel { tier: part.key.tier, name: name.clone() }),
                 }
             }
         }

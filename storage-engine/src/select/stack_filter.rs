@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use proto::{FramePlace, LocationSets};
 
 use crate::memory::partition::Pair;
-use crate::memory::vocabulary::{ROOT, Vocabulary};
+use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
 
 /// A bit for each condition: whether it is met, without negation. The last: whether that cannot be told.
 type Mask = u32;
@@ -107,7 +107,7 @@ impl<'a> StackFiltering<'a> {
     }
 
     /// Goes on with the nodes of the vocabulary that are new, so many of them at most; whether that is all.
-    pub(crate) fn follow(&mut self, vocabulary: &Vocabulary) -> bool {
+    pub(crate) fn follow(&mut self, vocabulary: &TenantDictionary) -> bool {
         if self.generation != vocabulary.generation() || self.paths.is_empty() {
             self.begin(vocabulary);
         }
@@ -133,7 +133,7 @@ impl<'a> StackFiltering<'a> {
     }
 
     /// Begins with another vocabulary.
-    fn begin(&mut self, vocabulary: &Vocabulary) {
+    fn begin(&mut self, vocabulary: &TenantDictionary) {
         self.generation = vocabulary.generation();
         self.paths.clear();
         self.paths.push(0);
@@ -153,7 +153,7 @@ impl<'a> StackFiltering<'a> {
     /// Which of some pairs pass, all of whose nodes were looked at.
     pub(crate) fn add_passing(
         &mut self,
-        vocabulary: &Vocabulary,
+        vocabulary: &TenantDictionary,
         pairs: impl Iterator<Item = Pair>,
         passing: &mut Passing,
     ) {
@@ -165,7 +165,7 @@ impl<'a> StackFiltering<'a> {
     }
 
     /// What a stack's locations have at the places of the conditions.
-    fn met(&self, vocabulary: &Vocabulary, pair: Pair) -> Mask {
+    fn met(&self, vocabulary: &TenantDictionary, pair: Pair) -> Mask {
         let leaf = if pair.kernel == ROOT { pair.user } else { pair.kernel };
         if leaf == ROOT {
             return self.empty;
@@ -189,8 +189,8 @@ mod tests {
     const GENERATION: u64 = 3;
 
     /// Stacks of location numbers below 5, leaf first, and the nodes at which they end.
-    fn vocabulary(stacks: &[&[u32]]) -> (Vocabulary, Vec<u32>) {
-        let mut vocabulary = Vocabulary::new(GENERATION);
+    fn vocabulary(stacks: &[&[u32]]) -> (TenantDictionary, Vec<u32>) {
+        let mut vocabulary = TenantDictionary::new(GENERATION);
         let dictionary = &mut vocabulary.dictionary;
         (0..5).for_each(|number| assert_eq!(location(dictionary, &number.to_string()), number));
         let ends = stacks.iter().zip(1..).map(|(stack, hash)| vocabulary.add_stack(proto::StackHash(hash), stack));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     fn passing(
-        of: &(Vocabulary, Vec<u32>),
+        of: &(TenantDictionary, Vec<u32>),
         count: u32,
         generation: u64,
         filters: Vec<StackFilter>,
@@ -265,7 +265,7 @@ mod tests {
     fn sets_are_of_what_locations_are_also_when_their_numbers_change() {
         let (first, second) = (vocabulary_of(1, &["a", "b", "c"]), vocabulary_of(2, &["c", "x", "b"]));
         let known = KnownLocations { generation: 1, count: 3 };
-        let pass = |of: &[&Vocabulary], filters: Vec<StackFilter>| {
+        let pass = |of: &[&TenantDictionary], filters: Vec<StackFilter>| {
             let sets = LocationSets { known, filters };
             let mut filtering = StackFiltering::new(&sets).unwrap();
             let mut passing = Passing::default();
@@ -288,8 +288,8 @@ mod tests {
     }
 
     /// A stack of each function alone.
-    fn vocabulary_of(generation: u64, functions: &[&str]) -> Vocabulary {
-        let mut vocabulary = Vocabulary::new(generation);
+    fn vocabulary_of(generation: u64, functions: &[&str]) -> TenantDictionary {
+        let mut vocabulary = TenantDictionary::new(generation);
         for (name, hash) in functions.iter().zip(1..) {
             let location = location(&mut vocabulary.dictionary, name);
             vocabulary.add_stack(proto::StackHash(hash), &[location]);

@@ -11,7 +11,7 @@ use proto::{Copied, Dictionary, Importer, KnownLocations, StackDetail, limits};
 
 use crate::error::SelectError;
 use crate::memory::partition::Pair;
-use crate::memory::vocabulary::{self, Vocabulary};
+use crate::memory::tenant_dictionary::{self, TenantDictionary};
 
 /// See the module. Its dictionary holds the locations of the tree that are not known, and nothing else.
 pub(crate) struct StackTree {
@@ -33,7 +33,7 @@ pub(crate) struct StackTree {
 
 /// [`StackTree`] while the vocabulary is at hand.
 pub(crate) struct Naming<'a> {
-    from: &'a Vocabulary,
+    from: &'a TenantDictionary,
     /// Nothing was copied yet in `None`.
     importer: Option<Importer<'a>>,
     /// Locations with smaller numbers are known.
@@ -61,7 +61,7 @@ impl StackTree {
     }
 
     /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
-    pub(crate) fn resume<'a>(&'a mut self, from: &'a Vocabulary) -> Naming<'a> {
+    pub(crate) fn resume<'a>(&'a mut self, from: &'a TenantDictionary) -> Naming<'a> {
         if self.generation.is_some_and(|generation| generation != from.generation()) {
             self.forget_vocabulary();
         }
@@ -153,8 +153,8 @@ impl Naming<'_> {
     }
 
     fn leaf(&mut self, pair: Pair) -> Result<u32, SelectError> {
-        let leaf = if pair.kernel == vocabulary::ROOT { pair.user } else { pair.kernel };
-        if leaf == vocabulary::ROOT {
+        let leaf = if pair.kernel == tenant_dictionary::ROOT { pair.user } else { pair.kernel };
+        if leaf == tenant_dictionary::ROOT {
             return Ok(ROOT);
         }
         let location = self.location(self.from.node(leaf).location);
@@ -165,7 +165,7 @@ impl Naming<'_> {
     /// marks all that is needed, and the way back up adds it; neither jumps about in memory as going up each stack would.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
         let (mut low, mut high) = (usize::MAX, 0);
-        for pair in pairs.iter().filter(|pair| pair.user != vocabulary::ROOT) {
+        for pair in pairs.iter().filter(|pair| pair.user != tenant_dictionary::ROOT) {
             low = low.min(self.mark(pair.user));
             high = high.max(pair.user as usize / 64);
         }
@@ -175,7 +175,7 @@ impl Naming<'_> {
             while let Some(bit) = (marked & below).checked_ilog2() {
                 below = (1 << bit) - 1;
                 let parent = self.from.node(number(word, bit)).parent;
-                if parent == vocabulary::ROOT {
+                if parent == tenant_dictionary::ROOT {
                     continue;
                 }
                 // Most callers are of the same word, below.
@@ -221,7 +221,7 @@ impl Naming<'_> {
 
     fn kernel(&mut self, below: u32, end: u32) -> Result<u32, SelectError> {
         let mut node = end;
-        while node != vocabulary::ROOT {
+        while node != tenant_dictionary::ROOT {
             self.path.push(node);
             node = self.from.node(node).parent;
         }
@@ -257,8 +257,8 @@ mod tests {
     use super::*;
 
     /// Stacks of functions, leaf first, in a vocabulary that has them in this order, and the nodes at which they end.
-    fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (Vocabulary, Vec<u32>) {
-        let mut vocabulary = Vocabulary::new(generation);
+    fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (TenantDictionary, Vec<u32>) {
+        let mut vocabulary = TenantDictionary::new(generation);
         let mut ends = Vec::new();
         for stack in stacks {
             let dictionary = &mut vocabulary.dictionary;
@@ -275,9 +275,9 @@ mod tests {
         (vocabulary, ends)
     }
 
-    fn name(tree: &mut StackTree, (vocabulary, ends): &(Vocabulary, Vec<u32>)) -> Vec<u32> {
+    fn name(tree: &mut StackTree, (vocabulary, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
         // Each stack alone, and with the next below it as its kernel part.
-        let alone = ends.iter().map(|&user| Pair { user, kernel: vocabulary::ROOT });
+        let alone = ends.iter().map(|&user| Pair { user, kernel: tenant_dictionary::ROOT });
         let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
         let (mut naming, mut nodes) = (tree.resume(vocabulary), Vec::new());
         naming.name(&alone.chain(below).collect::<Vec<_>>(), &mut nodes).unwrap();

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
-mod lacking;
+mod missing;
 mod partitions;
 mod samples;
 mod threads;
@@ -46,7 +46,7 @@ fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Resul
         answer => (known, asked, answer),
     };
     let answer = match answer {
-        Err(SelectError::LeftOut { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
+        Err(SelectError::DroppedName { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
             prop_assert!(window.start_ns < horizon_ns && horizon_ns <= world.horizon_ns(Tier::Raw), "{:?}", selection);
             // Nothing is refused for what other series lack.
             let touched = Tier::Day.window_start_ns(Tier::Day.window_of(window.start_ns.saturating_add(1)));
@@ -123,7 +123,7 @@ impl Known {
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
-        Err(SelectError::LeftOut { name, .. }) => {
+        Err(SelectError::DroppedName { name, .. }) => {
             prop_assert!(selection.matchers.iter().any(|matcher| matcher.name == name), "{:?}", selection);
             return Ok(());
         }

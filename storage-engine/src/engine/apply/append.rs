@@ -14,7 +14,7 @@ use crate::error::{EngineError, StripError};
 use crate::memory::batch_ids;
 use crate::memory::partition::{Pair, Partition};
 use crate::integrity::quarantine::area::Area;
-use crate::memory::vocabulary::{NodesOf, Vocabulary};
+use crate::memory::tenant_dictionary::{BatchNodes, TenantDictionary};
 use crate::{Outcome, Position, TimeResolution};
 
 /// A partition, if it exists, and what of a batch goes there.
@@ -195,7 +195,7 @@ impl Engine {
         &self,
         key: PartitionKey,
         partition: Option<Arc<RwLock<Partition>>>,
-        vocabulary: &RwLock<Vocabulary>,
+        vocabulary: &RwLock<TenantDictionary>,
     ) -> Arc<RwLock<Partition>> {
         let mut state = self.state.write();
         state.existing.insert(key.in_tier(Tier::Raw));
@@ -209,11 +209,15 @@ impl Engine {
 }
 
 /// The nodes of a batch's stacks, as far as they are known, and the partitions that miss definitions which the batch leaves out.
-fn known_nodes(batch: &Batch, partitions: &[Destination<'_>], vocabulary: &Vocabulary) -> (NodesOf, Vec<PartitionKey>) {
+fn known_nodes(
+    batch: &Batch,
+    partitions: &[Destination<'_>],
+    vocabulary: &TenantDictionary,
+) -> (BatchNodes, Vec<PartitionKey>) {
     let nodes = vocabulary.nodes_of(&batch.dictionary);
     let knows = |(key, partition, _): &Destination<'_>| match partition {
-        Some(partition) => partition.read().knows_what_is_stripped(batch, &nodes),
-        None => Partition::new(*key, 0).knows_what_is_stripped(batch, &nodes),
+        Some(partition) => partition.read().has_stripped_definitions(batch, &nodes),
+        None => Partition::new(*key, 0).has_stripped_definitions(batch, &nodes),
     };
     let incomplete = partitions.iter().filter(|partition| !knows(partition)).map(|(key, ..)| *key).collect();
     (nodes, incomplete)
@@ -265,7 +269,12 @@ impl<'a> Import<'a> {
 
     /// Adds the definitions of a part to the partition; returns the series' number and the samples by the partition's numbers.
     /// What the part refers to must be in the batch or in the partition; `None`: its series is not, and undefined samples are skipped.
-    fn part(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, part: &Part<'_>) -> Option<(u32, Samples)> {
+    fn part(
+        &mut self,
+        to: &mut Partition,
+        vocabulary: &mut TenantDictionary,
+        part: &Part<'_>,
+    ) -> Option<(u32, Samples)> {
         let series = part.series;
         if self.skips_undefined && series.labels.is_none() && !to.series.contains_key(&series.fingerprint) {
             part.for_each(|i| self.skip(series.samples.times_ns[i]));
@@ -273,7 +282,7 @@ impl<'a> Import<'a> {
         }
         let labels = || series.labels.clone().unwrap_or_default();
         let number = match to.series.get_index_of(&series.fingerprint) {
-            Some(number) => crate::memory::partition::dense(number),
+            Some(number) => crate::memory::partition::saturating_u32(number),
             None => to.add_series(series.fingerprint, || vocabulary.share_labels(Arc::new(labels()))),
         };
         let from = &series.samples;
@@ -301,7 +310,7 @@ impl<'a> Import<'a> {
         [user, kernel].into_iter().all(|id| self.stacks[id as usize].is_some() || dictionary.stacks.get(id).is_some())
     }
 
-    fn pair(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+    fn pair(&mut self, to: &mut Partition, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
         if self.pairs[id as usize] == UNKNOWN {
             let StackPair { user, kernel } = self.batch.dictionary.pairs[id as usize];
             let pair = Pair { user: self.stack(vocabulary, user), kernel: self.stack(vocabulary, kernel) };
@@ -310,7 +319,7 @@ impl<'a> Import<'a> {
         self.pairs[id as usize]
     }
 
-    fn stack(&mut self, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+    fn stack(&mut self, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
         let node = self.stacks[id as usize].unwrap_or_else(|| {
             vocabulary.import_stack(&mut self.importer, &self.batch.dictionary, id).unwrap_or_default()
         });
@@ -318,7 +327,7 @@ impl<'a> Import<'a> {
         node
     }
 
-    fn attribute_set(&mut self, to: &mut Partition, vocabulary: &mut Vocabulary, id: u32) -> u32 {
+    fn attribute_set(&mut self, to: &mut Partition, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
         if self.attribute_sets[id as usize] == UNKNOWN {
             let set = self.importer.attributes(&mut vocabulary.dictionary, id);
             self.attribute_sets[id as usize] = to.add_attribute_set(set, vocabulary).0;

@@ -22,7 +22,7 @@ use crate::engine::upkeep::flush::{events_key, stale_key};
 use crate::engine::upkeep::seal::{Place, Sealing, write_chunk, write_minutes};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::LeftOut;
+use crate::memory::partition::DroppedName;
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::{Outcome, Position};
@@ -186,8 +186,8 @@ impl Engine {
         let partition = partition.read();
         let is_unsaid = |name: &str| {
             partition.is_attribute(name)
-                || partition.left_out().any(|left_out| match left_out {
-                    LeftOut::Label(of) | LeftOut::Attribute(of) => of == name,
+                || partition.dropped_names().any(|left_out| match left_out {
+                    DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
                 })
         };
         let (mut selected, mut undecided) = (Vec::new(), None);

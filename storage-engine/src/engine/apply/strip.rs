@@ -6,14 +6,14 @@ use parking_lot::RwLock;
 use proto::{Batch, Stripped};
 
 use crate::memory::partition::Partition;
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Leaves out of the batch what all of these partitions, which its samples go to, know; `None` where one lacks what was left out
 /// before.
 pub(crate) fn strip(
     batch: &mut Batch,
     partitions: &[Arc<RwLock<Partition>>],
-    vocabulary: &Vocabulary,
+    vocabulary: &TenantDictionary,
 ) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
     // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
@@ -35,7 +35,7 @@ pub(crate) fn strip(
 }
 
 /// Whether a stripped batch defines nothing that is not in memory already.
-pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &Vocabulary) -> bool {
+pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
         && vocabulary.dictionary.has_attributes_of(&stripped.dictionary)

@@ -24,7 +24,7 @@ use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
 use crate::memory::head::Frozen;
 use crate::memory::partition::{Lengths, Partition};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Flushed, Position};
 
 /// Everything in memory as of one moment.
@@ -42,7 +42,7 @@ struct FrozenState {
 struct FrozenPartition {
     key: PartitionKey,
     partition: Arc<RwLock<Partition>>,
-    vocabulary: Arc<RwLock<Vocabulary>>,
+    vocabulary: Arc<RwLock<TenantDictionary>>,
     lengths: Lengths,
     chunks: Vec<Frozen>,
 }

@@ -21,9 +21,9 @@ use crate::engine::upkeep::flush::stale_key;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
-use crate::memory::dense::Dense;
-use crate::memory::partition::{LeftOut, Partition};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::partition::{DroppedName, Partition};
+use crate::memory::slot_sums::SlotSums;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Stale windows of one time.
 pub(crate) struct Due {
@@ -40,7 +40,7 @@ struct RollUp<'a> {
     due: &'a Due,
     source: Arc<RwLock<Partition>>,
     target: Arc<RwLock<Partition>>,
-    vocabulary: Arc<RwLock<Vocabulary>>,
+    vocabulary: Arc<RwLock<TenantDictionary>>,
 }
 
 impl Engine {
@@ -165,7 +165,7 @@ impl Engine {
             let source = roll_up.source.read();
             (source.key, source.pairs.len())
         };
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(pairs);
         let (mut samples, mut last_ns) = (0, None);
         for &source in sources {
@@ -243,7 +243,7 @@ impl Engine {
         windows: Range<u32>,
         tier: Tier,
         pairs: usize,
-        dense: &mut Dense,
+        dense: &mut SlotSums,
     ) -> Result<Vec<Added>, EngineError> {
         let values = self.values(source, series, windows)?;
         let unit = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
@@ -270,7 +270,7 @@ fn add_windows(
     unit: Tier,
     window: u32,
     pairs: usize,
-    dense: &mut Dense,
+    dense: &mut SlotSums,
 ) -> Result<(Vec<Added>, bool), Corruption> {
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
     let stored = windows::decode(frame::open(key, value)?, unit, window).ok_or_else(corrupt)?;
@@ -308,7 +308,7 @@ impl RollUp<'_> {
     fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
         let mut vocabulary = self.vocabulary.write();
         let (source, mut target) = (self.source.read(), self.target.write());
-        source.left_out().for_each(|name| target.leave_out(name.clone()));
+        source.dropped_names().for_each(|name| target.add_dropped_name(name.clone()));
         let kept = |labels: &LabelSet| -> (Fingerprint, LabelSet) {
             let kept = LabelSet::new(labels.iter().filter(|label| !dropped.contains(&label.name)).cloned().collect());
             (kept.fingerprint(&tenant), kept)
@@ -318,7 +318,7 @@ impl RollUp<'_> {
             for &series in &self.due.series {
                 let Some((&fingerprint, labels)) = source.series.get_index(series as usize) else { continue };
                 let number = match target.series.get_index_of(&fingerprint) {
-                    Some(number) => crate::memory::partition::dense(number),
+                    Some(number) => crate::memory::partition::saturating_u32(number),
                     None => target.add_series(fingerprint, || vocabulary.share_labels(Arc::clone(labels))),
                 };
                 targets.entry(number).or_default().push(series);
@@ -330,7 +330,7 @@ impl RollUp<'_> {
         let mut by_fingerprint: BTreeMap<Fingerprint, (LabelSet, Vec<u32>, bool)> = BTreeMap::new();
         for (series, labels) in (0..).zip(source.series.values()) {
             for label in labels.iter().filter(|label| dropped.contains(&label.name)) {
-                target.leave_out(LeftOut::Label(label.name.clone()));
+                target.add_dropped_name(DroppedName::Label(label.name.clone()));
             }
             let (fingerprint, kept) = kept(labels);
             let entry = by_fingerprint.entry(fingerprint).or_insert_with(|| (kept, Vec::new(), false));

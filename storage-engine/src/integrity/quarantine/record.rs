@@ -93,7 +93,7 @@ impl Engine {
             Section::Windows if !is_raw => {
                 self.state.write().add_damage(key, area, what);
             }
-            Section::Series | Section::Dictionary | Section::LeftOut if !is_raw => {
+            Section::Series | Section::Dictionary | Section::DroppedNames if !is_raw => {
                 let windows = self.head_windows(key)?;
                 self.state.write().quarantine_partition(key, what, &windows);
                 let _writing = self.writing.lock();

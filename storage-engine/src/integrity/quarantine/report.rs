@@ -67,7 +67,7 @@ impl Engine {
         let (series, window) = match section {
             Section::Head => (second, first),
             Section::Chunks | Section::Events | Section::Windows => (first, second),
-            Section::BatchIds | Section::Series | Section::Dictionary | Section::LeftOut => return all(),
+            Section::BatchIds | Section::Series | Section::Dictionary | Section::DroppedNames => return all(),
         };
         let window = Area::value(series, window).time(partition.tier);
         Some(describe(partition.tier, tenant.as_str(), window, &format!("series {series}")))

@@ -16,9 +16,9 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::integrity::verify::signature::Weights;
 use crate::integrity::verify::{Signatures, Verified};
-use crate::memory::dense::Dense;
 use crate::memory::partition::{Lengths, Partition};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::slot_sums::SlotSums;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// A partition that is checked, not of raw samples.
 pub(crate) struct PartitionCheck<'a> {
@@ -27,7 +27,7 @@ pub(crate) struct PartitionCheck<'a> {
     /// Without anything, if it cannot be read.
     partition: Partition,
     weights: Weights,
-    dense: Dense,
+    dense: SlotSums,
     scratch: Scratch,
     /// Of minutes: values that are not to be made again.
     settled_values: u64,
@@ -42,7 +42,7 @@ impl<'a> PartitionCheck<'a> {
         dropped: &[String],
         verified: &mut Verified,
     ) -> Self {
-        let mut vocabulary = Vocabulary::new(0);
+        let mut vocabulary = TenantDictionary::new(0);
         let partition = match Partition::load(snapshot, key, &mut vocabulary, 0) {
             Ok(partition) => {
                 verified.values += u64::from(partition.dictionary_blocks());
@@ -54,7 +54,7 @@ impl<'a> PartitionCheck<'a> {
             }
         };
         let weights = Weights::new(&partition, &vocabulary, tenant, dropped);
-        let (dense, scratch) = (Dense::default(), Scratch::default());
+        let (dense, scratch) = (SlotSums::default(), Scratch::default());
         Self { snapshot, key, partition, weights, dense, scratch, settled_values: 0 }
     }
 

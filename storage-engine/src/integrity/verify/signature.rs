@@ -13,7 +13,7 @@ use proto::{Fingerprint, Label, LabelSet, StackHash, TenantId};
 
 use crate::encoding::sums::Row;
 use crate::memory::partition::{Pair, Partition};
-use crate::memory::vocabulary::Vocabulary;
+use crate::memory::tenant_dictionary::TenantDictionary;
 
 /// Weights of what one partition has.
 pub(crate) struct Weights {
@@ -35,7 +35,12 @@ pub(crate) struct Signature {
 
 impl Weights {
     /// `dropped`: labels that the next coarser tier has not.
-    pub(crate) fn new(partition: &Partition, vocabulary: &Vocabulary, tenant: &TenantId, dropped: &[String]) -> Self {
+    pub(crate) fn new(
+        partition: &Partition,
+        vocabulary: &TenantDictionary,
+        tenant: &TenantId,
+        dropped: &[String],
+    ) -> Self {
         let hashes = FixedState::default();
         let stacks: HashMap<u32, StackHash, FixedState> =
             vocabulary.stacks().map(|(hash, node)| (node, hash)).collect();

@@ -7,19 +7,19 @@ use hashbrown::HashTable;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub(crate) struct Interner<T> {
     things: Vec<T>,
     /// Numbers by what they stand for.
     numbers: HashTable<u32>,
     hashes: FixedState,
 }
 
-impl<T: Copy + Eq + Hash> Numbered<T> {
+impl<T: Copy + Eq + Hash> Interner<T> {
     /// The number of a thing, and whether it is new.
     #[inline]
     pub(crate) fn insert(&mut self, thing: T) -> (u32, bool) {
         let Self { things, numbers, hashes } = self;
-        let new = crate::memory::partition::dense(things.len());
+        let new = crate::memory::partition::saturating_u32(things.len());
         let is_it = |&number: &u32| things.get(number as usize) == Some(&thing);
         let hash_of = |&number: &u32| things.get(number as usize).map_or(0, |thing| hashes.hash_one(thing));
         let number = *numbers.entry(hashes.hash_one(thing), is_it, hash_of).or_insert(new).get();
@@ -48,7 +48,7 @@ impl<T: Copy + Eq + Hash> Numbered<T> {
     }
 }
 
-impl<T: Copy + Eq + Hash> FromIterator<T> for Numbered<T> {
+impl<T: Copy + Eq + Hash> FromIterator<T> for Interner<T> {
     fn from_iter<I: IntoIterator<Item = T>>(things: I) -> Self {
         let mut all = Self { things: Vec::new(), numbers: HashTable::new(), hashes: FixedState::default() };
         things.into_iter().for_each(|thing| {
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn a_thing_keeps_its_number() {
-        let mut all: Numbered<u64> = [7].into_iter().collect();
+        let mut all: Interner<u64> = [7].into_iter().collect();
         let first: Vec<_> = (0..1000).map(|i| all.insert(i * i % 601)).collect();
         let again: Vec<_> = (0..1000).map(|i| all.insert(i * i % 601)).collect();
         assert!(again.iter().zip(&first).all(|(again, first)| *again == (first.0, false)));

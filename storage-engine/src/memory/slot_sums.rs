@@ -14,7 +14,7 @@ const LARGE_BITS: u32 = 40;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Dense {
+pub(crate) struct SlotSums {
     /// How many there are; `narrow`, `groups` and `zeros` stay as long as they were ever needed.
     slots: usize,
     narrow: Vec<i64>,
@@ -27,7 +27,7 @@ pub(crate) struct Dense {
     bound: u64,
 }
 
-impl Dense {
+impl SlotSums {
     /// From now on there are so many slots; what was added to one that stays is kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(3);
         for _ in 0..3 {
             assert_eq!(dense.add(0, i128::from(i64::MAX)), Some(()));
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_slot_of_an_earlier_larger_use_is_none() {
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(100);
         assert_eq!(dense.add(99, 1), Some(()));
         dense.drain(|_, _| ());
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_adds_up_to_zero_is_there() {
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(200);
         assert!(dense.reserve(7, 2));
         assert_eq!(dense.add_block(&[3, 70], &[0, 1], 7), Some(()));
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn values_of_samples_are_added_one_by_one_or_together() {
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(100);
         assert_eq!(dense.add_each(&[3, 70, 3], &[5, 6, 7]), Some(()));
         assert_eq!(dense.add_each(&[3, 71, 72], &[-12, 0, 1 << 50]), Some(()));
@@ -244,7 +244,7 @@ mod tests {
     // Found by review: two values of 2^62 had all slots moved, so a push of millions of them took minutes.
     #[test]
     fn large_values_have_no_slot_moved() {
-        let mut dense = Dense::default();
+        let mut dense = SlotSums::default();
         dense.resize(10);
         assert_eq!(dense.add(3, 7), Some(()));
         for _ in 0..1000 {

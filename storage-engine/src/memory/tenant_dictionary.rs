@@ -32,14 +32,14 @@ pub(crate) struct Node {
 
 /// Where the stacktraces of a batch end, `None` where that is not known, in the vocabulary of a generation.
 #[derive(Debug)]
-pub(crate) struct NodesOf {
+pub(crate) struct BatchNodes {
     generation: u64,
     pub(crate) nodes: Vec<Option<u32>>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Vocabulary {
+pub(crate) struct TenantDictionary {
     /// Its stacks and pairs are not used.
     pub(crate) dictionary: Dictionary,
     nodes: Vec<Node>,
@@ -56,7 +56,7 @@ pub(crate) struct Vocabulary {
     footprint: Footprint,
 }
 
-impl Vocabulary {
+impl TenantDictionary {
     pub(crate) fn new(generation: u64) -> Self {
         let mut stacks = HashMap::default();
         stacks.insert(StackHash::default(), ROOT);
@@ -98,13 +98,13 @@ impl Vocabulary {
     }
 
     /// The nodes at which the stacktraces of a batch end, by id.
-    pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> NodesOf {
+    pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> BatchNodes {
         let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
-        NodesOf { generation: self.generation, nodes }
+        BatchNodes { generation: self.generation, nodes }
     }
 
     /// The same as of now; none if this vocabulary was made anew meanwhile.
-    pub(crate) fn current(&self, of: &NodesOf) -> Vec<Option<u32>> {
+    pub(crate) fn current(&self, of: &BatchNodes) -> Vec<Option<u32>> {
         if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let lines = [Line { function, line: 1, column: 0 }].into();
         let location = batch.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         batch.intern_stack(stack_hash(&[batch.location_hash(location)]), Some(&[location]));
-        let mut vocabulary = Vocabulary::new(1);
+        let mut vocabulary = TenantDictionary::new(1);
         let before = vocabulary.nodes_of(&batch);
         assert_eq!(vocabulary.current(&before), [Some(ROOT), None]);
         let node = vocabulary.import_stack(&mut Importer::new(&batch), &batch, 1);

@@ -94,7 +94,7 @@ fn a_question_is_refused_only_for_what_its_own_series_lack() {
     let recent = world.engine().select(&selection(1, fold(), &["thread_name"])).unwrap();
     assert_eq!((recent.samples, recent.missing.len(), recent.groups[0].get("thread_name")), (1, 0, "t1"));
     let old = world.engine().select(&selection(0, fold(), &["thread_name"]));
-    assert!(matches!(old, Err(SelectError::LeftOut { ref name, .. }) if name == "thread_name"), "{old:?}");
+    assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 
     // Found by review: of many windows with gaps between them all were taken for lacking, unseen.
     let part_ns = (all.end_ns - all.start_ns) / 200;
@@ -105,7 +105,7 @@ fn a_question_is_refused_only_for_what_its_own_series_lack() {
     let recent = world.engine().select(&selection(1, windows(), &["thread_name"])).unwrap();
     assert_eq!((recent.samples, recent.missing.len(), recent.groups[0].get("thread_name")), (1, 0, "t1"));
     let old = world.engine().select(&selection(0, windows(), &["thread_name"]));
-    assert!(matches!(old, Err(SelectError::LeftOut { ref name, .. }) if name == "thread_name"), "{old:?}");
+    assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 }
 
 // Found by review: of two retention classes the one with the higher number was taken for the newer.
