@@ -164,7 +164,7 @@ impl Shard {
 
     /// Seals, rolls up and compacts everything. Blocks, for long.
     pub(crate) fn settle(&self) -> Result<(), ReplicaError> {
-        self.note(Engine::settle)
+        self.note(Engine::compact)
     }
 
     fn note(
