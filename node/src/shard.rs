@@ -159,7 +159,7 @@ impl Shard {
 
     /// Seals, rolls up and compacts everything. Blocks, for long.
     pub(crate) fn compact(&self) -> Result<(), ReplicaError> {
-        self.write(Engine::settle)
+        self.write(Engine::compact)
     }
 
     fn write(

@@ -1,9 +1,10 @@
 //! The engine: one shard's data, in memory and in the state database.
 //!
-//! State = what is in the database (as of `flushed` or later) + heads, new definitions and new batch ids in memory. A flush moves
-//! the latter into the database in one atomic write together with the position as of which it is, so the database always holds
-//! the state as of one position exactly; what lies behind it is in the Raft log. The database has no WAL: a write is durable when
-//! [`Engine::flush`] has flushed it. Entries are applied while a flush goes on.
+//! The state is the database as of `flushed`, plus heads, new definitions and new batch IDs in memory.
+//! A flush moves them into the database in one atomic write, together with the position of their last entry. So the
+//! database always holds the state as of exactly one position.
+//! Later entries are in the Raft log. The database has no WAL: a write is durable once [`Engine::flush`] returns.
+//! Entries are applied during a flush.
 
 pub(crate) mod apply;
 pub(crate) mod state;
@@ -33,22 +34,23 @@ use crate::memory::stored_partition::StoredPartition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 use crate::{Config, Position};
 
-/// One shard's data. All methods take `&self`; apply and skip are called by one thread at a time, the others by any.
+/// One shard's data. All methods take `&self`. One thread at a time may call apply and skip; any thread may call the
+/// others.
 pub struct Engine {
     pub(crate) config: Config,
     pub(crate) database: DB,
     pub(crate) state: RwLock<State>,
-    /// What definitions in memory take.
+    /// Memory of the definitions.
     definitions: MemoryTotal,
-    /// Held while a partition is read into memory: what several want at the same time is read once.
+    /// Held while a partition is read into memory, so that concurrent readers read it once.
     loading: Mutex<()>,
     /// Held while the database is written.
     pub(crate) writing: Mutex<()>,
-    /// Up to where the database is on disk.
+    /// Last position up to which the database is durable.
     pub(crate) flushed: Mutex<Option<Position>>,
-    /// Table files with damaged blocks were found since the engine was opened.
+    /// Whether table files with damaged blocks were found since the engine was opened.
     pub(crate) needs_repair: AtomicBool,
-    /// There are table files with damaged blocks, so nothing is compacted.
+    /// Whether there are table files with damaged blocks. Nothing is compacted then.
     pub(crate) has_damaged_files: AtomicBool,
 }
 
@@ -59,7 +61,7 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Opens or makes the state; what was applied and not flushed must be applied again.
+    /// Opens or creates the state. Entries that were applied but not flushed must be applied again.
     ///
     /// # Errors
     /// [`EngineError`]: another process has it open, the disk fails, or the state is corrupt or of another version.
@@ -78,23 +80,30 @@ impl Engine {
             expired: database::read_expired(&database)?,
             damage,
             replaced,
-            // What a router knows of an earlier process means nothing in this one.
+            // Generations of an earlier process are invalid in this one.
             generations: RandomState::new().build_hasher().finish() / 2,
             ..State::default()
         };
         let definitions = state.definitions.clone();
-        let (state, flushed) = (RwLock::new(state), Mutex::new(applied));
-        let (loading, writing) = (Mutex::new(()), Mutex::new(()));
-        let (needs_repair, has_damaged_files) = (AtomicBool::new(false), AtomicBool::new(is_damaged));
-        let engine =
-            Self { config, database, state, definitions, loading, writing, flushed, needs_repair, has_damaged_files };
+        let engine = Self {
+            config,
+            database,
+            state: RwLock::new(state),
+            definitions,
+            loading: Mutex::new(()),
+            writing: Mutex::new(()),
+            flushed: Mutex::new(applied),
+            needs_repair: AtomicBool::new(false),
+            has_damaged_files: AtomicBool::new(is_damaged),
+        };
         engine.quarantine_lost()?;
         engine.find_orphans()?;
         engine.load_heads()?;
         Ok(engine)
     }
 
-    /// Quarantines raw samples whose partition of minutes has no key: the definitions were in a block that cannot be read.
+    /// Quarantines raw samples whose partition of minutes has no key, because the block with its definitions cannot
+    /// be read.
     fn find_orphans(&self) -> Result<(), EngineError> {
         {
             let mut state = self.state.write();
@@ -110,7 +119,7 @@ impl Engine {
             self.state.write().existing.insert(key);
             let raw = key.in_tier(Tier::Raw);
             let snapshot = self.database.snapshot();
-            // IDs of batches need no definitions.
+            // Batch IDs need no definitions.
             let samples = Walk::between(&snapshot, raw.prefix(), raw.section(Section::BatchIds), false).next()?;
             if samples.is_some() {
                 let lost = Corruption { key: key.section(Section::Series), check: CorruptionCheck::Missing };
@@ -120,7 +129,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Partitions with samples that are in no chunk yet stay in memory.
+    /// Loads the partitions that have samples in no chunk yet. They stay in memory.
     fn load_heads(&self) -> Result<(), EngineError> {
         let raw: Vec<PartitionKey> = {
             let state = self.state.read();
@@ -134,7 +143,7 @@ impl Engine {
             match self.partition(key.in_tier(Tier::Minute)) {
                 Ok(Some(partition)) => self.state.write().head += partition.read().head.size(),
                 Ok(None) => {}
-                // It is quarantined, and everything else is served.
+                // The partition is quarantined, and everything else is served.
                 Err(error) if error.is_damage() => {}
                 Err(error) => return Err(error),
             }
@@ -142,22 +151,22 @@ impl Engine {
         Ok(())
     }
 
-    /// The last entry in the state; after opening, the last flushed one.
+    /// Returns the position of the last entry in the state; after opening, that of the last flushed one.
     pub fn applied(&self) -> Option<Position> {
         self.state.read().applied.clone()
     }
 
-    /// Up to where the state is durable: the log may be cut at or below it.
+    /// Returns the position up to which the state is durable. The log may be purged up to it.
     pub fn flushed(&self) -> Option<Position> {
         self.flushed.lock().clone()
     }
 
-    /// What the log last stored here with [`Engine::skip`].
+    /// Returns the membership that was last stored with [`Engine::skip`].
     pub fn membership(&self) -> Option<Bytes> {
         self.state.read().membership.clone()
     }
 
-    /// A partition that exists, not of raw samples, read from the database if it is not in memory.
+    /// Returns an existing partition of minutes, hours or days. Reads it from the database if it is not in memory.
     pub(crate) fn partition(&self, key: PartitionKey) -> Result<Option<Arc<RwLock<Partition>>>, EngineError> {
         if let Some(partition) = self.state.read().loaded.get(&key) {
             return Ok(Some(Arc::clone(partition)));
@@ -177,8 +186,9 @@ impl Engine {
                 }
                 (state.vocabulary(key.tenant), state.drops, state.clock_ns)
             };
-            // Read without any of the locks that `apply` takes. What is not loaded has no head, so the database holds all of it,
-            // and nobody else loads it meanwhile; but it may be dropped, and another one begun in its place.
+            // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
+            // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
+            // its place.
             let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
                 let damaged_head = std::mem::take(&mut stored.damaged_head);
                 Ok((stored.into_partition(&mut vocabulary.write())?, damaged_head))
@@ -187,7 +197,7 @@ impl Engine {
                 Err(error) if error.is_damage() && self.state.read().drops == drops => {
                     return Err(self.quarantine_partition(key, &error));
                 }
-                // The partition was dropped meanwhile, and its files with it.
+                // The partition was dropped meanwhile, with its files.
                 Err(error) if error.is_damage() => continue,
                 read => read?,
             };
@@ -196,14 +206,14 @@ impl Engine {
             if state.drops == drops && is_current {
                 damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
                 let partition = state.keep(partition);
-                state.let_go(self.config.idle_dictionary_bytes_max());
+                state.evict(self.config.idle_dictionary_bytes_max());
                 return Ok(Some(partition));
             }
         }
     }
 
-    /// A partition that exists, not of raw samples, for which the dictionary is not needed: if it is not in memory, then without
-    /// its dictionary, which is most of it, and for the caller alone.
+    /// Returns an existing partition of minutes, hours or days for a caller that needs no dictionary. If it is not in
+    /// memory, it is read without its dictionary, which is most of it, and not kept.
     pub(crate) fn outline(
         &self,
         key: PartitionKey,
@@ -232,18 +242,20 @@ impl Engine {
         }
     }
 
-    /// Says what time it is, at least: the windows of a shard to which nothing is sent end, too. Changes no answer.
+    /// Advances the clock for sealing to at least this time, in nanoseconds since 1970, so that windows also end in a
+    /// shard without new entries. Changes no response.
     pub fn pass_time(&self, now_ns: i64) {
         let mut state = self.state.write();
         state.now_ns = state.now_ns.max(now_ns);
     }
 
-    /// The largest `proposed_at_ns` of the entries that were applied, nanoseconds since 1970; 0 where there are none.
+    /// Returns the largest `proposed_at_ns` of the applied entries, in nanoseconds since 1970; 0 before the first.
     pub fn clock_ns(&self) -> i64 {
         self.state.read().clock_ns
     }
 
-    /// The end of the newest window that has samples in memory, nanoseconds since 1970: about the newest time that was written lately.
+    /// Returns the end of the newest window with samples in memory, in nanoseconds since 1970: about the newest time
+    /// that was written recently.
     pub fn newest_unsealed_ns(&self) -> Option<i64> {
         let state = self.state.read();
         let newest =
@@ -251,12 +263,12 @@ impl Engine {
         state.loaded.values().filter_map(newest).max().map(|window| Tier::Raw.window_end_ns(window))
     }
 
-    /// Ends compactions, which may take long, so that the engine can be closed. Nothing may be written after this.
+    /// Stops compactions, which may take long, so that the engine can be closed. Nothing may be written afterwards.
     pub fn stop_background_work(&self) {
         self.database.cancel_all_background_work(false);
     }
 
-    /// A tenant's vocabulary.
+    /// Returns a tenant's vocabulary.
     pub(crate) fn vocabulary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
         if let Some(vocabulary) = self.state.read().vocabularies.get(&tenant) {
             return Arc::clone(vocabulary);
@@ -264,17 +276,18 @@ impl Engine {
         self.state.write().vocabulary(tenant)
     }
 
-    /// About how many bytes dictionaries and series take in memory.
+    /// Returns the approximate memory of dictionaries and series, in bytes.
     pub fn dictionary_bytes(&self) -> usize {
         self.definitions.bytes()
     }
 
-    /// Bytes of memory that samples take which are in no chunk yet, about.
+    /// Returns the approximate memory of samples in no chunk yet, in bytes.
     pub fn head_bytes(&self) -> usize {
         self.state.read().head.bytes
     }
 
-    /// The end of the oldest partition of each tier and retention class, nanoseconds since 1970: expiring before it frees space.
+    /// Returns the end of the oldest partition of each tier and retention class, in nanoseconds since 1970. Expiring
+    /// up to it frees space.
     pub fn oldest_ends_ns(&self) -> BTreeMap<(Tier, u8), i64> {
         let mut oldest = BTreeMap::new();
         for key in &self.state.read().existing {
@@ -285,8 +298,8 @@ impl Engine {
     }
 }
 
-/// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged now. Returns whether
-/// damaged files are left.
+/// Opens the database after a repair of the table files that are listed as damaged, or that RocksDB finds damaged
+/// now. Returns whether damaged files remain.
 fn open_repaired(config: &Config) -> Result<(DB, bool), EngineError> {
     loop {
         let is_damaged = repair::repair(config)?;

@@ -1,7 +1,8 @@
-//! Selection: sums of samples by group, bucket and stack.
+//! Queries: sums of samples by group, bucket and stack, and the list of series.
 //!
-//! Partition by partition, see `gather`: sum (without locks: add up by dense numbers of the partition), and name (under the
-//! vocabulary's lock: from numbers to one tree of locations).
+//! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another.
+//! `accumulator` sums each partition by its local pair numbers without locks, then merges named stacks into one tree
+//! under the vocabulary's lock.
 
 pub(crate) mod accumulator;
 pub(crate) mod adders;
@@ -22,34 +23,37 @@ use crate::engine::Engine;
 use crate::error::SelectError;
 use crate::memory::matcher::ReadyMatcher;
 use crate::select::accumulator::Accumulator;
-use crate::select::gather::{Asks, Question};
+use crate::select::gather::{Aggregate, Query};
 use crate::select::plan::Tiers;
 
 impl Engine {
-    /// Sums of samples; consistent: all of an entry or nothing of it.
+    /// Returns sums of samples. The response reflects each entry entirely or not at all.
     ///
     /// # Errors
-    /// [`SelectError`]: the question is wrong, its answer too large or not kept any more, or the state cannot be read.
+    /// [`SelectError`]: the query is invalid, its response is too large or its data no longer kept, or the state
+    /// cannot be read.
     pub fn select(&self, selection: &Selection) -> Result<Answer, SelectError> {
         self.select_while(selection, &|| true)
     }
 
-    /// As [`Engine::select`], for as long as somebody wants the answer: asked before each partition and each series.
+    /// Same as [`Engine::select`], but stops when `is_wanted` returns false. It is called before each partition and
+    /// each series.
     ///
     /// # Errors
-    /// [`SelectError::Cancelled`] if nobody does any more.
+    /// [`SelectError::Cancelled`] if `is_wanted` returned false; otherwise those of [`Engine::select`].
     pub fn select_while(&self, selection: &Selection, is_wanted: &dyn Fn() -> bool) -> Result<Answer, SelectError> {
-        let asks = if matches!(selection.fold, Fold::Last(_)) { Asks::Last } else { Asks::Sums };
-        // A series of several that a tier made one has no last point.
-        self.select_as(selection, asks, selection.group_by_series || asks == Asks::Last, is_wanted)
+        let aggregate = if matches!(selection.fold, Fold::Last(_)) { Aggregate::Last } else { Aggregate::Sums };
+        // Series that a tier merged into one have no last point of their own.
+        let by_series = selection.group_by_series || aggregate == Aggregate::Last;
+        self.select_as(selection, aggregate, by_series, is_wanted)
     }
 
-    /// As [`Engine::select`]; where it asks for any samples only, the sums mean nothing. `by_series`: of series that a tier made
-    /// one, each is asked for.
+    /// Selects with an explicit aggregate. With [`Aggregate::Any`] the sums in the response have no meaning.
+    /// `by_series`: series that a tier merged into one must be reported separately.
     pub(crate) fn select_as(
         &self,
         selection: &Selection,
-        asks: Asks,
+        aggregate: Aggregate,
         by_series: bool,
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Answer, SelectError> {
@@ -59,21 +63,21 @@ impl Engine {
             Fold::Last(window) => (std::slice::from_ref(window), Tiers::ALL),
             Fold::Points(window) => (std::slice::from_ref(window), Tiers::RAW),
         };
-        let question = Question {
+        let query = Query {
             tenant: &selection.tenant,
             matchers: &matchers,
             buckets,
             group_by: &selection.group_by,
             by_series,
-            asks,
+            aggregate,
             tiers,
             needs_stacks: selection.stacks != StackDetail::None
                 || !selection.locations.filters.is_empty()
                 || tiers != Tiers::ALL
-                || asks == Asks::Last,
+                || aggregate == Aggregate::Last,
             is_wanted,
         };
-        let (accumulator, found) = self.read(&question, || Accumulator::new(selection, &matchers))?;
-        Ok(accumulator.finish(found))
+        let (accumulator, summary) = self.read(&query, || Accumulator::new(selection, &matchers))?;
+        Ok(accumulator.finish(summary))
     }
 }

@@ -132,7 +132,7 @@ impl Store {
         let (samples, costs) = ingest(&engine, &corpus, plan)?;
         let unsettled_bytes = directory_bytes(&folder)?;
         let began = Instant::now();
-        engine.settle()?;
+        engine.compact()?;
         let settle = began.elapsed();
         let disk_bytes = directory_bytes(&folder)?;
         let statistics = engine.statistics()?;

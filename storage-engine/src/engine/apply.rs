@@ -1,4 +1,4 @@
-//! Entries of the log: how each of them changes the state.
+//! Applies the entries of the log to the state.
 
 pub(crate) mod append;
 pub(crate) mod delete;

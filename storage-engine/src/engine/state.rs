@@ -1,4 +1,4 @@
-//! What an engine has in memory beside its database, and which of it is where.
+//! State of an engine in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,51 +17,54 @@ use crate::memory::head::HeadSize;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Partitions that are kept in memory without new samples, for queries; older ones are read again when needed. Where there are more,
-/// a quarter is let go at once: making room is not for each of many that are asked for one after the other.
+/// Partitions without new samples that are kept in memory for queries. Above this number a quarter is evicted at
+/// once, so that a query of many partitions does not evict for each of them.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
-/// Locks are taken in this order: state, vocabulary, partitions in the order of their keys, so finer tiers first.
+/// State of an engine in memory.
+///
+/// Lock order: state, vocabulary, then partitions in the order of their keys, so finer tiers first.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) applied: Option<Position>,
     pub(crate) membership: Option<Bytes>,
-    /// The largest `proposed_at_ns` so far: the only clock of what is applied.
+    /// Largest `proposed_at_ns` so far, in nanoseconds: the only clock for applying entries.
     pub(crate) clock_ns: i64,
-    /// What [`crate::Engine::pass_time`] said last.
+    /// Latest time given to [`crate::Engine::pass_time`], in nanoseconds.
     pub(crate) now_ns: i64,
     pub(crate) tenants: BTreeMap<TenantId, u32>,
     pub(crate) unwritten_tenants: BTreeMap<u32, TenantId>,
     pub(crate) batch_ids: BatchIds,
-    /// All partitions that exist, loaded or not.
+    /// All existing partitions, loaded or not.
     pub(crate) existing: BTreeSet<PartitionKey>,
-    /// Never of raw samples: those are in the partition of their minutes.
+    /// Partitions in memory. Raw samples are in the partition of their minutes.
     pub(crate) loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
     pub(crate) vocabularies: BTreeMap<u32, Arc<RwLock<TenantDictionary>>>,
     pub(crate) generations: u64,
-    /// Windows that are not the sum of their finer ones (yet).
+    /// Windows that are not the sum of their finer windows (yet).
     pub(crate) stale: BTreeSet<StaleKey>,
     pub(crate) expired: Expired,
     pub(crate) damage: Damage,
-    /// Partitions that replaced one with damaged definitions, never of raw samples, with the number of the newest table file that the
-    /// old partition may have values in.
+    /// Partitions that replaced one with damaged definitions. The value is the number of the newest table file that
+    /// may hold values of the old partition. Never of raw samples.
     pub(crate) replaced: BTreeMap<PartitionKey, u64>,
     pub(crate) head: HeadSize,
-    /// How often partitions were dropped: what was read of one before may be of another than there is now.
+    /// Number of times that partitions were dropped. If it changed during a read, the data may belong to a dropped
+    /// partition.
     pub(crate) drops: u64,
-    /// What vocabularies and partitions take, those too that a query still holds.
+    /// Memory of vocabularies and partitions, including those that only a query still holds.
     pub(crate) definitions: MemoryTotal,
-    /// Tenants of which the vocabulary may hold what no partition in memory needs.
+    /// Tenants whose vocabulary may hold entries that no partition in memory needs.
     pub(crate) outgrown: BTreeSet<u32>,
 }
 
 impl State {
-    /// What time it is for sealing and rolling up, which change no answer.
+    /// Returns the clock for sealing and rolling up, which change no response, in nanoseconds.
     pub(crate) fn sealing_clock_ns(&self) -> i64 {
         self.clock_ns.max(self.now_ns)
     }
 
-    /// A tenant's vocabulary.
+    /// Returns a tenant's vocabulary.
     pub(crate) fn vocabulary(&mut self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
         let Self { vocabularies, generations, definitions, .. } = self;
         let vocabulary = vocabularies.entry(tenant).or_insert_with(|| {
@@ -73,18 +76,18 @@ impl State {
         Arc::clone(vocabulary)
     }
 
-    /// The end of the last partition of a tier that was dropped: of times up to it, there is nothing in this tier.
+    /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has nothing at or before it.
     pub(crate) fn horizon_ns(&self, tier: Tier, class: u8) -> i64 {
         let before_ns = self.expired.get(&(tier, class)).copied().unwrap_or_default();
         before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns()
     }
 
-    /// About how many bytes all definitions in memory take.
+    /// Returns the approximate memory of all definitions, in bytes.
     pub(crate) fn dictionary_bytes(&self) -> usize {
         self.definitions.bytes()
     }
 
-    /// Whether a window of hours or days that ends at or before a time must be summed up.
+    /// Returns whether a window of hours or days that ends at or before a time must be summed up.
     pub(crate) fn is_stale(&self, before_ns: i64) -> bool {
         [Tier::Hour, Tier::Day].into_iter().any(|tier| {
             let mut from = StaleKey { tier, class: 0, window: 0, tenant: 0, series: 0 };
@@ -99,7 +102,7 @@ impl State {
         })
     }
 
-    /// Keeps a partition in memory, if there is none of this key.
+    /// Keeps a partition in memory, unless there is already one with this key. Returns the kept one.
     pub(crate) fn keep(&mut self, mut partition: Partition) -> Arc<RwLock<Partition>> {
         let Self { loaded, definitions, .. } = self;
         let kept = loaded.entry(partition.key).or_insert_with(|| {
@@ -109,19 +112,20 @@ impl State {
         Arc::clone(kept)
     }
 
-    /// Forgets a partition, or all that is in memory of it.
+    /// Removes a partition from memory.
     pub(crate) fn forget(&mut self, key: &PartitionKey) {
         if self.loaded.remove(key).is_some() {
             self.outgrown.insert(key.tenant);
         }
     }
 
-    /// Forgets partitions that nobody uses until few enough are left, those of the oldest times first: new samples and most
-    /// queries go to the newest. One that a selection holds stays: a second copy of it would get what the first then lacks.
-    pub(crate) fn let_go(&mut self, bytes_max: usize) {
+    /// Evicts unused partitions until the rest fits, those with the oldest times first: new samples and most queries
+    /// use the newest. A partition that a query holds stays, because a second copy would receive samples that the
+    /// first one then misses.
+    pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |state: &Self| state.dictionary_bytes() > bytes_max;
         if is_over(self) {
-            // What nothing needs any more goes before what may be asked for.
+            // Unneeded entries of vocabularies go before partitions that a query may need.
             self.renew_vocabularies(true);
         }
         let is_over = is_over(self);
@@ -135,7 +139,7 @@ impl State {
         oldest_first.sort_by_key(|key| key.end_ns());
         let mut freed = 0;
         for key in oldest_first {
-            // What a partition alone needs of the vocabulary goes later, about as much again.
+            // Entries of the vocabulary that only this partition needs are freed later, about as much again.
             let bytes = self.dictionary_bytes().saturating_sub(freed);
             if self.loaded.len() <= 1 || (self.loaded.len() <= count_left && bytes <= bytes_left) {
                 break;
@@ -152,8 +156,9 @@ impl State {
         self.renew_vocabularies(is_over);
     }
 
-    /// Makes vocabularies anew, of what the partitions in memory need, where it is worth it: all that may hold more, or those that
-    /// hold far more, or of which nothing is needed. It takes long, and everybody waits.
+    /// Rebuilds vocabularies from the entries that partitions in memory need. `all`: every vocabulary with unneeded
+    /// entries. Otherwise, only those that doubled in size or that no partition needs. Takes long, and blocks all
+    /// other threads.
     pub(crate) fn renew_vocabularies(&mut self, all: bool) {
         let mut kept = BTreeSet::new();
         for tenant in std::mem::take(&mut self.outgrown) {
@@ -181,13 +186,13 @@ mod tests {
 
     const TENANT: u32 = 0;
 
-    /// A partition of minutes with a series that no other one has, all of it written, and how many there are before it.
-    fn partition(state: &mut State, place: u32, label_bytes: usize) {
+    /// Adds a written partition of minutes, `number` partitions after the first, with a series that no other one has.
+    fn partition(state: &mut State, number: u32, label_bytes: usize) {
         let vocabulary = state.vocabulary(TENANT);
         let mut vocabulary = vocabulary.write();
-        let key = PartitionKey::of(Tier::Minute, 0, TENANT, i64::from(place + 1) * Tier::Minute.partition_ns());
+        let key = PartitionKey::of(Tier::Minute, 0, TENANT, i64::from(number + 1) * Tier::Minute.partition_ns());
         let mut partition = Partition::new(key, vocabulary.generation());
-        let value = format!("{place}{}", "x".repeat(label_bytes));
+        let value = format!("{number}{}", "x".repeat(label_bytes));
         let labels = LabelSet::new(vec![Label::new("pod", &value)]);
         let fingerprint = labels.fingerprint(&TenantId::default_tenant());
         partition.add_series(fingerprint, || vocabulary.share_labels(Arc::new(labels)));
@@ -197,39 +202,39 @@ mod tests {
     }
 
     #[test]
-    fn many_partitions_are_let_go_at_once_and_the_vocabulary_is_made_anew_only_where_that_saves_much() {
+    fn many_partitions_are_evicted_at_once_and_few_vocabularies_rebuilt() {
         let mut state = State::default();
-        for place in 0..1500 {
-            partition(&mut state, place, 10);
-            state.let_go(usize::MAX);
+        for number in 0..1500 {
+            partition(&mut state, number, 10);
+            state.evict(usize::MAX);
             assert!(state.loaded.len() <= IDLE_PARTITIONS_MAX);
         }
         assert!(state.loaded.len() >= IDLE_PARTITIONS_MAX / 4 * 3, "{}", state.loaded.len());
-        assert_eq!(state.generations, 1, "a small one was made anew");
-        // 64 MiB of labels in all, of which few are needed.
-        for place in 1500..1564 {
-            partition(&mut state, place, 1 << 20);
-            state.let_go(usize::MAX);
+        assert_eq!(state.generations, 1, "a small vocabulary was rebuilt");
+        // 64 MiB of labels in total, few of which are needed.
+        for number in 1500..1564 {
+            partition(&mut state, number, 1 << 20);
+            state.evict(usize::MAX);
         }
         assert!(state.generations <= 4, "{} times", state.generations - 1);
     }
 
     #[test]
-    fn what_nothing_needs_any_more_goes_before_what_may_be_asked_for() {
+    fn unneeded_definitions_are_evicted_before_loaded_partitions() {
         let mut state = State::default();
-        for place in 0..20 {
-            partition(&mut state, place, 1 << 20);
+        for number in 0..20 {
+            partition(&mut state, number, 1 << 20);
         }
         let first: Vec<PartitionKey> = state.loaded.keys().copied().take(18).collect();
         first.iter().for_each(|key| state.forget(key));
         assert!(state.dictionary_bytes() > 18 << 20);
-        state.let_go(10 << 20);
+        state.evict(10 << 20);
         assert_eq!(state.loaded.len(), 2);
         assert!(state.dictionary_bytes() < 5 << 20, "{} bytes", state.dictionary_bytes());
-        // And nothing is left of a tenant without partitions.
+        // A tenant without partitions uses no memory.
         let rest: Vec<PartitionKey> = state.loaded.keys().copied().collect();
         rest.iter().for_each(|key| state.forget(key));
-        state.let_go(usize::MAX);
+        state.evict(usize::MAX);
         assert!(state.dictionary_bytes() < 10_000, "{} bytes", state.dictionary_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! Upkeep: writing, sealing and summing what was applied. No response changes by it.
+//! Upkeep: writes, seals, sums and compacts what was applied. No response changes by it.
 
 pub(crate) mod compact;
 pub(crate) mod flush;

@@ -1,9 +1,9 @@
-//! Verification: everything on disk is read again and checked, also against each other: sums are those of the events, minutes
-//! those of the chunks, hours those of the minutes, days those of the hours, and nothing refers to what is not there. Hours and days
-//! of gauges, which do not add up, are read and checked by themselves alone.
+//! Verification: reads and checks everything on disk, including that tiers agree. Sums must equal their events,
+//! minutes their chunks, hours their minutes, and days their hours, and every reference must exist.
+//! Hours and days of gauges do not add up, so they are only checked by themselves.
 //!
-//! Partitions are read one after another, and of each one value after another; what is compared between tiers is 16 bytes of
-//! each window, see `signature`.
+//! Partitions are read one after another, and their values one after another. Tiers are compared by 16 bytes per
+//! window (`signature`).
 
 pub(crate) mod partition;
 pub(crate) mod signature;
@@ -21,24 +21,24 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{self, DamagedKeys, Walk};
 use crate::integrity::verify::partition::PartitionCheck;
 
-/// Faults that are described; more are only counted.
+/// Maximum number of described faults. More are only counted.
 const DESCRIBED_MAX: usize = 100;
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Values that were read and are as they should be.
+    /// Number of valid values.
     pub values: u64,
-    /// Raw samples in them.
+    /// Number of raw samples in them.
     pub samples: u64,
-    /// Values that are not.
+    /// Number of invalid values.
     pub faults: u64,
-    /// Which they are and what is wrong, of the first hundred.
+    /// Descriptions of the first hundred faults: the value and its fault.
     pub described: Vec<String>,
-    /// Sum of the signatures of all windows of minutes, hours and days but those of gauges, modulo 2^128: equal on replicas that applied
-    /// the same entries and have sealed and rolled up everything.
+    /// Sum of the signatures of all windows of minutes, hours and days, except those of gauges, modulo 2^128. Equal
+    /// on replicas that applied the same entries and have sealed and rolled up everything.
     pub signature: u128,
-    /// Keys of the first faults, and what is wrong with them.
+    /// Keys and descriptions of the first faults.
     pub(crate) noted: Vec<(Vec<u8>, String)>,
 }
 
@@ -57,7 +57,7 @@ impl Verified {
 
     /// Counts keys that the database cannot read.
     pub(crate) fn note_damaged_keys(&mut self, keys: &DamagedKeys) {
-        self.note(&keys.from, Err(format!("it cannot be read, up to key {}: {}", to_hex(&keys.to), keys.error)));
+        self.note(&keys.from, Err(format!("unreadable up to key {}: {}", to_hex(&keys.to), keys.error)));
     }
 
     fn extend(&mut self, other: Self) {
@@ -71,7 +71,7 @@ impl Verified {
     }
 }
 
-/// Of each window of hours and days, what it holds and what the finer windows add up to, see `signature`.
+/// Signature of each window of hours and days: that of its own value, and the sum of its finer windows (`signature`).
 #[derive(Debug, Default)]
 pub(crate) struct Signatures(BTreeMap<(PartitionKey, u32), Compared>);
 
@@ -82,13 +82,13 @@ struct Compared {
 }
 
 impl Signatures {
-    /// Adds what a window holds.
+    /// Adds the signature of a window's own value.
     pub(crate) fn store(&mut self, key: PartitionKey, window: u32, signature: u128) {
         let compared = self.0.entry((key, window)).or_default();
         compared.stored = compared.stored.wrapping_add(signature);
     }
 
-    /// Adds what a finer window of it holds.
+    /// Adds the signature of one of its finer windows.
     pub(crate) fn add_finer(&mut self, key: PartitionKey, window: u32, signature: u128) {
         let compared = self.0.entry((key, window)).or_default();
         compared.finer = compared.finer.wrapping_add(signature);
@@ -96,13 +96,13 @@ impl Signatures {
 }
 
 impl Engine {
-    /// Reads and checks everything that is on disk; what is only in memory is not looked at. Takes as long as reading all files
-    /// and unpacking them.
+    /// Reads and checks everything on disk, but no data that is only in memory. Takes as long as reading and
+    /// unpacking all files.
     ///
     /// # Errors
-    /// [`EngineError`] where the database itself cannot be read; faults of values are part of what is returned.
+    /// [`EngineError`]: the database itself cannot be read. Faults of values are part of the result.
     pub fn verify(&self) -> Result<Verified, EngineError> {
-        // Writing goes on; what is read is of one moment.
+        // Writes continue. The check reads the state of one moment.
         let snapshot = self.database.snapshot();
         let mut verified = Verified::default();
         let keys = partitions(&snapshot, &mut verified)?;
@@ -135,8 +135,8 @@ impl Engine {
     /// Describes the faults by tier, tenant, series and time, and adds the quarantined windows.
     fn describe(&self, verified: &mut Verified) {
         for (key, what) in std::mem::take(&mut verified.noted) {
-            let place = self.describe_key(&key).map(|place| format!("{place}: ")).unwrap_or_default();
-            verified.described.push(format!("{place}key {}: {what}", to_hex(&key)));
+            let location = self.describe_key(&key).map(|location| format!("{location}: ")).unwrap_or_default();
+            verified.described.push(format!("{location}key {}: {what}", to_hex(&key)));
         }
         for damaged in self.damaged_windows() {
             verified.faults += 1;
@@ -146,14 +146,15 @@ impl Engine {
         }
     }
 
-    /// What was found in a partition that was dropped meanwhile, whose files no snapshot keeps, means nothing.
+    /// Adds the result of a partition, unless it was dropped meanwhile: no snapshot keeps its files, so its faults
+    /// mean nothing.
     fn keep_if_there(&self, key: PartitionKey, found: Verified, verified: &mut Verified) {
         if self.state.read().existing.contains(&key) {
             verified.extend(found);
         }
     }
 
-    /// Windows against the finer ones that they are made of, where those are still there, all of them.
+    /// Compares windows with the finer ones that they are made of, where all of those still exist.
     fn compare(&self, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
         let state = self.state.read();
         for (&(key, window), compared) in &signatures.0 {
@@ -166,13 +167,14 @@ impl Engine {
                 continue;
             }
             let is_sum = compared.stored == compared.finer;
-            let result = if is_sum { Ok(()) } else { Err("it is not the sum of the finer windows".to_owned()) };
+            let result = if is_sum { Ok(()) } else { Err("the sum differs from that of the finer windows".to_owned()) };
             verified.note(&key.series_window(Section::Windows, 0, window), result);
         }
     }
 }
 
-/// All partitions, ascending, so the finer ones of a time first. What is of none of them is checked here.
+/// Returns all partitions, ascending, so the finer ones of a time first. Checks the values that belong to no
+/// partition.
 fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeSet<PartitionKey>, EngineError> {
     let mut keys = BTreeSet::new();
     let mut walk = Walk::once(snapshot, Vec::new());
@@ -188,7 +190,7 @@ fn partitions(snapshot: &Snapshot<'_>, verified: &mut Verified) -> Result<BTreeS
             keys.insert(partition);
             walk.seek(partition.end());
         } else if PartitionKey::of_quarantined(&key).is_some() {
-            // Nothing reads it.
+            // No query reads quarantined values.
             walk.seek(damaged_keys::after(&key::quarantined_partitions()));
         } else {
             verified.note(&key, frame::open(&key, &value).map(drop).map_err(|error| error.to_string()));

@@ -1,7 +1,7 @@
-//! Sums of one selection over all partitions, and what is kept until they are an answer.
+//! Sums of one selection over all partitions, up to the finished response.
 //!
-//! Of each partition numbers of its own are added up, without locks; then they are named, under the vocabulary's lock: from
-//! numbers to one tree of locations.
+//! Each partition is summed by its own pair numbers, without locks. The sums then get the nodes of one stack tree,
+//! under the vocabulary's lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,32 +18,32 @@ use crate::memory::matcher::ReadyMatcher;
 use crate::memory::partition::Pair;
 use crate::memory::slot_sums::SlotSums;
 use crate::select::adders::{Added, AttributeAdder, LastTime, Slots, Sparse, UNPASSED, WholeAdder, check_size};
-use crate::select::gather::{Found, PartView, SeriesView, View, Work};
+use crate::select::gather::{Collector, PartView, Progress, ReadSummary, SeriesView, View};
 use crate::select::grouping::{Grouping, Groups};
 use crate::select::read::PartReader;
-use crate::select::stack_filter::{LOOKED_AT_ONCE, Passing, StackFiltering};
+use crate::select::stack_filter::{NODES_PER_LOCK, Passing, StackFiltering};
 use crate::select::totals::{Total, Totals};
 use crate::select::tree::StackTree;
 
-/// Stacks that are named under one hold of the vocabulary's lock: some milliseconds of the deepest ones.
-const NAMED_AT_ONCE: usize = 4096;
+/// Stacks that get their nodes under one hold of the vocabulary's lock: some milliseconds for the deepest ones.
+const STACKS_PER_LOCK: usize = 4096;
 
-/// A sum, before its stack is named.
+/// Sum whose stack has no node yet.
 struct PartSum {
     group: u32,
-    /// Of the buckets, or a time.
+    /// Number of the bucket, or the time in nanoseconds.
     bucket: i64,
-    /// [`UNPASSED`]: only that there are samples.
+    /// Number of the pair, or [`UNPASSED`] if only the presence of samples is recorded.
     pair: u32,
-    /// `Fold::Last`: of those that have a last point.
+    /// With `Fold::Last`, the index of the series in [`Accumulator::last`].
     series: u32,
     sum: i128,
 }
 
-/// The last point of a series so far.
+/// Last known point of a series.
 struct LastPoint {
     time_ns: i64,
-    /// Of that time, those that match.
+    /// Matching samples of that time.
     samples: u64,
 }
 
@@ -55,26 +55,27 @@ pub(crate) struct Accumulator<'a> {
     /// `None`: all stacks pass.
     filtering: Option<StackFiltering<'a>>,
     dense: SlotSums,
-    /// Buckets that have samples, where not all stacks pass.
+    /// Buckets that have samples, if not all stacks pass.
     seen: SlotSums,
     tree: StackTree,
     totals: Totals,
     added: Added,
     /// Series that had any of the samples.
     series: HashSet<Arc<LabelSet>, FixedState>,
-    /// `Fold::Last`: whatever of a series was read may be followed by what is newer, in another class or tier.
+    /// With `Fold::Last`, the last point of each series so far. Another class or tier may still have a newer one.
     last: IndexMap<Arc<LabelSet>, LastPoint, FixedState>,
 }
 
-impl Work for Accumulator<'_> {
-    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+impl Collector for Accumulator<'_> {
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError> {
         let passing = match &mut self.filtering {
             Some(filtering) if !part.series.is_empty() => {
-                // Once there is no answer, partitions are only read for their locations.
-                let passing = if filtering.lacks() { Some(Passing::default()) } else { passing(filtering, view, part) };
-                let Some(passing) = passing else { return Ok(None) };
-                if filtering.lacks() {
-                    return Ok(Some(()));
+                // The response will be empty, so partitions are only read to load their locations.
+                let passing =
+                    if filtering.has_unknown() { Some(Passing::default()) } else { passing(filtering, view, part) };
+                let Some(passing) = passing else { return Ok(Progress::Dropped) };
+                if filtering.has_unknown() {
+                    return Ok(Progress::Done);
                 }
                 Some(passing)
             }
@@ -93,7 +94,7 @@ impl Work for Accumulator<'_> {
         Ok(named)
     }
 
-    fn lacks(&self, labels: &LabelSet, end_ns: i64) -> bool {
+    fn is_affected(&self, labels: &LabelSet, end_ns: i64) -> bool {
         let is_last = matches!(self.selection.fold, Fold::Last(_));
         !is_last || self.last.get(labels).is_none_or(|point| point.time_ns <= end_ns)
     }
@@ -116,7 +117,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// What a partition's samples add up to.
+    /// Returns the sums of a partition's samples.
     fn sums(
         &mut self,
         view: &View<'_>,
@@ -124,10 +125,11 @@ impl<'a> Accumulator<'a> {
         passing: Option<&Passing>,
     ) -> Result<Vec<PartSum>, SelectError> {
         let slots = self.slots(part);
-        let (mut whole, mut by_attributes) = (Vec::new(), Vec::new());
+        let mut whole = Vec::new();
+        let mut by_attributes = Vec::new();
         for series in &part.series {
             let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
-            if !grouping.settle(|name| part.partition.read().is_attribute(name)) {
+            if !grouping.simplify(|name| part.partition.read().is_attribute(name)) {
                 continue;
             }
             match slots {
@@ -139,8 +141,9 @@ impl<'a> Accumulator<'a> {
                 _ => by_attributes.push((grouping, series)),
             }
         }
-        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
-        // One group after another in the same slots.
+        let mut reader = PartReader::new(view, part);
+        let mut sums = Vec::new();
+        // The groups use the same slots, one after another.
         whole.sort_by_key(|(group, _)| *group);
         if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
             for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
@@ -159,7 +162,7 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// All samples of the series of one group, whatever their attributes, in slots.
+    /// Adds all samples of the series of one group to slots, independent of attributes.
     fn add_whole(
         &mut self,
         reader: &mut PartReader<'_>,
@@ -170,7 +173,8 @@ impl<'a> Accumulator<'a> {
         self.dense.resize(slots.count());
         self.seen.resize(if passing.is_some() { slots.count() } else { 0 });
         for (_, series) in of_group {
-            let (dense, seen) = (&mut self.dense, &mut self.seen);
+            let dense = &mut self.dense;
+            let seen = &mut self.seen;
             let mut adder = WholeAdder { dense, slots, passing, seen, added: Added::default() };
             reader.read(series, &mut adder)?;
             let added = adder.added;
@@ -192,14 +196,15 @@ impl<'a> Accumulator<'a> {
         check_size(sums.len(), &self.groups)
     }
 
-    /// The last points of series whose last point so far is not newer.
+    /// Returns the last points of series that have no newer point so far.
     fn last_points(
         &mut self,
         view: &View<'_>,
         part: &PartView,
         passing: Option<&Passing>,
     ) -> Result<Vec<PartSum>, SelectError> {
-        let (mut reader, mut sums) = (PartReader::new(view, part), Vec::new());
+        let mut reader = PartReader::new(view, part);
+        let mut sums = Vec::new();
         let part_end_ns = part.plan.end_ns(part.key.tier);
         for series in &part.series {
             let known_ns = self.last.get(&series.labels).map(|point| point.time_ns);
@@ -228,7 +233,8 @@ impl<'a> Accumulator<'a> {
         Ok(sums)
     }
 
-    /// Where sums have a slot each: by stack where there is one bucket, by bucket where there are no stacks.
+    /// Returns the kind of slots for sums: by stack if there is one bucket, by bucket if stacks are not
+    /// distinguished.
     fn slots(&self, part: &PartView) -> Option<Slots> {
         match (&self.selection.fold, self.selection.stacks) {
             (Fold::Sum(windows), StackDetail::None) => Some(Slots::Buckets(windows.len())),
@@ -269,27 +275,28 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Gives sums of a partition the nodes of their stacks; `None` if it was dropped meanwhile, and the vocabulary renewed
-    /// without it.
-    fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Option<()>, SelectError> {
+    /// Gives the sums of a partition the nodes of their stacks. Returns [`Progress::Dropped`] if the partition was
+    /// dropped meanwhile and the vocabulary rebuilt without it.
+    fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Progress, SelectError> {
         let total =
             |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
         let is_passed = |sum: &PartSum| sum.pair != UNPASSED;
         let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
             sums.iter().for_each(|sum| self.totals.add(total(sum, if is_passed(sum) { 0 } else { UNPASSED })));
-            return Ok(Some(()));
+            return Ok(Progress::Done);
         };
-        let (mut pairs, mut nodes) = (Vec::new(), Vec::new());
-        for sums in sums.chunks(NAMED_AT_ONCE) {
-            // The locks are let go in between: `apply` waits for them.
+        let mut pairs = Vec::new();
+        let mut nodes = Vec::new();
+        for sums in sums.chunks(STACKS_PER_LOCK) {
+            // The locks are released between pieces, because `apply` waits for them.
             let vocabulary = vocabulary.read();
             let partition = part.partition.read();
             if partition.generation != vocabulary.generation() {
-                return Ok(None);
+                return Ok(Progress::Dropped);
             }
             pairs.clear();
             for sum in sums {
-                // What did not pass needs no name.
+                // Stacks that did not pass need no node.
                 let pair = if is_passed(sum) { partition.pairs.get(sum.pair) } else { Some(Pair::default()) };
                 let corrupt =
                     || Corruption { key: part.key.section(Section::Windows), check: CorruptionCheck::Content };
@@ -305,23 +312,24 @@ impl<'a> Accumulator<'a> {
                 self.totals.add(total(sum, if is_passed(sum) { node } else { UNPASSED }));
             }
         }
-        Ok(Some(()))
+        Ok(Progress::Done)
     }
 
-    /// The answer: of a store in the same form, always the same.
-    pub(crate) fn finish(mut self, found: Found) -> Answer {
-        let (mut samples, mut series) = (self.added.samples, self.series.len() as u64);
+    /// Returns the response. It is always the same for a store in the same form.
+    pub(crate) fn finish(mut self, summary: ReadSummary) -> Answer {
+        let mut samples = self.added.samples;
+        let mut series = self.series.len() as u64;
         if let (Fold::Last(_), Totals::List(totals)) = (&self.selection.fold, &mut self.totals) {
             let last = &self.last;
             totals.retain(|total| {
                 last.get_index(total.series as usize).is_some_and(|(_, point)| point.time_ns == total.bucket)
             });
-            // Of one time, what different series have adds up.
+            // Points of different series at the same time add up.
             totals.iter_mut().for_each(|total| total.series = 0);
             samples = last.values().map(|point| point.samples).sum();
             series = last.values().filter(|point| point.samples > 0).count() as u64;
         }
-        if self.filtering.as_ref().is_some_and(StackFiltering::lacks) {
+        if self.filtering.as_ref().is_some_and(StackFiltering::has_unknown) {
             let nodes = vec![Node { parent: 0, location: 0 }];
             return Answer { nodes, lacks_locations: true, ..Answer::default() };
         }
@@ -349,15 +357,16 @@ impl<'a> Accumulator<'a> {
             samples,
             series,
             rows: self.added.rows,
-            windows_read: found.windows_read,
-            missing: found.missing,
+            windows_read: summary.windows_read,
+            missing: summary.missing,
             unpassed,
             lacks_locations: false,
         }
     }
 }
 
-/// Which pairs of a partition pass; `None` if it was dropped meanwhile. The locks are let go now and then: `apply` waits for them.
+/// Returns which pairs of a partition pass, or `None` if the partition was dropped meanwhile. Releases the locks now
+/// and then, because `apply` waits for them.
 fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView) -> Option<Passing> {
     let mut passing = Passing::default();
     while passing.pairs() < part.known.pairs {
@@ -368,7 +377,7 @@ fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView)
         }
         if filtering.follow(&vocabulary) {
             let next =
-                partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(LOOKED_AT_ONCE);
+                partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(NODES_PER_LOCK);
             if next.len() == 0 {
                 return None;
             }
@@ -378,7 +387,7 @@ fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView)
     Some(passing)
 }
 
-/// Takes what says only that there are samples out of sorted cells; returns what no cell says besides.
+/// Removes cells that only record the presence of samples. Returns those whose group and bucket have no other cell.
 fn without_unpassed(cells: &mut Vec<Cell>) -> Vec<Unpassed> {
     let mut unpassed = Vec::new();
     let mut before = None;

@@ -1,4 +1,4 @@
-//! Adding up what is read of a series.
+//! Visitors that sum the samples of a series.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use crate::select::grouping::{Grouping, Groups};
 use crate::select::read::{Need, ReadSums, Visitor};
 use crate::select::stack_filter::Passing;
 
-/// What the slots of a dense table are, and how many.
+/// Meaning and number of the slots of a dense table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slots {
     Pairs(usize),
@@ -27,13 +27,13 @@ impl Slots {
     }
 }
 
-/// In place of a pair: there are samples, but none whose stack passes. A partition has fewer pairs.
+/// Used in place of a pair for samples whose stack does not pass. A partition has fewer pairs.
 pub(crate) const UNPASSED: u32 = u32::MAX;
 
-/// (group, bucket or time, pair) to sum.
+/// Sum by group, bucket or time, and pair.
 pub(crate) type Sparse = HashMap<(u32, i64, u32), i128, FixedState>;
 
-/// What was added.
+/// Numbers of samples and rows that were added.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Added {
     pub(crate) samples: u64,
@@ -41,19 +41,22 @@ pub(crate) struct Added {
     pub(crate) rows: u64,
 }
 
+/// Checks the number of cells and the memory of groups against their limits.
 pub(crate) fn check_size(cells: usize, groups: &Groups) -> Result<(), SelectError> {
-    let (cells_max, bytes_max) = (limits::QUERY_CELLS_MAX, limits::QUERY_GROUP_BYTES_MAX);
+    let cells_max = limits::QUERY_CELLS_MAX;
+    let bytes_max = limits::QUERY_GROUP_BYTES_MAX;
     if groups.memory_bytes() > bytes_max {
         return Err(SelectError::TooManyGroups { bytes_max });
     }
     if cells > cells_max { Err(SelectError::TooLarge { cells_max }) } else { Ok(()) }
 }
 
-/// Adds all samples of a series, whatever their attributes.
+/// Adds all samples of a series, independent of their attributes.
 pub(crate) struct WholeAdder<'a> {
     pub(crate) dense: &'a mut SlotSums,
     pub(crate) slots: Slots,
-    /// `None`: all stacks pass. Where slots are pairs, all are added, and who drains them leaves out what does not pass.
+    /// Passing pairs; `None` if all stacks pass. If slots are pairs, all pairs are added and the caller filters them
+    /// when it drains the slots.
     pub(crate) passing: Option<&'a Passing>,
     /// Buckets that have samples.
     pub(crate) seen: &'a mut SlotSums,
@@ -61,7 +64,8 @@ pub(crate) struct WholeAdder<'a> {
 }
 
 impl WholeAdder<'_> {
-    /// Adds what passes of some samples of one bucket; `None`: nothing does.
+    /// Adds the total of the passing samples of one bucket; `None` if no sample passes. Returns `None` if the bucket
+    /// has no slot.
     fn add_passing(&mut self, bucket: u32, total: Option<i128>) -> Option<()> {
         self.seen.add(bucket, 0)?;
         total.map_or(Some(()), |total| self.dense.add(bucket, total))
@@ -120,10 +124,10 @@ impl Visitor for WholeAdder<'_> {
     }
 }
 
-/// The sum of some values.
-/// Their upper and lower halves are added apart, since SIMD adds several 64-bit numbers at a time.
+/// Returns the sum of values. The upper and lower halves are summed separately, because SIMD adds several 64-bit
+/// numbers at a time.
 fn sum_of(values: &[i64]) -> i128 {
-    // SIMD shifts unsigned numbers: each is this much larger.
+    // SIMD shifts unsigned numbers, so each value is made larger by this.
     const SHIFTED: i64 = i64::MIN;
     let of_part = |values: &[i64]| {
         let (upper, lower) = values.iter().fold((0_u64, 0_u64), |(upper, lower), value| {
@@ -132,7 +136,7 @@ fn sum_of(values: &[i64]) -> i128 {
         });
         (i128::from(upper) << 32) + i128::from(lower) + i128::from(SHIFTED) * values.len() as i128
     };
-    // The halves of so many numbers add up to less than 2^64.
+    // The sums of so many halves are below 2^64.
     values.chunks(1 << 31).map(of_part).sum()
 }
 
@@ -145,15 +149,15 @@ pub(crate) struct AttributeAdder<'a, 'q> {
     pub(crate) sparse: &'a mut Sparse,
     pub(crate) by_time: bool,
     pub(crate) keeps_stacks: bool,
-    /// `None`: all stacks pass.
+    /// Passing pairs; `None` if all stacks pass.
     pub(crate) passing: Option<&'a Passing>,
-    /// Only what is of this time.
+    /// Adds only samples of this time, in nanoseconds.
     pub(crate) last_ns: Option<i64>,
     pub(crate) added: Added,
 }
 
 impl AttributeAdder<'_, '_> {
-    /// `None` if there is no such pair.
+    /// Returns `None` if there is no such pair.
     fn add(&mut self, group: u32, bucket: i64, pair: u32, sum: i128) -> Option<()> {
         let passes = self.passing.map_or(Some(true), |passing| passing.has(pair))?;
         let (pair, sum) = match (passes, self.keeps_stacks) {
@@ -179,7 +183,7 @@ impl Visitor for AttributeAdder<'_, '_> {
         if self.last_ns.is_some() && self.last_ns != read.last_ns {
             return Ok(Some(()));
         }
-        // No sample of a window that is read as sums has an attribute that is asked for.
+        // Windows are read as sums only if no sample has a requested attribute.
         let Some(group) = self.grouping.group(self.groups, None, 0) else { return Ok(Some(())) };
         self.added.samples += read.samples;
         self.added.rows += read.sums.rows() as u64;
@@ -195,7 +199,9 @@ impl Visitor for AttributeAdder<'_, '_> {
     fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError> {
         self.added.rows += rows.len() as u64;
         for row in rows {
-            let (time_ns, set, pair) = (samples.times_ns[row], samples.attribute_sets[row], samples.pairs[row]);
+            let time_ns = samples.times_ns[row];
+            let set = samples.attribute_sets[row];
+            let pair = samples.pairs[row];
             if set as usize >= self.part.known.attribute_sets || pair as usize >= self.part.known.pairs {
                 return Ok(None);
             }
@@ -215,7 +221,7 @@ impl Visitor for AttributeAdder<'_, '_> {
     }
 }
 
-/// The last time at which a series has a sample.
+/// Last time at which a series has a sample, in nanoseconds.
 pub(crate) struct LastTime(pub(crate) Option<i64>);
 
 impl Visitor for LastTime {
@@ -242,12 +248,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_count_against_the_budget_and_too_many_are_refused() {
+    fn groups_over_the_memory_budget_are_refused() {
         let fold = Fold::Sum(proto::Window::between(&[0, 1]));
-        let (tenant, matchers, group_by) = (TenantId::default_tenant(), Vec::new(), Vec::new());
+        let tenant = TenantId::default_tenant();
         let stacks = proto::StackDetail::None;
         let locations = proto::LocationSets::default();
-        let selection = Selection { tenant, matchers, fold, group_by, group_by_series: true, stacks, locations };
+        let selection = Selection {
+            tenant,
+            matchers: Vec::new(),
+            fold,
+            group_by: Vec::new(),
+            group_by_series: true,
+            stacks,
+            locations,
+        };
         let mut groups = Groups::default();
         let value = "x".repeat(1 << 20);
         let group = |groups: &mut Groups, number: usize| {

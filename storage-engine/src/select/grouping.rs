@@ -1,4 +1,4 @@
-//! To which group the samples of one series go, decided once per attribute set.
+//! Assigns the samples of one series to groups, computed once per attribute set.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::memory::matcher::{ReadyMatcher, attribute, on_series};
 use crate::memory::partition::{Partition, saturating_u32};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// All groups of an answer.
+/// Label sets of all groups of a response, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     sets: IndexSet<LabelSet, FixedState>,
@@ -22,7 +22,7 @@ pub(crate) struct Groups {
 
 impl Groups {
     fn number(&mut self, labels: LabelSet) -> u32 {
-        // A slot of a table beside what it holds.
+        // The table needs a slot in addition to the labels.
         let bytes = labels.memory_bytes() + 64;
         let (number, is_new) = self.sets.insert_full(labels);
         if is_new {
@@ -31,12 +31,13 @@ impl Groups {
         saturating_u32(number)
     }
 
-    /// About how many bytes they take.
+    /// Approximate memory of the groups, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Label sets of the groups that have a cell, sorted. Cells get the numbers of this order and are sorted by them.
+    /// Returns the sorted label sets of the groups that have a cell. Renumbers the cells to this order and sorts them
+    /// by it.
     pub(crate) fn with_cells(self, cells: &mut [Cell]) -> Vec<LabelSet> {
         let mut has_cell = vec![false; self.sets.len()];
         cells.iter().for_each(|cell| has_cell[cell.group as usize] = true);
@@ -53,10 +54,10 @@ impl Groups {
     }
 }
 
-/// What attribute sets stand for.
+/// TenantDictionary and partition that resolve the numbers of attribute sets.
 pub(crate) type Names<'a> = (&'a Arc<RwLock<TenantDictionary>>, &'a Arc<RwLock<Partition>>);
 
-/// See the module.
+/// Groups of one series by attribute set, and the matchers that depend on attributes.
 pub(crate) struct Grouping<'a> {
     on_samples: Vec<&'a ReadyMatcher>,
     from_samples: Vec<&'a str>,
@@ -76,9 +77,9 @@ impl<'a> Grouping<'a> {
         }
     }
 
-    /// Leaves out what says the same of every sample, since no sample has an attribute of that name; `false` if that rules
-    /// all of them out.
-    pub(crate) fn settle(&mut self, is_attribute: impl Fn(&str) -> bool) -> bool {
+    /// Removes matchers and group names that no sample has as an attribute. Returns false if such a matcher excludes
+    /// all samples.
+    pub(crate) fn simplify(&mut self, is_attribute: impl Fn(&str) -> bool) -> bool {
         let absent = |matcher: &&ReadyMatcher| !is_attribute(&matcher.name);
         if self.on_samples.iter().any(|matcher| absent(matcher) && !matcher.accepts("")) {
             return false;
@@ -92,9 +93,9 @@ impl<'a> Grouping<'a> {
         !self.on_samples.is_empty() || !self.from_samples.is_empty()
     }
 
-    /// The group of samples with these attributes; `None` if they do not match.
+    /// Returns the group of samples with these attributes, or `None` if they do not match.
     pub(crate) fn group(&mut self, groups: &mut Groups, names: Option<Names<'_>>, attribute_set: u32) -> Option<u32> {
-        // Where nothing depends on attributes, all sets are one.
+        // Without conditions on attributes, all sets belong to one group.
         let attribute_set = if self.reads_attributes() { attribute_set } else { 0 };
         if let Some(&known) = self.known.get(&attribute_set) {
             return known;
@@ -102,7 +103,7 @@ impl<'a> Grouping<'a> {
         let value = |name: &str| {
             let Some((vocabulary, partition)) = names else { return String::new() };
             let (vocabulary, partition) = (vocabulary.read(), partition.read());
-            // It was dropped, and the vocabulary renewed without it: whoever asked is answered again.
+            // The partition was dropped and the vocabulary rebuilt without it. The query runs again.
             if partition.generation != vocabulary.generation() {
                 return String::new();
             }

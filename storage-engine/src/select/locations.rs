@@ -1,4 +1,4 @@
-//! Locations for routers, page by page: what is known by its number need not be in every answer.
+//! Pages of locations for routers. A router caches locations by number, so responses need not repeat those it knows.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 use crate::engine::Engine;
 use crate::memory::partition::saturating_u32;
 
-/// Of one page. The vocabulary is held meanwhile, and `apply` waits for it: some milliseconds.
+/// Locations in one page. The vocabulary is locked while it is read, and `apply` waits: some milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;
 
-/// A page may be larger by one location.
+/// Maximum size of a page in bytes. The last location may exceed it.
 const BYTES_MAX: usize = 32 << 20;
 
 impl Engine {
-    /// Locations of a tenant that are in memory: those behind what is known, or, where that is of another generation, the first
-    /// ones. None of a tenant without any.
+    /// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
+    /// the router knows another generation. Returns an empty page for a tenant without locations.
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
         let vocabulary = {
             let state = self.state.read();
@@ -23,10 +23,12 @@ impl Engine {
         };
         let Some(vocabulary) = vocabulary else { return LocationPage::default() };
         let vocabulary = vocabulary.read();
-        let (generation, count) = (vocabulary.generation(), saturating_u32(vocabulary.dictionary.locations.len()));
+        let generation = vocabulary.generation();
+        let count = saturating_u32(vocabulary.dictionary.locations.len());
         let is_known = known.generation == generation && known.count <= count;
         let first = if is_known { known.count } else { 0 };
-        let (mut importer, mut dictionary) = (Importer::new(&vocabulary.dictionary), Dictionary::default());
+        let mut importer = Importer::new(&vocabulary.dictionary);
+        let mut dictionary = Dictionary::default();
         for location in (first..count).take(LOCATIONS_MAX) {
             importer.location(&mut dictionary, location);
             if dictionary.memory_bytes() > BYTES_MAX {

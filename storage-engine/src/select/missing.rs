@@ -1,5 +1,7 @@
-//! What an answer lacks: of the times that no tier holds as finely as a question asks, those in which coarser windows say that a
-//! series that matches has samples. So an answer that lacks nothing says so, whatever was dropped of others.
+//! Times that a query cannot answer: no tier holds them in the resolution that the query needs.
+//!
+//! Coarser windows show whether a matching series has samples in such a time. Only then is it reported, so a response
+//! without reported times is complete.
 
 use std::ops::Range;
 
@@ -9,50 +11,52 @@ use proto::{LabelSet, Samples, Window};
 use crate::engine::Engine;
 use crate::error::SelectError;
 use crate::memory::partition::DroppedName;
-use crate::select::gather::{Moment, Question, gather};
-use crate::select::plan::{Gap, Tiers, plan};
+use crate::select::gather::{PlannedQuery, Query, gather};
+use crate::select::plan::{MissingRange, Tiers, plan};
 use crate::select::read::{Need, PartReader, ReadSums, Visitor};
 
-/// Times that are looked at one by one; of more, all of a class are said to be lacking where there is anything in their whole span.
-const LOOKED_AT_MAX: usize = 64;
+/// Times that are checked one by one. If there are more, all times of a class are reported if their whole span has a
+/// matching sample.
+const CHECKED_ONE_BY_ONE_MAX: usize = 64;
 
 impl Engine {
-    /// The times that the answer lacks, ascending; `lacks`: whether samples of a series up to a time would change it.
-    pub(crate) fn lacking(
+    /// Returns the times that are missing from the response, ascending. `is_affected`: whether samples of a series up
+    /// to a time would change the response.
+    pub(crate) fn missing_times(
         &self,
-        question: &Question<'_>,
-        moment: &Moment<'_>,
-        lacks: impl Fn(&LabelSet, i64) -> bool,
+        query: &Query<'_>,
+        planned: &PlannedQuery<'_>,
+        is_affected: impl Fn(&LabelSet, i64) -> bool,
     ) -> Result<Vec<Missing>, SelectError> {
-        let gaps = &moment.plan.gaps;
-        let mut lacking: Vec<Missing> = Vec::new();
-        if gaps.len() <= LOOKED_AT_MAX {
-            for gap in gaps {
-                if self.has_samples(question, moment, gap, &lacks)? {
-                    lacking.push(gap.missing);
+        let ranges = &planned.plan.missing;
+        let mut missing: Vec<Missing> = Vec::new();
+        if ranges.len() <= CHECKED_ONE_BY_ONE_MAX {
+            for range in ranges {
+                if self.has_samples(query, planned, range, &is_affected)? {
+                    missing.push(range.missing);
                 }
             }
         } else {
-            for span in spans(gaps) {
-                if self.has_samples(question, moment, &span, &lacks)? {
-                    let of_span = gaps.iter().filter(|gap| (gap.class, gap.holder) == (span.class, span.holder));
-                    lacking.extend(of_span.map(|gap| gap.missing));
+            for span in spans(ranges) {
+                if self.has_samples(query, planned, &span, &is_affected)? {
+                    let of_span = ranges.iter().filter(|range| range.is_held_like(&span));
+                    missing.extend(of_span.map(|range| range.missing));
                 }
             }
         }
-        sort(&mut lacking);
-        Ok(lacking)
+        sort(&mut missing);
+        Ok(missing)
     }
 
     fn has_samples(
         &self,
-        question: &Question<'_>,
-        moment: &Moment<'_>,
-        gap: &Gap,
-        lacks: &impl Fn(&LabelSet, i64) -> bool,
+        query: &Query<'_>,
+        planned: &PlannedQuery<'_>,
+        range: &MissingRange,
+        is_affected: &impl Fn(&LabelSet, i64) -> bool,
     ) -> Result<bool, SelectError> {
-        // The windows that touch it.
-        let Gap { class, holder, missing } = *gap;
+        // The coarser windows that overlap the time.
+        let MissingRange { class, holder, missing } = *range;
         let Window { start_ns, end_ns } = missing.window;
         let width_ns = holder.window_ns();
         let up = |time: i64| time.div_euclid(width_ns).saturating_add(i64::from(time.rem_euclid(width_ns) > 0));
@@ -60,32 +64,33 @@ impl Engine {
         let touched = Window { start_ns, end_ns: up(end_ns).saturating_mul(width_ns) };
         let windows = {
             let state = self.state.read();
-            let Some(&tenant) = state.tenants.get(question.tenant) else { return Ok(false) };
+            let Some(&tenant) = state.tenants.get(query.tenant) else { return Ok(false) };
             plan(&state, tenant, &[touched], Tiers::ALL)
         };
-        if windows.gaps.iter().any(|gap| gap.class == class) {
+        if windows.missing.iter().any(|range| range.class == class) {
             return Ok(true);
         }
         for (key, part) in windows.parts.into_iter().filter(|(key, _)| key.class == class) {
-            // One that was dropped meanwhile has nothing.
-            let partition = match self.outline(key, &moment.view.snapshot) {
+            // A partition that was dropped meanwhile has no samples.
+            let partition = match self.outline(key, &planned.view.snapshot) {
                 Ok(Some(partition)) => partition,
                 Ok(None) => continue,
-                // Nobody can tell whether it has any.
+                // Without definitions, it is unknown whether a series matches.
                 Err(error) if error.is_damage() => return Ok(true),
                 Err(error) => return Err(error.into()),
             };
-            // Of a label that the windows have not, any value may be the one that is asked for.
+            // If a tier dropped a label, the series may have had any value of it, so a matcher on the label is
+            // ignored.
             let matchers = {
                 let partition = partition.read();
                 let has = |name: &String| {
                     !partition.dropped_names().filter_map(DroppedName::label).any(|label| label == name)
                 };
-                question.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
+                query.matchers.iter().filter(|matcher| has(&matcher.name)).cloned().collect::<Vec<_>>()
             };
-            let part = gather(key, partition, part, &Question { matchers: &matchers, ..*question });
-            let mut reader = PartReader::new(&moment.view, &part);
-            for series in part.series.iter().filter(|series| lacks(&series.labels, end_ns)) {
+            let part = gather(key, partition, part, &Query { matchers: &matchers, ..*query });
+            let mut reader = PartReader::new(&planned.view, &part);
+            for series in part.series.iter().filter(|series| is_affected(&series.labels, end_ns)) {
                 let mut any = AnySample(false);
                 reader.read(series, &mut any)?;
                 if any.0 {
@@ -103,27 +108,27 @@ pub(crate) fn sort(missing: &mut Vec<Missing>) {
     missing.dedup();
 }
 
-/// From the first to the last time of each class and tier that holds them.
-fn spans(gaps: &[Gap]) -> Vec<Gap> {
-    let mut spans: Vec<Gap> = Vec::new();
-    for gap in gaps {
-        match spans.iter_mut().find(|span| (span.class, span.holder) == (gap.class, gap.holder)) {
-            Some(Gap { missing: Missing { window, .. }, .. }) => {
-                window.start_ns = window.start_ns.min(gap.missing.window.start_ns);
-                window.end_ns = window.end_ns.max(gap.missing.window.end_ns);
+/// Returns one range for each class and holding tier, from its first to its last missing time.
+fn spans(ranges: &[MissingRange]) -> Vec<MissingRange> {
+    let mut spans: Vec<MissingRange> = Vec::new();
+    for range in ranges {
+        match spans.iter_mut().find(|span| span.is_held_like(range)) {
+            Some(MissingRange { missing: Missing { window, .. }, .. }) => {
+                window.start_ns = window.start_ns.min(range.missing.window.start_ns);
+                window.end_ns = window.end_ns.max(range.missing.window.end_ns);
             }
-            None => spans.push(*gap),
+            None => spans.push(*range),
         }
     }
     spans
 }
 
-/// Whether there is a sample.
+/// Visitor that stops at the first sample. True once there is one.
 pub(crate) struct AnySample(pub(crate) bool);
 
 impl Visitor for AnySample {
     fn needs(&mut self, _first_ns: i64, _last_ns: i64) -> Need {
-        // There is no chunk without one.
+        // Every chunk has a sample.
         self.0 = true;
         Need::Nothing
     }

@@ -1,9 +1,10 @@
-//! Planning: a range of time becomes the fewest windows that make it up exactly, whatever its edges: days, hours, minutes, and
-//! raw samples at the edges.
+//! Planning: divides each bucket of a query into the fewest windows that cover it exactly. These are days, hours and
+//! minutes, and raw samples at the edges.
 //!
-//! A window of a tier is used if it is whole inside the range and exact: not stale, and with nothing of its time in a head. Where
-//! it is not, the next finer tier answers for it. So at most 46 hours, 118 minutes and two raw edges are read beside the days,
-//! and what is not sealed yet.
+//! A window is used if it is completely inside the range and exact: not stale, and with no samples of its time in a
+//! head. The next finer tier replaces a window that cannot be used.
+//! A query thus reads at most 46 hours, 118 minutes and two raw edges, in addition to the days and the times that are
+//! not sealed yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use proto::{Tier, Window};
 use crate::database::key::{PartitionKey, StaleKey};
 use crate::engine::state::State;
 
-/// Raw samples in `(start, end]` go to a bucket.
+/// Raw samples in `(start, end]` that belong to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interval {
     pub(crate) start_ns: i64,
@@ -21,7 +22,7 @@ pub(crate) struct Interval {
     pub(crate) bucket: u32,
 }
 
-/// Windows `[first, end)` go to a bucket.
+/// Windows with numbers `[first, end)` that belong to a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WindowRun {
     pub(crate) first: u32,
@@ -29,36 +30,43 @@ pub(crate) struct WindowRun {
     pub(crate) bucket: u32,
 }
 
-/// What is read of one partition; both lists ascend.
+/// Data to read from one partition. Both lists ascend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PartPlan {
-    /// Of raw samples, only of a partition of minutes.
+    /// Intervals of raw samples; only in a partition of minutes.
     pub(crate) raw: Vec<Interval>,
-    /// Of the partition's tier.
+    /// Windows of the partition's tier.
     pub(crate) windows: Vec<WindowRun>,
 }
 
-/// What is read.
+/// Partitions to read, and times that cannot be read.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// Never of raw samples: those are in the partition of their minutes.
+    /// Parts by partition. Raw samples are in the part of their minutes.
     pub(crate) parts: BTreeMap<PartitionKey, PartPlan>,
     pub(crate) windows_read: WindowsRead,
-    pub(crate) gaps: Vec<Gap>,
+    pub(crate) missing: Vec<MissingRange>,
 }
 
-/// A time that no tier holds so finely.
+/// Time that no tier holds in the required resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gap {
+pub(crate) struct MissingRange {
     pub(crate) class: u8,
-    /// The finest tier that holds it at all.
+    /// Finest tier that holds the time at all.
     pub(crate) holder: Tier,
-    /// What is said of it: of the holder, or, where that may not answer, of raw samples.
+    /// Reported time and resolution: that of the holder, or of raw samples if the holder may not be used.
     pub(crate) missing: Missing,
 }
 
+impl MissingRange {
+    /// Returns whether the same tier of the same class holds both ranges.
+    pub(crate) fn is_held_like(&self, other: &Self) -> bool {
+        self.class == other.class && self.holder == other.holder
+    }
+}
+
 impl PartPlan {
-    /// The end of the last time that is read of a partition of this tier.
+    /// Returns the end of the last time that is read from a partition of this tier.
     pub(crate) fn end_ns(&self, tier: Tier) -> i64 {
         let raw = self.raw.last().map(|interval| interval.end_ns);
         let windows = self.windows.last().map(|run| tier.window_start_ns(run.end));
@@ -66,7 +74,7 @@ impl PartPlan {
     }
 }
 
-/// Tiers that may answer; raw samples always may.
+/// Tiers that may be read. Raw samples always may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiers([bool; 4]);
 
@@ -84,7 +92,8 @@ impl Tiers {
     }
 }
 
-/// Plans for a tenant: each bucket is a window, ascending. Of what lies between two of them nothing is read or said to be missing.
+/// Plans the reads of a tenant for ascending buckets. Times between two buckets are neither read nor reported as
+/// missing.
 pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers) -> Plan {
     let mut plan = Plan::default();
     let mut classes: BTreeMap<u8, Vec<PartitionKey>> = BTreeMap::new();
@@ -92,21 +101,21 @@ pub(crate) fn plan(state: &State, tenant: u32, buckets: &[Window], tiers: Tiers)
         classes.entry(key.class).or_default().push(*key);
     }
     for (class, keys) in classes {
-        // Outside of what exists there is nothing to plan for.
+        // No partition exists outside this time.
         let start_ns = keys.iter().map(|key| key.start_ns()).min().unwrap_or_default();
         let end_ns = keys.iter().map(|key| key.end_ns()).max().unwrap_or_default();
         let stale = Stale::of(state, tenant, class);
         let times = times_of(&keys);
-        let mut cutter =
-            Cutter { state, class, tenant, tiers, stale, times, keys: keys.into_iter().collect(), plan: &mut plan };
+        let mut splitter =
+            Splitter { state, class, tenant, tiers, stale, times, keys: keys.into_iter().collect(), plan: &mut plan };
         for (bucket, window) in (0..).zip(buckets) {
-            cutter.cut(Tier::Day, window.start_ns.max(start_ns), window.end_ns.min(end_ns), bucket);
+            splitter.split(Tier::Day, window.start_ns.max(start_ns), window.end_ns.min(end_ns), bucket);
         }
     }
     plan
 }
 
-/// All times of which there are windows, ascending and apart.
+/// Returns the times that have windows, ascending and disjoint.
 fn times_of(keys: &[PartitionKey]) -> Vec<(i64, i64)> {
     let with_windows = keys.iter().filter(|key| key.tier != Tier::Raw);
     let mut spans: Vec<(i64, i64)> = with_windows.map(|key| (key.start_ns(), key.end_ns())).collect();
@@ -128,8 +137,8 @@ struct Stale {
     chunks: BTreeSet<u32>,
     hours: BTreeSet<u32>,
     days: BTreeSet<u32>,
-    /// Damaged windows whose finer tier still exists: minutes by the windows of chunks, then hours and days. Windows of coarser tiers
-    /// are exact nevertheless.
+    /// Damaged windows whose finer tier still exists: minutes by the windows of chunks, then hours and days. Windows
+    /// of coarser tiers remain exact.
     damaged: [BTreeSet<u32>; 3],
 }
 
@@ -144,7 +153,7 @@ impl Stale {
         for (tier, windows) in
             [(Tier::Minute, &mut stale.chunks), (Tier::Hour, &mut stale.hours), (Tier::Day, &mut stale.days)]
         {
-            // From one window to the next: each may be stale for very many series.
+            // Seeks from window to window, because each may be stale for a large number of series.
             let mut from = StaleKey { tier, class, window: 0, tenant, series: 0 };
             while let Some(key) = state.stale.range(from..).next().filter(|key| (key.tier, key.class) == (tier, class))
             {
@@ -171,7 +180,7 @@ impl Stale {
         stale
     }
 
-    /// From this window on, the first that is not exact and the first behind it that is, if there are any.
+    /// Returns the first window from `from` on that is not exact, and the first exact one after it.
     fn next(&self, tier: Tier, from: i64) -> Option<(i64, i64)> {
         let [chunks, hours, days] = &self.damaged;
         let (windows, of_tier) = match tier {
@@ -186,21 +195,21 @@ impl Stale {
     }
 }
 
-struct Cutter<'a> {
+struct Splitter<'a> {
     state: &'a State,
     class: u8,
     tenant: u32,
     tiers: Tiers,
     stale: Stale,
-    /// Of which there are windows.
+    /// Times that have windows.
     times: Vec<(i64, i64)>,
     keys: BTreeSet<PartitionKey>,
     plan: &'a mut Plan,
 }
 
-impl Cutter<'_> {
+impl Splitter<'_> {
     /// Adds `(start, end]` in windows of this tier and finer ones.
-    fn cut(&mut self, tier: Tier, start_ns: i64, end_ns: i64, bucket: u32) {
+    fn split(&mut self, tier: Tier, start_ns: i64, end_ns: i64, bucket: u32) {
         if start_ns >= end_ns {
             return;
         }
@@ -211,31 +220,32 @@ impl Cutter<'_> {
         let first = start_ns.div_euclid(width_ns) + i64::from(start_ns.rem_euclid(width_ns) > 0);
         let end = end_ns.div_euclid(width_ns);
         if first >= end || !self.tiers.allows(tier) {
-            return self.cut(finer, start_ns, end_ns, bucket);
+            return self.split(finer, start_ns, end_ns, bucket);
         }
-        self.cut(finer, start_ns, first * width_ns, bucket);
+        self.split(finer, start_ns, first * width_ns, bucket);
         let mut next = first;
         while next < end {
-            let (is_exact, behind) = self.run(tier, next, end);
+            let (is_exact, run_end) = self.run(tier, next, end);
             if is_exact {
-                self.add_windows(tier, next, behind, bucket);
+                self.add_windows(tier, next, run_end, bucket);
             } else {
-                self.cut(finer, next * width_ns, behind * width_ns, bucket);
+                self.split(finer, next * width_ns, run_end * width_ns, bucket);
             }
-            next = behind;
+            next = run_end;
         }
-        self.cut(finer, end * width_ns, end_ns, bucket);
+        self.split(finer, end * width_ns, end_ns, bucket);
     }
 
-    /// Whether a window is exact, and up to where all behind it are likewise: none of a year's minutes is looked at alone.
+    /// Returns whether a window is exact, and the end of the run of windows for which the same holds. Runs avoid a
+    /// lookup for each minute of a year.
     fn run(&self, tier: Tier, window: i64, end: i64) -> (bool, i64) {
-        // A horizon is the end of a partition, so of a window.
+        // A horizon is the end of a partition, so it is also the end of a window.
         let kept = self.state.horizon_ns(tier, self.class).div_euclid(tier.window_ns());
         if window < kept {
             return (false, kept.min(end));
         }
         match self.stale.next(tier, window) {
-            Some((stale, behind)) if stale == window => (false, behind.min(end)),
+            Some((stale, stale_end)) if stale == window => (false, stale_end.min(end)),
             Some((stale, _)) => (true, stale.min(end)),
             None => (true, end),
         }
@@ -245,8 +255,8 @@ impl Cutter<'_> {
         let windows_per_partition = tier.partition_ns() / tier.window_ns();
         let mut next = first;
         while next < end {
-            let behind = ((next / windows_per_partition + 1) * windows_per_partition).min(end);
-            let (Ok(first), Ok(end)) = (u32::try_from(next), u32::try_from(behind)) else { return };
+            let part_end = ((next / windows_per_partition + 1) * windows_per_partition).min(end);
+            let (Ok(first), Ok(end)) = (u32::try_from(next), u32::try_from(part_end)) else { return };
             let key = PartitionKey::of_window(tier, self.class, self.tenant, first);
             if self.keys.contains(&key) {
                 let windows = &mut self.plan.parts.entry(key).or_default().windows;
@@ -256,7 +266,7 @@ impl Cutter<'_> {
                 }
                 self.plan.windows_read.add(tier, u64::from(end - first));
             }
-            next = behind;
+            next = part_end;
         }
     }
 
@@ -270,48 +280,48 @@ impl Cutter<'_> {
         }
         while start_ns < end_ns {
             let raw = PartitionKey::of(Tier::Raw, self.class, self.tenant, start_ns.saturating_add(1));
-            let behind_ns = raw.end_ns().min(end_ns);
+            let part_end_ns = raw.end_ns().min(end_ns);
             if self.keys.contains(&raw) {
                 let intervals = &mut self.plan.parts.entry(raw.in_tier(Tier::Minute)).or_default().raw;
                 match intervals.last_mut() {
-                    Some(last) if last.end_ns == start_ns && last.bucket == bucket => last.end_ns = behind_ns,
+                    Some(last) if last.end_ns == start_ns && last.bucket == bucket => last.end_ns = part_end_ns,
                     _ => {
-                        intervals.push(Interval { start_ns, end_ns: behind_ns, bucket });
+                        intervals.push(Interval { start_ns, end_ns: part_end_ns, bucket });
                         self.plan.windows_read.add(Tier::Raw, 1);
                     }
                 }
             }
-            start_ns = behind_ns;
+            start_ns = part_end_ns;
         }
     }
 
-    /// Nothing is missing where no tier has anything.
+    /// Adds the part of a time that some tier holds.
     fn add_missing(&mut self, start_ns: i64, end_ns: i64) {
         let from = self.times.partition_point(|times| times.1 <= start_ns);
         if start_ns >= end_ns || self.times.get(from).is_none_or(|times| times.0 >= end_ns) {
             return;
         }
-        // Each tier holds what is behind its horizon and before those of finer ones.
+        // Each tier holds the time after its own horizon and before those of finer tiers.
         let horizon_ns = |tier| self.state.horizon_ns(tier, self.class).clamp(start_ns, end_ns);
-        let (minutes_ns, hours_ns) = (horizon_ns(Tier::Minute), horizon_ns(Tier::Hour));
-        let hours_ns = hours_ns.min(minutes_ns);
-        self.add_gap(Tier::Day, start_ns, hours_ns);
-        self.add_gap(Tier::Hour, hours_ns, minutes_ns);
-        self.add_gap(Tier::Minute, minutes_ns, end_ns);
+        let minutes_ns = horizon_ns(Tier::Minute);
+        let hours_ns = horizon_ns(Tier::Hour).min(minutes_ns);
+        self.add_held(Tier::Day, start_ns, hours_ns);
+        self.add_held(Tier::Hour, hours_ns, minutes_ns);
+        self.add_held(Tier::Minute, minutes_ns, end_ns);
     }
 
-    fn add_gap(&mut self, holder: Tier, start_ns: i64, end_ns: i64) {
+    fn add_held(&mut self, holder: Tier, start_ns: i64, end_ns: i64) {
         if start_ns >= end_ns {
             return;
         }
         let finest = if self.tiers.allows(holder) { holder } else { Tier::Raw };
-        match self.plan.gaps.last_mut() {
+        match self.plan.missing.last_mut() {
             Some(last) if (last.class, last.missing.window.end_ns, last.holder) == (self.class, start_ns, holder) => {
                 last.missing.window.end_ns = end_ns;
             }
             _ => {
                 let missing = Missing { window: Window { start_ns, end_ns }, finest, is_damaged: false };
-                self.plan.gaps.push(Gap { class: self.class, holder, missing });
+                self.plan.missing.push(MissingRange { class: self.class, holder, missing });
             }
         }
     }
@@ -327,7 +337,7 @@ mod tests {
     /// 2026-09-21T00:00:00Z.
     const T0: i64 = 20_717 * DAY_NS;
 
-    /// A state in which every partition of these days exists.
+    /// Returns a state in which every partition of these days exists.
     fn state(days: i64) -> State {
         let mut state = State::default();
         for tier in Tier::ALL {
@@ -340,7 +350,7 @@ mod tests {
         state
     }
 
-    /// The time of everything planned for each bucket, as disjoint ascending pieces.
+    /// Returns the planned times of each bucket, as disjoint ascending pieces.
     fn covered(plan: &Plan) -> BTreeMap<u32, Vec<(i64, i64)>> {
         let mut pieces: Vec<(u32, i64, i64)> = Vec::new();
         for (key, part) in &plan.parts {
@@ -363,7 +373,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_bucket_is_covered_once_and_with_few_windows(
+        fn every_bucket_is_covered_exactly_once_by_few_windows(
             edges in prop::collection::btree_set(0..40 * DAY_NS, 2..6),
             nth in 1..3_usize,
             stale in prop::collection::vec((1..4_u8, 0..40 * DAY_NS), 0..6),
@@ -375,13 +385,13 @@ mod tests {
                 state.stale.insert(StaleKey { tier, class: 0, window: numbered.window_of(T0 + at + 1), tenant: 1, series: 3 });
             }
             let edges: Vec<i64> = edges.into_iter().map(|edge| T0 + edge).collect();
-            // All that lies between the edges, or with gaps.
+            // Adjacent buckets, or buckets with gaps between them.
             let buckets: Vec<Window> = Window::between(&edges).into_iter().step_by(nth).collect();
             let plan = plan(&state, 1, &buckets, Tiers::ALL);
             let piece = |bucket: &Window| vec![(bucket.start_ns, bucket.end_ns)];
             let wanted: BTreeMap<u32, Vec<(i64, i64)>> = (0..).zip(buckets.iter().map(piece)).collect();
             prop_assert_eq!(covered(&plan), wanted);
-            prop_assert!(plan.gaps.is_empty());
+            prop_assert!(plan.missing.is_empty());
             let read = &plan.windows_read;
             if stale.is_empty() {
                 let buckets = buckets.len() as u64;
@@ -401,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_with_uneven_edges_takes_no_more_windows_than_promised() {
+    fn a_month_with_unaligned_edges_reads_few_windows() {
         let state = state(40);
         let plan = plan(&state, 1, &Window::between(&[T0 + 1, T0 + 31 * DAY_NS - 1]), Tiers::ALL);
         let WindowsRead { raw, minutes, hours, days } = plan.windows_read;
@@ -409,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn where_finer_tiers_are_gone_the_edges_are_missing_and_said_so() {
+    fn edges_are_reported_missing_after_finer_tiers_were_dropped() {
         let mut state = state(40);
         for tier in [Tier::Raw, Tier::Minute] {
             state.expired.insert((tier, 0), T0 + 20 * DAY_NS);
@@ -420,23 +430,23 @@ mod tests {
         let hour_end = T0 + DAY_NS + Tier::Hour.window_ns();
         let window = Window { start_ns: start, end_ns: hour_end };
         let missing = Missing { window, finest: Tier::Hour, is_damaged: false };
-        assert_eq!(plan.gaps, [Gap { class: 0, holder: Tier::Hour, missing }]);
+        assert_eq!(plan.missing, [MissingRange { class: 0, holder: Tier::Hour, missing }]);
         assert_eq!((plan.windows_read.hours, plan.windows_read.days), (23, 28));
         let raw_only = super::plan(&state, 1, &range, Tiers::RAW);
-        let Gap { holder, missing, .. } = raw_only.gaps[0];
+        let MissingRange { holder, missing, .. } = raw_only.missing[0];
         assert_eq!((holder, missing.finest, missing.window.end_ns), (Tier::Hour, Tier::Raw, T0 + 20 * DAY_NS));
-        // A time that two tiers hold is two.
+        // Two tiers hold this time, so it is two ranges.
         state.expired.insert((Tier::Minute, 0), T0 + 10 * DAY_NS);
         let both = super::plan(&state, 1, &range, Tiers::RAW);
-        let holders: Vec<_> = both.gaps.iter().map(|gap| (gap.holder, gap.missing.window.end_ns)).collect();
+        let holders: Vec<_> = both.missing.iter().map(|range| (range.holder, range.missing.window.end_ns)).collect();
         assert_eq!(holders, [(Tier::Hour, T0 + 10 * DAY_NS), (Tier::Minute, T0 + 20 * DAY_NS)]);
         let another = super::plan(&state, 2, &range, Tiers::ALL);
-        assert!(another.parts.is_empty() && another.gaps.is_empty());
+        assert!(another.parts.is_empty() && another.missing.is_empty());
     }
 
-    // Found by review: `rate(x[5m])` of each day read the 23 h 55 min in between, and was told what was missing of them.
+    // Regression: `rate(x[5m])` of each day read the 23 h 55 min in between, and reported their missing times.
     #[test]
-    fn what_lies_between_two_buckets_is_neither_read_nor_missing() {
+    fn time_between_two_buckets_is_neither_read_nor_missing() {
         let mut state = state(40);
         let minutes = |from: i64, to: i64| Window {
             start_ns: T0 + from * Tier::Minute.window_ns(),
@@ -447,7 +457,7 @@ mod tests {
         assert_eq!(read, WindowsRead { minutes: 29 * 5, ..WindowsRead::default() });
         state.expired.insert((Tier::Raw, 0), T0 + DAY_NS);
         let plan = plan(&state, 1, &[minutes(0, 1), minutes(1439, 1441)], Tiers::RAW);
-        let missing: Vec<Window> = plan.gaps.iter().map(|gap| gap.missing.window).collect();
+        let missing: Vec<Window> = plan.missing.iter().map(|range| range.missing.window).collect();
         assert_eq!(missing, [minutes(0, 1), minutes(1439, 1440)]);
     }
 }

@@ -1,4 +1,4 @@
-//! Reading series of a partition, as planned: sums of windows, and raw samples at the edges.
+//! Reads the series of a partition as planned: sums of windows, and raw samples at the edges.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -21,35 +21,37 @@ use crate::memory::run::Run;
 use crate::select::gather::{PartView, SeriesView, View};
 use crate::select::plan::Interval;
 
-/// What is needed of a chunk.
+/// Part of a chunk that a visitor needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     Nothing,
-    /// Its sums are enough.
+    /// Its sums suffice.
     Sums,
     /// Its samples, one by one.
     Samples,
 }
 
-/// Who reads.
+/// Consumer of the samples and sums of a series.
 pub(crate) trait Visitor {
-    /// What is needed of a chunk whose first and last samples are of these times, all of them in one bucket.
+    /// Returns what the visitor needs of a chunk with these first and last times, in nanoseconds. All samples of the
+    /// chunk belong to one bucket.
     fn needs(&mut self, first_ns: i64, last_ns: i64) -> Need;
 
-    /// Whether the number of samples in a bucket and their total are enough, whatever their stacks and attributes.
+    /// Returns whether the visitor needs only the sample count and total of each bucket, for all stacks and
+    /// attributes together.
     fn takes_totals(&self) -> bool {
         false
     }
 
-    /// Nothing more is needed.
+    /// Returns whether the visitor needs no more data.
     fn is_done(&self) -> bool {
         false
     }
 
-    /// All samples of a chunk or a window; `None` if the sums cannot be read.
+    /// Visits the sums of a chunk or a window. Returns `None` if the sums cannot be decoded.
     fn sums(&mut self, bucket: u32, read: &ReadSums<'_>) -> Result<Option<()>, SelectError>;
 
-    /// Some samples, in the order of time; `None` if they refer to what is not there.
+    /// Visits samples in order of time. Returns `None` if they refer to undefined stacks or attribute sets.
     fn samples(&mut self, bucket: u32, samples: &Samples, rows: Range<usize>) -> Result<Option<()>, SelectError>;
 }
 
@@ -58,12 +60,12 @@ pub(crate) trait Visitor {
 pub(crate) struct ReadSums<'a> {
     pub(crate) samples: u64,
     pub(crate) total: i128,
-    /// Of a gauge's window, the time of its point.
+    /// Time of the point in a gauge's window, in nanoseconds.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
 }
 
-/// Reads one series of a partition after another; cheapest in the order of their numbers.
+/// Reads one series of a partition after another. Ascending series numbers are cheapest.
 pub(crate) struct PartReader<'a> {
     snapshot: &'a Snapshot<'a>,
     part: &'a PartView,
@@ -106,7 +108,7 @@ impl<'a> PartReader<'a> {
         self.meet(section, area_of(key, section, &keys), keys.error.into());
     }
 
-    /// Reads everything that is planned of a series, if anybody still waits for it.
+    /// Reads all planned data of a series, unless the query was cancelled.
     pub(crate) fn read(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
         if !(self.is_wanted)() {
             return Err(SelectError::Cancelled);
@@ -210,7 +212,8 @@ impl<'a> PartReader<'a> {
                 Err(error) => return Err(error.into()),
             };
             let (number, window) = numbers_of(key)?;
-            let (start_ns, end_ns) = (Tier::Raw.window_start_ns(window), Tier::Raw.window_end_ns(window));
+            let start_ns = Tier::Raw.window_start_ns(window);
+            let end_ns = Tier::Raw.window_end_ns(window);
             intervals = &intervals[intervals.partition_point(|interval| interval.end_ns <= start_ns)..];
             let Some(next) = intervals.first().filter(|_| number == series.number) else { return Ok(()) };
             if next.start_ns >= end_ns {
@@ -232,8 +235,8 @@ impl<'a> PartReader<'a> {
                     continue;
                 }
             };
-            let asked = &intervals[intervals.partition_point(|interval| interval.end_ns < chunk.first_ns)..];
-            if let Some(first) = asked.first().filter(|first| first.start_ns < chunk.last_ns) {
+            let wanted = &intervals[intervals.partition_point(|interval| interval.end_ns < chunk.first_ns)..];
+            if let Some(first) = wanted.first().filter(|first| first.start_ns < chunk.last_ns) {
                 let is_inside = first.start_ns < chunk.first_ns && chunk.last_ns <= first.end_ns;
                 match if is_inside { visitor.needs(chunk.first_ns, chunk.last_ns) } else { Need::Samples } {
                     Need::Nothing => {}
@@ -244,9 +247,9 @@ impl<'a> PartReader<'a> {
                             self.meet(Section::Chunks, area, corrupt(key).into());
                         }
                     }
-                    Need::Samples => match read_samples(self.snapshot, asked, (key, &chunk), visitor) {
+                    Need::Samples => match read_samples(self.snapshot, wanted, (key, &chunk), visitor) {
                         Err(SelectError::Engine(damage)) if damage.is_damage() => {
-                            // Part of its samples may be counted already, so it must not be read again.
+                            // Some of its samples may have been counted already, so it must not be read again.
                             let damage = if damage.is_content() { corrupt(key).into() } else { damage };
                             self.meet(Section::Chunks, area, damage);
                         }
@@ -263,23 +266,25 @@ impl<'a> PartReader<'a> {
     }
 }
 
-/// As [`visit_sorted`], with totals in place of samples where those are known without the samples.
+/// Same as [`visit_sorted`], but passes totals where the samples themselves are not needed.
 fn visit_run(intervals: &[Interval], run: &Run, visitor: &mut impl Visitor) -> Result<Option<()>, SelectError> {
     let Some(value) = run.value().filter(|_| visitor.takes_totals()) else {
         return visit_sorted(intervals, run, 0..run.len(), visitor);
     };
     let (first_ns, last_ns) = run.times_ns();
     let from = intervals.partition_point(|interval| interval.end_ns < first_ns);
-    // Most intervals begin where the one before ends.
-    let (mut before_ns, mut before) = (i64::MIN, 0);
+    // Most intervals begin at the end of the previous one.
+    let mut last_end_ns = i64::MIN;
+    let mut last_end = 0;
     for &Interval { start_ns, end_ns, bucket } in intervals[from..].iter().take_while(|next| next.start_ns < last_ns) {
         let start = match start_ns {
             _ if start_ns < first_ns => 0,
-            _ if start_ns == before_ns => before,
+            _ if start_ns == last_end_ns => last_end,
             _ => count_up_to(&run.times_ns, start_ns),
         };
         let end = if last_ns <= end_ns { run.len() } else { count_up_to(&run.times_ns, end_ns) };
-        (before_ns, before) = (end_ns, end);
+        last_end_ns = end_ns;
+        last_end = end;
         if start < end {
             let samples = (end - start) as u64;
             let total = i128::from(samples) * i128::from(value);
@@ -292,7 +297,7 @@ fn visit_run(intervals: &[Interval], run: &Run, visitor: &mut impl Visitor) -> R
     Ok(Some(()))
 }
 
-/// Gives samples that are sorted by time to the buckets that they are in.
+/// Passes samples, sorted by time, to the visitor with their buckets.
 fn visit_sorted(
     intervals: &[Interval],
     samples: &Samples,
@@ -304,7 +309,7 @@ fn visit_sorted(
     let from = intervals.partition_point(|interval| interval.end_ns < first);
     let mut start = 0;
     for interval in intervals[from..].iter().take_while(|interval| interval.start_ns < last) {
-        // Most runs lie in one interval.
+        // Most runs are inside one interval.
         if first <= interval.start_ns {
             start += count_up_to(&times[start..], interval.start_ns);
         }
@@ -321,8 +326,10 @@ fn visit_sorted(
     Ok(Some(()))
 }
 
-/// How many of some times, ascending, are not after a time. Samples come about evenly, so it is looked for near where it would be then:
-/// halving again and again would wait for memory at each step.
+/// Returns how many of the ascending times are not after `time_ns`.
+///
+/// Samples are spread about evenly, so the search starts where the time would then be. A binary search would wait for
+/// memory at each step.
 fn count_up_to(times: &[i64], time_ns: i64) -> usize {
     let (Some(&first), Some(&last)) = (times.first(), times.last()) else { return 0 };
     if time_ns < first {
@@ -334,24 +341,28 @@ fn count_up_to(times: &[i64], time_ns: i64) -> usize {
     let part = (i128::from(time_ns) - i128::from(first)) * times.len() as i128 / (i128::from(last) - i128::from(first));
     let guess = usize::try_from(part).unwrap_or_default().min(times.len() - 1);
     // The count is in `low..=high`.
-    let (mut low, mut high, mut step) = (1, times.len() - 1, 4);
+    let mut low = 1;
+    let mut high = times.len() - 1;
+    let mut step = 4;
     if times[guess] <= time_ns {
         low = guess + 1;
         while low + step < high && times[low + step] <= time_ns {
-            (low, step) = (low + step + 1, step * 2);
+            low += step + 1;
+            step *= 2;
         }
         high = high.min(low + step);
     } else {
         high = guess;
         while low + step < high && time_ns < times[high - step] {
-            (high, step) = (high - step, step * 2);
+            high -= step;
+            step *= 2;
         }
         low = low.max(high.saturating_sub(step));
     }
     low + times[low..high].partition_point(|&time| time <= time_ns)
 }
 
-/// Gives the totals of whole bins to their buckets; returns the parts of intervals that are to be read from the events.
+/// Passes the totals of whole bins to the visitor. Returns the parts of intervals whose events must be read.
 fn read_timeline(
     intervals: &[Interval],
     (key, chunk): (&[u8], &Chunk<'_>),
@@ -360,7 +371,7 @@ fn read_timeline(
     let timeline = chunk.timeline().ok_or_else(|| corrupt(key))?;
     let mut parts = Vec::new();
     for &Interval { start_ns, end_ns, bucket } in intervals.iter().take_while(|next| next.start_ns < chunk.last_ns) {
-        // Beyond the first and the last sample there is nothing to leave out of a bin.
+        // No bin needs to be divided outside the first and the last sample.
         let start_ns = if start_ns < chunk.first_ns { i64::MIN } else { start_ns };
         let end_ns = if chunk.last_ns <= end_ns { i64::MAX } else { end_ns };
         let split = timeline.split(start_ns, end_ns);
@@ -374,7 +385,7 @@ fn read_timeline(
     Ok(parts)
 }
 
-/// Gives samples of a chunk to the visitor, or totals of its timeline where those are enough.
+/// Passes the samples of a chunk to the visitor, or totals from its timeline if those suffice.
 fn read_samples(
     snapshot: &Snapshot<'_>,
     intervals: &[Interval],
@@ -418,7 +429,7 @@ fn read_events(
     Ok(())
 }
 
-/// Series and window of the key of a chunk or of windows.
+/// Returns the series and window numbers in the key of a chunk or of windows.
 fn numbers_of(key: &[u8]) -> Result<(u32, u32), EngineError> {
     let numbers = PartitionKey::section_of(key).and_then(|(_, rest)| two_numbers(rest));
     let (series, window, _) = numbers.ok_or_else(|| corrupt(key))?;
@@ -437,13 +448,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_up_to_another_are_counted_however_they_lie(
+        fn counting_times_matches_a_binary_search(
             gaps in prop::collection::vec(prop_oneof![8 => 0..100_i64, 1 => 0..1_000_000_i64], 0..300),
             from in prop_oneof![Just(i64::MIN / 2), Just(0)],
-            asked in -10..40_000_i64,
+            offset in -10..40_000_i64,
         ) {
             let times: Vec<i64> = gaps.iter().scan(from, |time, gap| { *time += gap; Some(*time) }).collect();
-            for time in times.iter().flat_map(|&time| [time - 1, time, time + 1]).chain([from + asked, i64::MIN, i64::MAX]) {
+            for time in times.iter().flat_map(|&time| [time - 1, time, time + 1]).chain([from + offset, i64::MIN, i64::MAX]) {
                 prop_assert_eq!(count_up_to(&times, time), times.partition_point(|&at| at <= time));
             }
         }

@@ -1,6 +1,7 @@
-//! Which series there are in a window, and which attributes their samples have.
+//! Lists the series of a window, and the attribute names of their samples.
 //!
-//! Where the matchers say the same of all samples of a series, one sample in the window is enough and nothing more is read.
+//! A series is listed after its first sample in the window, unless a matcher depends on attributes. Then the samples
+//! are read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,24 +13,25 @@ use crate::engine::Engine;
 use crate::error::SelectError;
 use crate::memory::matcher::{ReadyMatcher, on_series};
 use crate::memory::partition::DroppedName;
-use crate::select::gather::{Asks, PartView, Question, View, Work};
+use crate::select::gather::{Aggregate, Collector, PartView, Progress, Query, View};
 use crate::select::missing::AnySample;
 use crate::select::plan::Tiers;
 use crate::select::read::PartReader;
 
 impl Engine {
-    /// Series that have samples in the window, whole where any tier still has their labels, and what is known to lack.
+    /// Returns the series that have samples in the window, and the known gaps. Series have all their labels where any
+    /// tier still has them.
     ///
     /// # Errors
-    /// As [`Engine::select`].
+    /// Those of [`Engine::select`].
     pub fn series(&self, tenant: &TenantId, matchers: &[Matcher], window: Window) -> Result<SeriesAnswer, SelectError> {
         self.series_while(tenant, matchers, window, &|| true)
     }
 
-    /// As [`Engine::series`], for as long as somebody wants the answer.
+    /// Same as [`Engine::series`], but stops when `is_wanted` returns false.
     ///
     /// # Errors
-    /// As [`Engine::select_while`].
+    /// Those of [`Engine::select_while`].
     pub fn series_while(
         &self,
         tenant: &TenantId,
@@ -38,7 +40,8 @@ impl Engine {
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<SeriesAnswer, SelectError> {
         match self.series_as(tenant, matchers, window, true, is_wanted) {
-            // A list is for finding names: without those that are nowhere any more it is better than none.
+            // Callers use the list to find names, so an incomplete list is better than an error. Dropped labels are
+            // then missing from it.
             Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
                 self.series_as(tenant, matchers, window, false, is_wanted)
             }
@@ -55,27 +58,28 @@ impl Engine {
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<SeriesAnswer, SelectError> {
         let ready = ReadyMatcher::all(matchers)?;
-        let question = Question {
+        let query = Query {
             tenant,
             matchers: &ready,
             buckets: &[window],
             group_by: &[],
             by_series: whole,
-            asks: Asks::Any,
+            aggregate: Aggregate::Any,
             tiers: Tiers::ALL,
             needs_stacks: false,
             is_wanted,
         };
-        let (list, found) = self.read(&question, || List { matchers: &ready, ..List::default() })?;
+        let (list, summary) = self.read(&query, || List { matchers: &ready, ..List::default() })?;
         let mut answer = SeriesAnswer {
             series: Vec::new(),
             left_out: list.left_out.into_iter().collect(),
-            missing: found.missing,
+            missing: summary.missing,
             attribute_names: Vec::new(),
         };
-        // A matcher on a name that no attribute has says the same of every sample.
-        if list.left_to_samples.iter().any(|name| list.attribute_names.contains(*name)) {
-            let by_samples = self.select_as(&selection_of(tenant, matchers, window), Asks::Any, whole, is_wanted)?;
+        // A matcher on a name that no attribute has gives the same result for every sample of a series.
+        if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
+            let by_samples =
+                self.select_as(&selection_of(tenant, matchers, window), Aggregate::Any, whole, is_wanted)?;
             answer.series = by_samples.groups;
             answer.missing = by_samples.missing;
         } else {
@@ -87,7 +91,7 @@ impl Engine {
     }
 }
 
-/// The series are its groups.
+/// Selection whose groups are the series.
 fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Selection {
     Selection {
         tenant: tenant.clone(),
@@ -100,20 +104,20 @@ fn selection_of(tenant: &TenantId, matchers: &[Matcher], window: Window) -> Sele
     }
 }
 
-/// What there is.
+/// Series and names found so far.
 #[derive(Default)]
 struct List<'a> {
     matchers: &'a [ReadyMatcher],
     series: BTreeSet<Arc<LabelSet>>,
-    /// Of all samples in the partitions, those included that tiers have left out.
+    /// Attribute names of all samples in the partitions, and those that tiers dropped.
     attribute_names: BTreeSet<String>,
-    /// Names of matchers that some series has not.
-    left_to_samples: BTreeSet<&'a str>,
+    /// Names of matchers for which some series has no label.
+    names_without_label: BTreeSet<&'a str>,
     left_out: BTreeSet<LeftOutLabel>,
 }
 
-impl Work for List<'_> {
-    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Option<()>, SelectError> {
+impl Collector for List<'_> {
+    fn add(&mut self, view: &View<'_>, part: &PartView) -> Result<Progress, SelectError> {
         let mut left_out = Vec::new();
         {
             let partition = part.partition.read();
@@ -130,7 +134,7 @@ impl Work for List<'_> {
         let mut has_any = false;
         for series in &part.series {
             let on_samples = on_series(self.matchers, &series.labels).unwrap_or_default();
-            self.left_to_samples.extend(on_samples.into_iter().map(|matcher| matcher.name.as_str()));
+            self.names_without_label.extend(on_samples.into_iter().map(|matcher| matcher.name.as_str()));
             if self.series.contains(&series.labels) {
                 continue;
             }
@@ -144,10 +148,10 @@ impl Work for List<'_> {
         if has_any && !part.plan.windows.is_empty() {
             self.left_out.extend(left_out);
         }
-        Ok(Some(()))
+        Ok(Progress::Done)
     }
 
-    fn lacks(&self, labels: &LabelSet, _end_ns: i64) -> bool {
+    fn is_affected(&self, labels: &LabelSet, _end_ns: i64) -> bool {
         !self.series.contains(labels)
     }
 }

@@ -1,9 +1,11 @@
-//! Which stacks pass the conditions of a question: sets of locations, looked for in the vocabulary's tree.
+//! Evaluates the stack filters of a query on the vocabulary's tree of stacks.
 //!
-//! In the tree callers stand before callees, so one way up its numbers finds what each node has in any of its frames. A set tells
-//! of the locations that the router knows; a stack that has another one cannot be told, and then there is no answer at all:
-//! partitions are still read into memory, so that the router finds all that it lacks in the vocabulary. Where that is made anew
-//! while partitions are read, locations are found by their hashes.
+//! Callers precede callees in the tree, so one pass over its nodes computes the filters that each node's frames
+//! match.
+//! A filter is a set of locations that the router knows. If a stack has an unknown location, the response is empty
+//! and says so.
+//! Partitions are still read into memory then, so that the router can fetch all locations that it misses.
+//! If the vocabulary is rebuilt while partitions are read, locations are matched by their hashes.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -12,38 +14,38 @@ use proto::{FramePlace, LocationSets};
 use crate::memory::partition::Pair;
 use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
 
-/// A bit for each condition: whether it is met, without negation. The last: whether that cannot be told.
+/// One bit for each filter: it matches, before negation. The last bit: the stack has an unknown location.
 type Mask = u32;
 
-const LACKING: Mask = 1 << 31;
+const UNKNOWN: Mask = 1 << 31;
 
-/// Nodes, and pairs, that are looked at under one hold of the locks: some milliseconds.
-pub(crate) const LOOKED_AT_ONCE: usize = 1 << 16;
+/// Nodes, or pairs, that are processed under one hold of the locks: some milliseconds.
+pub(crate) const NODES_PER_LOCK: usize = 1 << 16;
 
-/// See the module.
+/// Evaluation of the stack filters of one query.
 pub(crate) struct StackFiltering<'a> {
     sets: &'a LocationSets,
-    /// Of each location up to the last that is in a set; others that are known have none.
+    /// Mask of each known location, up to the last one in a filter. Later known locations are in no filter.
     known: Vec<Mask>,
-    /// Of the known locations, since they were seen.
+    /// Hashes of the known locations, recorded while their generation was current.
     hashes: Vec<u128>,
-    /// The same of each hash, once the vocabulary is another.
+    /// Masks by hash, once the vocabulary was rebuilt.
     by_hash: Option<HashMap<u128, Mask, FixedState>>,
-    /// Of each location of the vocabulary, as far as it was looked at.
+    /// Mask of each location of the vocabulary, as far as it was read.
     locations: Vec<Mask>,
-    /// Of each node of the vocabulary, what its locations up to the root have.
+    /// Mask of each node of the vocabulary: the combined masks of its locations up to the root.
     paths: Vec<Mask>,
-    /// Whose nodes those are.
+    /// Generation of the vocabulary that `paths` refers to.
     generation: u64,
-    /// Conditions on leaves, those that are negated, and what the empty stack has.
+    /// Masks of the filters on leaves, of the negated filters, and of those that match the empty stack.
     leaf: Mask,
     negated: Mask,
     empty: Mask,
     all: Mask,
-    lacks: bool,
+    has_unknown: bool,
 }
 
-/// The pairs of a partition whose stacks pass, a bit each.
+/// Pairs of a partition whose stacks pass, one bit each.
 #[derive(Debug, Default)]
 pub(crate) struct Passing {
     words: Vec<u64>,
@@ -51,13 +53,13 @@ pub(crate) struct Passing {
 }
 
 impl Passing {
-    /// Whether a pair's stack passes; `None` if there is no such pair.
+    /// Returns whether a pair's stack passes, or `None` if there is no such pair.
     #[inline]
     pub(crate) fn has(&self, pair: u32) -> Option<bool> {
         self.words.get(pair as usize / 64).map(|word| word & 1 << (pair % 64) != 0)
     }
 
-    /// Of how many pairs it tells.
+    /// Returns the number of pairs that were evaluated.
     pub(crate) fn pairs(&self) -> usize {
         self.pairs
     }
@@ -75,13 +77,16 @@ impl Passing {
 }
 
 impl<'a> StackFiltering<'a> {
-    /// `None` where all stacks pass.
+    /// Returns `None` if all stacks pass.
     pub(crate) fn new(sets: &'a LocationSets) -> Option<Self> {
         if sets.filters.is_empty() {
             return None;
         }
         let mut known: Vec<Mask> = Vec::new();
-        let (mut leaf, mut negated, mut empty, mut all) = (0, 0, 0, 0);
+        let mut leaf = 0;
+        let mut negated = 0;
+        let mut empty = 0;
+        let mut all = 0;
         for (i, filter) in sets.filters.iter().enumerate() {
             let bit = 1 << i;
             all |= bit;
@@ -89,24 +94,35 @@ impl<'a> StackFiltering<'a> {
             negated |= if filter.is_negated { bit } else { 0 };
             empty |= if filter.has_empty { bit } else { 0 };
             for location in filter.iter() {
-                // They ascend, and those of a set are as many as its bytes say.
+                // Locations ascend, and their number is bounded by the size of the request.
                 if known.len() <= location as usize {
                     known.resize(location as usize + 1, 0);
                 }
                 known[location as usize] |= bit;
             }
         }
-        let (hashes, by_hash, locations, paths) = (Vec::new(), None, Vec::new(), Vec::new());
-        let (generation, lacks) = (0, false);
-        Some(Self { sets, known, hashes, by_hash, locations, paths, generation, leaf, negated, empty, all, lacks })
+        Some(Self {
+            sets,
+            known,
+            hashes: Vec::new(),
+            by_hash: None,
+            locations: Vec::new(),
+            paths: Vec::new(),
+            generation: 0,
+            leaf,
+            negated,
+            empty,
+            all,
+            has_unknown: false,
+        })
     }
 
-    /// Whether there was a stack of which the sets do not tell.
-    pub(crate) fn lacks(&self) -> bool {
-        self.lacks
+    /// Returns whether some stack had a location that the router does not know.
+    pub(crate) fn has_unknown(&self) -> bool {
+        self.has_unknown
     }
 
-    /// Goes on with the nodes of the vocabulary that are new, so many of them at most; whether that is all.
+    /// Processes up to [`NODES_PER_LOCK`] new nodes of the vocabulary. Returns whether all nodes are processed.
     pub(crate) fn follow(&mut self, vocabulary: &TenantDictionary) -> bool {
         if self.generation != vocabulary.generation() || self.paths.is_empty() {
             self.begin(vocabulary);
@@ -116,14 +132,14 @@ impl<'a> StackFiltering<'a> {
             let mask = match &self.by_hash {
                 Some(by_hash) => {
                     let hash = dictionary.location_hash(u32::try_from(location).unwrap_or(u32::MAX));
-                    by_hash.get(&hash).copied().unwrap_or(LACKING)
+                    by_hash.get(&hash).copied().unwrap_or(UNKNOWN)
                 }
                 None if location < self.sets.known.count as usize => self.known.get(location).copied().unwrap_or(0),
-                None => LACKING,
+                None => UNKNOWN,
             };
             self.locations.push(mask);
         }
-        let end = vocabulary.nodes().min(self.paths.len() + LOOKED_AT_ONCE);
+        let end = vocabulary.nodes().min(self.paths.len() + NODES_PER_LOCK);
         self.paths.reserve(end - self.paths.len());
         for node in self.paths.len()..end {
             let node = vocabulary.node(u32::try_from(node).unwrap_or(u32::MAX));
@@ -132,7 +148,7 @@ impl<'a> StackFiltering<'a> {
         end == vocabulary.nodes()
     }
 
-    /// Begins with another vocabulary.
+    /// Starts again with another vocabulary.
     fn begin(&mut self, vocabulary: &TenantDictionary) {
         self.generation = vocabulary.generation();
         self.paths.clear();
@@ -144,13 +160,13 @@ impl<'a> StackFiltering<'a> {
             self.hashes = (0..count).map(|location| vocabulary.dictionary.location_hash(location)).collect();
             self.by_hash = None;
         } else if self.by_hash.is_none() {
-            // None, if the sets were never of a vocabulary that was seen: then nothing is known of these numbers.
+            // Empty if the vocabulary of the filters was never seen. Then all locations are unknown.
             let mask = |(location, &hash): (usize, &u128)| (hash, self.known.get(location).copied().unwrap_or(0));
             self.by_hash = Some(self.hashes.iter().enumerate().map(mask).collect());
         }
     }
 
-    /// Which of some pairs pass, all of whose nodes were looked at.
+    /// Evaluates pairs whose nodes were all processed.
     pub(crate) fn add_passing(
         &mut self,
         vocabulary: &TenantDictionary,
@@ -159,12 +175,12 @@ impl<'a> StackFiltering<'a> {
     ) {
         for pair in pairs {
             let met = self.met(vocabulary, pair);
-            self.lacks |= met & LACKING != 0;
+            self.has_unknown |= met & UNKNOWN != 0;
             passing.push(met & self.all ^ self.negated == self.all);
         }
     }
 
-    /// What a stack's locations have at the places of the conditions.
+    /// Returns the mask of a stack: of its leaf for filters on leaves, of all its frames for the others.
     fn met(&self, vocabulary: &TenantDictionary, pair: Pair) -> Mask {
         let leaf = if pair.kernel == ROOT { pair.user } else { pair.kernel };
         if leaf == ROOT {
@@ -176,7 +192,7 @@ impl<'a> StackFiltering<'a> {
 
     #[inline]
     fn location(&self, location: u32) -> Mask {
-        self.locations.get(location as usize).copied().unwrap_or(LACKING)
+        self.locations.get(location as usize).copied().unwrap_or(UNKNOWN)
     }
 }
 
@@ -188,7 +204,7 @@ mod tests {
 
     const GENERATION: u64 = 3;
 
-    /// Stacks of location numbers below 5, leaf first, and the nodes at which they end.
+    /// Returns a vocabulary with stacks of location numbers below 5, leaf first, and the nodes at which they end.
     fn vocabulary(stacks: &[&[u32]]) -> (TenantDictionary, Vec<u32>) {
         let mut vocabulary = TenantDictionary::new(GENERATION);
         let dictionary = &mut vocabulary.dictionary;
@@ -220,7 +236,7 @@ mod tests {
         let (vocabulary, ends) = of;
         let sets = LocationSets { known: KnownLocations { generation, count }, filters };
         let mut filtering = StackFiltering::new(&sets).unwrap();
-        // No stack; each alone; each with the next below it as its kernel part.
+        // The empty stack, each stack alone, and each with the next one as its kernel part.
         let mut pairs = vec![Pair { user: ROOT, kernel: ROOT }];
         pairs.extend(ends.iter().map(|&user| Pair { user, kernel: ROOT }));
         pairs.extend(ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] }));
@@ -229,15 +245,16 @@ mod tests {
         filtering.add_passing(vocabulary, pairs.iter().copied(), &mut passing);
         assert_eq!(passing.has(64), None);
         let passes = (0..pairs.len() as u32).map(|pair| passing.has(pair).unwrap()).collect();
-        (passes, filtering.lacks())
+        (passes, filtering.has_unknown())
     }
 
     #[test]
-    fn any_frame_of_both_parts_counts_and_the_leaf_is_the_kernels() {
+    fn filters_match_frames_of_both_parts_and_the_leaf_is_the_kernels() {
         let of = vocabulary(&[&[2, 1], &[3, 1], &[4]]);
         let pass = |filters| passing(&of, 5, GENERATION, filters);
-        let (any, leaf) = (FramePlace::Any, FramePlace::Leaf);
-        //  empty, 1-2, 1-3, 4, 1-2-1-3, 1-3-4
+        let any = FramePlace::Any;
+        let leaf = FramePlace::Leaf;
+        // empty, 1-2, 1-3, 4, 1-2-1-3, 1-3-4
         let ways = |bits: [u8; 6]| (bits.map(|bit| bit == 1).to_vec(), false);
         assert_eq!(pass(vec![filter(any, false, &[2])]), ways([0, 1, 0, 0, 1, 0]));
         assert_eq!(pass(vec![filter(any, true, &[2])]), ways([1, 0, 1, 1, 0, 1]));
@@ -251,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_sets_do_not_tell_is_said() {
+    fn stacks_with_unknown_locations_are_reported() {
         let of = vocabulary(&[&[2, 1], &[3, 1]]);
         let only = |place| vec![filter(place, false, &[2])];
         assert!(!passing(&of, 4, GENERATION, only(FramePlace::Any)).1);
@@ -260,10 +277,12 @@ mod tests {
         assert!(passing(&of, 4, GENERATION + 1, only(FramePlace::Leaf)).1, "other numbers");
     }
 
-    // Found by review: a vocabulary that is made anew while partitions are read left every stack untold, in each try again.
+    // Regression: after the vocabulary was rebuilt while partitions were read, every stack had unknown locations, at
+    // each retry.
     #[test]
-    fn sets_are_of_what_locations_are_also_when_their_numbers_change() {
-        let (first, second) = (vocabulary_of(1, &["a", "b", "c"]), vocabulary_of(2, &["c", "x", "b"]));
+    fn filters_match_the_same_locations_after_their_numbers_change() {
+        let first = vocabulary_of(1, &["a", "b", "c"]);
+        let second = vocabulary_of(2, &["c", "x", "b"]);
         let known = KnownLocations { generation: 1, count: 3 };
         let pass = |of: &[&TenantDictionary], filters: Vec<StackFilter>| {
             let sets = LocationSets { known, filters };
@@ -272,22 +291,22 @@ mod tests {
             for vocabulary in of {
                 while !filtering.follow(vocabulary) {}
                 passing = Passing::default();
-                // Node n has location n - 1 alone.
+                // Node n has only location n - 1.
                 let pairs = (1..4).map(|user| Pair { user, kernel: ROOT });
                 filtering.add_passing(vocabulary, pairs, &mut passing);
             }
-            ((0..3).map(|pair| passing.has(pair).unwrap()).collect::<Vec<_>>(), filtering.lacks())
+            ((0..3).map(|pair| passing.has(pair).unwrap()).collect::<Vec<_>>(), filtering.has_unknown())
         };
         let of_b = || vec![filter(FramePlace::Any, false, &[1])];
         assert_eq!(pass(&[&first], of_b()), (vec![false, true, false], false));
-        let (passing, lacks) = pass(&[&first, &second], of_b());
-        assert_eq!((passing[0], passing[2], lacks), (false, true, true), "x is not known");
+        let (passing, has_unknown) = pass(&[&first, &second], of_b());
+        assert_eq!((passing[0], passing[2], has_unknown), (false, true, true), "x is not known");
         let third = vocabulary_of(3, &["b", "a", "c"]);
         assert_eq!(pass(&[&first, &third], of_b()), (vec![true, false, false], false));
         assert!(pass(&[&third], of_b()).1, "of these numbers nothing was ever known");
     }
 
-    /// A stack of each function alone.
+    /// Returns a vocabulary with one stack for each function.
     fn vocabulary_of(generation: u64, functions: &[&str]) -> TenantDictionary {
         let mut vocabulary = TenantDictionary::new(generation);
         for (name, hash) in functions.iter().zip(1..) {

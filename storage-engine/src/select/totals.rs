@@ -1,37 +1,39 @@
-//! Sums of an answer whose stacks have names: a slot for each node where nothing else tells them apart, as in a flame graph, and
-//! else a list, in which the same place may come again and again until it is joined.
+//! Sums of a response by the nodes of their stacks.
+//!
+//! A flame graph has one group and one bucket, so each node has a slot. Otherwise the sums are a list, in which a key
+//! may occur several times until the list is joined.
 
 use proto::{Fold, Selection, StackDetail};
 
 use crate::select::adders::UNPASSED;
 
-/// A sum whose stack has a name.
+/// Sum whose stack has a node.
 pub(crate) struct Total {
     pub(crate) group: u32,
     pub(crate) bucket: i64,
-    /// [`UNPASSED`]: only that there are samples.
+    /// Node of the stack, or [`UNPASSED`] if only the presence of samples is recorded.
     pub(crate) node: u32,
     pub(crate) series: u32,
     pub(crate) sum: i128,
 }
 
 impl Total {
-    fn place(&self) -> (u32, i64, u32, u32) {
+    fn key(&self) -> (u32, i64, u32, u32) {
         (self.group, self.bucket, self.node, self.series)
     }
 }
 
-/// See the module.
+/// Sums by key: group, bucket, node and series.
 pub(crate) enum Totals {
     List(Vec<Total>),
     ByNode(NodeSums),
 }
 
-/// Of one group and one bucket.
+/// Sums of one group and one bucket, by node.
 #[derive(Default)]
 pub(crate) struct NodeSums {
     sums: Vec<i128>,
-    /// Which of them anything was added to, which may be zero.
+    /// Whether anything was added to the node; its sum may be zero.
     has: Vec<bool>,
     count: usize,
     has_unpassed: bool,
@@ -55,7 +57,7 @@ impl Totals {
         }
     }
 
-    /// Makes room for so many nodes in all, where each has a slot.
+    /// Reserves memory for `nodes` slots in total, if each node has a slot.
     pub(crate) fn reserve_nodes(&mut self, nodes: usize) {
         if let Self::ByNode(sums) = self {
             sums.sums.reserve(nodes.saturating_sub(sums.sums.len()));
@@ -63,7 +65,7 @@ impl Totals {
         }
     }
 
-    /// How many there are; joined, there may be fewer.
+    /// Returns the number of sums. Joining may reduce it.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::List(list) => list.len(),
@@ -71,12 +73,12 @@ impl Totals {
         }
     }
 
-    /// Adds up what has the same place.
+    /// Adds up the sums that have the same key.
     pub(crate) fn join(&mut self) {
         let Self::List(list) = self else { return };
-        list.sort_unstable_by_key(Total::place);
+        list.sort_unstable_by_key(Total::key);
         list.dedup_by(|later, first| {
-            let same = later.place() == first.place();
+            let same = later.key() == first.key();
             if same {
                 first.sum += later.sum;
             }
@@ -84,7 +86,7 @@ impl Totals {
         });
     }
 
-    /// Each place once, in the order of places.
+    /// Returns one sum for each key, ordered by key.
     pub(crate) fn into_joined(mut self) -> Vec<Total> {
         self.join();
         match self {
@@ -128,13 +130,15 @@ mod tests {
     use super::*;
 
     fn selection(stacks: StackDetail, edges: Vec<i64>, group_by: &[&str], group_by_series: bool) -> Selection {
-        let (tenant, matchers, fold) = (TenantId::default_tenant(), Vec::new(), Fold::Sum(Window::between(&edges)));
+        let tenant = TenantId::default_tenant();
+        let fold = Fold::Sum(Window::between(&edges));
         let group_by = group_by.iter().map(ToString::to_string).collect();
-        Selection { tenant, matchers, fold, group_by, group_by_series, stacks, locations: LocationSets::default() }
+        let locations = LocationSets::default();
+        Selection { tenant, matchers: Vec::new(), fold, group_by, group_by_series, stacks, locations }
     }
 
     #[test]
-    fn nodes_have_slots_only_where_nothing_else_tells_sums_apart() {
+    fn nodes_have_slots_only_for_one_group_and_one_bucket() {
         let has_slots = |selection: Selection| matches!(Totals::new(&selection), Totals::ByNode(_));
         for stacks in [StackDetail::Full, StackDetail::Leaf] {
             assert!(has_slots(selection(stacks, vec![0, 1], &[], false)));
@@ -147,7 +151,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slots_and_a_list_say_the_same(
+        fn slots_and_a_list_give_the_same_totals(
             added in prop::collection::vec((prop_oneof![9 => 0..40_u32, 1 => Just(UNPASSED)], -3..4_i128), 0..100),
         ) {
             let totals = [Totals::List(Vec::new()), Totals::ByNode(NodeSums::default())];
@@ -159,7 +163,7 @@ mod tests {
                 totals.join();
                 let joined = totals.len();
                 let list = totals.into_joined();
-                (joined, list.iter().map(|total| (total.place(), total.sum)).collect::<Vec<_>>())
+                (joined, list.iter().map(|total| (total.key(), total.sum)).collect::<Vec<_>>())
             });
             prop_assert_eq!(list, slots);
         }

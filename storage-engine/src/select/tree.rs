@@ -1,8 +1,10 @@
-//! The tree of stacks of one answer: user frames from the root on, kernel frames below the user part's leaf.
+//! Stack tree of one response: user frames from the root on, kernel frames below the leaf of the user part.
 //!
-//! Locations that the router knows are its numbers, which are the vocabulary's; the others are copied, and come behind those. Once
-//! the vocabulary was made anew, nothing of it is known any more: a node may then be there twice, once with the number and once
-//! with the copy of a location, and the router puts both together, as it does with all that has the same names.
+//! Locations that the router knows keep their numbers in the vocabulary. The others are copied, and their numbers
+//! follow.
+//! If the vocabulary is rebuilt, none of its locations count as known. A node may then occur twice: with the known
+//! number and with the copied location.
+//! The router merges both, as it merges all nodes that have the same names.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -13,28 +15,29 @@ use crate::error::SelectError;
 use crate::memory::partition::Pair;
 use crate::memory::tenant_dictionary::{self, TenantDictionary};
 
-/// See the module. Its dictionary holds the locations of the tree that are not known, and nothing else.
+/// Stack tree of one response. Its dictionary holds exactly the unknown locations of the tree.
 pub(crate) struct StackTree {
     detail: StackDetail,
     known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Of kernel parts and of leaves alone, by parent and location; of all, once the vocabulary was another.
+    /// Children by parent and location: of kernel parts and single leaves, and of all nodes once the vocabulary was
+    /// rebuilt.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
-    /// By node of the vocabulary, the node of its user part here; 0: none yet.
+    /// Node of the user part in this tree, by node of the vocabulary; 0 if there is none yet.
     users: Vec<u32>,
-    /// Nodes of the vocabulary that are to be added, a bit each; none, but while they are.
+    /// Nodes of the vocabulary to add, one bit each. All bits are 0 outside [`Naming::name`].
     marked: Vec<u64>,
     copied: Copied,
-    /// Of the vocabulary; `None`: none yet.
+    /// Generation of the vocabulary; `None` before the first.
     generation: Option<u64>,
 }
 
-/// [`StackTree`] while the vocabulary is at hand.
+/// [`StackTree`] with the vocabulary that it is built from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
-    /// Nothing was copied yet in `None`.
+    /// Copies unknown locations; `None` before the first.
     importer: Option<Importer<'a>>,
     /// Locations with smaller numbers are known.
     known: u32,
@@ -60,7 +63,7 @@ impl StackTree {
         }
     }
 
-    /// Goes on with the vocabulary, which may have grown, or may have been renewed since.
+    /// Continues with the vocabulary, which may have grown or been rebuilt meanwhile.
     pub(crate) fn resume<'a>(&'a mut self, from: &'a TenantDictionary) -> Naming<'a> {
         if self.generation.is_some_and(|generation| generation != from.generation()) {
             self.forget_vocabulary();
@@ -72,7 +75,7 @@ impl StackTree {
         Naming { from, importer: None, known, tree: self, path: Vec::new() }
     }
 
-    /// From now on nodes are found by what they are.
+    /// Forgets the vocabulary's nodes. Nodes are then found by parent and location.
     fn forget_vocabulary(&mut self) {
         self.users.clear();
         self.copied = Copied::default();
@@ -103,7 +106,7 @@ impl StackTree {
         Ok(node)
     }
 
-    /// How many there are, the root counted.
+    /// Returns the number of nodes, including the root.
     pub(crate) fn nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -120,7 +123,7 @@ impl Naming<'_> {
         }
     }
 
-    /// Appends the nodes at which the stacks of these pairs end.
+    /// Appends the nodes at which the stacks of the pairs end.
     pub(crate) fn name(&mut self, pairs: &[Pair], nodes: &mut Vec<u32>) -> Result<(), SelectError> {
         match self.tree.detail {
             StackDetail::None => nodes.resize(nodes.len() + pairs.len(), ROOT),
@@ -140,7 +143,7 @@ impl Naming<'_> {
         Ok(())
     }
 
-    /// The number in the answer of a location of the vocabulary.
+    /// Returns the number in the response for a location of the vocabulary.
     #[inline]
     fn location(&mut self, location: u32) -> u32 {
         if location < self.known {
@@ -161,24 +164,27 @@ impl Naming<'_> {
         self.tree.child(ROOT, location)
     }
 
-    /// Adds the user parts that are not here yet. In the vocabulary callers stand before callees: one way down its numbers
-    /// marks all that is needed, and the way back up adds it; neither jumps about in memory as going up each stack would.
+    /// Adds the missing user parts. Callers precede callees in the vocabulary, so one pass down its numbers marks all
+    /// needed nodes, and one pass up adds them. Both passes access memory in order, unlike a walk up each stack.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
-        let (mut low, mut high) = (usize::MAX, 0);
+        let mut low = usize::MAX;
+        let mut high = 0;
         for pair in pairs.iter().filter(|pair| pair.user != tenant_dictionary::ROOT) {
             low = low.min(self.mark(pair.user));
             high = high.max(pair.user as usize / 64);
         }
-        let (mut word, mut count) = (high, 0);
+        let mut word = high;
+        let mut count = 0;
         while word >= low {
-            let (mut marked, mut below) = (self.tree.marked[word], u64::MAX);
+            let mut marked = self.tree.marked[word];
+            let mut below = u64::MAX;
             while let Some(bit) = (marked & below).checked_ilog2() {
                 below = (1 << bit) - 1;
                 let parent = self.from.node(number(word, bit)).parent;
                 if parent == tenant_dictionary::ROOT {
                     continue;
                 }
-                // Most callers are of the same word, below.
+                // Most callers are in the same word, below the callee.
                 if parent as usize / 64 == word {
                     marked |= u64::from(self.tree.users[parent as usize] == ROOT) << (parent % 64);
                 } else {
@@ -190,15 +196,16 @@ impl Naming<'_> {
             let Some(next) = word.checked_sub(1) else { break };
             word = next;
         }
-        let room = limits::QUERY_NODES_MAX.saturating_sub(self.tree.nodes.len());
-        self.tree.nodes.reserve(count.min(room));
+        let left = limits::QUERY_NODES_MAX.saturating_sub(self.tree.nodes.len());
+        self.tree.nodes.reserve(count.min(left));
         for word in low..=high {
             let mut bits = std::mem::take(&mut self.tree.marked[word]);
             while bits != 0 {
                 let number = number(word, bits.trailing_zeros());
                 bits &= bits - 1;
                 let node = self.from.node(number);
-                let (parent, location) = (self.tree.users[node.parent as usize], self.location(node.location));
+                let parent = self.tree.users[node.parent as usize];
+                let location = self.location(node.location);
                 self.tree.users[number as usize] = if self.tree.has_all_children {
                     self.tree.child(parent, location)?
                 } else {
@@ -209,7 +216,7 @@ impl Naming<'_> {
         Ok(())
     }
 
-    /// Marks a node that is not here yet; returns its word, or the last there can be.
+    /// Marks a node that is not in this tree yet. Returns its word, or `usize::MAX` if the node exists.
     fn mark(&mut self, node: u32) -> usize {
         if self.tree.users[node as usize] != ROOT {
             return usize::MAX;
@@ -234,8 +241,8 @@ impl Naming<'_> {
     }
 }
 
-/// Makes room for so many, zero at first. A first room is one that the system has made zero, of which nobody reads most: the stacks of
-/// one service are few of a vocabulary's.
+/// Extends a list to `length` with default values. The first allocation uses zeroed pages, most of which are never
+/// touched: one service has few of a vocabulary's stacks.
 fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
     if list.is_empty() {
         *list = vec![T::default(); length];
@@ -244,7 +251,7 @@ fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
     }
 }
 
-/// The node of a bit.
+/// Returns the node of a bit.
 fn number(word: usize, bit: u32) -> u32 {
     u32::try_from(word * 64).unwrap_or(u32::MAX) + bit
 }
@@ -256,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// Stacks of functions, leaf first, in a vocabulary that has them in this order, and the nodes at which they end.
+    /// Returns a vocabulary with stacks of functions, leaf first, in this order, and the nodes at which they end.
     fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (TenantDictionary, Vec<u32>) {
         let mut vocabulary = TenantDictionary::new(generation);
         let mut ends = Vec::new();
@@ -276,10 +283,11 @@ mod tests {
     }
 
     fn name(tree: &mut StackTree, (vocabulary, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
-        // Each stack alone, and with the next below it as its kernel part.
+        // Each stack alone, and with the next one as its kernel part.
         let alone = ends.iter().map(|&user| Pair { user, kernel: tenant_dictionary::ROOT });
         let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
-        let (mut naming, mut nodes) = (tree.resume(vocabulary), Vec::new());
+        let mut naming = tree.resume(vocabulary);
+        let mut nodes = Vec::new();
         naming.name(&alone.chain(below).collect::<Vec<_>>(), &mut nodes).unwrap();
         naming.stop();
         nodes
@@ -289,7 +297,7 @@ mod tests {
         let mut path = Vec::new();
         while node != ROOT {
             let Node { parent, location } = tree.nodes[node as usize];
-            assert!(parent < node, "parents stand before");
+            assert!(parent < node, "parents precede children");
             let Location::Lines { lines, .. } = &tree.dictionary.locations[location as usize] else { panic!("lines") };
             let function = tree.dictionary.functions[lines[0].function as usize];
             path.push(tree.dictionary.strings.get(function.name).to_owned());
@@ -299,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_keep_their_nodes_when_the_vocabulary_is_renewed_in_between() {
+    fn stacks_keep_their_nodes_when_the_vocabulary_is_rebuilt() {
         let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
         let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
         let first = vocabulary(1, stacks);
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn more_nodes_of_a_vocabulary_than_one_word_of_marks_holds_are_added_callers_first() {
+    fn stacks_deeper_than_a_word_of_marks_are_added_callers_first() {
         let names: Vec<String> = (0..300).map(|i| format!("f{i}")).collect();
         let deep: Vec<&str> = names.iter().map(String::as_str).collect();
         let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();

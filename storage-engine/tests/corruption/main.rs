@@ -145,7 +145,7 @@ impl Examination<'_> {
         self.query(engine, &self.store.answers_after, "with new samples")?;
         // Sealing and rolling up read, too.
         if settles {
-            if let Err(why) = engine.settle() {
+            if let Err(why) = engine.compact() {
                 return allowed(format!("it does not settle: {why}"));
             }
             self.query(engine, &self.store.answers_after, "settled")?;
@@ -164,7 +164,7 @@ impl Examination<'_> {
         self.query(&engine, &self.store.answers, "opened again")?;
         engine.flush().map(drop).map_err(|error| format!("it does not flush when it is opened again: {error}"))?;
         // Damaged files have been repaired.
-        engine.settle().map(drop).map_err(|error| format!("it does not settle when it is opened again: {error}"))
+        engine.compact().map(drop).map_err(|error| format!("it does not settle when it is opened again: {error}"))
     }
 }
 

@@ -39,7 +39,7 @@ fn store(path: &Path, samples: &[Drawn]) -> (Vec<u8>, Vec<u8>) {
     let entry = Entry { proposed_at_ns: T0, command };
     let position = Position { index: 1, log_id: Bytes::new() };
     assert_eq!(engine.apply(position, &entry).unwrap(), Outcome::Applied);
-    engine.settle().unwrap();
+    engine.compact().unwrap();
     assert_eq!(engine.verify().unwrap().described, Vec::<String>::new());
     drop(engine);
     let database = rocksdb::DB::open_for_read_only(&rocksdb::Options::default(), path, false).unwrap();
@@ -79,7 +79,7 @@ fn a_timeline_of_other_samples_is_found() {
     let (_, other) = store(&folder.path().join("other"), &samples(1500));
     let ([before, timeline, behind], [_, of_other, _]) = (parts(&value), parts(&other));
     assert_ne!(timeline, of_other, "one sample is in another bin");
-    for (put, found) in [(timeline, None), (of_other, Some("the timeline is not that of the events"))] {
+    for (put, found) in [(timeline, None), (of_other, Some("the timeline differs from that of the events"))] {
         let content = [before, put, behind].concat();
         let sealed = super::damage::in_frame(&key, &content);
         assert_eq!(sealed == value, found.is_none());

@@ -56,7 +56,7 @@ fn check_state(history: &History, path: &Path, told: usize, settles: bool) -> Re
     }
     let now = &history.moments[history.log.len()];
     check_answers(&engine, now, &history.selections)?;
-    if settles { engine.settle() } else { engine.flush() }.map_err(|error| error.to_string())?;
+    if settles { engine.compact() } else { engine.flush() }.map_err(|error| error.to_string())?;
     check_disk(&engine)?;
     check_answers(&engine, now, &history.selections)
 }

@@ -99,7 +99,7 @@ fn flush(shared: &Shared) {
         }
         shared.engine.flush().unwrap();
         if round % 10 == 9 {
-            shared.engine.settle().unwrap();
+            shared.engine.compact().unwrap();
         }
     }
 }

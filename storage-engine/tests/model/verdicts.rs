@@ -134,7 +134,7 @@ impl Replica {
         match upkeep {
             Upkeep::Nothing => {}
             Upkeep::Flush => drop(self.engine().flush().unwrap()),
-            Upkeep::Settle => drop(self.engine().settle().unwrap()),
+            Upkeep::Settle => drop(self.engine().compact().unwrap()),
             Upkeep::PassTime(seconds) => {
                 self.engine().pass_time(T0 + seconds * SECOND);
                 self.engine().flush().unwrap();
@@ -146,7 +146,7 @@ impl Replica {
     /// The signature of all its windows, with everything sealed and rolled up.
     fn signature(&self) -> u128 {
         self.engine().pass_time(T0 + 500_000 * SECOND);
-        self.engine().settle().unwrap();
+        self.engine().compact().unwrap();
         let verified = self.engine().verify().unwrap();
         assert_eq!(verified.described, Vec::<String>::new());
         verified.signature

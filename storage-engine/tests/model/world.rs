@@ -177,7 +177,7 @@ impl World {
                 assert_eq!(flushed.position.map_or(0, |position| position.index), self.log.len() as u64);
             }
             Step::Settle => {
-                self.engine().settle().unwrap();
+                self.engine().compact().unwrap();
                 assert_eq!(self.engine().head_bytes(), 0);
             }
             Step::Snapshot => self.go_on_from_a_snapshot(),

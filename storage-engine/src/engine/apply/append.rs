@@ -1,4 +1,4 @@
-//! Applying batches: definitions into vocabulary and partitions, samples into heads.
+//! Applies batches: adds definitions to the vocabulary and to partitions, and samples to heads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,25 +11,27 @@ use crate::engine::Engine;
 use crate::engine::apply::split::{self, Part};
 use crate::engine::apply::strip::{defines_nothing, strip};
 use crate::error::{EngineError, StripError};
+use crate::integrity::quarantine::area::Area;
 use crate::memory::batch_ids;
 use crate::memory::partition::{Pair, Partition};
-use crate::integrity::quarantine::area::Area;
 use crate::memory::tenant_dictionary::{BatchNodes, TenantDictionary};
 use crate::{Outcome, Position, TimeResolution};
 
-/// A partition, if it exists, and what of a batch goes there.
+/// Key of a partition, the partition if it exists, and the parts of a batch for it.
 type Destination<'a> = (PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'a>>);
 
 impl Engine {
-    /// Leaves out of the batch the definitions that the shard knows already: what is proposed holds only new ones. Returns what it
-    /// needs to be whole again; `None`: it is.
+    /// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
+    /// Returns what is needed to restore the batch, or `None` if it is still complete.
     ///
     /// # Errors
-    /// [`StripError`]: the batch cannot be taken, now or ever, or a partition cannot be read; the batch is of no use then.
+    /// [`StripError`]: the batch is refused, now or always, or a partition cannot be read. The batch must not be used
+    /// afterwards.
     pub fn strip(&self, batch: &mut Batch) -> Result<Option<Stripped>, StripError> {
         let tenant = self.state.read().tenants.get(&batch.tenant).copied();
         let keys: Vec<_> = split::parts(tenant.unwrap_or_default(), batch).into_keys().collect();
-        let (partitions, partitions_max) = (keys.len(), limits::BATCH_PARTITIONS_MAX);
+        let partitions = keys.len();
+        let partitions_max = limits::BATCH_PARTITIONS_MAX;
         if partitions > partitions_max {
             return Err(StripError::TooManyPartitions { partitions, partitions_max });
         }
@@ -51,7 +53,8 @@ impl Engine {
                 check_series(&partition.read(), new_series)?;
             }
         }
-        let (bytes, bytes_max) = (self.dictionary_bytes(), self.config.dictionary_bytes_max);
+        let bytes = self.dictionary_bytes();
+        let bytes_max = self.config.dictionary_bytes_max;
         if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &vocabulary.read())) {
             return Err(StripError::DictionaryFull { bytes, bytes_max });
         }
@@ -61,7 +64,7 @@ impl Engine {
     /// Applies the entry at the next position.
     ///
     /// # Errors
-    /// [`EngineError`]: the state is unchanged or not to be trusted; the replica must stop.
+    /// [`EngineError`]: the state is unchanged or not trustworthy; the replica must stop.
     pub fn apply(&self, position: Position, entry: &Entry) -> Result<Outcome, EngineError> {
         self.check_order(&position)?;
         match &entry.command {
@@ -73,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Passes an entry that holds no command; a new membership, if any, is kept for the log.
+    /// Skips an entry that holds no command. Keeps a new membership, if any, for the log.
     ///
     /// # Errors
     /// [`EngineError::OutOfOrder`].
@@ -89,7 +92,7 @@ impl Engine {
 
     fn check_order(&self, position: &Position) -> Result<(), EngineError> {
         let applied = self.state.read().applied.as_ref().map_or(0, |applied| applied.index);
-        // A log begins at 0 or 1; behind that there are no gaps.
+        // A log begins at 0 or 1, and has no gaps after that.
         if applied > 0 && position.index != applied + 1 {
             return Err(EngineError::OutOfOrder { index: position.index, applied });
         }
@@ -110,7 +113,8 @@ impl Engine {
             state.clock_ns = now_ns;
             Ok(outcome)
         };
-        // What was on its way when its time was dropped comes too late: its chunk is gone, and would be made anew without the rest.
+        // Raw samples of this time were dropped while the batch was on its way. Its samples would create a chunk
+        // without the dropped ones.
         let (parts, late): (Vec<_>, Vec<_>) =
             split::parts(tenant, batch).into_iter().partition(|(key, _)| key.end_ns() > horizon_ns);
         let samples_too_old: u64 = late.iter().flat_map(|(_, parts)| parts).map(Part::samples).sum();
@@ -130,12 +134,14 @@ impl Engine {
         }
         let vocabulary = self.vocabulary(tenant);
         let (nodes, incomplete) = known_nodes(batch, &partitions, &vocabulary.read());
-        // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied there without the
-        // samples that need them, which lie in a damaged area: no other outcome may follow from damage that only this replica has.
+        // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
+        // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
+        // damage that only this replica has.
         if incomplete.iter().any(|key| !self.state.read().replaced.contains_key(key)) {
             return pass(Outcome::Dangling);
         }
-        // Definitions first, which nothing refers to yet, so that the state is held for the samples alone.
+        // Definitions are added first. Nothing refers to them yet, so the state is locked only while samples are
+        // added.
         let partitions: Vec<_> = partitions
             .into_iter()
             .map(|(key, partition, parts)| {
@@ -186,11 +192,12 @@ impl Engine {
 
     fn is_known(&self, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
         let is_unwritten = self.state.read().batch_ids.is_unwritten(id, partitions);
-        // The disk is asked without the lock: an id that a flush writes meanwhile is in both for a moment, never in none.
+        // The disk is read without the lock. An ID that a flush writes meanwhile is briefly in both places, never in
+        // none.
         Ok(is_unwritten || batch_ids::is_written(&self.database, id, partitions)?)
     }
 
-    /// The partition, in the state from now on, so that whoever renews the vocabulary knows of it.
+    /// Returns the partition and adds it to the state, so that a rebuild of the vocabulary includes it.
     fn existing_or_new(
         &self,
         key: PartitionKey,
@@ -208,7 +215,7 @@ impl Engine {
     }
 }
 
-/// The nodes of a batch's stacks, as far as they are known, and the partitions that miss definitions which the batch leaves out.
+/// Returns the known nodes of a batch's stacks, and the partitions that miss definitions which the batch leaves out.
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],
@@ -223,9 +230,10 @@ fn known_nodes(
     (nodes, incomplete)
 }
 
-/// Series of one partition are bounded: each costs memory in every query.
+/// Checks the number of series in one partition: each costs memory in every query.
 fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
-    let (series, series_max) = (partition.series.len() + new, limits::PARTITION_SERIES_MAX);
+    let series = partition.series.len() + new;
+    let series_max = limits::PARTITION_SERIES_MAX;
     if series <= series_max {
         return Ok(());
     }
@@ -233,26 +241,26 @@ fn check_series(partition: &Partition, new: usize) -> Result<(), StripError> {
     Err(StripError::TooManySeries { series, series_max, label: label.to_owned(), values })
 }
 
-/// What of a batch has a number in one partition, worked out once.
+/// Import of a batch into one partition, with the numbers of its definitions there.
 struct Import<'a> {
     batch: &'a Batch,
     resolution: TimeResolution,
     importer: Importer<'a>,
-    /// Nodes of the vocabulary.
+    /// Node in the vocabulary of each stack of the batch, if it is known.
     stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
-    /// Skips samples whose series or stack is not defined.
+    /// Whether to skip samples whose series or stack is not defined.
     skips_undefined: bool,
     /// Windows of chunks that skipped samples were of.
     skipped: BTreeSet<u32>,
 }
 
-/// Nothing has this number.
+/// Marks a number that is not known yet.
 const UNKNOWN: u32 = u32::MAX;
 
 impl<'a> Import<'a> {
-    /// `stacks`: the nodes that are known.
+    /// Creates an import. `stacks`: the known nodes of the batch's stacks.
     fn new(batch: &'a Batch, stacks: Vec<Option<u32>>, resolution: TimeResolution, skips_undefined: bool) -> Self {
         let dictionary = &batch.dictionary;
         Self {
@@ -267,8 +275,8 @@ impl<'a> Import<'a> {
         }
     }
 
-    /// Adds the definitions of a part to the partition; returns the series' number and the samples by the partition's numbers.
-    /// What the part refers to must be in the batch or in the partition; `None`: its series is not, and undefined samples are skipped.
+    /// Adds the definitions of a part to the partition. Returns the number of the series, and the samples with the
+    /// partition's numbers. Returns `None` if undefined samples are skipped and the series is not defined.
     fn part(
         &mut self,
         to: &mut Partition,
@@ -303,7 +311,7 @@ impl<'a> Import<'a> {
         self.skipped.insert(Tier::Raw.window_of(self.resolution.round(time_ns)));
     }
 
-    /// Whether both stacks of a pair are known, here or in the batch.
+    /// Returns whether both stacks of a pair are known, here or in the batch.
     fn defines(&self, pair: u32) -> bool {
         let dictionary = &self.batch.dictionary;
         let StackPair { user, kernel } = dictionary.pairs[pair as usize];

@@ -1,11 +1,12 @@
-//! Deleting samples by selector and time: an entry, done when it is applied.
+//! Deletes samples by selector and time, when the entry is applied.
 //!
-//! Raw samples go exactly. Where they were dropped already, windows of coarser tiers that hold any of the time go whole: what is
-//! to be deleted never stays. Windows made of what changed are stale until they are summed up again. Series are selected by their
-//! labels; where those of a tier do not say whether a series matches, nothing is deleted at all, and the outcome says why.
+//! Raw samples are deleted exactly. Where they were dropped already, coarser windows that overlap the time are
+//! deleted as a whole, so that no data of a deletion remains.
+//! Windows made from deleted samples are stale until they are summed up again. Series are selected by their labels.
+//! If the labels of a tier do not decide whether a series matches, nothing is deleted, and the outcome says why.
 //!
-//! It is written in pieces of bounded size, the position last. A piece is whole windows and what becomes stale of them; a deletion
-//! that was cut short is applied again, and comes to the same.
+//! The deletion is written in pieces of bounded size, and the position is written last. A piece holds whole windows
+//! and their stale marks. An interrupted deletion is applied again, with the same result.
 
 use proto::entry::Deletion;
 use proto::{Samples, Tier, Window};
@@ -19,27 +20,27 @@ use crate::encoding::chunk::Scratch;
 use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
 use crate::engine::upkeep::flush::{events_key, stale_key};
-use crate::engine::upkeep::seal::{Place, Sealing, write_chunk, write_minutes};
+use crate::engine::upkeep::seal::{Sealing, SeriesWindow, StoredChunk, StoredChunks, write_chunk, write_minutes};
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
-use crate::memory::matcher::{ReadyMatcher, on_series};
-use crate::memory::partition::DroppedName;
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
+use crate::memory::matcher::{ReadyMatcher, on_series};
+use crate::memory::partition::DroppedName;
 use crate::{Outcome, Position};
 
-/// What is written at once.
+/// Size of a piece, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A series to delete from.
+/// Series to delete from.
 #[derive(Clone, Copy)]
 pub(crate) struct Selected {
-    /// Of the partition in which it is deleted.
+    /// Partition that is deleted from.
     pub(crate) key: PartitionKey,
     pub(crate) series: u32,
     is_gauge: bool,
 }
 
-/// What a deletion has come to so far, and the piece that is to be written.
+/// Progress of a deletion, and the piece to write next.
 #[derive(Default)]
 pub(crate) struct Changes {
     pub(crate) batch: WriteBatch,
@@ -51,7 +52,7 @@ pub(crate) struct Changes {
     scratch: Scratch,
 }
 
-/// Whether a deletion can be proposed: it has matchers, and they can be used.
+/// Checks whether a deletion can be proposed: it has matchers, and they are valid.
 ///
 /// # Errors
 /// [`SelectError::BadRegex`], [`SelectError::TooManyRegexes`], [`SelectError::SelectsEverything`].
@@ -65,7 +66,7 @@ pub fn check_deletion(deletion: &Deletion) -> Result<(), SelectError> {
 impl Engine {
     pub(crate) fn delete(&self, position: Position, now_ns: i64, deletion: &Deletion) -> Result<Outcome, EngineError> {
         let _writing = self.writing.lock();
-        // A matcher that is none was refused when the deletion was proposed; here it would differ between versions.
+        // Invalid matchers were refused when the deletion was proposed. A check here would differ between versions.
         let matchers =
             deletion.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>().unwrap_or_default();
         let mut selected = Vec::new();
@@ -86,9 +87,9 @@ impl Engine {
         if selected.is_empty() {
             return Ok(self.pass(position, now_ns, Outcome::Deleted { samples: 0, windows: 0 }));
         }
-        // No sample of the time is in a head then.
-        let behind_ns = deletion.window.end_ns.saturating_add(Tier::Raw.window_ns());
-        self.write_all(WriteBatch::default(), Sealing::Before(behind_ns))?;
+        // After this write, no head has samples of the time.
+        let sealed_ns = deletion.window.end_ns.saturating_add(Tier::Raw.window_ns());
+        self.write_all(WriteBatch::default(), Sealing::Before(sealed_ns))?;
         let mut changes = Changes::default();
         for selected in selected {
             match selected.key.tier {
@@ -111,13 +112,13 @@ impl Engine {
         outcome
     }
 
-    /// What of a deletion is ready to be written.
+    /// Writes the current piece.
     fn write_piece(&self, changes: &mut Changes) -> Result<(), EngineError> {
         let mut batch = std::mem::take(&mut changes.batch);
         changes.stale.iter().for_each(|stale| database::put(&mut batch, &stale.bytes(), &[]));
         let damage = {
             let mut state = self.state.write();
-            // Stale first: whoever plans from now on asks the windows that they are made of.
+            // Windows are marked stale first, so that a query planned from now on reads their finer windows.
             state.stale.extend(changes.stale.drain(..));
             changes.gone.drain(..).for_each(|(key, series, window)| state.damage.restored(key, series, window));
             state.damage.unwritten()
@@ -132,9 +133,9 @@ impl Engine {
         if changes.batch.size_in_bytes() >= PIECE_BYTES { self.write_piece(changes) } else { Ok(()) }
     }
 
-    /// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone: a partition of
-    /// hours or days learns its series, and the names that it skips, when windows are rolled up, and each replica does that by
-    /// itself. The caller holds `writing`.
+    /// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone. A
+    /// partition of hours or days learns its series and its dropped names when windows are rolled up, and each
+    /// replica does that at its own time. The caller holds `writing`.
     fn complete_coarser(&self, deletion: &Deletion) -> Result<(), EngineError> {
         let Window { start_ns, end_ns } = deletion.window;
         let complete_ns = {
@@ -151,8 +152,8 @@ impl Engine {
         self.roll_up(complete_ns)
     }
 
-    /// Partitions with samples of the time, raw ones by that of their minutes, in which something goes: of coarser tiers those where
-    /// what they were made of is gone. The others are summed up again.
+    /// Returns the partitions to delete from: raw samples, and coarser tiers where the finer one was dropped. Other
+    /// windows are summed up again.
     fn partitions_of(&self, deletion: &Deletion) -> Vec<PartitionKey> {
         let state = self.state.read();
         let tenant = state.tenants.get(&deletion.tenant).copied();
@@ -168,8 +169,8 @@ impl Engine {
         state.existing.iter().filter(is_touched).copied().collect()
     }
 
-    /// The series that match; or, as the error, the matcher of which the partition's series do not say whether they do: its label
-    /// was left out of the tier, or samples have it as an attribute.
+    /// The series that match; or, as the error, the matcher of which the partition's series do not say whether they
+    /// do: its label was left out of the tier, or samples have it as an attribute.
     pub(crate) fn selected(
         &self,
         key: PartitionKey,
@@ -179,25 +180,27 @@ impl Engine {
         let partition = match self.partition(named) {
             Ok(Some(partition)) => partition,
             Ok(None) => return Ok(Ok(Vec::new())),
-            // It is dropped as a whole, because nobody can tell which series match.
+            // The partition is dropped as a whole, because its series cannot be matched.
             Err(error) if error.is_damage() => return Ok(Ok(Vec::new())),
             Err(error) => return Err(error),
         };
         let partition = partition.read();
-        let is_unsaid = |name: &str| {
+        let is_undecided = |name: &str| {
             partition.is_attribute(name)
                 || partition.dropped_names().any(|left_out| match left_out {
                     DroppedName::Label(of) | DroppedName::Attribute(of) => of == name,
                 })
         };
-        let (mut selected, mut undecided) = (Vec::new(), None);
-        for series in partition.index.matching(matchers, is_unsaid) {
+        let mut selected = Vec::new();
+        let mut undecided = None;
+        for series in partition.index.matching(matchers, is_undecided) {
             let labels = partition.series.get_index(series as usize);
             let Some(absent) = labels.and_then(|(_, labels)| on_series(matchers, labels)) else { continue };
-            if let Some(unsaid) = absent.iter().find(|matcher| is_unsaid(&matcher.name)) {
-                // The first one of all series: their order is that in which this replica rolled them up.
-                let place = matchers.iter().position(|matcher| std::ptr::eq(matcher, *unsaid)).unwrap_or_default();
-                undecided = Some(undecided.map_or(place, |first: usize| first.min(place)));
+            if let Some(undecided_by) = absent.iter().find(|matcher| is_undecided(&matcher.name)) {
+                // The first matcher over all series: their order depends on when this replica rolled them up.
+                let index =
+                    matchers.iter().position(|matcher| std::ptr::eq(matcher, *undecided_by)).unwrap_or_default();
+                undecided = Some(undecided.map_or(index, |first: usize| first.min(index)));
             } else if absent.iter().all(|matcher| matcher.accepts("")) {
                 selected.push(Selected { key, series, is_gauge: partition.is_gauge(series) });
             }
@@ -205,7 +208,7 @@ impl Engine {
         Ok(undecided.map_or(Ok(selected), Err))
     }
 
-    /// What a section has of a series in the windows that hold any of a time.
+    /// Walks the values of a series in a section whose windows overlap a time.
     fn stored<'a>(snapshot: &'a Snapshot<'_>, selected: Selected, section: Section, time: Window) -> Walk<'a> {
         let Selected { key, series, .. } = selected;
         let values = values_of(key.tier);
@@ -246,7 +249,7 @@ impl Engine {
                 && Tier::Raw.window_end_ns(window) <= deleted.end_ns;
             if !is_inside {
                 if is_first {
-                    self.cut_window(selected, window, deleted, changes)?;
+                    self.delete_in_window(selected, window, deleted, changes)?;
                 }
                 continue;
             }
@@ -261,8 +264,8 @@ impl Engine {
         self.write_if_large(changes)
     }
 
-    /// A window on an edge of the time: what lies outside stays, with its minutes. A damaged chunk is deleted.
-    fn cut_window(
+    /// Deletes part of a window at an edge of the time, and rebuilds its minutes. A damaged chunk is deleted.
+    fn delete_in_window(
         &self,
         Selected { key: raw, series, is_gauge }: Selected,
         window: u32,
@@ -271,9 +274,10 @@ impl Engine {
     ) -> Result<(), EngineError> {
         let mut minutes = Minutes::default();
         let Changes { batch, scratch, .. } = changes;
-        let (chunks, mut damage) = self.chunks_of(raw, window, series)?;
+        let at = SeriesWindow { raw, window, series, is_gauge };
+        let StoredChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
         let mut kept = Vec::new();
-        for (key, before) in chunks {
+        for StoredChunk { key, samples: before } in chunks {
             let mut left = Samples::default();
             match self.samples_of(&key, window) {
                 Ok(samples) => keep_outside(&samples, deleted, &mut left),
@@ -297,7 +301,7 @@ impl Engine {
             }
         }
         for (log_index, left) in kept {
-            write_chunk(Place { raw, window, series, is_gauge }, log_index, &left, scratch, batch)?;
+            write_chunk(at, log_index, &left, scratch, batch)?;
             minutes.add(windows::minutes_of(&left, window, is_gauge, scratch), is_gauge);
         }
         let of_minutes = raw.in_tier(Tier::Minute);
@@ -309,12 +313,12 @@ impl Engine {
         if minutes.is_empty() {
             batch.delete(of_minutes.series_window(Section::Windows, series, window));
         } else {
-            write_minutes(raw, (window, series), is_gauge, &minutes, batch);
+            write_minutes(at, &minutes, batch);
         }
         Ok(())
     }
 
-    /// Windows of a coarser tier, where what they were made of is gone: all that hold any of the time.
+    /// Deletes windows of a coarser tier that overlap the time, where the finer tier was dropped.
     fn delete_windows(&self, selected: Selected, deleted: Window, changes: &mut Changes) -> Result<(), EngineError> {
         let Selected { key, series, is_gauge } = selected;
         let tier = key.tier;
@@ -334,8 +338,9 @@ impl Engine {
                 }
             };
             let window = window_of(&at)?;
-            let (start_ns, end_ns) = (values.window_start_ns(window), values.window_end_ns(window));
-            // Where the finer tier has it still, it is summed up again.
+            let start_ns = values.window_start_ns(window);
+            let end_ns = values.window_end_ns(window);
+            // If the finer tier still has the window, it is summed up again.
             if end_ns > gone_ns {
                 continue;
             }
@@ -368,19 +373,19 @@ impl Engine {
     }
 }
 
-/// The tier whose windows the values of a tier are numbered by: minutes are stored by the window of their chunk.
+/// Returns the tier that numbers the values of a tier: minutes are stored by the window of their chunk.
 fn values_of(tier: Tier) -> Tier {
     if tier == Tier::Minute { Tier::Raw } else { tier }
 }
 
-/// The window in a key of a partition whose numbers are series and window.
+/// Returns the window number in a key that holds series and window.
 fn window_of(key: &[u8]) -> Result<u32, Corruption> {
     let numbers = PartitionKey::section_of(key).and_then(|(_, rest)| two_numbers(rest));
     let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
     numbers.map(|(_, window, _)| window).ok_or_else(wrong)
 }
 
-/// The hour of a chunk's window.
+/// Returns the stale key of the hour of a chunk's window.
 pub(crate) fn hour_of(raw: PartitionKey, series: u32, window: u32) -> StaleKey {
     stale_key(raw, Tier::Hour, window / Tier::Raw.windows_in(Tier::Hour), series)
 }

@@ -1,7 +1,7 @@
-//! Dropping partitions. What coarser tiers are made of is summed up before it goes.
+//! Drops expired partitions. The coarser tiers are summed up first.
 //!
-//! Their keys go by range, and their space with the next compaction of that range (`space`): files are not deleted at once, since
-//! whoever reads a partition as of one moment needs all of it.
+//! Keys are deleted by range, and their space is freed by the next compaction of that range (`space`). Files are not
+//! deleted at once, because a query of one moment may still need them.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::integrity::quarantine::replace::delete_quarantined;
 use crate::{Outcome, Position};
 
 impl Engine {
-    /// Drops partitions of one tier and class that end at or before a time, in one write with everything that is in memory, so
-    /// that nothing of them can come back.
+    /// Drops the partitions of one tier and class that end at or before a time. The same write holds everything in
+    /// memory, so that no dropped data can return.
     pub(crate) fn expire(
         &self,
         position: Position,
@@ -27,12 +27,12 @@ impl Engine {
         before_ns: i64,
     ) -> Result<Outcome, EngineError> {
         let _writing = self.writing.lock();
-        // Raw samples have their names from the partition of their minutes.
-        let goes = |key: &PartitionKey| {
+        // Raw samples use the dictionary of their minutes, so they are dropped with them.
+        let is_expired = |key: &PartitionKey| {
             let same = key.tier == tier || (tier == Tier::Minute && key.tier == Tier::Raw);
             same && key.class == class && key.end_ns() <= before_ns
         };
-        let expired: Vec<PartitionKey> = self.state.read().existing.iter().copied().filter(goes).collect();
+        let expired: Vec<PartitionKey> = self.state.read().existing.iter().copied().filter(is_expired).collect();
         if let Some(end_ns) = expired.iter().map(|key| key.end_ns()).max() {
             self.write_all(WriteBatch::default(), Sealing::Before(end_ns))?;
             self.roll_up(end_ns)?;
@@ -45,15 +45,15 @@ impl Engine {
                 state.forget(key);
                 batch.delete_range(key.prefix(), key.end());
             }
-            // Areas and moved values may be left of a partition that does not exist any more.
-            let damaged: BTreeSet<PartitionKey> = state.damage.iter().map(|(key, ..)| key).filter(goes).collect();
+            // A partition that no longer exists may still have damaged areas and moved values.
+            let damaged: BTreeSet<PartitionKey> = state.damage.iter().map(|(key, ..)| key).filter(is_expired).collect();
             damaged.iter().for_each(|key| state.damage.forget(*key, &mut batch));
             let replaced: Vec<PartitionKey> = state.replaced.keys().copied().collect();
             for key in replaced {
-                if goes(&key) {
+                if is_expired(&key) {
                     delete_quarantined(key, &mut batch);
                     state.replaced.remove(&key);
-                } else if goes(&key.in_tier(Tier::Raw)) {
+                } else if is_expired(&key.in_tier(Tier::Raw)) {
                     delete_quarantined(key.in_tier(Tier::Raw), &mut batch);
                 }
             }
@@ -83,7 +83,7 @@ fn expired_before(expired: &Expired, tier: Tier, class: u8) -> i64 {
     expired.get(&(tier, class)).copied().unwrap_or(i64::MIN)
 }
 
-/// Whether what a stale window is made of was dropped.
+/// Returns whether the finer windows of a stale window were dropped.
 fn is_without_source(key: &StaleKey, expired: &[PartitionKey]) -> bool {
     let Some(finer) = Tier::from_number(key.tier.number().saturating_sub(1)) else { return false };
     // Windows of minutes are numbered as those of chunks.

@@ -1,4 +1,4 @@
-//! Which samples of a batch go to which partition: one pass over the batch, whatever it holds.
+//! Splits the samples of a batch by partition, in one pass over the batch.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use crate::database::key::PartitionKey;
 /// Samples of one series for one partition.
 pub(crate) struct Part<'a> {
     pub(crate) series: &'a SeriesSamples,
-    /// `None`: all, as nearly always.
+    /// Indexes of the samples; `None` if all belong to the partition, which is nearly always so.
     rows: Option<Vec<usize>>,
 }
 
 impl Part<'_> {
-    /// How many there are.
+    /// Returns the number of samples.
     pub(crate) fn samples(&self) -> u64 {
         self.rows.as_ref().map_or(self.series.samples.len(), Vec::len) as u64
     }
 
-    /// Calls back with the index of each sample.
+    /// Calls `visit` with the index of each sample.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(usize)) {
         match &self.rows {
             None => (0..self.series.samples.len()).for_each(visit),
@@ -28,8 +28,8 @@ impl Part<'_> {
     }
 }
 
-/// The parts of a batch of this tenant by partition, that of minutes, whose head gets the samples; series without samples are
-/// left out.
+/// Returns the parts of a batch by partition of minutes, whose heads get the samples. Series without samples have no
+/// part.
 pub(crate) fn parts(tenant: u32, batch: &Batch) -> BTreeMap<PartitionKey, Vec<Part<'_>>> {
     let key = |time_ns| PartitionKey::of(Tier::Minute, batch.retention_class, tenant, time_ns);
     let mut out: BTreeMap<PartitionKey, Vec<Part<'_>>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Leaving out of a batch the definitions that a shard knows already.
+//! Strips from a batch the definitions that a shard knows already.
 
 use std::sync::Arc;
 
@@ -8,15 +8,16 @@ use proto::{Batch, Stripped};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Leaves out of the batch what all of these partitions, which its samples go to, know; `None` where one lacks what was left out
-/// before.
+/// Removes the definitions from the batch that all partitions of its samples know. Returns `None` if a partition
+/// misses a definition that was removed before.
 pub(crate) fn strip(
     batch: &mut Batch,
     partitions: &[Arc<RwLock<Partition>>],
     vocabulary: &TenantDictionary,
 ) -> Option<Stripped> {
     let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
-    // What one partition lacks is kept; each is asked by itself, so that `apply` waits for none of them long.
+    // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
+    // long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
     let mut unknown_series = vec![false; batch.series.len()];
     for partition in partitions {
@@ -34,7 +35,7 @@ pub(crate) fn strip(
     (!dangles).then(|| batch.strip(|stack| !unknown_stacks[stack], |series| !unknown_series[series]))
 }
 
-/// Whether a stripped batch defines nothing that is not in memory already.
+/// Returns whether a stripped batch defines only entries that are in memory already.
 pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))

@@ -1,4 +1,4 @@
-//! Settling: everything that can be sealed, rolled up and compacted is, so that anyone can count the bytes from outside.
+//! Compacts the state: seals, rolls up and compacts everything, so that its size on disk can be measured.
 
 use std::sync::atomic::Ordering;
 
@@ -13,13 +13,13 @@ use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
 impl Engine {
-    /// Seals every head, builds every rollup whose time is over, makes each dictionary one block, and compacts. Returns up to
-    /// where the state is durable then. Takes long.
+    /// Seals every head, builds every rollup whose time is over, merges the blocks of each dictionary, and compacts
+    /// the database. Returns the position up to which the state is durable. Takes long.
     ///
     /// # Errors
-    /// As [`Engine::flush`].
-    pub fn settle(&self) -> Result<Flushed, EngineError> {
-        // Entries wait for it where the head is full: it is let go between one thing and the next.
+    /// Those of [`Engine::flush`].
+    pub fn compact(&self) -> Result<Flushed, EngineError> {
+        // Entries wait for this lock if the head is full, so it is released between steps.
         {
             let _writing = self.writing.lock();
             self.write_all(WriteBatch::default(), Sealing::Before(i64::MAX))?;
@@ -37,22 +37,23 @@ impl Engine {
             let _writing = self.writing.lock();
             self.join_dictionary(key)?;
         }
-        let settled = {
+        let flushed = {
             let _writing = self.writing.lock();
             self.make_durable()?
         };
         if self.has_damaged_files.load(Ordering::Relaxed) {
             // RocksDB refuses all writes after a compaction that read a damaged block.
-            return Ok(settled);
+            return Ok(flushed);
         }
         let mut options = CompactOptions::default();
         options.set_exclusive_manual_compaction(false);
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         self.database.compact_range_opt(None::<&[u8]>, None::<&[u8]>, &options);
-        Ok(settled)
+        Ok(flushed)
     }
 
-    /// Makes the blocks of a partition's dictionary one: they repeat the names that they share. The caller holds `writing`.
+    /// Merges the blocks of a partition's dictionary into one, because they repeat shared names. The caller holds
+    /// `writing`.
     fn join_dictionary(&self, key: PartitionKey) -> Result<(), EngineError> {
         let partition = match self.partition(key) {
             Ok(Some(partition)) => partition,
@@ -64,7 +65,7 @@ impl Engine {
             return Ok(());
         }
         let vocabulary = self.vocabulary(key.tenant);
-        // What entries define meanwhile is written by the next flush.
+        // The next flush writes definitions that entries add meanwhile.
         let (blocks, whole) = {
             let vocabulary = vocabulary.read();
             let partition = partition.read();

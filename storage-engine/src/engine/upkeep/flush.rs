@@ -1,10 +1,11 @@
-//! Flushing: everything applied so far becomes durable; windows whose time is over become chunks.
+//! Flushes: makes everything applied so far durable, and turns windows whose time is over into chunks.
 //!
-//! 1. Freeze, under the state's lock: which samples, definitions and ids there are, and as of which position.
-//! 2. Encode, without locks: entries are applied meanwhile, behind that position.
-//! 3. Write, under the state's lock, in one batch: no selection sees samples both in the database and in the head.
-//! 4. Seal windows that were evicted before and whose time is over, see `seal`.
-//! 5. Sum up windows of coarser tiers, see `roll_up`; let RocksDB flush.
+//! 1. Freeze, under the state's lock: record the samples, definitions and IDs in memory, and their position.
+//! 2. Encode, without locks. Later entries are applied meanwhile.
+//! 3. Write, under the state's lock, in one batch, so that no query finds samples both in the database and in the
+//!    head.
+//! 4. Seal windows that were evicted before and whose time is over (`seal`).
+//! 5. Sum up windows of coarser tiers (`roll_up`), then flush RocksDB.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::database::key::{self, PartitionKey, Section, StaleKey};
 use crate::database::{self, unlogged};
 use crate::encoding::head_block;
 use crate::engine::Engine;
-use crate::engine::upkeep::seal::{GRACE_NS, Place, Sealed, Sealing, is_due};
+use crate::engine::upkeep::seal::{GRACE_NS, Sealed, Sealing, SeriesWindow, is_due};
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
@@ -47,27 +48,27 @@ struct FrozenPartition {
     chunks: Vec<Frozen>,
 }
 
-/// What becomes of a head chunk.
+/// Result of a flush for the samples of one window and series in the head.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// Its window is over: one chunk, with its minutes.
+    /// The window is over: one chunk, with its minutes.
     Sealed,
-    /// There is no room for it: a chunk, to which others will come.
+    /// The head is over its budget: a chunk, to which others will be added.
     Evicted,
-    /// It stays, and what is new of it is written.
+    /// The samples stay in the head, and the new ones are written.
     Kept,
 }
 
-/// What step 2 made.
+/// Result of step 2.
 struct Encoded {
     sealed: Sealed,
-    /// By place in the frozen partitions, and chunk.
+    /// Fates by index of the frozen partition, then of its chunk.
     fates: Vec<Vec<Fate>>,
     damage: UnwrittenDamage,
 }
 
 impl Engine {
-    /// Whether the head is over its budget, or the time of a window is over that is to be sealed or summed up.
+    /// Returns whether the head is over its budget, or a window is due to be sealed or summed up.
     pub fn wants_flush(&self) -> bool {
         let state = self.state.read();
         let clock_ns = state.sealing_clock_ns();
@@ -82,15 +83,15 @@ impl Engine {
             || state.is_stale(clock_ns.saturating_sub(GRACE_NS))
     }
 
-    /// Whether the head is so far over its budget that entries should wait for a flush.
+    /// Returns whether the head is so far over its budget that entries should wait for a flush.
     pub fn is_overfull(&self) -> bool {
         self.state.read().head.bytes >= self.config.head_bytes_max / 8 * 9
     }
 
-    /// Makes everything applied so far durable; returns up to where.
+    /// Makes everything applied so far durable. Returns the position up to which the state is durable.
     ///
     /// # Errors
-    /// [`EngineError`]; where the disk is full nothing is lost, and flushing may be tried again when there is space.
+    /// [`EngineError`]. If the disk is full, nothing is lost, and the flush can be repeated when there is space.
     pub fn flush(&self) -> Result<Flushed, EngineError> {
         let flushed = self.flush_all();
         if let Err(EngineError::Database(error)) = &flushed {
@@ -108,9 +109,9 @@ impl Engine {
         self.make_durable()
     }
 
-    /// Lets RocksDB flush; returns up to where the state is durable then.
+    /// Flushes RocksDB. Returns the position up to which the state is durable then.
     pub(crate) fn make_durable(&self) -> Result<Flushed, EngineError> {
-        // Both were written at once.
+        // Both were written in the same batch.
         let position = database::read_position(&self.database)?;
         let written = Flushed { position, membership: database::read_membership(&self.database)? };
         self.database.flush()?;
@@ -118,8 +119,8 @@ impl Engine {
         Ok(written)
     }
 
-    /// Moves everything from memory into the database, in one write behind what `batch` holds, and seals what was evicted before;
-    /// the caller holds `writing`.
+    /// Moves everything from memory into the database, in one write after the content of `batch`, and seals windows
+    /// that were evicted before. The caller holds `writing`.
     pub(crate) fn write_all(&self, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
         let Some(frozen) = self.freeze() else { return Ok(()) };
         let encoded = self.encode(&frozen, batch, sealing)?;
@@ -127,12 +128,12 @@ impl Engine {
         let log_index = frozen.position.index;
         drop(frozen);
         self.seal_evicted(sealing, log_index)?;
-        self.state.write().let_go(self.config.idle_dictionary_bytes_max());
+        self.state.write().evict(self.config.idle_dictionary_bytes_max());
         Ok(())
     }
 
     fn write(&self, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
-        // Exclusive: no selection may see samples both in the database and in the head.
+        // The lock is exclusive, so that no query finds samples both in the database and in the head.
         let mut state = self.state.write();
         self.database.write_opt(encoded.sealed.batch, &unlogged())?;
         for (partition, fates) in frozen.partitions.iter().zip(&encoded.fates) {
@@ -166,7 +167,8 @@ impl Engine {
             if inner.head.is_empty() && !inner.has_unwritten() {
                 continue;
             }
-            let (lengths, chunks) = (inner.lengths(), inner.head.freeze());
+            let lengths = inner.lengths();
+            let chunks = inner.head.freeze();
             drop(inner);
             let vocabulary = state.vocabulary(key.tenant);
             partitions.push(FrozenPartition { key, partition, vocabulary, lengths, chunks });
@@ -184,7 +186,7 @@ impl Engine {
     }
 
     fn encode(&self, frozen: &FrozenState, batch: WriteBatch, sealing: Sealing) -> Result<Encoded, EngineError> {
-        let mut out = Encoded { sealed: Sealed::behind(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
+        let mut out = Encoded { sealed: Sealed::after(batch), fates: Vec::new(), damage: UnwrittenDamage::default() };
         for partition in &frozen.partitions {
             let FrozenPartition { key, lengths, chunks, .. } = partition;
             let unwritten = {
@@ -202,7 +204,8 @@ impl Engine {
                     (false, false) => Fate::Kept,
                 };
                 let is_gauge = partition.partition.read().is_gauge(chunk.series);
-                let at = Place { raw: key.in_tier(Tier::Raw), window: chunk.window, series: chunk.series, is_gauge };
+                let at =
+                    SeriesWindow { raw: key.in_tier(Tier::Raw), window: chunk.window, series: chunk.series, is_gauge };
                 match fate {
                     Fate::Kept => write_head(at.raw, chunk, frozen.position.index, &mut out.sealed.batch)?,
                     Fate::Evicted => out.sealed.evict(at, chunk, frozen.position.index)?,
@@ -228,7 +231,7 @@ impl Engine {
     }
 }
 
-/// The key of a chunk's own events.
+/// Returns the key of a chunk's own events.
 pub(crate) fn events_key(chunk_key: &[u8]) -> Vec<u8> {
     let numbers = PartitionKey::of_key(chunk_key).zip(PartitionKey::section_of(chunk_key));
     numbers.map_or_else(Vec::new, |(raw, (_, rest))| [raw.section(Section::Events).as_slice(), rest].concat())

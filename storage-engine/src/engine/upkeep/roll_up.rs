@@ -1,7 +1,8 @@
-//! Rolling up: windows of hours and days from those of the next finer tier, each once, and again when one of those changed.
+//! Rolls up: sums windows of hours and days from those of the next finer tier, and again after one of those changed.
 //!
-//! Which windows are to be summed up stands in the database, `key::StaleKey`: put there in the same write as the finer windows,
-//! taken away in the same write as the sum. So a window that is not stale, and has nothing in a head, is exact.
+//! The database lists the windows to sum up (`key::StaleKey`). A window is listed in the same write as its finer
+//! windows, and removed in the same write as its sum. A window that is neither stale nor in a head is therefore
+//! exact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,26 +26,26 @@ use crate::memory::partition::{DroppedName, Partition};
 use crate::memory::slot_sums::SlotSums;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Stale windows of one time.
-pub(crate) struct Due {
+/// Stale window of several series.
+pub(crate) struct DueWindow {
     tier: Tier,
     class: u8,
     window: u32,
     tenant: u32,
-    /// Of the finer tier's partition.
+    /// Numbers of the series in the finer tier's partition.
     series: Vec<u32>,
 }
 
-/// What a window is made of and where it goes.
+/// Source and target partitions of a window.
 struct RollUp<'a> {
-    due: &'a Due,
+    due: &'a DueWindow,
     source: Arc<RwLock<Partition>>,
     target: Arc<RwLock<Partition>>,
     vocabulary: Arc<RwLock<TenantDictionary>>,
 }
 
 impl Engine {
-    /// Sums up every stale window that ends at or before a time; the caller holds `writing`.
+    /// Sums up every stale window that ends at or before a time. The caller holds `writing`.
     pub(crate) fn roll_up(&self, before_ns: i64) -> Result<(), EngineError> {
         for tier in [Tier::Hour, Tier::Day] {
             for due in self.due(tier, before_ns) {
@@ -54,9 +55,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The stale windows of a tier that end at or before a time.
-    pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<Due> {
-        let mut due: Vec<Due> = Vec::new();
+    /// Returns the stale windows of a tier that end at or before a time.
+    pub(crate) fn due(&self, tier: Tier, before_ns: i64) -> Vec<DueWindow> {
+        let mut due: Vec<DueWindow> = Vec::new();
         let state = self.state.read();
         for key in state.stale.iter().filter(|key| key.tier == tier && tier.window_end_ns(key.window) <= before_ns) {
             let &StaleKey { tier, class, window, tenant, series } = key;
@@ -64,15 +65,15 @@ impl Engine {
                 Some(last) if (last.class, last.window, last.tenant) == (class, window, tenant) => {
                     last.series.push(series)
                 }
-                _ => due.push(Due { tier, class, window, tenant, series: vec![series] }),
+                _ => due.push(DueWindow { tier, class, window, tenant, series: vec![series] }),
             }
         }
         due
     }
 
-    /// Sums up one of them; the caller holds `writing`.
-    pub(crate) fn roll_up_window(&self, due: &Due) -> Result<(), EngineError> {
-        let &Due { tier, class, window, tenant, .. } = due;
+    /// Sums up one window. The caller holds `writing`.
+    pub(crate) fn roll_up_window(&self, due: &DueWindow) -> Result<(), EngineError> {
+        let &DueWindow { tier, class, window, tenant, .. } = due;
         let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
         let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));
         let target = PartitionKey::of_window(tier, class, tenant, window);
@@ -81,7 +82,7 @@ impl Engine {
         let mut restored = Vec::new();
         let mut written = None;
         let source = match self.partition(source) {
-            // Its windows are quarantined, and so are those that would be made from them.
+            // The finer windows are quarantined, and so are those made from them.
             Err(error) if error.is_damage() => return Ok(()),
             source => source?,
         };
@@ -113,7 +114,7 @@ impl Engine {
         stale.iter().for_each(|key| database::put(&mut batch, &key.bytes(), &[]));
         let damage = self.state.read().damage.unwritten();
         damage.write(&mut batch);
-        // Until the state says otherwise, the finer windows are asked instead.
+        // Until the window is removed from the state's stale windows, queries read the finer windows.
         self.database.write_opt(batch, &unlogged())?;
         let mut state = self.state.write();
         let target = PartitionKey::of_window(tier, class, tenant, window);
@@ -131,7 +132,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A partition of a rolled-up tier.
+    /// Returns a partition of hours or days, created if it does not exist.
     fn partition_or_new(&self, key: PartitionKey) -> Result<Arc<RwLock<Partition>>, EngineError> {
         match self.partition(key) {
             Ok(Some(partition)) => return Ok(partition),
@@ -152,8 +153,8 @@ impl Engine {
         name.unwrap_or_else(TenantId::default_tenant)
     }
 
-    /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If some of those are
-    /// damaged, it is quarantined.
+    /// Writes one window of one series of the coarser tier. Returns whether it is the sum of all finer windows. If
+    /// some of those are damaged, the window is quarantined.
     fn sum_up(
         &self,
         roll_up: &RollUp<'_>,
@@ -167,7 +168,8 @@ impl Engine {
         };
         let mut dense = SlotSums::default();
         dense.resize(pairs);
-        let (mut samples, mut last_ns) = (0, None);
+        let mut samples = 0;
+        let mut last_ns = None;
         for &source in sources {
             let windows = roll_up.windows();
             for item in self.windows_of(source_key, source, windows, roll_up.due.tier, pairs, &mut dense)? {
@@ -175,7 +177,7 @@ impl Engine {
                 last_ns = last_ns.max(item.last_ns);
             }
         }
-        let &Due { tier, window, .. } = roll_up.due;
+        let &DueWindow { tier, window, .. } = roll_up.due;
         let finer = roll_up.windows();
         let finer = (finer.start, finer.end.saturating_sub(1));
         let target_key = roll_up.target.read().key;
@@ -189,7 +191,8 @@ impl Engine {
             }
             !damaged
         };
-        // Both held, so that numbers are of the same vocabulary; the finer first, as whoever renews it does.
+        // Both partitions are locked, so that their numbers are of the same vocabulary. The finer one is locked
+        // first, as a rebuild does.
         let source = roll_up.source.read();
         let mut target = roll_up.target.write();
         let key = target.key.series_window(Section::Windows, series, window);
@@ -212,7 +215,7 @@ impl Engine {
         Ok(is_whole)
     }
 
-    /// The stored windows of a series in a range: key, value and window of each, ascending.
+    /// Returns the stored windows of a series in a range, ascending.
     fn values(&self, partition: PartitionKey, series: u32, windows: Range<u32>) -> Result<Vec<Stored>, EngineError> {
         let mut values = Vec::new();
         let end = partition.series_window(Section::Windows, series, windows.end);
@@ -230,12 +233,12 @@ impl Engine {
             let numbers = PartitionKey::section_of(&key).and_then(|(_, rest)| two_numbers(rest));
             let wrong = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
             let (_, window, _) = numbers.ok_or_else(wrong)?;
-            values.push((key, value, window));
+            values.push(Stored { key, value, window });
         }
         Ok(values)
     }
 
-    /// Adds up the finer windows of one source; of a gauge, its last one. Returns what of each was added.
+    /// Adds up the finer windows of one source series; of a gauge, only the last window. Returns the added windows.
     fn windows_of(
         &self,
         source: PartitionKey,
@@ -248,32 +251,27 @@ impl Engine {
         let values = self.values(source, series, windows)?;
         let unit = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
         let mut added = Vec::new();
-        // The newest first: of a gauge no other counts.
-        for (key, value, window) in values.iter().rev() {
-            match add_windows((key, value), unit, *window, pairs, dense) {
-                Ok((windows, is_gauge)) => {
+        // Newest first, because only the last window of a gauge counts.
+        for stored in values.iter().rev() {
+            match add_windows(stored, unit, pairs, dense) {
+                Ok(AddedWindows { windows, is_gauge }) => {
                     added.extend(windows);
                     if is_gauge {
                         return Ok(added);
                     }
                 }
-                Err(damage) => self.quarantine_value(source, series, *window, &damage.into()),
+                Err(damage) => self.quarantine_value(source, series, stored.window, &damage.into()),
             }
         }
         Ok(added)
     }
 }
 
-/// Adds up the windows of a value. Returns the added windows, and whether they are a gauge's.
-fn add_windows(
-    (key, value): (&[u8], &[u8]),
-    unit: Tier,
-    window: u32,
-    pairs: usize,
-    dense: &mut SlotSums,
-) -> Result<(Vec<Added>, bool), Corruption> {
+/// Adds up the windows of a value.
+fn add_windows(stored: &Stored, unit: Tier, pairs: usize, dense: &mut SlotSums) -> Result<AddedWindows, Corruption> {
+    let Stored { key, value, window } = stored;
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
-    let stored = windows::decode(frame::open(key, value)?, unit, window).ok_or_else(corrupt)?;
+    let stored = windows::decode(frame::open(key, value)?, unit, *window).ok_or_else(corrupt)?;
     let last = stored.last().filter(|last| last.last_ns.is_some());
     let wanted = last.map_or(stored.as_slice(), std::slice::from_ref);
     let mut added = Vec::new();
@@ -282,32 +280,51 @@ fn add_windows(
         window.sums.add_to(dense, window.total).ok_or_else(corrupt)?;
         added.push(Added { samples: window.samples, last_ns: window.last_ns });
     }
-    Ok((added, last.is_some()))
+    Ok(AddedWindows { windows: added, is_gauge: last.is_some() })
 }
 
-/// Key, value and window.
-type Stored = (Box<[u8]>, Box<[u8]>, u32);
+/// Stored value of windows.
+struct Stored {
+    key: Box<[u8]>,
+    value: Box<[u8]>,
+    window: u32,
+}
 
+/// Windows of one value that were added.
+struct AddedWindows {
+    windows: Vec<Added>,
+    is_gauge: bool,
+}
+
+/// Added window.
 struct Added {
     samples: u64,
-    /// Of a gauge, the time of its point.
+    /// Time of a gauge's point, in nanoseconds.
     last_ns: Option<i64>,
 }
 
+/// Source series that differ only in dropped labels.
+struct Merged {
+    labels: LabelSet,
+    sources: Vec<u32>,
+    is_due: bool,
+}
+
 impl RollUp<'_> {
-    /// The finer values' windows that make this one.
+    /// Returns the window numbers of the finer values that make up this window.
     fn windows(&self) -> Range<u32> {
-        let &Due { tier, window, .. } = self.due;
+        let &DueWindow { tier, window, .. } = self.due;
         // Minutes are stored by the window of their chunk.
         let values = if tier == Tier::Hour { Tier::Raw } else { Tier::Hour };
         let count = values.windows_in(tier);
         window * count..(window + 1) * count
     }
 
-    /// The series to sum up, by number in the target, each with all the series it is made of.
+    /// Returns the series to sum up by number in the target, each with its source series.
     fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
         let mut vocabulary = self.vocabulary.write();
-        let (source, mut target) = (self.source.read(), self.target.write());
+        let source = self.source.read();
+        let mut target = self.target.write();
         source.dropped_names().for_each(|name| target.add_dropped_name(name.clone()));
         let kept = |labels: &LabelSet| -> (Fingerprint, LabelSet) {
             let kept = LabelSet::new(labels.iter().filter(|label| !dropped.contains(&label.name)).cloned().collect());
@@ -327,18 +344,22 @@ impl RollUp<'_> {
             return targets;
         }
         let due: BTreeSet<u32> = self.due.series.iter().copied().collect();
-        let mut by_fingerprint: BTreeMap<Fingerprint, (LabelSet, Vec<u32>, bool)> = BTreeMap::new();
+        let mut by_fingerprint: BTreeMap<Fingerprint, Merged> = BTreeMap::new();
         for (series, labels) in (0..).zip(source.series.values()) {
             for label in labels.iter().filter(|label| dropped.contains(&label.name)) {
                 target.add_dropped_name(DroppedName::Label(label.name.clone()));
             }
             let (fingerprint, kept) = kept(labels);
-            let entry = by_fingerprint.entry(fingerprint).or_insert_with(|| (kept, Vec::new(), false));
-            entry.1.push(series);
-            entry.2 |= due.contains(&series);
+            let entry = by_fingerprint.entry(fingerprint).or_insert_with(|| Merged {
+                labels: kept,
+                sources: Vec::new(),
+                is_due: false,
+            });
+            entry.sources.push(series);
+            entry.is_due |= due.contains(&series);
         }
         vocabulary.recount();
-        for (fingerprint, (labels, sources, is_due)) in by_fingerprint {
+        for (fingerprint, Merged { labels, sources, is_due }) in by_fingerprint {
             if is_due {
                 let share = || vocabulary.share_labels(Arc::new(labels));
                 targets.insert(target.add_series(fingerprint, share), sources);

@@ -1,8 +1,9 @@
-//! Sealing: the samples of one series in one window become one chunk, and the sums of its minutes.
+//! Seals windows: the samples of one series in one window become one chunk, and the sums of its minutes.
 //!
-//! A window is sealed when its time is over. Where there is no room for the head, its chunks are evicted before: several of one
-//! window, without minutes, which are made one when its time is over, unless that is too much to hold at once. Until then the window is
-//! stale. None of this changes an answer.
+//! A window is sealed when its time is over. If the head is over its budget, windows are evicted earlier, each as
+//! several chunks without minutes. These become one chunk when the time is over, unless they are too large to hold at
+//! once.
+//! An evicted window is stale until then. None of this changes a response.
 
 use proto::{Samples, Tier};
 use rocksdb::WriteBatch;
@@ -22,24 +23,26 @@ use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::memory::head::Frozen;
 
-/// How long behind a window's end samples for it are waited for, by the state's clock: agents send every 5 s and try again.
+/// Time after a window's end for which its samples are awaited, by the state's clock: agents send every 5 s and
+/// retry.
 pub(crate) const GRACE_NS: i64 = 60 * 1_000_000_000;
-/// How long samples for a window that is sealed already are collected, before it is sealed again.
+/// Time for which samples for a sealed window are collected before it is sealed again.
 const LATE_NS: i64 = 600 * 1_000_000_000;
-/// How long samples are collected for a window that has not ended by the state's clock: three windows. Only windows of the future
-/// wait that long. The clock may be slower than that of the senders, and their samples must not stay in memory until it gets there.
+/// Time for which samples are collected for a window that has not ended by the state's clock: three windows. Only
+/// windows of the future wait this long. If the clock is slower than the senders' clocks, their samples must not stay
+/// in memory until it catches up.
 const AHEAD_NS: i64 = 1800 * 1_000_000_000;
 
-/// The samples of a window that are brought together take at most this part of the head's budget: while they are sorted and encoded
-/// they take that a few times.
+/// Divisor of the head's budget: a window with more samples than this part is not merged into one chunk. Sorting and
+/// encoding takes a multiple of the memory.
 const SEALED_PART: usize = 4;
 
-/// What a flush seals, beside windows whose time is over, and everything, if the head is over its budget.
+/// Windows that a flush seals, in addition to those whose time is over. Evictions do not depend on this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sealing {
-    /// Nothing.
+    /// No others.
     Due,
-    /// Windows that end at or before this time.
+    /// Windows that end at or before this time, in nanoseconds.
     Before(i64),
 }
 
@@ -49,32 +52,41 @@ impl Sealing {
     }
 }
 
-/// What of evicted windows is written at once.
+/// Bytes of evicted windows that are written at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A window of a series.
+/// Window of a series.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SeriesWindow {
     pub(crate) raw: PartitionKey,
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) is_gauge: bool,
 }
 
-/// Chunks by key, with their numbers of samples, and the error of a chunk that cannot be read.
-pub(crate) type Chunks = (Vec<(Vec<u8>, u64)>, Option<EngineError>);
+/// Chunks of a window of a series, and the error of a chunk that cannot be read.
+pub(crate) struct StoredChunks {
+    pub(crate) chunks: Vec<StoredChunk>,
+    pub(crate) damage: Option<EngineError>,
+}
 
-/// Which windows became stale, and which are no longer.
+/// Key of a chunk, and its number of samples.
+pub(crate) struct StoredChunk {
+    pub(crate) key: Vec<u8>,
+    pub(crate) samples: u64,
+}
+
+/// Changes to the stale windows that belong to a write.
 #[derive(Debug, Default)]
-pub(crate) struct Marks {
+pub(crate) struct StaleChanges {
     stale: Vec<StaleKey>,
     no_longer_stale: Vec<StaleKey>,
-    /// Minutes that were made again from all their samples: partition, series and window.
+    /// Minutes that were rebuilt from all their samples: partition, series and window.
     restored: Vec<(PartitionKey, u32, u32)>,
 }
 
-impl Marks {
-    /// To be called when what they are about is written.
+impl StaleChanges {
+    /// Applies the changes, after their values were written.
     pub(crate) fn apply(self, state: &mut State) {
         state.stale.extend(self.stale);
         self.no_longer_stale.iter().for_each(|key| {
@@ -89,23 +101,23 @@ impl Marks {
     }
 }
 
-/// Chunks and minutes that are to be written.
+/// Chunks and minutes to write.
 #[derive(Default)]
 pub(crate) struct Sealed {
     pub(crate) batch: WriteBatch,
-    pub(crate) marks: Marks,
+    pub(crate) marks: StaleChanges,
     scratch: Scratch,
 }
 
 impl Sealed {
-    /// Written behind what there is to write.
-    pub(crate) fn behind(batch: WriteBatch) -> Self {
+    /// Starts with the content of `batch`, which is written first.
+    pub(crate) fn after(batch: WriteBatch) -> Self {
         Self { batch, ..Self::default() }
     }
 
-    /// A chunk of what is in the head, beside those that its window has already.
-    pub(crate) fn evict(&mut self, at: Place, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
-        let Place { raw, window, series, .. } = at;
+    /// Adds a chunk of the window's samples in the head. The window may have other chunks.
+    pub(crate) fn evict(&mut self, at: SeriesWindow, chunk: &Frozen, log_index: u64) -> Result<(), EngineError> {
+        let SeriesWindow { raw, window, series, .. } = at;
         let samples = head_block::joined(&chunk.runs);
         write_chunk(at, log_index, &samples, &mut self.scratch, &mut self.batch)?;
         chunk.written_at.iter().for_each(|&at| self.batch.delete(raw.head(window, series, at)));
@@ -117,7 +129,7 @@ impl Sealed {
 }
 
 impl State {
-    /// Windows whose chunks were evicted, that have nothing in the head now, and whose time is over.
+    /// Returns the evicted windows that have nothing in the head now and whose time is over.
     pub(crate) fn evicted(&self, sealing: Sealing) -> impl Iterator<Item = StaleKey> + '_ {
         let clock_ns = self.sealing_clock_ns();
         let is_due = move |key: &StaleKey| {
@@ -134,7 +146,7 @@ impl State {
 }
 
 impl Engine {
-    /// Makes one chunk of those of each evicted window whose time is over; the caller holds `writing`.
+    /// Merges the chunks of each evicted window whose time is over. The caller holds `writing`.
     pub(crate) fn seal_evicted(&self, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
         let evicted: Vec<StaleKey> = self.state.read().evicted(sealing).collect();
         let mut sealed = Sealed::default();
@@ -143,12 +155,12 @@ impl Engine {
             let partition = match self.partition(minutes) {
                 Ok(Some(partition)) => partition,
                 Ok(None) => continue,
-                // It is quarantined. The other windows are sealed.
+                // The partition is quarantined. The other windows are sealed.
                 Err(error) if error.is_damage() => continue,
                 Err(error) => return Err(error),
             };
             let is_gauge = partition.read().is_gauge(key.series);
-            let at = Place { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
+            let at = SeriesWindow { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
             self.seal(at, None, log_index, &mut sealed)?;
             if sealed.batch.size_in_bytes() >= PIECE_BYTES {
                 self.write_sealed(&mut sealed)?;
@@ -159,7 +171,8 @@ impl Engine {
 
     fn write_sealed(&self, sealed: &mut Sealed) -> Result<(), EngineError> {
         let Sealed { batch, marks, .. } = sealed;
-        // Until the state says otherwise, a window is stale, and its chunks are asked: all of it or one, of the same samples.
+        // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
+        // samples.
         let damage = self.state.read().damage.unwritten();
         damage.write(batch);
         self.database.write_opt(std::mem::take(batch), &unlogged())?;
@@ -169,18 +182,19 @@ impl Engine {
         Ok(())
     }
 
-    /// One chunk of everything in a window of a series, unless that is too much, and its minutes; the hour must be summed up again.
+    /// Merges everything in a window of a series into one chunk, unless that is too large, and writes its minutes.
+    /// Marks the hour as stale.
     pub(crate) fn seal(
         &self,
-        at: Place,
+        at: SeriesWindow,
         head: Option<&Frozen>,
         log_index: u64,
         out: &mut Sealed,
     ) -> Result<(), EngineError> {
-        let Place { raw, window, series, is_gauge } = at;
+        let SeriesWindow { raw, window, series, is_gauge } = at;
         let Sealed { batch, marks, scratch } = out;
         let mut samples = head.map(|chunk| head_block::joined(&chunk.runs)).unwrap_or_default();
-        let (before, mut damage) = self.chunks_of(raw, window, series)?;
+        let StoredChunks { chunks, mut damage } = self.chunks_of(raw, window, series)?;
         if damage.is_none() && self.state.read().damage.is_partly_damaged(raw, series, window) {
             // A repair lost a chunk of this window.
             let key = raw.series_window(Section::Chunks, series, window);
@@ -189,13 +203,13 @@ impl Engine {
         let stale = stale_key(raw, Tier::Minute, window, series);
         batch.delete(stale.bytes());
         marks.no_longer_stale.push(stale);
-        let count = samples.len() as u64 + before.iter().map(|(_, samples)| samples).sum::<u64>();
+        let count = samples.len() as u64 + chunks.iter().map(|chunk| chunk.samples).sum::<u64>();
         if count == 0 && damage.is_none() {
             return Ok(());
         }
         let stays = count > (self.config.head_bytes_max / SEALED_PART / crate::memory::head::SAMPLE_BYTES) as u64;
         let mut minutes = Minutes::default();
-        for (key, _) in before {
+        for StoredChunk { key, .. } in chunks {
             let of_chunk = match self.samples_of(&key, window) {
                 Ok(of_chunk) => of_chunk,
                 Err(error) if error.is_damage() => {
@@ -220,12 +234,12 @@ impl Engine {
         let mut minutes = minutes.into_windows();
         match &damage {
             Some(damage) => {
-                let kept = self.minutes_with_damage(Place { raw, window, series, is_gauge }, head, damage, scratch)?;
+                let kept = self.minutes_with_damage(at, head, damage, scratch)?;
                 minutes = kept.unwrap_or(minutes);
             }
             None => marks.restored.push((raw.in_tier(Tier::Minute), series, window)),
         }
-        write_minutes(raw, (window, series), is_gauge, &minutes, batch);
+        write_minutes(at, &minutes, batch);
         for &at in head.map_or(&[][..], |chunk| &chunk.written_at) {
             batch.delete(raw.head(window, series, at));
         }
@@ -236,11 +250,12 @@ impl Engine {
         Ok(())
     }
 
-    /// The minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored ones were made from all
-    /// chunks. `None`: the samples of the damaged chunk are lost in every tier, and the window is quarantined in all of them.
+    /// Returns the minutes of a window with a damaged chunk: the stored ones plus the head's samples, if the stored
+    /// ones were made from all chunks. Otherwise returns `None`: the damaged chunk's samples are lost, and the window
+    /// is quarantined in every tier.
     fn minutes_with_damage(
         &self,
-        Place { raw, window, series, is_gauge }: Place,
+        SeriesWindow { raw, window, series, is_gauge }: SeriesWindow,
         head: Option<&Frozen>,
         damage: &EngineError,
         scratch: &mut Scratch,
@@ -271,29 +286,30 @@ impl Engine {
         Ok(Some(minutes.into_windows()))
     }
 
-    /// The readable chunks of a window of a series, and the error of one that cannot be read.
-    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<Chunks, EngineError> {
-        let (mut chunks, mut damage) = (Vec::new(), None);
+    /// Returns the readable chunks of a window of a series, and the error of one that cannot be read.
+    pub(crate) fn chunks_of(&self, raw: PartitionKey, window: u32, series: u32) -> Result<StoredChunks, EngineError> {
+        let mut chunks = Vec::new();
+        let mut damage = None;
         let snapshot = self.database.snapshot();
         let mut walk = Walk::new(&snapshot, raw.series_window(Section::Chunks, series, window));
         while let Some(item) = walk.next()? {
             match item {
                 Ok((key, value)) => match Self::count_of(&key, &value, window) {
-                    Ok(samples) => chunks.push((key.to_vec(), samples)),
+                    Ok(samples) => chunks.push(StoredChunk { key: key.to_vec(), samples }),
                     Err(wrong) => damage = Some(wrong.into()),
                 },
                 Err(keys) => damage = Some(keys.error.into()),
             }
         }
-        Ok((chunks, damage))
+        Ok(StoredChunks { chunks, damage })
     }
 
-    /// Number of samples of a chunk.
+    /// Returns the number of samples of a chunk.
     pub(crate) fn count_of(key: &[u8], value: &[u8], window: u32) -> Result<u64, Corruption> {
         Ok(Chunk::read(frame::open(key, value)?, window).ok_or_else(|| corrupt(key))?.samples)
     }
 
-    /// All samples of a chunk, sorted by time.
+    /// Returns all samples of a chunk, sorted by time.
     pub(crate) fn samples_of(&self, key: &[u8], window: u32) -> Result<Samples, EngineError> {
         let value = self.database.get_pinned(key)?.ok_or_else(|| corrupt(key))?;
         let chunk = Chunk::read(frame::open(key, &value)?, window).ok_or_else(|| corrupt(key))?;
@@ -312,7 +328,7 @@ impl Engine {
     }
 }
 
-/// Whether a window is to be sealed: it has ended, or its samples have been collected for long enough.
+/// Returns whether a window is due: it has ended, or its samples have been collected for long enough.
 pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     let over_ns = Tier::Raw.window_end_ns(window).saturating_add(GRACE_NS);
     let is_late = since_ns > over_ns;
@@ -320,13 +336,14 @@ pub(crate) fn is_due(window: u32, since_ns: i64, clock_ns: i64) -> bool {
     clock_ns >= due_ns.min(since_ns.saturating_add(AHEAD_NS))
 }
 
-/// The partition of minutes that a window of chunks is in.
+/// Returns the partition of minutes that holds a window of chunks.
 fn minutes_of(key: &StaleKey) -> PartitionKey {
     PartitionKey::of(Tier::Minute, key.class, key.tenant, Tier::Raw.window_end_ns(key.window))
 }
 
+/// Writes a chunk and its events.
 pub(crate) fn write_chunk(
-    Place { raw, window, series, is_gauge }: Place,
+    SeriesWindow { raw, window, series, is_gauge }: SeriesWindow,
     log_index: u64,
     samples: &Samples,
     scratch: &mut Scratch,
@@ -342,13 +359,9 @@ pub(crate) fn write_chunk(
     Ok(())
 }
 
-pub(crate) fn write_minutes(
-    raw: PartitionKey,
-    (window, series): (u32, u32),
-    is_gauge: bool,
-    minutes: &[WindowRows],
-    batch: &mut WriteBatch,
-) {
+/// Writes the minutes of a window of a series.
+pub(crate) fn write_minutes(at: SeriesWindow, minutes: &[WindowRows], batch: &mut WriteBatch) {
+    let SeriesWindow { raw, window, series, is_gauge } = at;
     let key = raw.in_tier(Tier::Minute).series_window(Section::Windows, series, window);
     let value = windows::encode(minutes, is_gauge, Tier::Raw.window_start_ns(window));
     batch.put(&key, frame::seal(&key, &value));
@@ -366,7 +379,8 @@ mod tests {
 
     #[test]
     fn a_window_is_sealed_a_minute_after_it_ends() {
-        let (start_ns, end_ns) = (Tier::Raw.window_start_ns(1000), Tier::Raw.window_end_ns(1000));
+        let start_ns = Tier::Raw.window_start_ns(1000);
+        let end_ns = Tier::Raw.window_end_ns(1000);
         assert!(!is_due(1000, start_ns, end_ns + GRACE_NS - 1));
         assert!(is_due(1000, start_ns, end_ns + GRACE_NS));
     }

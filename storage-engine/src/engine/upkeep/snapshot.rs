@@ -1,4 +1,5 @@
-//! Snapshots: the state as of one position, in a directory of its own, without a copy where it is on the same file system.
+//! Snapshots: writes the state of one position to a directory of its own, without a copy if that is on the same file
+//! system.
 
 use std::path::Path;
 
@@ -11,11 +12,11 @@ use crate::engine::upkeep::seal::Sealing;
 use crate::error::EngineError;
 
 impl Engine {
-    /// Writes everything applied so far to a directory that does not exist yet: opened with [`Engine::open`], it is this engine
-    /// as of the position that is returned. Files are shared by hard links where that is possible.
+    /// Writes everything applied so far to a directory that does not exist yet. [`Engine::open`] opens it with the
+    /// state of the returned position. Files are hard links where possible.
     ///
     /// # Errors
-    /// [`EngineError`]; the directory may be there in part then.
+    /// [`EngineError`]: the directory may be incomplete.
     pub fn snapshot(&self, directory: &Path) -> Result<Flushed, EngineError> {
         let _writing = self.writing.lock();
         self.write_all(WriteBatch::default(), Sealing::Due)?;

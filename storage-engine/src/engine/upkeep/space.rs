@@ -1,4 +1,4 @@
-//! Disk space: what partitions take, and getting it back from those that were dropped.
+//! Disk space: measures partitions, and frees the space of dropped ones.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,24 +12,25 @@ use crate::database::read_partition_keys;
 use crate::engine::Engine;
 use crate::error::EngineError;
 
-/// What the partitions of one tier, class and time take, of all tenants.
+/// Disk space of the partitions of one tier, class and time, over all tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Of the partitions.
     pub tier: Tier,
     /// Of the partitions.
     pub retention_class: u8,
-    /// Nanoseconds since 1970.
+    /// End of their time, in nanoseconds since 1970.
     pub end_ns: i64,
-    /// On disk, about; what is only in memory counts nothing.
+    /// Approximate size on disk, in bytes. Data in memory does not count.
     pub disk_bytes: u64,
 }
 
 impl Engine {
-    /// What is on disk, by the end of its time, the oldest first, and of the same end the finest first.
+    /// Returns the disk space of partitions by end of their time, oldest first. For the same end, the finest tier
+    /// comes first.
     ///
     /// # Errors
-    /// [`EngineError`] where the disk cannot be read.
+    /// [`EngineError`]: the disk cannot be read.
     pub fn extents(&self) -> Result<Vec<Extent>, EngineError> {
         let keys = read_partition_keys(&self.database)?;
         let bounds: Vec<_> = keys.iter().map(|key| (key.prefix(), key.end())).collect();
@@ -43,9 +44,9 @@ impl Engine {
         Ok(extents.into_iter().map(extent).collect())
     }
 
-    /// Gives back the space of partitions of a tier and class that ended at or before a time and were dropped, of minutes that of the
-    /// raw samples, too: what was not a file of its own lies among other keys until it is compacted. Takes long; what was dropped
-    /// must be flushed.
+    /// Frees the space of dropped partitions of a tier and class that ended at or before a time; of minutes, also
+    /// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
+    /// long. The drop must be flushed first.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
         if self.has_damaged_files.load(Ordering::Relaxed) {
             // RocksDB refuses all writes after a compaction that read a damaged block.
@@ -61,9 +62,9 @@ impl Engine {
     }
 }
 
-/// The keys of all partitions of a tier and class that end at or before a time.
+/// Returns the key range of all partitions of a tier and class that end at or before a time.
 fn ended(tier: Tier, class: u8, before_ns: i64) -> Range<Vec<u8>> {
-    // The first that does not.
+    // First partition that ends later.
     let end = PartitionKey::of(tier, class, 0, before_ns.saturating_add(1));
     PartitionKey::of(tier, class, 0, i64::MIN).prefix()..end.prefix()
 }
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ended_by_a_time_is_all_tenants_partitions_up_to_it_and_no_later_one() {
+    fn ended_partitions_are_those_of_all_tenants_up_to_the_time() {
         let ends_ns = 100 * Tier::Raw.partition_ns();
         let of = |tenant, end_ns| PartitionKey::of(Tier::Raw, 3, tenant, end_ns);
         for before_ns in [ends_ns, ends_ns + 1, ends_ns + Tier::Raw.partition_ns() - 1] {

@@ -1,4 +1,4 @@
-//! What is stored, byte by byte: keys and values of each section of each tier.
+//! Statistics of the stored bytes: keys and values of each section of each tier.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +16,40 @@ use crate::integrity::quarantine::report::DamagedWindow;
 /// Keys and values of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SectionBytes {
-    /// How many.
+    /// Number of keys.
     pub keys: u64,
-    /// Bytes of the keys, without what RocksDB saves or adds.
+    /// Bytes of the keys, before RocksDB's compression and overhead.
     pub key_bytes: u64,
     /// Bytes of the values.
     pub value_bytes: u64,
 }
 
-/// See the module.
+/// Statistics of a shard's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// By tier and the section's name; what belongs to no tier under `None`.
+    /// Bytes by tier and section name. The tier is `None` for keys that belong to no tier.
     pub sections: BTreeMap<(Option<Tier>, &'static str), SectionBytes>,
-    /// Samples in each tier: of raw ones, those in chunks; of others, those that are summed.
+    /// Samples in each tier: raw samples in chunks, and samples summed in coarser tiers.
     pub samples: BTreeMap<Tier, u64>,
     /// Bytes of the files of the state database.
     pub file_bytes: u64,
     /// Samples that are in no chunk yet.
     pub head_samples: u64,
-    /// Of definitions in memory.
+    /// Memory of definitions, in bytes.
     pub dictionary_bytes: u64,
-    /// Series in the partitions in memory, each counted once for each, and the number of values of each label, the most of
-    /// any partition.
+    /// Series in the partitions in memory, counted once per partition.
     pub series: u64,
-    /// See `series`.
+    /// Number of values of each label, the largest of any partition in memory.
     pub label_values: BTreeMap<String, u64>,
     /// All known damage.
     pub damaged: Vec<DamagedWindow>,
 }
 
 impl Engine {
-    /// Reads all that is on disk, and counts it.
+    /// Reads and counts all data on disk.
     ///
     /// # Errors
-    /// [`EngineError`] where something cannot be read.
+    /// [`EngineError`]: something cannot be read.
     pub fn statistics(&self) -> Result<Statistics, EngineError> {
         let mut statistics = Statistics::default();
         {
@@ -85,8 +84,8 @@ impl Engine {
 
 impl Statistics {
     fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), EngineError> {
-        let place = PartitionKey::of_key(key).zip(PartitionKey::section_of(key));
-        let (tier, name) = match &place {
+        let partition = PartitionKey::of_key(key).zip(PartitionKey::section_of(key));
+        let (tier, name) = match &partition {
             Some((partition, (section, _))) => (Some(partition.tier), section.name()),
             None => (None, crate::database::key::kind_name(key)),
         };
@@ -94,7 +93,7 @@ impl Statistics {
         bytes.keys += 1;
         bytes.key_bytes += key.len() as u64;
         bytes.value_bytes += value.len() as u64;
-        let Some((partition, (section, rest))) = place else { return Ok(()) };
+        let Some((partition, (section, rest))) = partition else { return Ok(()) };
         if !matches!(section, Section::Chunks | Section::Windows) {
             return Ok(());
         }

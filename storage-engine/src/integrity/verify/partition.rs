@@ -1,4 +1,4 @@
-//! Verification of one partition: its definitions, its windows, and of minutes the raw samples of the same time.
+//! Verification of one partition: its definitions, its windows, and, for minutes, the raw samples of the same time.
 
 use std::collections::BTreeSet;
 
@@ -20,21 +20,21 @@ use crate::memory::partition::{Lengths, Partition};
 use crate::memory::slot_sums::SlotSums;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// A partition that is checked, not of raw samples.
+/// Check of one partition of minutes, hours or days.
 pub(crate) struct PartitionCheck<'a> {
     snapshot: &'a Snapshot<'a>,
     key: PartitionKey,
-    /// Without anything, if it cannot be read.
+    /// Empty if it cannot be read.
     partition: Partition,
     weights: Weights,
     dense: SlotSums,
     scratch: Scratch,
-    /// Of minutes: values that are not to be made again.
-    settled_values: u64,
+    /// Number of values of minutes that are not stale.
+    current_values: u64,
 }
 
 impl<'a> PartitionCheck<'a> {
-    /// Reads its definitions; `dropped`: labels that the next coarser tier has not.
+    /// Reads the definitions of a partition. `dropped`: labels that the next coarser tier drops.
     pub(crate) fn new(
         snapshot: &'a Snapshot<'a>,
         key: PartitionKey,
@@ -54,15 +54,22 @@ impl<'a> PartitionCheck<'a> {
             }
         };
         let weights = Weights::new(&partition, &vocabulary, tenant, dropped);
-        let (dense, scratch) = (SlotSums::default(), Scratch::default());
-        Self { snapshot, key, partition, weights, dense, scratch, settled_values: 0 }
+        Self {
+            snapshot,
+            key,
+            partition,
+            weights,
+            dense: SlotSums::default(),
+            scratch: Scratch::default(),
+            current_values: 0,
+        }
     }
 
     fn lengths(&self) -> Lengths {
         self.partition.lengths()
     }
 
-    /// Its windows, whose signatures are added.
+    /// Checks the windows, and adds their signatures.
     pub(crate) fn windows(&mut self, signatures: &mut Signatures, verified: &mut Verified) -> Result<(), EngineError> {
         let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
         while let Some(item) = walk.next()? {
@@ -80,7 +87,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// Checks a value of windows; returns its signature.
+    /// Checks a value of windows. Returns its signature.
     fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
         let (series, number) = numbers_of(key)?;
         let read = self.read_windows(key, value, series, number)?;
@@ -104,7 +111,7 @@ impl<'a> PartitionCheck<'a> {
         Ok(sum)
     }
 
-    /// The tier whose windows values have: minutes are stored by the window of their chunk.
+    /// Returns the tier that numbers the values: minutes are stored by the window of their chunk.
     fn values(&self) -> Tier {
         if self.key.tier == Tier::Minute { Tier::Raw } else { self.key.tier }
     }
@@ -119,7 +126,7 @@ impl<'a> PartitionCheck<'a> {
         let mut read = Vec::new();
         for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
             if last_ns.is_some() != self.partition.is_gauge(series) {
-                return Err("sums of a gauge, or last points of what is none".to_owned());
+                return Err("sums for a gauge, or last points for another type".to_owned());
             }
             self.dense.resize(lengths.pairs);
             let mut rows: Vec<Row> = Vec::new();
@@ -127,17 +134,17 @@ impl<'a> PartitionCheck<'a> {
             self.dense.drain(|pair, sum| rows.push((pair, sum)));
             added.ok_or("a stack is not defined")?;
             if rows.iter().map(|row| row.1).sum::<i128>() != total {
-                return Err("the total is not that of the sums".to_owned());
+                return Err("the total differs from that of the sums".to_owned());
             }
             read.push(WindowRows { place, samples, last_ns: last_ns.unwrap_or_default(), rows });
         }
         Ok(read)
     }
 
-    /// The raw samples of the same time, and that the minutes are theirs.
+    /// Checks the raw samples of the same time, and that the minutes are their sums.
     pub(crate) fn raw(&mut self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let raw = self.key.in_tier(Tier::Raw);
-        let mut window = OfWindow::default();
+        let mut window = WindowMinutes::default();
         for section in [Section::Head, Section::BatchIds, Section::Chunks, Section::Events] {
             let mut walk = Walk::once(self.snapshot, raw.section(section));
             while let Some(item) = walk.next()? {
@@ -152,7 +159,7 @@ impl<'a> PartitionCheck<'a> {
                     Section::Head => head_block::decode(&at, &value).map(drop).map_err(|error| error.to_string()),
                     Section::Chunks => numbers_of(&at).and_then(|of| {
                         if window.of != Some(of) {
-                            let before = std::mem::replace(&mut window, OfWindow::new(of));
+                            let before = std::mem::replace(&mut window, WindowMinutes::new(of));
                             self.minutes(before, stale, verified)?;
                         }
                         self.chunk((&at, &value), of, &mut window, verified)
@@ -172,7 +179,7 @@ impl<'a> PartitionCheck<'a> {
         &mut self,
         (key, value): (&[u8], &[u8]),
         (series, number): (u32, u32),
-        of_window: &mut OfWindow,
+        of_window: &mut WindowMinutes,
         verified: &mut Verified,
     ) -> Result<(), String> {
         let payload = frame::open(key, value).map_err(|error| error.to_string())?;
@@ -182,7 +189,8 @@ impl<'a> PartitionCheck<'a> {
         let own = own.map_err(|error| error.to_string())?;
         let own = own.as_deref().map(|own| frame::open(&own_key, own)).transpose();
         let own = own.map_err(|error| error.to_string())?;
-        let samples = chunk.samples(own).ok_or("the events cannot be read, or are not as many as the chunk says")?;
+        let samples =
+            chunk.samples(own).ok_or("the events cannot be read, or their number differs from the chunk's")?;
         if series as usize >= self.lengths().series {
             return Err("the series is not defined".to_owned());
         }
@@ -195,10 +203,10 @@ impl<'a> PartitionCheck<'a> {
         read.ok_or("the sums cannot be read")?;
         let total = rows.iter().map(|row| row.1).sum::<i128>();
         if rows != self.scratch.sums(&samples, 0..samples.len()) || chunk.total != total {
-            return Err("the sums are not those of the events".to_owned());
+            return Err("the sums differ from those of the events".to_owned());
         }
         if chunk.has_timeline() && !chunk.timeline().is_some_and(|timeline| timeline.is_of(&samples)) {
-            return Err("the timeline is not that of the events".to_owned());
+            return Err("the timeline differs from that of the events".to_owned());
         }
         verified.samples += samples.len() as u64;
         let is_gauge = self.partition.is_gauge(series);
@@ -206,28 +214,33 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    /// That the minutes of a window's chunks are stored.
-    fn minutes(&mut self, window: OfWindow, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), String> {
+    /// Checks that the minutes of a window's chunks are stored.
+    fn minutes(
+        &mut self,
+        window: WindowMinutes,
+        stale: &BTreeSet<StaleKey>,
+        verified: &mut Verified,
+    ) -> Result<(), String> {
         let Some((series, number)) = window.of.filter(|of| !stale.contains(&self.stale_key(*of))) else {
             return Ok(());
         };
         let key = self.key.series_window(Section::Windows, series, number);
         let stored = self.snapshot.get(&key).map_err(|error| error.to_string())?;
-        self.settled_values += u64::from(stored.is_some());
-        // A value that cannot be read has been noted already.
+        self.current_values += u64::from(stored.is_some());
+        // A value that cannot be read has been counted already.
         let stored = stored.map(|value| self.read_windows(&key, &value, series, number).unwrap_or_default());
-        // Only of a gauge its time is stored.
+        // The time is stored only for gauges.
         let is_gauge = self.partition.is_gauge(series);
-        let told =
+        let stored_parts =
             |window: WindowRows| (window.place, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
-        let wanted = window.minutes.into_windows().into_iter().map(told);
-        if !stored.unwrap_or_default().into_iter().map(told).eq(wanted) {
-            verified.note(&key, Err("the minutes are not those of the samples".to_owned()));
+        let wanted = window.minutes.into_windows().into_iter().map(stored_parts);
+        if !stored.unwrap_or_default().into_iter().map(stored_parts).eq(wanted) {
+            verified.note(&key, Err("the minutes differ from those of the samples".to_owned()));
         }
         Ok(())
     }
 
-    /// That there are minutes of no other windows than those that have chunks.
+    /// Checks that only windows with chunks have minutes.
     fn count_minutes(&self, stale: &BTreeSet<StaleKey>, verified: &mut Verified) -> Result<(), EngineError> {
         let mut count = 0;
         let mut walk = Walk::once(self.snapshot, self.key.section(Section::Windows));
@@ -235,8 +248,8 @@ impl<'a> PartitionCheck<'a> {
             let Ok((at, _)) = item else { continue };
             count += u64::from(numbers_of(&at).is_ok_and(|of| !stale.contains(&self.stale_key(of))));
         }
-        if count != self.settled_values {
-            let what = format!("there are minutes of {count} windows, and samples of {}", self.settled_values);
+        if count != self.current_values {
+            let what = format!("{count} windows have minutes, but {} have samples", self.current_values);
             verified.note(&self.key.section(Section::Windows), Err(what));
         }
         Ok(())
@@ -247,23 +260,23 @@ impl<'a> PartitionCheck<'a> {
     }
 }
 
-/// The minutes of the chunks of one window of a series.
+/// Minutes computed from the chunks of one window of a series.
 #[derive(Default)]
-struct OfWindow {
+struct WindowMinutes {
     /// Series and window; `None` before the first.
     of: Option<(u32, u32)>,
     minutes: Minutes,
 }
 
-impl OfWindow {
+impl WindowMinutes {
     fn new(of: (u32, u32)) -> Self {
         Self { of: Some(of), minutes: Minutes::default() }
     }
 }
 
-/// Series and window of a key.
+/// Returns the series and window numbers of a key.
 fn numbers_of(key: &[u8]) -> Result<(u32, u32), String> {
-    let (_, rest) = PartitionKey::section_of(key).ok_or("no such section")?;
+    let (_, rest) = PartitionKey::section_of(key).ok_or("the section is unknown")?;
     let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
     Ok((series, window))
 }

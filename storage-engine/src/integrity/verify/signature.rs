@@ -1,8 +1,10 @@
-//! Signatures of windows: all sums of all series and stacks of a window in one number, which adds up as they do.
+//! Signatures of windows: one number for all sums of all series and stacks of a window. Signatures add up as the sums
+//! do.
 //!
-//! A signature is the sum of weight × sum over series and stacks, modulo 2^128; a weight is a hash of what names series and stack
-//! in every tier. So finer windows' signatures add up to the coarser one's where every single sum does; where any does not, they
-//! do so by a chance of one in 2^64.
+//! A signature is the sum of weight × sum over series and stacks, modulo 2^128. A weight is a hash of the names of
+//! series and stack, which are the same in every tier.
+//! If every single sum adds up, the signatures of finer windows add up to the coarser one's. If one does not, the
+//! signatures still add up with a probability of one in 2^64.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -15,26 +17,26 @@ use crate::encoding::sums::Row;
 use crate::memory::partition::{Pair, Partition};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Weights of what one partition has.
+/// Weights of the series and pairs of one partition.
 pub(crate) struct Weights {
     hashes: FixedState,
-    /// By number of the pair.
+    /// Hashes by number of the pair.
     pairs: Vec<u64>,
-    /// By number of the series: as it is called here, and as it is in the next coarser tier.
+    /// Fingerprints by number of the series: in this tier, and in the next coarser one.
     series: Vec<(Fingerprint, Fingerprint)>,
 }
 
-/// Of one window of one series.
+/// Signature of one window of one series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signature {
-    /// As the series is called in its own tier.
+    /// With the series' fingerprint in its own tier.
     pub(crate) here: u128,
-    /// As it is called in the next coarser one.
+    /// With the fingerprint in the next coarser tier.
     pub(crate) coarser: u128,
 }
 
 impl Weights {
-    /// `dropped`: labels that the next coarser tier has not.
+    /// Computes the weights of a partition. `dropped`: labels that the next coarser tier drops.
     pub(crate) fn new(
         partition: &Partition,
         vocabulary: &TenantDictionary,
@@ -57,7 +59,8 @@ impl Weights {
         Self { hashes, pairs, series: partition.series.iter().map(kept).collect() }
     }
 
-    /// The signature of a window of a series that has so many samples; `None` if it refers to what is not there.
+    /// Returns the signature of a window of a series with this number of samples, or `None` if it refers to undefined
+    /// series or pairs.
     pub(crate) fn sign(&self, series: u32, samples: u64, rows: &[Row]) -> Option<Signature> {
         let &(own, kept) = self.series.get(series as usize)?;
         let here = self.sum(own, samples, rows)?;
