@@ -21,9 +21,7 @@ pub mod tokens;
 
 pub use batch::{Batch, BatchId, Profile, Push, Samples, SeriesSamples, Stripped};
 pub use build_id::BuildId;
-pub use dictionary::{
-    Address, Copied, Dictionary, Function, Importer, Line, Location, Mapping, StackHash, StackPair,
-};
+pub use dictionary::{Address, Copied, Dictionary, Function, Importer, Line, Location, Mapping, StackHash, StackPair};
 pub use formats::{BatchError, DefinitionsError, bytes_codec, folded, otlp, pprof, rpc_status, wire};
 pub use label::{Fingerprint, Label, LabelSet};
 pub use profile_type::{ProfileType, ValueType};

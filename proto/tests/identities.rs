@@ -6,9 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use proto::dictionary::stack_hash;
-use proto::{
-    Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, Mapping, StackHash, TenantId,
-};
+use proto::{Address, BuildId, Dictionary, Function, Label, LabelSet, Line, Location, Mapping, StackHash, TenantId};
 
 const MAIN: u128 = 0x1c22_923f_e034_1e93_9a56_2179_3c93_1f61;
 const NAMELESS_FILE: u128 = 0x347e_b47e_e845_6c42_6ae9_b52b_3be0_c984;

@@ -64,7 +64,7 @@ enum Commands {
     Flamegraph(FlamegraphOptions),
     /// Uploads debug files (programs, libraries, .debug files), which name the frames of their build IDs
     Upload(UploadOptions),
-    /// Maintains the data of a running varve: settle, stats, verify, clock, delete
+    /// Maintains the data of a running varve: compact, stats, verify, clock, delete
     #[command(subcommand)]
     Admin(AdminCommands),
     /// Prints the effective options of `varve up`, as a TOML file for --config

@@ -130,10 +130,10 @@ impl Store {
         let cpu_before_s = crate::process::cpu_s("self")?;
         let engine = open(&folder)?;
         let (samples, costs) = ingest(&engine, &corpus, plan)?;
-        let unsettled_bytes = directory_bytes(&folder)?;
+        let uncompacted_bytes = directory_bytes(&folder)?;
         let began = Instant::now();
         engine.compact()?;
-        let settle = began.elapsed();
+        let compact = began.elapsed();
         let disk_bytes = directory_bytes(&folder)?;
         let statistics = engine.statistics()?;
         let per_s = |time: Duration| rounded(samples as f64 / time.as_secs_f64());
@@ -146,11 +146,11 @@ impl Store {
             "every": every,
             "pods": pods,
             "samples": samples,
-            "unsettled_disk_bytes": unsettled_bytes,
+            "uncompacted_disk_bytes": uncompacted_bytes,
             "disk_bytes": disk_bytes,
             "bytes_per_sample": rounded(disk_bytes as f64 / samples as f64),
             "sections_bytes_per_sample": sections(&statistics, samples),
-            "settle_ms": rounded(settle.as_secs_f64() * 1e3),
+            "compact_ms": rounded(compact.as_secs_f64() * 1e3),
             "generate_samples_per_s_core": per_s(costs.generate),
             "strip_samples_per_s_core": per_s(costs.strip),
             "apply_samples_per_s_core": per_s(costs.apply),

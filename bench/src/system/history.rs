@@ -55,7 +55,7 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
         "history_samples": month,
         "hour_samples": hour,
         "peak_rss_bytes": ingest_rss_bytes,
-        "settled_peak_rss_bytes": server.peak_rss_bytes()?,
+        "compacted_peak_rss_bytes": server.peak_rss_bytes()?,
         "disk_bytes": server.disk_bytes()?.0,
     })];
     server.stop()?;

@@ -123,9 +123,9 @@ impl Server {
     /// Seals, rolls up and compacts all data.
     pub(crate) fn compact(&self) -> anyhow::Result<()> {
         let endpoint = format!("http://{}", self.http);
-        let output = Command::new(&self.binary).args(["admin", "settle", "--endpoint", &endpoint]).output()?;
+        let output = Command::new(&self.binary).args(["admin", "compact", "--endpoint", &endpoint]).output()?;
         if !output.status.success() {
-            bail!("varve admin settle: {}", String::from_utf8_lossy(&output.stderr));
+            bail!("varve admin compact: {}", String::from_utf8_lossy(&output.stderr));
         }
         Ok(())
     }

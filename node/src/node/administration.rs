@@ -25,7 +25,7 @@ pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         return Err(Status::unavailable("the shard is not being served: look at /ready and the log"));
     };
     let report = match task {
-        AdministrationTask::Settle => compact(&replica).await?,
+        AdministrationTask::Compact => compact(&replica).await?,
         AdministrationTask::Statistics => {
             let statistics = read(&replica, |replica| replica.shard().engine().statistics()).await?;
             statistics_report(&statistics)
@@ -77,7 +77,7 @@ async fn compact(replica: &Arc<Replica>) -> Result<Value, Status> {
     let late =
         |_elapsed| Status::unavailable(format!("the Raft log was not purged within {PURGE_PATIENCE:?}: try again"));
     tokio::time::timeout(PURGE_PATIENCE, purge).await.map_err(late)??;
-    Ok(json!({"settled_to": flushed}))
+    Ok(json!({"compacted_to": flushed}))
 }
 
 /// Times as Unix seconds. `drops_before`: the end of what retention drops of each tier once the system clock is

@@ -7,8 +7,7 @@ use bytes::{BufMut, BytesMut};
 
 use crate::build_id::BuildId;
 use crate::dictionary::{
-    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, Mapping, StackHash,
-    StackPair,
+    Address, Attribute, AttributeValue, Attributes, Dictionary, Function, Line, Location, Mapping, StackHash, StackPair,
 };
 use crate::formats::numbers::read_u128;
 use crate::formats::wire;

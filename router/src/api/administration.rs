@@ -11,13 +11,13 @@ use super::parameters::Parameters;
 use crate::nodes::Nodes;
 use crate::query::{QueryError, Reader};
 
-/// `POST /api/v1/admin/settle`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`,
+/// `POST /api/v1/admin/compact`, `GET /api/v1/admin/stats`, `POST /api/v1/admin/verify`,
 /// `GET /api/v1/admin/clock`, `POST /api/v1/admin/clock/accept`, `POST /api/v1/delete`.
 pub(crate) fn routes(nodes: Nodes, reader: Reader) -> Router {
     let delete = Router::new().route("/api/v1/delete", post(delete)).with_state(reader);
     let task = |task| move |State(nodes): State<Nodes>| administer(nodes, task);
     Router::new()
-        .route("/api/v1/admin/settle", post(task(AdministrationTask::Settle)))
+        .route("/api/v1/admin/compact", post(task(AdministrationTask::Compact)))
         .route("/api/v1/admin/stats", get(task(AdministrationTask::Statistics)))
         .route("/api/v1/admin/verify", post(task(AdministrationTask::Verify)))
         .route("/api/v1/admin/clock", get(task(AdministrationTask::Clock)))

@@ -130,7 +130,7 @@ impl Examination<'_> {
     }
 
     /// Sends an applied batch again, then new ones, and queries again. Returns whether the new ones were accepted.
-    fn append(&self, engine: &Engine, settles: bool) -> Result<bool, String> {
+    fn append(&self, engine: &Engine, compacts: bool) -> Result<bool, String> {
         // After a compaction that read a damaged block, RocksDB refuses all writes until the engine is opened again.
         let allowed = |why: String| if self.is_file || self.is_rewritten { Ok(false) } else { Err(why) };
         match self.store.retry(engine) {
@@ -144,11 +144,11 @@ impl Examination<'_> {
         }
         self.query(engine, &self.store.answers_after, "with new samples")?;
         // Sealing and rolling up read, too.
-        if settles {
+        if compacts {
             if let Err(why) = engine.compact() {
-                return allowed(format!("it does not settle: {why}"));
+                return allowed(format!("it does not compact: {why}"));
             }
-            self.query(engine, &self.store.answers_after, "settled")?;
+            self.query(engine, &self.store.answers_after, "compacted")?;
         }
         Ok(true)
     }
@@ -164,12 +164,12 @@ impl Examination<'_> {
         self.query(&engine, &self.store.answers, "opened again")?;
         engine.flush().map(drop).map_err(|error| format!("it does not flush when it is opened again: {error}"))?;
         // Damaged files have been repaired.
-        engine.compact().map(drop).map_err(|error| format!("it does not settle when it is opened again: {error}"))
+        engine.compact().map(drop).map_err(|error| format!("it does not compact when it is opened again: {error}"))
     }
 }
 
 /// Examines a damaged copy. `Err` if an answer is wrong, or reports damage that verification does not find.
-fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, settles: bool) -> Result<Fate, String> {
+fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, compacts: bool) -> Result<Fate, String> {
     let engine = match Store::open(path) {
         Ok(engine) => engine,
         Err(why) if why.len() <= 20 => return Err(format!("an error that says nothing: {why:?}")),
@@ -188,7 +188,7 @@ fn examine(store: &Store, path: &Path, (is_file, kind, damage): Kind, settles: b
     }
     let examination = Examination { store, path, is_file, is_rewritten, is_reported: Cell::new(false) };
     examination.query(&engine, &store.answers, "opened")?;
-    let has_appended = examination.append(&engine, settles)?;
+    let has_appended = examination.append(&engine, compacts)?;
     drop(engine);
     if !is_rewritten {
         examination.open_again(has_appended)?;

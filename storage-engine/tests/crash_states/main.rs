@@ -43,7 +43,7 @@ fn config(history: &History, path: &Path) -> Config {
 }
 
 /// Opens what is left and looks at it; then the log is replayed.
-fn check_state(history: &History, path: &Path, told: usize, settles: bool) -> Result<(), String> {
+fn check_state(history: &History, path: &Path, told: usize, compacts: bool) -> Result<(), String> {
     let engine = Engine::open(config(history, path)).map_err(|error| format!("it does not open: {error}"))?;
     let index = flushed(&engine);
     if index < told {
@@ -56,7 +56,7 @@ fn check_state(history: &History, path: &Path, told: usize, settles: bool) -> Re
     }
     let now = &history.moments[history.log.len()];
     check_answers(&engine, now, &history.selections)?;
-    if settles { engine.compact() } else { engine.flush() }.map_err(|error| error.to_string())?;
+    if compacts { engine.compact() } else { engine.flush() }.map_err(|error| error.to_string())?;
     check_disk(&engine)?;
     check_answers(&engine, now, &history.selections)
 }

@@ -14,7 +14,7 @@ fn world(service: u8, dropped: Dropped) -> World {
     world.step(&Step::Append((0..30).map(|second| Drawn::simple(service, second, 1, 5)).collect(), None));
     world.step(&Step::Wait(100_000));
     world.step(&Step::Append(vec![Drawn::simple(1, 100_000, 1, 1)], None));
-    world.step(&Step::Settle);
+    world.step(&Step::Compact);
     world
 }
 

@@ -46,7 +46,7 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
     world.step(&Step::Append(vec![Drawn::simple(0, 40_000, 1, 1)], None));
     world.expire(Tier::Raw, T0 + 30_000 * SECOND);
     world.step(&Step::Append(vec![Drawn::simple(0, 31, 1, 1000)], None));
-    world.step(&Step::Settle);
+    world.step(&Step::Compact);
     let selection = Selection {
         tenant: TenantId::default_tenant(),
         matchers: Vec::new(),
@@ -228,7 +228,7 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
         world.step(&Step::Append((0..30).map(|second| drawn(day * 86_400 + second)).collect(), None));
         world.step(&Step::Wait(86_400));
     }
-    world.step(&Step::Settle);
+    world.step(&Step::Compact);
     world.lose_memory();
     let engine = Engine::open(config(world.directory.path())).unwrap();
     let selection = |group_by: &str| Selection {

@@ -38,7 +38,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => dense().prop_map(|samples| Step::Append(samples, None)),
         2 => Just(Step::Flush),
-        3 => Just(Step::Settle),
+        3 => Just(Step::Compact),
         1 => Just(Step::Restart),
         1 => Just(Step::Crash),
         1 => (0..2000_i64).prop_map(Step::Wait),
@@ -97,7 +97,7 @@ fn steps_of_15_s_over_sealed_samples_read_no_events() {
     let no_conditions = (Vec::new(), 100);
     check(&world, &selection, &no_conditions).unwrap();
     let from_memory = world.engine().select(&selection).unwrap();
-    for step in [Step::Settle, Step::Restart] {
+    for step in [Step::Compact, Step::Restart] {
         world.step(&step);
         check(&world, &selection, &no_conditions).unwrap();
         let sealed = world.engine().select(&selection).unwrap();
@@ -116,7 +116,7 @@ fn series_of_dense_samples_are_the_models_wherever_windows_lie() {
         steps.iter().for_each(|step| world.step(step));
         let verified = world.engine().verify().unwrap();
         prop_assert_eq!(&verified.described, &Vec::<String>::new());
-        for end in [None, Some(Step::Settle), Some(Step::Restart)] {
+        for end in [None, Some(Step::Compact), Some(Step::Restart)] {
             end.iter().for_each(|step| world.step(step));
             for selection in &selections {
                 check(&world, selection, &(Vec::new(), 100))?;

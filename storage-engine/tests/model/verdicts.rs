@@ -18,7 +18,7 @@ use super::world::{Dropped, config};
 enum Upkeep {
     Nothing,
     Flush,
-    Settle,
+    Compact,
     /// Hears that it is this many seconds after [`T0`], and flushes.
     PassTime(i64),
     Reopen,
@@ -41,7 +41,7 @@ fn upkeep() -> impl Strategy<Value = Upkeep> {
     prop_oneof![
         4 => Just(Upkeep::Nothing),
         2 => Just(Upkeep::Flush),
-        2 => Just(Upkeep::Settle),
+        2 => Just(Upkeep::Compact),
         2 => (0..400_000_i64).prop_map(Upkeep::PassTime),
         1 => Just(Upkeep::Reopen),
     ]
@@ -134,7 +134,7 @@ impl Replica {
         match upkeep {
             Upkeep::Nothing => {}
             Upkeep::Flush => drop(self.engine().flush().unwrap()),
-            Upkeep::Settle => drop(self.engine().compact().unwrap()),
+            Upkeep::Compact => drop(self.engine().compact().unwrap()),
             Upkeep::PassTime(seconds) => {
                 self.engine().pass_time(T0 + seconds * SECOND);
                 self.engine().flush().unwrap();

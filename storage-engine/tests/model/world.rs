@@ -32,7 +32,7 @@ pub(crate) enum Step {
     Append(Vec<Drawn>, Option<u8>),
     Flush,
     /// Seals everything that can be.
-    Settle,
+    Compact,
     /// Ends cleanly.
     Restart,
     /// Ends as by a power cut: what is not flushed is lost.
@@ -53,7 +53,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8)).prop_map(|(samples, id)| Step::Append(samples, id)),
         3 => Just(Step::Flush),
-        1 => Just(Step::Settle),
+        1 => Just(Step::Compact),
         1 => Just(Step::Restart),
         2 => Just(Step::Crash),
         1 => Just(Step::Snapshot),
@@ -176,7 +176,7 @@ impl World {
                 let flushed = self.engine().flush().unwrap();
                 assert_eq!(flushed.position.map_or(0, |position| position.index), self.log.len() as u64);
             }
-            Step::Settle => {
+            Step::Compact => {
                 self.engine().compact().unwrap();
                 assert_eq!(self.engine().head_bytes(), 0);
             }

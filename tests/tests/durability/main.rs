@@ -2,9 +2,10 @@
 //!
 //! These tests load the machine and measure nothing, so other test binaries may run at the same time.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod crash;
+mod damage;
 mod disk;
 mod restart;
 mod stop;

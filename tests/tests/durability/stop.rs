@@ -49,7 +49,7 @@ impl Requests {
             ("GET", format!("{base}/api/v1/query?{sums}"), None),
             ("GET", format!("{base}/api/v1/flamegraph?{graph}"), None),
             ("POST", format!("{base}/api/v1/debuginfo"), Some(debug_file)),
-            ("POST", format!("{base}/api/v1/admin/settle"), Some(Vec::new())),
+            ("POST", format!("{base}/api/v1/admin/compact"), Some(Vec::new())),
             ("POST", format!("{base}/api/v1/admin/verify"), Some(Vec::new())),
             ("GET", format!("{base}/metrics"), None),
         ];
@@ -135,8 +135,8 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let post = |varve: &Varve, task: &str| {
         request("POST", &format!("http://{}/api/v1/admin/{task}", varve.http), &[], Some(b"")).map(|reply| reply.status)
     };
-    // What was settled is in files, and not in the memory that it was written from.
-    assert_eq!(post(&varve, "settle").unwrap(), 200);
+    // What was compacted is in files, and not in the memory that it was written from.
+    assert_eq!(post(&varve, "compact").unwrap(), 200);
     assert!(varve.terminate().success(), "{}", varve.said());
     assert!(handlers.exists(), "a usual end runs exit handlers");
     std::fs::remove_file(&handlers).unwrap();

@@ -40,13 +40,13 @@ fn deleted_samples_never_return_and_all_others_stay() {
     varve.kill();
     varve.launch();
     assert_eq!(both(&varve), (60, 180), "after the log was applied again");
-    let settled = request("POST", &format!("http://{}/api/v1/admin/settle", varve.http), &[], Some(b"")).unwrap();
-    assert_eq!(settled.status, 200, "{}", settled.text());
-    assert_eq!(both(&varve), (60, 180), "after everything was settled");
+    let compacted = request("POST", &format!("http://{}/api/v1/admin/compact", varve.http), &[], Some(b"")).unwrap();
+    assert_eq!(compacted.status, 200, "{}", compacted.text());
+    assert_eq!(both(&varve), (60, 180), "after everything was compacted");
     assert_eq!(varve.push_otlp(&push("leaks"), None).status, 200);
     varve.kill();
     varve.launch();
-    assert_eq!(both(&varve), (60, 180), "from what was settled");
+    assert_eq!(both(&varve), (60, 180), "from what was compacted");
     let all = delete(&varve, "{service_name=\"leaks\"}", now - 1000 * MINUTE_NS, now + MINUTE_NS).expect(200);
     assert_eq!((all.json()["data"]["samples"].as_u64(), both(&varve)), (Some(60), (0, 180)));
 }

@@ -1,4 +1,4 @@
-//! `varve admin`: settle, stats, verify, clock, delete.
+//! `varve admin`: compact, stats, verify, clock, delete.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, SystemTime};
@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {
     match command {
-        AdminCommands::Settle(options) => {
-            let shards = data(&done(&options.server, "/api/v1/admin/settle", &[])?)?;
+        AdminCommands::Compact(options) => {
+            let shards = data(&done(&options.server, "/api/v1/admin/compact", &[])?)?;
             show(options, &shards, |shard, report| {
-                Ok(format!("shard {shard} is compacted up to log index {}\n", report["settled_to"]))
+                Ok(format!("shard {shard} is compacted up to log index {}\n", report["compacted_to"]))
             })
         }
         AdminCommands::Stats(options) => {

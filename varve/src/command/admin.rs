@@ -11,7 +11,7 @@ pub(crate) enum AdminCommands {
     /// Seals all samples, builds the rollups that are due, compacts, and purges the Raft log
     ///
     /// Returns when that is done. `du -sb DATA-DIR` then prints the size of the stored data.
-    Settle(AdminOptions),
+    Compact(AdminOptions),
     /// Prints the size of each part of the data: sections, tiers, dictionaries, bytes per sample
     Stats(AdminOptions),
     /// Reads all data on disk and checks it: checksums, references, and each rollup against its source

@@ -5,13 +5,13 @@ use proto::entry::Deletion;
 use proto::{Tier, Window};
 use rocksdb::WriteBatch;
 
-use crate::database::unlogged;
-use crate::engine::apply::delete::{Changes, Selected, hour_of};
-use crate::engine::Engine;
-use crate::error::EngineError;
 use crate::database::key::{PartitionKey, Section};
-use crate::memory::matcher::ReadyMatcher;
+use crate::database::unlogged;
+use crate::engine::Engine;
+use crate::engine::apply::delete::{Changes, Selected, hour_of};
+use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
+use crate::memory::matcher::ReadyMatcher;
 
 /// Describes windows that a deletion removed because nobody can tell what they would be without the deleted samples.
 const MADE_FROM_DAMAGED: &str = "deleted with the damaged values that it was made from";

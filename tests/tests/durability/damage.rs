@@ -1,8 +1,6 @@
 //! A damaged table file of the state, under load: the process keeps running, other times are answered exactly, new samples are stored, and
 //! answers, metrics and `varve admin verify` name the damaged times.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tests::http::request;
 use tests::load::{Behaviour, Load, visible};
-use tests::otlp::{PERIOD_NS, Request, now_ns, stack};
+use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};
 use tests::server::Varve;
 use tests::shared::varve_binary;
 
@@ -48,8 +46,8 @@ fn warnings(response: &Value) -> Vec<String> {
     warnings.iter().map(|warning| warning.as_str().unwrap().to_owned()).collect()
 }
 
-fn settle(varve: &Varve) {
-    let url = format!("http://{}/api/v1/admin/settle", varve.http);
+fn compact(varve: &Varve) {
+    let url = format!("http://{}/api/v1/admin/compact", varve.http);
     assert_eq!(request("POST", &url, &[], Some(b"")).unwrap().status, 200);
 }
 
@@ -101,7 +99,7 @@ fn a_damaged_file_costs_only_the_times_that_it_held() {
     let mut varve = Varve::up();
     let now = now_ns() / HOUR_NS * HOUR_NS;
     let history = History::push(&varve, now);
-    settle(&varve);
+    compact(&varve);
     let before = history.query(&varve);
     assert!(before.iter().all(|hour| *hour == (SAMPLES, Vec::new())), "{before:?}");
     assert!(varve.terminate().success());
@@ -159,7 +157,7 @@ fn a_damaged_file_costs_only_the_times_that_it_held() {
     assert!(printed.contains("tier raw, tenant \"default\"") && printed.contains(".sst offset"), "{printed}");
 
     // The repaired state is sealed, compacted, and opened again.
-    settle(&varve);
+    compact(&varve);
     assert_eq!(history.damaged(&varve), damaged);
     assert!(varve.terminate().success());
     varve.launch();
