@@ -6,7 +6,7 @@
 //! Invariant: IDs are dense and never change. Every ID in an entry is that of an existing entry of the same dictionary.
 
 use foldhash::fast::FixedState;
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexSet;
 
 use crate::build_id::BuildId;
 
@@ -33,8 +33,6 @@ pub use pairs::{Pairs, StackPair};
 pub(crate) use stacks::Spans;
 pub use stacks::Stacks;
 pub use strings::Strings;
-
-type Map<K, V> = IndexMap<K, V, FixedState>;
 
 /// Largest buffer for hashing that is kept, in bytes. One location may have thousands of lines.
 const HASHED_BYTES_MAX: usize = 1 << 16;

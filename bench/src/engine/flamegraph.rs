@@ -143,6 +143,8 @@ struct FakeShard {
 
 #[tonic::async_trait]
 impl Shards for FakeShard {
+    type Error = Status;
+
     async fn append(&self, _shard: u32, _placement_epoch: u64, _batch: Batch) -> Result<Appended, Status> {
         Err(Status::unimplemented("not used here"))
     }

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::engine::apply::split::{self, Part};
 use crate::engine::apply::strip::{defines_nothing, strip};
 use crate::error::{EngineError, StripError};
+use crate::memory::batch_ids;
 use crate::memory::partition::{Pair, Partition};
 use crate::integrity::quarantine::area::Area;
 use crate::memory::vocabulary::{NodesOf, Vocabulary};
