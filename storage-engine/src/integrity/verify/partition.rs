@@ -117,7 +117,7 @@ impl<'a> PartitionCheck<'a> {
             return Err("the series is not defined".to_owned());
         }
         let mut read = Vec::new();
-        for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
+        for StoredWindow { slot, samples, total, last_ns, sums, .. } in stored {
             if last_ns.is_some() != self.partition.is_gauge(series) {
                 return Err("sums of a gauge, or last points of what is none".to_owned());
             }
@@ -129,7 +129,7 @@ impl<'a> PartitionCheck<'a> {
             if rows.iter().map(|row| row.1).sum::<i128>() != total {
                 return Err("the total is not that of the sums".to_owned());
             }
-            read.push(WindowRows { place, samples, last_ns: last_ns.unwrap_or_default(), rows });
+            read.push(WindowRows { slot, samples, last_ns: last_ns.unwrap_or_default(), rows });
         }
         Ok(read)
     }
@@ -219,7 +219,7 @@ impl<'a> PartitionCheck<'a> {
         // Only of a gauge its time is stored.
         let is_gauge = self.partition.is_gauge(series);
         let told =
-            |window: WindowRows| (window.place, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
+            |window: WindowRows| (window.slot, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
         let wanted = window.minutes.into_windows().into_iter().map(told);
         if !stored.unwrap_or_default().into_iter().map(told).eq(wanted) {
             verified.note(&key, Err("the minutes are not those of the samples".to_owned()));
