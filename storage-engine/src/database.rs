@@ -1,4 +1,4 @@
-//! The state database: one RocksDB without a WAL, and the few values that are not a partition's.
+//! The state database: one RocksDB without a WAL, and the few values that belong to no partition.
 
 pub(crate) mod cursor;
 pub(crate) mod frame;
@@ -22,15 +22,17 @@ use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
 pub(crate) const FORMAT_VERSION: u32 = 4;
-/// The oldest version that is read: its values are also values of this one.
-/// Opening a state makes it one of this version.
+/// The oldest version that this program reads: its values are also valid in the current version. Opening a state
+/// writes the current version to it.
 const FORMAT_VERSION_MIN: u32 = 3;
 
-/// Bits of the bloom filter per key: batch ids are asked for on every append and are mostly not there.
+/// Bits of the bloom filter per key. Every append looks up a batch ID, which is usually missing.
 const BLOOM_BITS: f64 = 10.0;
-/// Keys share long prefixes and values are large: fewer, larger blocks make a smaller index.
+/// Block size, in bytes. Keys share long prefixes and values are large, so fewer and larger blocks make a smaller
+/// index.
 const BLOCK_BYTES: usize = 16 << 10;
-/// A write buffer is flushed when [`crate::Engine::flush`] says so; this only bounds what one sealing may hold.
+/// Size of a write buffer, in bytes. [`crate::Engine::flush`] flushes write buffers; this limit only bounds one
+/// sealing.
 const WRITE_BUFFER_BYTES: usize = 32 << 20;
 
 /// The database as of one moment.
@@ -43,16 +45,16 @@ pub(crate) fn options(config: &Config) -> Options {
     table.set_format_version(6);
     let cache = Cache::new_lru_cache(config.cache_bytes);
     table.set_block_cache(&cache);
-    // Index and filters of files count against the cache, too.
+    // Index and filter blocks count against the cache.
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
     let mut options = Options::default();
     options.create_if_missing(true);
     options.set_block_based_table_factory(&table);
-    // Values are packed already.
+    // The values are compressed already.
     options.set_compression_type(DBCompressionType::None);
     options.set_write_buffer_size(WRITE_BUFFER_BYTES);
-    // What is written counts against the cache, too.
+    // Write buffers count against the cache.
     options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
         config.cache_bytes.max(WRITE_BUFFER_BYTES * 2),
         false,
@@ -64,11 +66,11 @@ pub(crate) fn options(config: &Config) -> Options {
     options
 }
 
-/// Opens the database. `is_damaged`: some of its table files are damaged, so nothing is compacted.
+/// Opens the database. If `is_damaged`, some of its table files are damaged, so nothing is compacted.
 pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError> {
     let mut options = options(config);
     options.set_disable_auto_compactions(is_damaged);
-    // The log is applied again from there, or, if it begins later, the state is refused.
+    // The log is applied again from the end of the intact part. The state is refused if the log begins later.
     if let Some(torn) = TornTail::find(&config.directory).map_err(EngineError::Files)? {
         torn.truncate().map_err(EngineError::Files)?;
     }
@@ -83,27 +85,27 @@ fn check_format(database: &DB) -> Result<(), EngineError> {
         Ok(database.put_opt(key::FORMAT, value, &unlogged())?)
     };
     let Some(value) = database.get(key::FORMAT)? else { return put() };
-    // Before version 3 it had no frame.
+    // Before version 3 the value had no frame.
     let found = match <[u8; 4]>::try_from(value.as_slice()) {
         Ok(bare) => u32::from_be_bytes(bare),
         Err(_framed) => u32::from_be_bytes(exact(key::FORMAT, &value)?),
     };
     match found {
         FORMAT_VERSION => Ok(()),
-        // It is written no later than the first value that an older program could not read.
+        // The version is written before the first value that an older program cannot read.
         FORMAT_VERSION_MIN..FORMAT_VERSION => put(),
         _ => Err(EngineError::Format { found, expected: FORMAT_VERSION }),
     }
 }
 
-/// The Raft log is the only write-ahead log.
+/// Write options without a WAL: the Raft log is the only write-ahead log.
 pub(crate) fn unlogged() -> WriteOptions {
     let mut options = WriteOptions::default();
     options.disable_wal(true);
     options
 }
 
-/// Puts a small value into its frame.
+/// Frames a small value and puts it into the batch.
 pub(crate) fn put(batch: &mut WriteBatch, key: &[u8], payload: &[u8]) {
     batch.put(key, frame::seal(key, payload));
 }
@@ -119,14 +121,14 @@ pub(crate) type Item = (Box<[u8]>, Box<[u8]>);
 /// All entries whose keys begin with `prefix`, in order.
 pub(crate) fn scan<'a>(database: &'a DB, prefix: &[u8]) -> impl Iterator<Item = Result<Item, rocksdb::Error>> + 'a {
     let mut end = prefix.to_vec();
-    // No section's key continues with so many bytes of ones.
+    // No key of a section continues with 20 bytes of ones.
     end.extend([0xff; 20]);
     let mut options = ReadOptions::default();
     options.set_iterate_upper_bound(end);
     database.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
 }
 
-/// As [`scan`], of one moment.
+/// All entries of a snapshot whose keys begin with `prefix`, in order.
 pub(crate) fn scan_at<'a>(
     snapshot: &'a Snapshot<'_>,
     prefix: &[u8],
@@ -138,7 +140,7 @@ pub(crate) fn scan_at<'a>(
     snapshot.iterator_opt(IteratorMode::From(prefix, rocksdb::Direction::Forward), options)
 }
 
-/// | log index u64 | the log's own id … |
+///  log index u64 | the log's own ID ... |
 pub(crate) fn put_position(batch: &mut WriteBatch, position: &Position) {
     let mut value = position.index.to_be_bytes().to_vec();
     value.extend(&position.log_id);
@@ -177,7 +179,7 @@ pub(crate) fn read_tenants(database: &DB) -> Result<BTreeMap<TenantId, u32>, Eng
     Ok(tenants)
 }
 
-/// Up to where partitions of a tier and class were dropped.
+/// End of the dropped partitions by tier and retention class, nanoseconds since 1970.
 pub(crate) type Expired = BTreeMap<(Tier, u8), i64>;
 
 pub(crate) fn put_expired(batch: &mut WriteBatch, tier: Tier, class: u8, before_ns: i64) {
@@ -201,16 +203,17 @@ pub(crate) fn read_stale(snapshot: &Snapshot<'_>) -> Result<BTreeSet<StaleKey>, 
     let mut walk = Walk::new(snapshot, key::stale().to_vec());
     while let Some(item) = walk.next()? {
         let (at, _) = item.map_err(|keys| keys.error)?;
-        // The key holds everything. At worst a window whose value is damaged is summed up again without need.
+        // The key holds everything. At worst, a window with a damaged value is summed again without need.
         let read = StaleKey::read(&at);
         stale.insert(read.ok_or_else(|| Corruption { key: at.to_vec(), check: CorruptionCheck::Content })?);
     }
     Ok(stale)
 }
 
-/// Every partition that has a key, found by seeking from one to the next.
+/// Every partition that has a key, found by seeking from one partition to the next.
 pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey>, EngineError> {
-    let (mut keys, mut damaged) = (BTreeSet::new(), Vec::new());
+    let mut keys = BTreeSet::new();
+    let mut damaged = Vec::new();
     let snapshot = database.snapshot();
     let mut walk = Walk::new(&snapshot, key::partitions().to_vec());
     while let Some(item) = walk.next()? {
@@ -220,20 +223,21 @@ pub(crate) fn read_partition_keys(database: &DB) -> Result<BTreeSet<PartitionKey
                 keys.insert(partition);
                 walk.seek(partition.end());
             }
-            Err(stretch) => damaged.push(stretch),
+            Err(range) => damaged.push(range),
         }
     }
     if !damaged.is_empty() {
-        let (tenants, clock_ns) = (read_tenants(database)?, read_clock(database)?);
-        let tenants: Vec<u32> = tenants.into_values().collect();
+        let tenants: Vec<u32> = read_tenants(database)?.into_values().collect();
+        let clock_ns = read_clock(database)?;
         let is_lost =
-            |key: &PartitionKey| damaged.iter().any(|stretch| stretch.from < key.end() && key.prefix() < stretch.to);
+            |key: &PartitionKey| damaged.iter().any(|range| range.from < key.end() && key.prefix() < range.to);
         keys.extend(that_may_exist(&keys, &tenants, clock_ns).filter(is_lost).collect::<Vec<_>>());
     }
     Ok(keys)
 }
 
-/// Partitions that may exist where keys cannot be read: those of each tenant, of all times that any tier has keys of.
+/// Partitions that may exist where keys cannot be read: those of each tenant, at all times at which any tier has
+/// keys.
 pub(crate) fn that_may_exist(
     known: &BTreeSet<PartitionKey>,
     tenants: &[u32],
@@ -258,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_of_the_version_before_is_made_one_of_this() {
+    fn a_state_of_the_previous_version_is_upgraded() {
         let folder = tempfile::tempdir().unwrap();
         let database = DB::open_default(folder.path()).unwrap();
         let version = || u32::from_be_bytes(exact(key::FORMAT, &database.get(key::FORMAT).unwrap().unwrap()).unwrap());
@@ -273,7 +277,7 @@ mod tests {
             database.put(key::FORMAT, frame::seal(key::FORMAT, &unknown.to_be_bytes())).unwrap();
             let error = check_format(&database).unwrap_err();
             assert!(matches!(error, EngineError::Format { found, .. } if found == unknown), "{error}");
-            assert_eq!(version(), unknown, "left alone");
+            assert_eq!(version(), unknown, "unchanged");
         }
     }
 }

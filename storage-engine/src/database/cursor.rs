@@ -1,37 +1,37 @@
 //! A cursor over one section of one partition.
 //!
-//! Keys ascend by series, and so do most questions: what is asked next is the next key, or a few behind it. Only what is farther
-//! away, or before, is sought, and one iterator of the database does for all series.
+//! Keys ascend by series, and so do most reads: the next key to read is the next one or a few keys later. The cursor
+//! seeks only for keys that are earlier or farther away, and one database iterator serves all series.
 
 use crate::database::Snapshot;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damaged_keys::{DamagedKeys, RawIterator, Source, after};
 
-/// Keys that are stepped over rather than sought over.
+/// Maximum number of keys that are stepped over before a seek.
 const STEPS_MAX: usize = 6;
 
 /// Key and value.
 type Item<'a> = (&'a [u8], &'a [u8]);
 
-/// See the module.
+/// A cursor that prefers steps to seeks.
 pub(crate) struct Cursor<'a> {
     source: Source<'a>,
     iterator: RawIterator<'a>,
-    /// Every key from this one on is where the iterator is, or behind. None: it is nowhere yet.
+    /// The iterator is at or after the first key from here on. `None` before the first seek.
     floor: Option<Vec<u8>>,
-    /// No key from here on can be read.
+    /// Whether no key from the floor on can be read.
     is_at_end: bool,
 }
 
 impl<'a> Cursor<'a> {
-    /// Of all keys that begin so.
+    /// A cursor over all keys with this prefix.
     pub(crate) fn new(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let source = Source::new(snapshot, after(&prefix));
         let iterator = source.iterator();
         Self { source, iterator, floor: None, is_at_end: false }
     }
 
-    /// Goes to the first key that is not before this one.
+    /// Moves to the first key that is not less than this one.
     pub(crate) fn seek(&mut self, key: &[u8]) {
         let mut steps = match &self.floor {
             Some(floor) if floor.as_slice() <= key => STEPS_MAX,
@@ -50,7 +50,7 @@ impl<'a> Cursor<'a> {
         floor.extend_from_slice(key);
     }
 
-    /// Goes to the key behind.
+    /// Moves to the next key.
     pub(crate) fn next(&mut self) {
         if let (Some(at), Some(floor)) = (self.iterator.key(), &mut self.floor) {
             floor.clear();
@@ -70,7 +70,7 @@ impl<'a> Cursor<'a> {
         Ok(damaged)
     }
 
-    /// Key and value where it is; `None` at the end of the section.
+    /// Key and value at the cursor; `None` at the end of the section.
     pub(crate) fn item(&self) -> Result<Option<Item<'_>>, EngineError> {
         if self.is_at_end {
             return Ok(None);
@@ -93,7 +93,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn wherever_it_was_it_finds_the_first_key_that_is_not_before(
+        fn seek_finds_the_first_key_not_less_from_any_position(
             keys in prop::collection::btree_set(0..60_u8, 0..40),
             moves in prop::collection::vec((0..64_u8, 0..3_usize), 1..40),
         ) {

@@ -1,22 +1,22 @@
-//! The frame around every value: version and checksum, then the payload, which may be compressed.
+//! The frame of a value: version and checksum, then the payload, which may be compressed.
 //!
 //! ```text
-//! | version u8 = 2 | CRC-32C u32 of key, version and payload | payload |                             little-endian
-//! compressed payload: | unpacked length u32 | zstd frame |
+//! value:              | version u8 = 2 | CRC-32C u32 of key, version and payload | payload |          little-endian
+//! compressed payload: | uncompressed length u32 | zstd frame |
 //! ```
 //!
-//! Invariant: nothing is allocated for, or read of, a value whose checksum is wrong. The checksum covers the key, so a value
-//! under another key is no value.
+//! Invariant: a value with a wrong checksum is neither decompressed nor decoded. The checksum covers the key, so a
+//! value under a wrong key is detected.
 
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 
 const VERSION: u8 = 2;
 const HEADER: usize = 5;
 
-/// The most that one payload unpacks to.
+/// Maximum uncompressed length of a payload, in bytes.
 const UNPACKED_BYTES_MAX: usize = 1 << 30;
 
-/// A value: a payload in its frame.
+/// Frames a payload.
 pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut value = Vec::with_capacity(HEADER + payload.len());
     value.push(VERSION);
@@ -25,10 +25,10 @@ pub(crate) fn seal(key: &[u8], payload: &[u8]) -> Vec<u8> {
     value
 }
 
-/// A value whose payload is compressed.
+/// Compresses a payload and frames it.
 pub(crate) fn pack(key: &[u8], bytes: &[u8], level: i32) -> Result<Vec<u8>, EngineError> {
     let length = u32::try_from(bytes.len()).ok().filter(|&length| length as usize <= UNPACKED_BYTES_MAX);
-    let too_long = || std::io::Error::other(format!("{} bytes are too many for one value", bytes.len()));
+    let too_long = || std::io::Error::other(format!("{} bytes do not fit into one value", bytes.len()));
     let mut payload = length.ok_or_else(too_long).map_err(EngineError::Compress)?.to_le_bytes().to_vec();
     payload.extend(zstd::bulk::compress(bytes, level).map_err(EngineError::Compress)?);
     Ok(seal(key, &payload))
@@ -38,7 +38,7 @@ fn checksum(key: &[u8], version: u8, payload: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc32c::crc32c(key), &[version]), payload)
 }
 
-/// The payload of a value.
+/// Checks the frame of a value and returns its payload.
 pub(crate) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], Corruption> {
     let fail = |check| Err(Corruption { key: key.to_vec(), check });
     let Some((header, payload)) = value.split_at_checked(HEADER) else { return fail(CorruptionCheck::Length) };
@@ -51,7 +51,7 @@ pub(crate) fn open<'a>(key: &[u8], value: &'a [u8]) -> Result<&'a [u8], Corrupti
     Ok(payload)
 }
 
-/// The bytes of a value whose payload is compressed.
+/// Checks the frame of a value with a compressed payload, and returns the uncompressed bytes.
 pub(crate) fn unpack(key: &[u8], value: &[u8]) -> Result<Vec<u8>, Corruption> {
     let wrong = |check| Corruption { key: key.to_vec(), check };
     let (length, packed) = open(key, value)?.split_at_checked(4).ok_or_else(|| wrong(CorruptionCheck::Length))?;
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_flipped_bit_every_cut_and_every_other_key_is_detected() {
+    fn every_flipped_bit_truncation_and_wrong_key_is_detected() {
         let bytes: Vec<u8> = (0..200_u8).chain(0..200).collect();
         let value = pack(b"k", &bytes, 1).unwrap();
         assert_eq!(unpack(b"k", &value).unwrap(), bytes);
@@ -84,7 +84,7 @@ mod tests {
             assert!(unpack(b"k", &bad).is_err(), "bit {bit}");
         }
         for length in 0..value.len() {
-            assert!(unpack(b"k", &value[..length]).is_err(), "cut to {length}");
+            assert!(unpack(b"k", &value[..length]).is_err(), "truncated to {length}");
         }
         assert!(unpack(b"j", &value).is_err());
         assert_eq!(open(b"x", &seal(b"x", b"")).unwrap(), b"");

@@ -1,27 +1,27 @@
-//! Keys of the state database. All integers are big-endian, so that keys sort as their parts do.
+//! Keys of the state database. All integers are big-endian, so keys sort as their parts do.
 //!
 //! ```text
-//! 00 tag                                                  the shard: f format, a applied position, m membership, c clock
-//! 00 x tier u8 | class u8                                 up to where partitions were dropped
-//! 02 tenant u32                                           name of a tenant
+//! 00 tag                                                    the shard: f format, a applied position, m membership, c clock
+//! 00 x tier u8 | class u8                                   time up to which partitions were dropped
+//! 02 tenant u32                                             name of a tenant
+//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window that must be summed again from the finer tier
 //! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series, first and last window
-//! 05 key                                                  keys from this one on were lost in a repair
-//! 11 partition ...                                        values of a partition with damaged definitions, moved from 10
-//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window of this tier that must be summed up again from the finer
-//!                                                         one, since that one's series changed
-//! 10 tier u8 | class u8 | start u32 | tenant u32 | section  all of a partition, so that it is dropped as one range
-//!    raw:   c: series u32 | window u32 | log index u64    chunks: sums, and the events of small ones
-//!           e: series u32 | window u32 | log index u64    events of the others
-//!           h: window u32 | series u32 | log index u64    what of the head is on disk already
-//!           i: batch id 16                                a batch whose newest sample is of this time
-//!    other: s: first series u32                           series, in blocks as they came
-//!           d: sequence u32                               dictionary, in blocks as it grew
-//!           n: sequence u32                               names of labels and attributes that the tier left out
-//!           w: series u32 | window u32                    sums; of minutes: one value for the ten of a chunk's window
+//! 05 key                                                    a repair lost keys from this one on
+//! 10 tier u8 | class u8 | start u32 | tenant u32 | section  a partition; it is dropped as one range
+//!    raw:   c: series u32 | window u32 | log index u64      chunks: sums, and the events of small chunks
+//!           e: series u32 | window u32 | log index u64      events of the other chunks
+//!           h: window u32 | series u32 | log index u64      head values, flushed at this log index
+//!           i: batch id 16                                  an applied batch whose newest sample is in the partition
+//!    other: s: first series u32                             series, in blocks
+//!           d: sequence u32                                 dictionary blocks
+//!           n: sequence u32                                 names of labels and attributes that the tier drops
+//!           w: series u32 | window u32                      windows; one value holds the ten minutes of a chunk's window
+//! 11 partition ...                                          values of a partition with damaged definitions, moved from 10
 //! ```
 //!
-//! `start` counts partitions of the tier since 1970, `window` its windows, of minutes those of chunks. Raw samples have the
-//! series and the dictionary of the minutes of the same time.
+//! `start` is the number of the partition, counted from 1970 in partitions of the tier. `window` is the number of the
+//! window; minutes are numbered by the windows of chunks. Raw samples use the series and the dictionary of the
+//! minutes of the same time.
 
 use proto::tier::interval_of;
 use proto::{BatchId, Tier};
@@ -37,10 +37,10 @@ const STALE: u8 = 3;
 const DAMAGE: u8 = 4;
 const LOST: u8 = 5;
 const PARTITIONS: u8 = 0x10;
-/// Partitions whose definitions are damaged, kept apart from those that took their place.
+/// Values of partitions with damaged definitions, apart from the partitions that replaced them.
 const QUARANTINED: u8 = 0x11;
 
-/// Identity of a partition in keys and in memory: of one tier, retention class, span of time, and tenant.
+/// Identity of a partition in keys and in memory: tier, retention class, time span and tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PartitionKey {
     pub(crate) tier: Tier,
@@ -49,7 +49,7 @@ pub(crate) struct PartitionKey {
     pub(crate) tenant: u32,
 }
 
-/// What a partition's keys are of.
+/// Section of a partition's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Section {
     Chunks,
@@ -74,7 +74,7 @@ impl Section {
         Self::Windows,
     ];
 
-    /// As people read it.
+    /// Name in reports and metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chunks => "sums and totals",
@@ -102,11 +102,11 @@ impl Section {
     }
 }
 
-/// Length of a partition's key prefix: kind, tier, class, start, tenant.
+/// Length of a partition's key prefix, in bytes: kind, tier, class, start, tenant.
 const PARTITION_PREFIX: usize = 1 + 1 + 1 + 4 + 4;
 
 impl PartitionKey {
-    /// The partition of a time; times up to 1970, which no push may have, are in the first.
+    /// The partition of a time. The first one also holds times up to 1970, which no push may have.
     pub(crate) fn of(tier: Tier, class: u8, tenant: u32, time_ns: i64) -> Self {
         Self { tier, class, start: interval_of(time_ns, tier.partition_ns()), tenant }
     }
@@ -116,32 +116,32 @@ impl PartitionKey {
         Self::of(tier, class, tenant, tier.window_end_ns(window))
     }
 
-    /// The partition of another tier at its start.
+    /// The partition of another tier that holds the start of this one.
     pub(crate) fn in_tier(self, tier: Tier) -> Self {
         Self::of(tier, self.class, self.tenant, self.start_ns().saturating_add(1))
     }
 
-    /// The partition of the same time of another tenant.
+    /// The partition of another tenant at the same time.
     pub(crate) fn of_tenant(self, tenant: u32) -> Self {
         Self { tenant, ..self }
     }
 
-    /// The partition of the time just before.
+    /// The previous partition.
     pub(crate) fn before(&self) -> Option<Self> {
         Some(Self { start: self.start.checked_sub(1)?, ..*self })
     }
 
-    /// Not in it.
+    /// Start, exclusive, nanoseconds since 1970.
     pub(crate) fn start_ns(self) -> i64 {
         i64::from(self.start).saturating_mul(self.tier.partition_ns())
     }
 
-    /// In it.
+    /// End, inclusive, nanoseconds since 1970.
     pub(crate) fn end_ns(self) -> i64 {
         self.start_ns().saturating_add(self.tier.partition_ns())
     }
 
-    /// Whether it holds any time of `(start, end]`.
+    /// Whether the partition overlaps `(start, end]`.
     pub(crate) fn overlaps(self, start_ns: i64, end_ns: i64) -> bool {
         self.start_ns() < end_ns && start_ns < self.end_ns()
     }
@@ -153,7 +153,7 @@ impl PartitionKey {
         key
     }
 
-    /// The first key behind all of the partition's.
+    /// A key after all keys of the partition.
     pub(crate) fn end(self) -> Vec<u8> {
         let mut key = self.prefix();
         key.push(0xff);
@@ -166,39 +166,39 @@ impl PartitionKey {
         key
     }
 
-    fn numbered(self, section: Section, numbers: &[u32]) -> Vec<u8> {
+    fn key_with(self, section: Section, numbers: &[u32]) -> Vec<u8> {
         let mut key = self.section(section);
         numbers.iter().for_each(|number| key.extend(number.to_be_bytes()));
         key
     }
 
     pub(crate) fn series_block(self, first: u32) -> Vec<u8> {
-        self.numbered(Section::Series, &[first])
+        self.key_with(Section::Series, &[first])
     }
 
     pub(crate) fn dictionary_block(self, sequence: u32) -> Vec<u8> {
-        self.numbered(Section::Dictionary, &[sequence])
+        self.key_with(Section::Dictionary, &[sequence])
     }
 
     pub(crate) fn dropped_names_block(self, sequence: u32) -> Vec<u8> {
-        self.numbered(Section::DroppedNames, &[sequence])
+        self.key_with(Section::DroppedNames, &[sequence])
     }
 
-    /// The first key of a series' window, or of all from it on.
+    /// The first key of a window of a series.
     pub(crate) fn series_window(self, section: Section, series: u32, window: u32) -> Vec<u8> {
-        self.numbered(section, &[series, window])
+        self.key_with(section, &[series, window])
     }
 
-    /// A chunk, or its events, that was sealed when the log was there.
+    /// The key of a chunk, or of its events, sealed at this log index.
     pub(crate) fn chunk(self, section: Section, series: u32, window: u32, log_index: u64) -> Vec<u8> {
         let mut key = self.series_window(section, series, window);
         key.extend(log_index.to_be_bytes());
         key
     }
 
-    /// What of the head was written when the log was there.
+    /// The key of a head value flushed at this log index.
     pub(crate) fn head(self, window: u32, series: u32, log_index: u64) -> Vec<u8> {
-        let mut key = self.numbered(Section::Head, &[window, series]);
+        let mut key = self.key_with(Section::Head, &[window, series]);
         key.extend(log_index.to_be_bytes());
         key
     }
@@ -209,7 +209,7 @@ impl PartitionKey {
         key
     }
 
-    /// The partition of any of its keys; `None` for other keys.
+    /// The partition of a key; `None` if the key belongs to no partition.
     pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
         Self::of_kind(PARTITIONS, key)
     }
@@ -228,7 +228,7 @@ impl PartitionKey {
         Some(Self { tier, class: prefix[2], start: number(&prefix[3..7]), tenant: number(&prefix[7..11]) })
     }
 
-    /// The section of one of its keys, and what is behind it.
+    /// The section of a partition's key, and the rest of the key.
     pub(crate) fn section_of(key: &[u8]) -> Option<(Section, &[u8])> {
         let (&tag, rest) = key.get(PARTITION_PREFIX..)?.split_first()?;
         Some((Section::ALL.into_iter().find(|section| section.tag() == tag)?, rest))
@@ -239,16 +239,16 @@ fn number(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
 }
 
-/// The two numbers behind a section, and what is behind those: series and window, or window and series.
+/// Two numbers at the start of a section's key, and the rest: series and window, or window and series.
 pub(crate) fn two_numbers(rest: &[u8]) -> Option<(u32, u32, &[u8])> {
     let (numbers, rest) = rest.split_at_checked(8)?;
     Some((number(&numbers[..4]), number(&numbers[4..]), rest))
 }
 
-/// A window that is not the sum of its finer ones, and for which series of the finer tier's partition.
+/// A stale window: it is not the sum of its finer windows, for one series of the finer tier's partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StaleKey {
-    /// Of the window, coarser than the tier of the series.
+    /// Tier of the window, coarser than the tier of the series.
     pub(crate) tier: Tier,
     pub(crate) class: u8,
     pub(crate) window: u32,
@@ -263,11 +263,12 @@ impl StaleKey {
         key
     }
 
-    /// Whether it is made of values of this partition, not of raw samples: a window of minutes is made of the raw samples of its own.
+    /// Whether the window is summed from values of this partition. A window of minutes is summed from the raw samples
+    /// of its own partition.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
-        // Windows of minutes are numbered as those of chunks.
-        let numbered = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
-        let end_ns = numbered.window_end_ns(self.window);
+        // Minutes are numbered by the windows of chunks.
+        let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };
+        let end_ns = numbering.window_end_ns(self.window);
         let is_of_tier = Some(self.tier) == key.tier.coarser() || (key.tier, self.tier) == (Tier::Minute, Tier::Minute);
         is_of_tier
             && (self.class, self.tenant) == (key.class, key.tenant)
@@ -287,17 +288,17 @@ pub(crate) fn expired(tier: Tier, class: u8) -> Vec<u8> {
     [EXPIRED, &[tier.number(), class]].concat()
 }
 
-/// Keys from this one on were lost in a repair.
+/// The record that a repair lost keys from this one on.
 pub(crate) fn lost(from: &[u8]) -> Vec<u8> {
     [&[LOST], from].concat()
 }
 
-/// Where keys begin that were lost in repairs.
+/// Prefix of the records of keys that repairs lost.
 pub(crate) fn losses() -> [u8; 1] {
     [LOST]
 }
 
-/// Where the damaged areas of a partition begin.
+/// Prefix of the damaged areas of a partition.
 pub(crate) fn damage_of(key: PartitionKey) -> Vec<u8> {
     let mut bytes = key.prefix();
     bytes[0] = DAMAGE;
@@ -309,12 +310,12 @@ pub(crate) fn read_damage(key: &[u8]) -> Option<(PartitionKey, &[u8])> {
     Some((PartitionKey::of_kind(DAMAGE, key)?, key.get(PARTITION_PREFIX..)?))
 }
 
-/// Where damaged areas begin.
+/// Prefix of all damaged areas.
 pub(crate) fn damage() -> [u8; 1] {
     [DAMAGE]
 }
 
-/// The key that a value of a partition with damaged definitions is moved to.
+/// The key to which a value of a partition with damaged definitions is moved.
 pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     let mut key = key.to_vec();
     if let Some(kind) = key.first_mut() {
@@ -323,17 +324,17 @@ pub(crate) fn quarantined(key: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Where the keys of moved values begin.
+/// Prefix of the keys of moved values.
 pub(crate) fn quarantined_partitions() -> [u8; 1] {
     [QUARANTINED]
 }
 
-/// Where stale windows begin.
+/// Prefix of stale windows.
 pub(crate) fn stale() -> [u8; 1] {
     [STALE]
 }
 
-/// What a key is of that is no partition's.
+/// Name of the kind of a key that belongs to no partition.
 pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     match key.first() {
         Some(&TENANTS) => "tenants",
@@ -344,7 +345,7 @@ pub(crate) fn kind_name(key: &[u8]) -> &'static str {
     }
 }
 
-/// Where the partitions begin.
+/// Prefix of the keys of all partitions.
 pub(crate) fn partitions() -> [u8; 1] {
     [PARTITIONS]
 }
@@ -364,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_partition_is_found_by_any_of_its_keys_and_all_lie_in_its_range() {
+    fn every_key_of_a_partition_names_it_and_is_in_its_range() {
         let time_ns = 1_790_000_000_000_000_000;
         for tier in Tier::ALL {
             let partition = PartitionKey::of(tier, 3, 7, time_ns);

@@ -1,4 +1,4 @@
-//! Stored windows as rows that can be changed and written again.
+//! Stored windows, decoded into rows that can be changed and written again.
 
 use proto::Tier;
 
@@ -6,17 +6,16 @@ use crate::database::frame;
 use crate::encoding::windows::{self, StoredWindow, WindowRows};
 use crate::error::{Corruption, CorruptionCheck};
 
-/// The windows of a value, whose key is of a window of tier `values`.
+/// Windows of a value. Its key is of a window of tier `values`.
 ///
-/// # Errors
-/// The value is damaged.
+/// # Errors The value is damaged.
 pub(crate) fn read_rows(key: &[u8], value: &[u8], values: Tier, window: u32) -> Result<Vec<WindowRows>, Corruption> {
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
     let stored = windows::decode(frame::open(key, value)?, values, window).ok_or_else(corrupt)?;
     stored.iter().map(|stored| rows(stored).ok_or_else(corrupt)).collect()
 }
 
-/// The sums of one window by stack. `None` if they cannot be read.
+/// Sums of one window by stack. `None` if they cannot be read.
 pub(crate) fn rows(stored: &StoredWindow<'_>) -> Option<WindowRows> {
     let mut rows = Vec::new();
     stored.sums.for_each(|pair, sum| {
@@ -25,5 +24,5 @@ pub(crate) fn rows(stored: &StoredWindow<'_>) -> Option<WindowRows> {
     })?;
     rows.sort_unstable_by_key(|row| row.0);
     let last_ns = stored.last_ns.unwrap_or_default();
-    Some(WindowRows { place: stored.place, samples: stored.samples, last_ns, rows })
+    Some(WindowRows { slot: stored.slot, samples: stored.samples, last_ns, rows })
 }

@@ -1,14 +1,18 @@
 //! Strictly ascending numbers of 32 bits, in the smaller of two forms.
 //!
 //! ```text
-//! | form u8 | ... |                                  how many there are is known to who reads
-//! form 0..31: the low `form` bits of each, packed in blocks; then, of the high bits, a one behind as many zeros as the number is above
-//!             the one before, lowest bit of each byte first ("Elias-Fano": Elias 1974, Fano 1971; Vigna, "Quasi-succinct indices", 2013)
-//! form 32:    differences less one, packed in blocks
+//! | form u8 | ... |                                     the caller knows the count
+//! form 0..31: low `form` bits of each number, in packed blocks | high bits, with length |
+//! form 32:    differences less one, in packed blocks
 //! ```
 //!
-//! Elias-Fano takes about 2 bits a number and the logarithm of the mean difference, wherever they are; differences are smaller where numbers
-//! stand close together. Checks: numbers ascend and fit 32 bits, and nothing is left over.
+//! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. Each number is a
+//! one bit, after as many zero bits as its high part exceeds the previous number's. See Elias 1974, Fano 1971, and
+//! Vigna, "Quasi-succinct indices", 2013.
+//!
+//! Elias-Fano takes about 2 bits a number plus the logarithm of the mean difference, however the numbers are
+//! distributed. Differences are smaller where numbers are clustered. Checks: numbers ascend and fit into 32 bits, and
+//! no bytes remain.
 
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
 use crate::encoding::varint::{put_bytes, take_bytes};
@@ -51,10 +55,10 @@ fn put_halves(numbers: &[u32]) -> Vec<u8> {
     out
 }
 
-/// Numbers that are being read, a block at a time.
+/// Reader of ascending numbers, one block at a time.
 #[derive(Debug)]
 pub(crate) struct Ascending<'a> {
-    /// What is left of the packed blocks.
+    /// Unread bytes of the packed blocks.
     blocks: &'a [u8],
     form: Form<'a>,
     left: usize,
@@ -66,38 +70,40 @@ enum Form<'a> {
     Halves { low_bits: u32, high: HighBits<'a>, next: u64 },
 }
 
-/// Ones of a list of bits, in order.
+/// Reader of the one bits of a bit string, in order.
 #[derive(Debug)]
 struct HighBits<'a> {
     bytes: &'a [u8],
     word: u64,
-    /// Of the word's first bit.
-    place: u64,
-    /// Ones that were taken.
+    /// Offset of the word's first bit, plus 64.
+    offset: u64,
+    /// Count of the ones that were taken.
     taken: u64,
-    /// Bytes in all.
+    /// Length of the bit string, in bytes.
     length: usize,
 }
 
 impl HighBits<'_> {
-    /// Whether nothing is left over behind the last number's high part.
+    /// Whether no bits remain after the high part of the last number.
     fn ends_with(&self, high: u32) -> bool {
         let bits = self.taken + u64::from(high);
         self.word == 0 && self.bytes.is_empty() && self.length as u64 == bits.div_ceil(8)
     }
 
-    /// Puts the high parts of the next numbers, how many zeros are before the one of each, above their low bits.
+    /// Reads the high parts of the next numbers, and adds them above the low bits. A high part is the count of zeros
+    /// before the number's one.
     fn take(&mut self, numbers: &mut [u32], low_bits: u32) -> Option<()> {
         let mut numbers = numbers.iter_mut();
         while numbers.len() > 0 {
             while self.word == 0 {
                 self.next_word()?;
             }
-            // As many ones as the word has, or are wanted.
+            // Takes the ones of this word, or those that are needed if these are fewer.
             let ones = (self.word.count_ones() as usize).min(numbers.len());
-            // Places begin at 64 for the first word.
-            let (mut word, mut high) = (self.word, 0);
-            let before = self.place - 64 - self.taken;
+            // The offset of the first word is 64.
+            let mut word = self.word;
+            let mut high = 0;
+            let before = self.offset - 64 - self.taken;
             for (i, number) in (0..ones as u64).zip(numbers.by_ref()) {
                 high = before + u64::from(word.trailing_zeros()) - i;
                 word &= word - 1;
@@ -105,7 +111,7 @@ impl HighBits<'_> {
             }
             self.word = word;
             self.taken += ones as u64;
-            // They do not fall: where the last fits, all do.
+            // High parts never decrease, so if the last fits, all do.
             if high > u64::from(u32::MAX >> low_bits) {
                 return None;
             }
@@ -124,19 +130,19 @@ impl HighBits<'_> {
         };
         self.bytes = rest;
         self.word = word;
-        self.place += 64;
+        self.offset += 64;
         Some(())
     }
 }
 
 impl<'a> Ascending<'a> {
-    /// Reads what [`put_ascending`] appended of `count` numbers, and takes it from the front.
+    /// Takes `count` numbers, as [`put_ascending`] appends them, from the front. `None` if the bytes are invalid.
     pub(crate) fn take(bytes: &mut &'a [u8], count: usize) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         let start = rest;
         let mut rest = rest;
         let mut left = count;
-        // Blocks say themselves how long they are.
+        // Each block stores its own length.
         while left > 0 {
             let length = left.min(BLOCK);
             crate::encoding::packed::skip_block(&mut rest, length)?;
@@ -148,7 +154,7 @@ impl<'a> Ascending<'a> {
             low_bits if low_bits < DIFFERENCES => {
                 let bytes = take_bytes(&mut rest)?;
                 let is_possible = count > 0 || bytes.is_empty();
-                let high = HighBits { bytes, word: 0, place: 0, taken: 0, length: bytes.len() };
+                let high = HighBits { bytes, word: 0, offset: 0, taken: 0, length: bytes.len() };
                 is_possible.then_some(Form::Halves { low_bits: low_bits.into(), high, next: 0 })?
             }
             _ => return None,
@@ -157,7 +163,8 @@ impl<'a> Ascending<'a> {
         Some(Self { blocks, form, left: count })
     }
 
-    /// The next up to 128 numbers; `None` if they cannot be read. What is behind them in `to` means nothing.
+    /// Reads the next numbers, at most 128, and returns their count. `None` if they are invalid. The rest of `to` is
+    /// undefined.
     pub(crate) fn next_block(&mut self, to: &mut Block) -> Option<usize> {
         let count = self.left.min(BLOCK);
         self.left -= count;
@@ -173,8 +180,9 @@ impl<'a> Ascending<'a> {
             }
             Form::Halves { low_bits, high, next } => {
                 high.take(numbers, *low_bits)?;
-                let (&first, &last) = (numbers.first()?, numbers.last()?);
-                // Looked at together: this is read for every row of every query.
+                let &first = numbers.first()?;
+                let &last = numbers.last()?;
+                // All pairs are compared without a branch, because this code runs for every row of every query.
                 let ascend = numbers.windows(2).fold(true, |ascend, pair| ascend & (pair[0] < pair[1]));
                 let is_whole = self.left > 0 || high.ends_with(last >> *low_bits);
                 if !ascend || u64::from(first) < *next || !is_whole {
@@ -197,7 +205,8 @@ mod tests {
 
     fn read(mut bytes: &[u8], count: usize) -> Option<Vec<u32>> {
         let mut numbers = Ascending::take(&mut bytes, count)?;
-        let (mut out, mut block) = (Vec::new(), [0; BLOCK]);
+        let mut out = Vec::new();
+        let mut block = [0; BLOCK];
         while out.len() < count {
             let length = numbers.next_block(&mut block)?;
             out.extend(&block[..length]);
@@ -215,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ascending_numbers_come_back_from_both_forms(numbers in numbers()) {
+        fn both_forms_decode_to_the_encoded_numbers(numbers in numbers()) {
             let list: Vec<u32> = numbers.into_iter().collect();
             let mut bytes = Vec::new();
             put_ascending(&mut bytes, &list);
@@ -224,7 +233,7 @@ mod tests {
         }
 
         #[test]
-        fn damaged_numbers_ascend_or_are_none(numbers in numbers(), halves: bool, bit: usize) {
+        fn damaged_bytes_decode_to_ascending_numbers_or_none(numbers in numbers(), halves: bool, bit: usize) {
             let list: Vec<u32> = numbers.into_iter().collect();
             let mut bytes = Vec::new();
             if halves { bytes = put_halves(&list) } else { put_ascending(&mut bytes, &list) }
@@ -237,7 +246,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_numbers_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0..400_usize) {
+        fn arbitrary_bytes_decode_to_numbers_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0..400_usize) {
             if let Some(read) = read(&bytes, count) {
                 prop_assert_eq!(read.len(), count);
             }
@@ -245,26 +254,27 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_over_and_no_number_comes_twice() {
-        // Low bits 2 of three numbers, then their high bits.
+    fn extra_bits_extra_bytes_and_repeated_numbers_are_refused() {
+        // The low 2 bits of three numbers, then their high bits.
         let bytes = put_halves(&[1, 5, 9]);
         assert_eq!(read(&bytes, 3), Some(vec![1, 5, 9]));
-        let (high, mut more) = (bytes.len() - 1, bytes.clone());
+        let high = bytes.len() - 1;
+        let mut more = bytes.clone();
         more[high] |= 0x80;
-        assert_eq!(read(&more, 3), None, "another one");
+        assert_eq!(read(&more, 3), None, "an extra one bit");
         more[high] = bytes[high];
         more.push(0);
         more[high - 1] += 1;
-        assert_eq!(read(&more, 3), None, "another byte");
-        // Ones side by side are numbers of the same high bits: 1, 1 and 1.
+        assert_eq!(read(&more, 3), None, "an extra byte");
+        // Adjacent ones are numbers with equal high bits: 1, 1 and 1.
         let mut same = bytes;
         same[high] = 0b111;
         assert_eq!(read(&same, 3), None);
     }
 
     #[test]
-    fn numbers_far_apart_take_two_bits_more_than_their_mean_difference_needs() {
-        // 4,000 of 2^18, as if drawn.
+    fn sparse_numbers_take_two_bits_more_than_their_mean_difference() {
+        // 4,000 pseudo-random numbers below 2^18.
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,16 +1,16 @@
-//! Bits one behind the other, the lowest of each byte first.
+//! Bit strings: the lowest bit of each byte comes first.
 
-/// Bits that are being written.
+/// Writer of a bit string.
 #[derive(Debug, Default)]
 pub(crate) struct BitWriter {
     bytes: Vec<u8>,
     waiting: u64,
-    /// Fewer than 8.
+    /// Bits in `waiting`; fewer than 8 between calls.
     count: u32,
 }
 
 impl BitWriter {
-    /// Appends the low bits of a number: at most 32, and nothing above them.
+    /// Appends the low `bits` bits of a number: at most 32. The bits above them must be zero.
     pub(crate) fn put(&mut self, number: u32, bits: u32) {
         self.waiting |= u64::from(number) << self.count;
         self.count += bits;
@@ -21,7 +21,7 @@ impl BitWriter {
         }
     }
 
-    /// Zeros up to the end of the last byte.
+    /// Pads the last byte with zeros, and returns the bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         if self.count > 0 {
             self.bytes.push(self.waiting as u8);
@@ -30,11 +30,11 @@ impl BitWriter {
     }
 }
 
-/// Bits that are being read; behind the end there are zeros.
+/// Reader of a bit string. After its end it reads zeros.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BitReader<'a> {
     bytes: &'a [u8],
-    /// Bits that were taken.
+    /// Bits taken so far.
     taken: usize,
 }
 
@@ -43,7 +43,7 @@ impl<'a> BitReader<'a> {
         Self { bytes, taken: 0 }
     }
 
-    /// The next bits, 56 at least.
+    /// Returns the next bits, at least 56, without taking them.
     pub(crate) fn peek(&self) -> u64 {
         let rest = self.bytes.get(self.taken / 8..).unwrap_or_default();
         let word = match rest.first_chunk::<8>() {
@@ -57,14 +57,14 @@ impl<'a> BitReader<'a> {
         self.taken += bits as usize;
     }
 
-    /// Takes so many, at most 32.
+    /// Takes the next `bits` bits, at most 32.
     pub(crate) fn take(&mut self, bits: u32) -> u32 {
         let number = self.peek() & ((1 << bits) - 1);
         self.skip(bits);
         number as u32
     }
 
-    /// Whether no more were taken than there are, and no byte is left over.
+    /// Whether all bytes were read, and no bits after the end.
     pub(crate) fn is_at_end(&self) -> bool {
         self.taken.div_ceil(8) == self.bytes.len()
     }
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bits_come_back(numbers in prop::collection::vec((any::<u32>(), 0..=32_u32), 0..100)) {
+        fn bits_decode_to_the_encoded_numbers(numbers in prop::collection::vec((any::<u32>(), 0..=32_u32), 0..100)) {
             let low = |number: u32, bits: u32| (u64::from(number) & ((1 << bits) - 1)) as u32;
             let mut writer = BitWriter::default();
             numbers.iter().for_each(|&(number, bits)| writer.put(low(number, bits), bits));

@@ -1,15 +1,15 @@
-//! A chunk: samples of one series in one window of ten minutes, sealed.
+//! A chunk: the sealed samples of one series in one window of ten minutes.
 //!
 //! ```text
-//! | flags u8, bit 0: events are here, bit 1: a timeline is here | samples varint | total | first time zigzag |
-//! | last time zigzag | unit varint | sums, behind their length | timeline, behind its length | events |
+//! | flags u8, bit 0: has events, bit 1: has a timeline | samples varint | total | first time zigzag |
+//! | last time zigzag | unit varint | sums, with length | timeline, with length | events |
 //! ```
 //!
-//! Times are since the window's start.
+//! Times count from the start of the window.
 //!
-//! The events of all but the smallest chunks are a value of their own: `| events |`. So a query of the whole window reads sums
-//! and no time, and one of totals nothing but the head.
-//! A query for totals of parts of the window reads the timeline, see `encoding::timeline`.
+//! The events of all but the smallest chunks are a separate value: `| events |`. A query that covers the whole window
+//! therefore reads sums but no times, and a query for totals reads only the fields before the sums. A query for
+//! totals of parts of the window reads the timeline, see `encoding::timeline`.
 
 use proto::{Samples, Tier};
 
@@ -21,33 +21,33 @@ use crate::encoding::varint::{put, put_bytes, put_sum, take, take_bytes, take_su
 use crate::error::EngineError;
 use crate::memory::slot_sums::SlotSums;
 
-const EVENTS_HERE: u8 = 1;
-const TIMELINE_HERE: u8 = 2;
-/// Events that take fewer bytes have no key of their own.
-const OWN_EVENTS_BYTES_MIN: usize = 512;
+const HAS_EVENTS: u8 = 1;
+const HAS_TIMELINE: u8 = 2;
+/// Minimum length of events with a separate value, in bytes.
+const SEPARATE_EVENTS_BYTES_MIN: usize = 512;
 
-/// What is sealed.
+/// Values of a sealed window.
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) chunk: Vec<u8>,
-    /// In a value of their own.
+    /// Events, if they have a separate value.
     pub(crate) events: Option<Vec<u8>>,
 }
 
-/// Tables that sealing fills and empties again, one slot for each pair.
+/// Tables that sealing fills and empties, with one slot for each pair.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) dense: SlotSums,
-    places: Vec<u32>,
+    row_of_pair: Vec<u32>,
 }
 
 impl Scratch {
-    /// Sums of some of the samples by pair, ascending.
+    /// Sums of a range of the samples by pair, ascending.
     pub(crate) fn sums(&mut self, samples: &Samples, rows: std::ops::Range<usize>) -> Vec<Row> {
         let pairs = rows.clone().map(|row| samples.pairs[row]).max().map_or(0, |pair| pair as usize + 1);
         self.dense.resize(pairs);
         for row in rows {
-            // There is a slot for each pair.
+            // The table was resized to hold every pair.
             let _has_slot: Option<()> = self.dense.add(samples.pairs[row], i128::from(samples.values[row]));
         }
         let mut out = Vec::new();
@@ -56,8 +56,8 @@ impl Scratch {
     }
 }
 
-/// Seals samples of one window, sorted by time and at least one.
-/// Samples of a gauge are not added up over time, so they have no timeline.
+/// Seals samples of one window, at least one, sorted by time. A gauge's samples do not add up over time, so its chunk
+/// has no timeline.
 pub(crate) fn seal(
     samples: &Samples,
     window: u32,
@@ -66,16 +66,16 @@ pub(crate) fn seal(
 ) -> Result<Sealed, EngineError> {
     let rows = scratch.sums(samples, 0..samples.len());
     let slots = rows.last().map_or(0, |row| row.0 as usize + 1);
-    if scratch.places.len() < slots {
-        scratch.places.resize(slots, 0);
+    if scratch.row_of_pair.len() < slots {
+        scratch.row_of_pair.resize(slots, 0);
     }
-    (0..).zip(&rows).for_each(|(place, row)| scratch.places[row.0 as usize] = place);
+    (0..).zip(&rows).for_each(|(index, row)| scratch.row_of_pair[row.0 as usize] = index);
     let mut events = Vec::new();
-    put_events(&mut events, samples, window, &scratch.places).map_err(EngineError::Columns)?;
-    let has_own_events = events.len() >= OWN_EVENTS_BYTES_MIN;
+    put_events(&mut events, samples, window, &scratch.row_of_pair).map_err(EngineError::Columns)?;
+    let are_separate = events.len() >= SEPARATE_EVENTS_BYTES_MIN;
     let start_ns = Tier::Raw.window_start_ns(window);
     let since_start = |time: Option<&i64>| zigzag(time.copied().unwrap_or_default().wrapping_sub(start_ns));
-    let mut chunk = vec![if has_own_events { 0 } else { EVENTS_HERE }];
+    let mut chunk = vec![if are_separate { 0 } else { HAS_EVENTS }];
     put(&mut chunk, samples.len() as u64);
     put_sum(&mut chunk, rows.iter().map(|row| row.1).sum());
     put(&mut chunk, since_start(samples.times_ns.first()));
@@ -88,16 +88,16 @@ pub(crate) fn seal(
     let bytes = chunk.len() + events.len();
     let timeline = if is_gauge { None } else { timeline_of(samples, window, bytes) };
     if let Some(timeline) = timeline {
-        chunk[0] |= TIMELINE_HERE;
+        chunk[0] |= HAS_TIMELINE;
         put_bytes(&mut chunk, &timeline);
     }
-    if !has_own_events {
+    if !are_separate {
         chunk.extend_from_slice(&events);
     }
-    Ok(Sealed { chunk, events: has_own_events.then_some(events) })
+    Ok(Sealed { chunk, events: are_separate.then_some(events) })
 }
 
-/// A chunk as it is stored.
+/// A stored chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chunk<'a> {
     pub(crate) samples: u64,
@@ -106,13 +106,13 @@ pub(crate) struct Chunk<'a> {
     pub(crate) last_ns: i64,
     pub(crate) sums: Sums<'a>,
     timeline: Option<&'a [u8]>,
-    /// None: they have a value of their own.
+    /// `None` if the events have a separate value.
     events: Option<&'a [u8]>,
     window: u32,
 }
 
 impl<'a> Chunk<'a> {
-    /// A chunk of this window.
+    /// Reads a chunk of this window. `None` if it fails a check.
     pub(crate) fn read(mut bytes: &'a [u8], window: u32) -> Option<Self> {
         let (&flags, rest) = bytes.split_first()?;
         bytes = rest;
@@ -123,10 +123,10 @@ impl<'a> Chunk<'a> {
         let last_ns = start_ns.wrapping_add(unzigzag(take(&mut bytes)?));
         let unit = take(&mut bytes)?;
         let sums = Sums::read(take_bytes(&mut bytes)?, unit)?;
-        let timeline = if flags & TIMELINE_HERE != 0 { Some(take_bytes(&mut bytes)?) } else { None };
-        let events = (flags & EVENTS_HERE != 0).then_some(bytes);
+        let timeline = if flags & HAS_TIMELINE != 0 { Some(take_bytes(&mut bytes)?) } else { None };
+        let events = (flags & HAS_EVENTS != 0).then_some(bytes);
         let is_inside = start_ns < first_ns && first_ns <= last_ns && last_ns <= Tier::Raw.window_end_ns(window);
-        let is_whole = flags <= EVENTS_HERE | TIMELINE_HERE && (events.is_some() || bytes.is_empty()) && is_inside;
+        let is_whole = flags <= HAS_EVENTS | HAS_TIMELINE && (events.is_some() || bytes.is_empty()) && is_inside;
         (is_whole && samples > 0).then_some(Self { samples, total, first_ns, last_ns, sums, timeline, events, window })
     }
 
@@ -138,12 +138,12 @@ impl<'a> Chunk<'a> {
         self.timeline.is_some()
     }
 
-    /// Its timeline; `None` without one, or if it is not that of a chunk with these samples and this total.
+    /// The timeline. `None` if the chunk has none, or if samples or total differ from the chunk's.
     pub(crate) fn timeline(&self) -> Option<Timeline> {
         Timeline::read(self.timeline?, self.window, self.samples, self.total)
     }
 
-    /// Its stacks, in the order in which events number them.
+    /// Stacks of the chunk, in the order in which events refer to them.
     pub(crate) fn stacks(&self) -> Option<Vec<u32>> {
         let mut stacks = Vec::with_capacity(self.sums.rows());
         self.sums.for_each(|stack, _| {
@@ -153,16 +153,20 @@ impl<'a> Chunk<'a> {
         Some(stacks)
     }
 
-    /// Its events; `own` is their own value, where they have one.
-    pub(crate) fn events<'b>(&'b self, own: Option<&'b [u8]>) -> Option<Events<'b>> {
-        Events::read(self.events.or(own)?, self.window, self.samples)
+    /// The events. `separate` is their separate value, if they have one.
+    pub(crate) fn events<'b>(&'b self, separate: Option<&'b [u8]>) -> Option<Events<'b>> {
+        Events::read(self.events.or(separate)?, self.window, self.samples)
     }
 
-    /// All its samples, sorted by time.
-    pub(crate) fn samples(&self, own: Option<&[u8]>) -> Option<Samples> {
+    /// All samples of the chunk, sorted by time.
+    pub(crate) fn samples(&self, separate: Option<&[u8]>) -> Option<Samples> {
         let stacks = self.stacks()?;
         let mut all = Samples::default();
-        self.events(own)?.for_each_minute(Some(&stacks), |_, _| true, |minute| all.append(minute.samples.clone()))?;
+        self.events(separate)?.for_each_minute(
+            Some(&stacks),
+            |_, _| true,
+            |minute| all.append(minute.samples.clone()),
+        )?;
         crate::memory::head::sort_by_time(&mut all);
         let ends = (all.times_ns.first(), all.times_ns.last());
         (ends == (Some(&self.first_ns), Some(&self.last_ns))).then_some(all)
@@ -178,7 +182,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_chunk_gives_back_its_samples_and_sums(
+        fn a_chunk_decodes_to_the_sealed_samples_and_sums(
             rows in prop::collection::vec((1..600_000_000_000_i64, 0..30_u32, any::<i64>(), 0..4_u32), 1..400),
         ) {
             let window = 2_983_333;

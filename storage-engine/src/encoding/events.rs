@@ -1,20 +1,23 @@
-//! Events: every sample of one series in one window of ten minutes, with its own time.
+//! Events: every sample of one series in one window of ten minutes, with its time.
 //!
-//! Sorted by minute, then by attribute set (so by thread, whose ticks are regular), then by time. Each minute can be read without
-//! the others. Stacks are places in the list of stacks that the chunk's sums have.
+//! Events are sorted by minute, then by attribute set, then by time. An attribute set is often a thread, whose ticks
+//! are regular. Each minute can be read without the others. A stack is an index into the rows of the chunk's sums.
 //!
 //! ```text
-//! | form u8 | unit varint | minutes varint | column heads, form 1 | minute ... |
-//! minute: | minute u8 | samples varint | body, behind its length |
-//! body:   | sets varint | ( attribute set varint | samples varint ) ... | times | stacks | values |
-//! form 0: times: for each set the first since the minute's start, zigzag, and differences; all columns varints, values zigzag
-//! form 1: a column head is pco's chunk, a column of a body pco's page, each behind its length; times in differences
+//! events: | form u8 | unit varint | minutes varint | column heads, form 1 only | minute ... |
+//! minute: | minute u8 | samples varint | body, with length |
+//! body:   | sets varint | ( attribute set varint | samples varint ) ... | times | stacks | values / unit |
 //! ```
 //!
-//! Values are divided by the unit; where all are the same, pco makes nothing of them.
+//! Form 0 stores, for each set, the first time since the start of the minute (zigzag), then differences. Its stacks
+//! are varints, and its values zigzag varints.
 //!
-//! Invariant: what is read is inside its minute, ascends by attribute set and then by time, is as many samples as whoever holds this says,
-//! and takes no more memory than a small multiple of the bytes, or than the most samples that columns have.
+//! In form 1 the column heads are pco's file header and chunk heads, and a body holds one pco page per column, each
+//! with length. Its times are differences, too. A column of equal values takes no bytes.
+//!
+//! Invariant: every decoded sample is inside its minute, and samples ascend by attribute set, then time. They are as
+//! many as the caller expects. They take at most a small multiple of the bytes, or the memory of
+//! [`COLUMNS_SAMPLES_MAX`] samples.
 
 pub(crate) mod sorted;
 
@@ -25,10 +28,10 @@ use crate::encoding::varint::{take, take_bytes, take_length, take_u32, unzigzag}
 
 pub(super) const PLAIN: u8 = 0;
 pub(super) const COLUMNS: u8 = 1;
-/// Fewer samples than this are smaller without the heads of pco's columns.
+/// Minimum number of samples of form 1: fewer take less space without the heads of pco's columns.
 pub(super) const COLUMNS_SAMPLES_MIN: usize = 256;
-/// Columns of equal numbers take no bytes: more samples than this have a byte each and more, so that a few bytes cannot make us
-/// allocate more than these need, 100 MB.
+/// Maximum number of samples of form 1, about 100 MB in memory. Columns of equal numbers take no bytes, so without
+/// this limit a few bytes could claim much memory. In form 0 each sample takes at least three bytes.
 pub(super) const COLUMNS_SAMPLES_MAX: usize = 1 << 22;
 /// Minutes of a window.
 pub(super) const MINUTES: u8 = 10;
@@ -37,18 +40,18 @@ pub(super) fn minute_start_ns(window: u32, minute: u8) -> i64 {
     Tier::Raw.window_start_ns(window) + i64::from(minute) * Tier::Minute.window_ns()
 }
 
-/// Events as they are stored, and what of them was read so far.
+/// Stored events.
 pub(crate) struct Events<'a> {
     window: u32,
     unit: i64,
     columns: Option<Columns>,
     minutes: Vec<MinuteBody<'a>>,
-    places: Vec<u32>,
+    stack_indexes: Vec<u32>,
 }
 
 struct Columns {
     times: ChunkDecompressor<i64>,
-    places: ChunkDecompressor<u32>,
+    stacks: ChunkDecompressor<u32>,
     values: ChunkDecompressor<i64>,
 }
 
@@ -58,17 +61,18 @@ struct MinuteBody<'a> {
     body: &'a [u8],
 }
 
-/// Samples of one minute: sorted by time inside each attribute set.
+/// Samples of one minute, sorted by time within each attribute set.
 #[derive(Debug, Default)]
 pub(crate) struct MinuteColumns {
-    /// Their pairs are the chunk's.
+    /// Samples; their pairs are the chunk's.
     pub(crate) samples: Samples,
-    /// Where each attribute set's samples end.
+    /// End of each attribute set's samples.
     pub(crate) set_ends: Vec<usize>,
 }
 
 impl<'a> Events<'a> {
-    /// What `sorted_events::put_events` appended for this window, and nothing behind it; `samples` is how many it must be.
+    /// Reads the bytes that `sorted::put_events` appended for this window. `None` if they fail a check or do not hold
+    /// this number of samples.
     pub(crate) fn read(mut bytes: &'a [u8], window: u32, samples: u64) -> Option<Self> {
         let (&form, rest) = bytes.split_first()?;
         bytes = rest;
@@ -86,7 +90,7 @@ impl<'a> Events<'a> {
             let length = take_length(&mut bytes)?;
             let body = take_bytes(&mut bytes)?;
             let ascends = minutes.last().is_none_or(|last| last.minute < minute) && minute < MINUTES;
-            // Plain ones have three bytes and more.
+            // A sample of form 0 takes at least three bytes.
             let length_max = if columns.is_some() { COLUMNS_SAMPLES_MAX } else { body.len() / 3 };
             let is_possible = 0 < length && length <= length_max;
             if !ascends || !is_possible {
@@ -97,11 +101,11 @@ impl<'a> Events<'a> {
         let lengths = minutes.iter().try_fold(0_usize, |sum, minute| sum.checked_add(minute.length))?;
         let is_possible = columns.is_none() || lengths <= COLUMNS_SAMPLES_MAX;
         let is_whole = bytes.is_empty() && is_possible && lengths as u64 == samples;
-        is_whole.then_some(Self { window, unit, columns, minutes, places: Vec::new() })
+        is_whole.then_some(Self { window, unit, columns, minutes, stack_indexes: Vec::new() })
     }
 
-    /// Calls back with each minute that has any of `(start, end]`; `stacks` are those of the chunk's sums.
-    /// Without them, samples have no pairs, and the stacks' column is not read.
+    /// Calls `visit` with each minute that `is_wanted` accepts by `(start, end]`. `stacks` are those of the chunk's
+    /// sums. Without them, samples have no pairs, and the column of stacks is not read.
     pub(crate) fn for_each_minute(
         &mut self,
         stacks: Option<&[u32]>,
@@ -144,13 +148,15 @@ impl<'a> Events<'a> {
         samples.times_ns.resize(length, 0);
         samples.values.clear();
         samples.values.resize(length, 0);
-        self.places.clear();
+        self.stack_indexes.clear();
         if stacks.is_some() || self.columns.is_none() {
-            self.places.resize(length, 0);
+            self.stack_indexes.resize(length, 0);
         }
         match &mut self.columns {
-            None => read_plain(&mut body, &to.set_ends, samples, &mut self.places)?,
-            Some(columns) => columns.read_pages(&mut body, samples, stacks.map(|_| self.places.as_mut_slice()))?,
+            None => read_plain(&mut body, &to.set_ends, samples, &mut self.stack_indexes)?,
+            Some(columns) => {
+                columns.read_pages(&mut body, samples, stacks.map(|_| self.stack_indexes.as_mut_slice()))?
+            }
         }
         if !times_are_of_a_minute(&samples.times_ns, &to.set_ends) {
             return None;
@@ -163,14 +169,14 @@ impl<'a> Events<'a> {
             }
         }
         samples.pairs.clear();
-        for &place in stacks.map(|_| self.places.as_slice()).unwrap_or_default() {
-            samples.pairs.push(*stacks?.get(place as usize)?);
+        for &index in stacks.map(|_| self.stack_indexes.as_slice()).unwrap_or_default() {
+            samples.pairs.push(*stacks?.get(index as usize)?);
         }
         body.is_empty().then_some(())
     }
 }
 
-/// Times since a minute's start: inside it, and ascending for each attribute set.
+/// Whether times since a minute's start are inside the minute and ascend for each attribute set.
 fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
     let mut start = 0;
     set_ends.iter().all(|&end| {
@@ -181,7 +187,7 @@ fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
     })
 }
 
-fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, places: &mut [u32]) -> Option<()> {
+fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, stacks: &mut [u32]) -> Option<()> {
     let mut start = 0;
     for &end in set_ends {
         let times = samples.times_ns.get_mut(start..end)?;
@@ -193,8 +199,8 @@ fn read_plain(body: &mut &[u8], set_ends: &[usize], samples: &mut Samples, place
         }
         start = end;
     }
-    for place in places {
-        *place = take_u32(body)?;
+    for stack in stacks {
+        *stack = take_u32(body)?;
     }
     for value in &mut samples.values {
         *value = unzigzag(take(body)?);
@@ -209,20 +215,20 @@ impl Columns {
             return None;
         }
         let times = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
-        let places = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
+        let stacks = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
         let values = file.chunk_decompressor(take_bytes(bytes)?).ok()?.0;
-        Some(Self { times, places, values })
+        Some(Self { times, stacks, values })
     }
 
-    /// Reads the pages of a minute; without `places`, that column is passed over.
-    fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, places: Option<&mut [u32]>) -> Option<()> {
+    /// Reads the pages of a minute. Without `stacks`, their column is skipped.
+    fn read_pages(&mut self, body: &mut &[u8], samples: &mut Samples, stacks: Option<&mut [u32]>) -> Option<()> {
         let length = samples.times_ns.len();
         let mut page = self.times.page_decompressor(take_bytes(body)?, length).ok()?;
         page.read(&mut samples.times_ns).ok().filter(|read| read.finished)?;
-        let stacks = take_bytes(body)?;
-        if let Some(places) = places {
-            let mut page = self.places.page_decompressor(stacks, length).ok()?;
-            page.read(places).ok().filter(|read| read.finished)?;
+        let stacks_page = take_bytes(body)?;
+        if let Some(stacks) = stacks {
+            let mut page = self.stacks.page_decompressor(stacks_page, length).ok()?;
+            page.read(stacks).ok().filter(|read| read.finished)?;
         }
         let mut page = self.values.page_decompressor(take_bytes(body)?, length).ok()?;
         page.read(&mut samples.values).ok().filter(|read| read.finished).map(drop)
@@ -267,19 +273,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_come_back(rows_in in prop::collection::vec(row(), 1..700), unit in prop_oneof![Just(1), Just(52_631_578)]) {
+        fn events_decode_to_the_encoded_samples(rows_in in prop::collection::vec(row(), 1..700), unit in prop_oneof![Just(1), Just(52_631_578)]) {
             let samples = samples(&rows_in, unit);
-            // Stacks 0 to 49 at places 49 to 0.
-            let place: Vec<u32> = (0..50).rev().collect();
+            // Stacks 0 to 49 have indexes 49 to 0.
+            let index: Vec<u32> = (0..50).rev().collect();
             let mut bytes = Vec::new();
-            put_events(&mut bytes, &samples, WINDOW, &place).unwrap();
-            prop_assert_eq!(rows(&read_all(&bytes, rows_in.len(), &place).unwrap()), rows(&samples));
+            put_events(&mut bytes, &samples, WINDOW, &index).unwrap();
+            prop_assert_eq!(rows(&read_all(&bytes, rows_in.len(), &index).unwrap()), rows(&samples));
             let first = samples.times_ns[0];
             let mut seen = 0;
-            prop_assert!(read_all(&bytes, rows_in.len() + 1, &place).is_none(), "one more is none");
+            prop_assert!(read_all(&bytes, rows_in.len() + 1, &index).is_none(), "too few samples");
             let mut events = Events::read(&bytes, WINDOW, rows_in.len() as u64).unwrap();
             let wanted = |start: i64, end: i64| start < first && first <= end;
-            events.for_each_minute(Some(&place), wanted, |minute| {
+            events.for_each_minute(Some(&index), wanted, |minute| {
                 assert!(minute.samples.times_ns.contains(&first));
                 let starts = std::iter::once(0).chain(minute.set_ends.iter().copied());
                 for (start, &end) in starts.zip(&minute.set_ends) {
@@ -291,34 +297,35 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), count in 0..20_usize) {
+        fn arbitrary_bytes_decode_to_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), count in 0..20_usize) {
             let _read_or_not = read_all(&bytes, count, &[1, 2, 3]);
         }
     }
 
-    /// What is read keeps every promise of the format.
+    /// Asserts the guarantees of the format.
     fn assert_is_sound(samples: &Samples, count: usize) {
         assert_eq!(samples.len(), count);
         let minute = |i: usize| Tier::Minute.window_of(samples.times_ns[i]);
         assert!(samples.times_ns.iter().all(|&time| Tier::Raw.window_of(time) == WINDOW));
-        let place = |i: usize| (minute(i), samples.attribute_sets[i], samples.times_ns[i]);
-        assert!((1..count).all(|i| place(i - 1) <= place(i)));
+        let key = |i: usize| (minute(i), samples.attribute_sets[i], samples.times_ns[i]);
+        assert!((1..count).all(|i| key(i - 1) <= key(i)));
     }
 
     #[test]
-    fn damaged_events_are_refused_or_keep_every_promise() {
+    fn damaged_events_are_refused_or_keep_the_guarantees() {
         for count in [200_usize, 2000] {
             let rows_in: Vec<_> =
                 (0..count as i64).map(|i| (i * 52_631_578 * 5, (i % 37) as u32, 1, (i % 3) as u32)).collect();
-            let place: Vec<u32> = (0..50).collect();
+            let index: Vec<u32> = (0..50).collect();
             let mut bytes = Vec::new();
-            put_events(&mut bytes, &samples(&rows_in, 3), WINDOW, &place).unwrap();
-            let (mut read, mut refused) = (0, 0);
+            put_events(&mut bytes, &samples(&rows_in, 3), WINDOW, &index).unwrap();
+            let mut read = 0;
+            let mut refused = 0;
             for at in 0..bytes.len() {
                 for flip in [1, 2, 0x10, 0x80, 0xff] {
                     let mut bad = bytes.clone();
                     bad[at] ^= flip;
-                    match read_all(&bad, count, &place) {
+                    match read_all(&bad, count, &index) {
                         Some(samples) => {
                             read += 1;
                             assert_is_sound(&samples, count);
@@ -327,29 +334,30 @@ mod tests {
                     }
                 }
             }
-            // Another value or another stack is no contradiction.
+            // A different value or stack does not contradict anything.
             assert!(read > 100 && refused > 100, "{read} read, {refused} refused");
         }
     }
 
     #[test]
-    fn a_few_bytes_are_no_more_samples_than_columns_have() {
-        let (count, place) = (COLUMNS_SAMPLES_MAX, [0]);
+    fn a_few_bytes_never_decode_to_more_than_the_most_samples() {
+        let count = COLUMNS_SAMPLES_MAX;
+        let index = [0];
         let rows_in: Vec<_> = vec![(0, 0, 1, 1); count];
         let mut bytes = Vec::new();
-        put_events(&mut bytes, &samples(&rows_in, 1), WINDOW, &place).unwrap();
+        put_events(&mut bytes, &samples(&rows_in, 1), WINDOW, &index).unwrap();
         assert!(bytes.len() < 1000, "{} bytes", bytes.len());
         assert_eq!(read_all(&bytes, count, &[0]).unwrap().len(), count);
-        // Its length is that of its minute, and of its one attribute set.
+        // The number occurs as the length of the minute, and of its only attribute set.
         let length = [0x80, 0x80, 0x80, 2];
         let mut bad = bytes.clone();
-        let mut places = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == length);
-        for at in [places.next().unwrap(), places.next().unwrap()] {
+        let mut offsets = (0..bytes.len() - 4).filter(|&at| bytes[at..at + 4] == length);
+        for at in [offsets.next().unwrap(), offsets.next().unwrap()] {
             bad[at + 3] = 3;
         }
         assert!(read_all(&bad, count * 3 / 2, &[0]).is_none());
         bytes.clear();
-        put_events(&mut bytes, &samples(&vec![(0, 0, 1, 1); count + 1], 1), WINDOW, &place).unwrap();
+        put_events(&mut bytes, &samples(&vec![(0, 0, 1, 1); count + 1], 1), WINDOW, &index).unwrap();
         assert!(bytes.len() > count * 3, "{} bytes", bytes.len());
     }
 }

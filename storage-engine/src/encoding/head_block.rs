@@ -1,4 +1,5 @@
-//! Samples of the head as they are written between two sealings: fast, and only until their window is a chunk.
+//! Head values: samples that a flush writes before their window is sealed. They are fast to write, and are deleted
+//! when the window is sealed into a chunk.
 //!
 //! ```text
 //! compressed: | count varint | first time zigzag | time differences varint ... | pairs varint ... | values zigzag ... |
@@ -17,19 +18,19 @@ use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::memory::head::sort_by_time;
 use crate::memory::run::Run;
 
-/// zstd level: what is written here is read once, if ever.
+/// zstd level: a head value is read at most once.
 const LEVEL: i32 = 1;
 
-/// The value of some runs, which hold at least one sample.
+/// Encodes runs that hold at least one sample.
 pub(crate) fn encode(key: &[u8], runs: &[Arc<Run>]) -> Result<Vec<u8>, EngineError> {
     let samples = joined(runs);
     let mut out = Vec::with_capacity(samples.len() * 12);
     put(&mut out, samples.len() as u64);
     let mut before = 0_i64;
-    for (place, &time) in samples.times_ns.iter().enumerate() {
+    for (index, &time) in samples.times_ns.iter().enumerate() {
         let delta = time.wrapping_sub(before);
-        // Sorted: only the first difference can be negative.
-        put(&mut out, if place == 0 { zigzag(delta) } else { delta.cast_unsigned() });
+        // The samples are sorted, so only the first difference can be negative.
+        put(&mut out, if index == 0 { zigzag(delta) } else { delta.cast_unsigned() });
         before = time;
     }
     samples.pairs.iter().for_each(|&pair| put(&mut out, u64::from(pair)));
@@ -38,7 +39,7 @@ pub(crate) fn encode(key: &[u8], runs: &[Arc<Run>]) -> Result<Vec<u8>, EngineErr
     frame::pack(key, &out, LEVEL)
 }
 
-/// All samples of some runs, sorted by time.
+/// All samples of the runs, sorted by time.
 pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
     let mut all = Samples::default();
     runs.iter().for_each(|run| all.append(Samples::clone(run)));
@@ -46,7 +47,7 @@ pub(crate) fn joined(runs: &[Arc<Run>]) -> Samples {
     all
 }
 
-/// The samples of a value, sorted by time.
+/// Decodes the samples of a head value, sorted by time.
 pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Samples, Corruption> {
     let bytes = frame::unpack(key, value)?;
     read(&bytes).ok_or(Corruption { key: key.to_vec(), check: CorruptionCheck::Content })
@@ -54,7 +55,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Samples, Corruption> {
 
 fn read(bytes: &[u8]) -> Option<Samples> {
     let mut rest = bytes;
-    // Four columns of at least one byte each: a count cannot make us allocate more than the block holds.
+    // Each sample takes at least four bytes, so the count cannot claim more memory than the value justifies.
     let count = take_length(&mut rest).filter(|&count| 0 < count && count <= bytes.len() / 4)?;
     let mut samples = Samples::default();
     let mut time = unzigzag(take(&mut rest)?);
@@ -79,7 +80,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_block_gives_back_its_samples_sorted_by_time(rows in prop::collection::vec((any::<i64>(), any::<u32>(), any::<i64>(), any::<u32>()), 1..200)) {
+        fn a_head_value_decodes_to_its_samples_sorted_by_time(
+            rows in prop::collection::vec((any::<i64>(), any::<u32>(), any::<i64>(), any::<u32>()), 1..200),
+        ) {
             let in_range = |time: i64| time / 2;
             let mut samples = Samples::default();
             rows.iter().for_each(|&(time, pair, value, set)| samples.push(in_range(time), pair, value, set));
@@ -95,7 +98,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_or_refused_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_claim_more_memory_than_they_justify(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             if let Some(samples) = read(&bytes) {
                 prop_assert!(samples.len() <= bytes.len() / 4);
             }

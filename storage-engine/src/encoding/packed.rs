@@ -1,21 +1,22 @@
-//! Blocks of up to 128 numbers of 32 bits, each packed to as few bits as most of them need; the few that need more are patched
-//! ("PFOR": Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU cache compression", ICDE 2006).
+//! Packed blocks of up to 128 numbers of 32 bits. Each number is stored in as few bits as most of them need, and the
+//! few larger ones are patched. This is PFOR: Zukowski, Heman, Nes, Boncz, "Super-scalar RAM-CPU cache compression",
+//! ICDE 2006.
 //!
 //! ```text
-//! | width u8, bit 7: has patches | patches u8 if so | packed | position u8 ... | high bits varint ... |
+//! | width u8, bit 7: has patches | patches u8 | numbers | position u8 ... | high bits varint ... |
 //! ```
 //!
-//! 128 numbers are packed as the crate `bitpacking` does it with four lanes, so that they unpack by SIMD; fewer are packed one
-//! behind the other, lowest bits first. How many there are is known to who reads.
+//! A full block is packed in four lanes, as `BitPacker4x` of the crate `bitpacking` does, so that SIMD can unpack it.
+//! A shorter block is packed number after number, lowest bits first. The caller knows the count of numbers.
 
 use bitpacking::{BitPacker as _, BitPacker4x};
 
 use crate::encoding::varint::{put, take, take_u32};
 
-/// Numbers of a whole block.
+/// Numbers of a full block.
 pub(crate) const BLOCK: usize = BitPacker4x::BLOCK_LEN;
 
-/// One block, unpacked.
+/// An unpacked block.
 pub(crate) type Block = [u32; BLOCK];
 
 const HAS_PATCHES: u8 = 0x80;
@@ -44,7 +45,7 @@ pub(crate) fn put_block(out: &mut Vec<u8>, numbers: &[u32]) {
     at().for_each(|(_, &number)| put(out, u64::from(number) >> width));
 }
 
-/// The width at which a block takes the fewest bytes.
+/// The width at which the block takes the fewest bytes.
 fn best_width(numbers: &[u32]) -> u8 {
     let mut lengths = [0_usize; 33];
     for number in numbers {
@@ -61,7 +62,8 @@ fn best_width(numbers: &[u32]) -> u8 {
 }
 
 fn pack_tail(out: &mut Vec<u8>, numbers: &[u32], mask: u32, width: u8) {
-    let (mut waiting, mut bits) = (0_u64, 0_u32);
+    let mut waiting = 0_u64;
+    let mut bits = 0_u32;
     for number in numbers {
         waiting |= u64::from(number & mask) << bits;
         bits += u32::from(width);
@@ -76,7 +78,8 @@ fn pack_tail(out: &mut Vec<u8>, numbers: &[u32], mask: u32, width: u8) {
     }
 }
 
-/// Takes a block of `count` numbers, at most 128, from the front; what is behind them in `to` means nothing.
+/// Takes a block of `count` numbers, at most 128, from the front. The rest of `to` is undefined. `None` if the block
+/// is invalid.
 pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Option<()> {
     let (&head, rest) = bytes.split_first()?;
     let width = head & !HAS_PATCHES;
@@ -96,8 +99,8 @@ pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Opt
         unpack_tail(packed, to.get_mut(..count)?, width);
     }
     if patches > 0 {
-        let (positions, behind) = rest.split_at_checked(patches)?;
-        rest = behind;
+        let (positions, after) = rest.split_at_checked(patches)?;
+        rest = after;
         if !positions.is_sorted_by(|a, b| a < b) {
             return None;
         }
@@ -110,7 +113,7 @@ pub(crate) fn take_block(bytes: &mut &[u8], count: usize, to: &mut Block) -> Opt
     Some(())
 }
 
-/// Takes a block of `count` numbers, at most 128, from the front, unread.
+/// Skips a block of `count` numbers, at most 128, without decoding it.
 pub(crate) fn skip_block(bytes: &mut &[u8], count: usize) -> Option<()> {
     let (&head, rest) = bytes.split_first()?;
     let (patches, rest) = if head & HAS_PATCHES == 0 {
@@ -129,7 +132,7 @@ pub(crate) fn skip_block(bytes: &mut &[u8], count: usize) -> Option<()> {
 }
 
 fn unpack_tail(packed: &[u8], to: &mut [u32], width: u8) {
-    // With zeros behind them, eight bytes can be read wherever a number begins.
+    // The zero padding allows a read of eight bytes at the start of every number.
     let mut bytes = [0; BLOCK * 4 + 8];
     if let Some(bytes) = bytes.get_mut(..packed.len()) {
         bytes.copy_from_slice(packed);
@@ -150,11 +153,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_block_comes_back(numbers in prop::collection::vec(prop_oneof![8 => 0..20_u32, 2 => 0..5000_u32, 1 => any::<u32>()], 0..=128)) {
+        fn a_block_decodes_to_the_encoded_numbers(numbers in prop::collection::vec(prop_oneof![8 => 0..20_u32, 2 => 0..5000_u32, 1 => any::<u32>()], 0..=128)) {
             let mut bytes = vec![7];
             put_block(&mut bytes, &numbers);
             bytes.push(9);
-            let (mut rest, mut block) = (&bytes[1..], [1; BLOCK]);
+            let mut rest = &bytes[1..];
+            let mut block = [1; BLOCK];
             prop_assert_eq!(take_block(&mut rest, numbers.len(), &mut block), Some(()));
             prop_assert_eq!(&block[..numbers.len()], numbers.as_slice());
             prop_assert_eq!(rest, [9].as_slice());
@@ -164,7 +168,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0..200_usize) {
+        fn arbitrary_bytes_decode_to_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0..200_usize) {
             let mut rest = bytes.as_slice();
             if take_block(&mut rest, count, &mut [0; BLOCK]).is_some() {
                 prop_assert!(count <= BLOCK);
@@ -173,11 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_is_inside_once_and_of_what_the_width_lacks() {
-        // Width 4, one patch: number 1 of 3 has a bit more.
+    fn a_patch_is_inside_the_block_unique_and_fits() {
+        // Width 4 with one patch: number 1 of 3 has one more bit.
         let block = [4 | HAS_PATCHES, 1, 0x21, 3, 1, 1];
         let read = |bytes: &[u8]| {
-            let (mut rest, mut block) = (bytes, [0; BLOCK]);
+            let mut rest = bytes;
+            let mut block = [0; BLOCK];
             take_block(&mut rest, 3, &mut block).map(|()| (block[..3].to_vec(), rest.len()))
         };
         assert_eq!(read(&block), Some((vec![1, 2 + 16, 3], 0)));
@@ -186,14 +191,14 @@ mod tests {
             bytes[at] = byte;
             read(&bytes)
         };
-        assert_eq!(with(4, 3), None, "behind the last number");
-        assert_eq!(with(5, 0), None, "of nothing");
+        assert_eq!(with(4, 3), None, "after the last number");
+        assert_eq!(with(5, 0), None, "no high bits");
         let two =
             |positions: [u8; 2], high: u8| read(&[4 | HAS_PATCHES, 2, 0x21, 3, positions[0], positions[1], 1, high]);
         assert!(two([1, 2], 1).is_some());
         assert_eq!((two([1, 1], 1), two([2, 1], 1)), (None, None));
-        assert!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0xff, 0xff, 0xff, 0x7f]).is_some(), "all of 32 bits");
-        assert_eq!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0x80, 0x80, 0x80, 0x80, 1]), None, "a bit more");
+        assert!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0xff, 0xff, 0xff, 0x7f]).is_some(), "all 32 bits");
+        assert_eq!(read(&[4 | HAS_PATCHES, 1, 0x21, 3, 1, 0x80, 0x80, 0x80, 0x80, 1]), None, "33 bits");
     }
 
     #[test]

@@ -1,18 +1,24 @@
-//! How sums of ten minutes are divided among the minutes: one share after another, in the order of the sums, each in as few bits as
-//! samples that come evenly need. A stack that recurs is stored once in ten minutes, and a query of all ten reads no share.
+//! Division of sums among the ten minutes of a value.
+//!
+//! A stack that recurs is stored once for ten minutes, with its sum and the division of the sum. A query of all
+//! stored minutes does not read the divisions.
 //!
 //! ```text
-//! | digits, behind their length | codes |                        bits, lowest first
+//! | digits, with length | codes |                                bits, lowest first
 //! sum 1:      a digit, the minute; three in 10 bits of `digits`: first + 10 x second + 100 x third
-//! sum 2 to 5: 6, 8, 10, 11 bits of `codes`: which of all ways to divide it
-//! others:     for each minute but the last a symbol of its part, see `share_codes`; then for each but the last its part's low bits
+//! sum 2 to 5: the number of the division, in 6, 8, 10 or 11 bits of `codes`
+//! larger:     in `codes`: a symbol for each of the first nine minutes, see `codes`; then the low bits of each
 //! ```
 //!
-//! A way to divide a small sum is the minutes of its units, ascending, `m0 <= m1 <= ...`; it has the number binomial(m0, 1) +
-//! binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ... ("combinatorial number system": Lehmer, 1964). Of a larger sum of n bits the lowest n - 6
-//! of each part are as they are, and the rest of the part, at most 63, is a symbol, its code canonical: shorter ones first, then by symbol,
-//! highest bit first. The last minute has what is left. Checks: parts are no larger than the sum; only minutes that are stored have
-//! any; nothing is left over.
+//! The minutes of the units of a small sum, in order, are `m0 <= m1 <= ...`. The number of the division is
+//! `binomial(m0, 1) + binomial(m1 + 1, 2) + binomial(m2 + 2, 3) + ...`. This is the combinatorial number system of
+//! Lehmer, 1964.
+//!
+//! A larger sum has n bits. The lowest n - 6 bits of each part follow as they are. The bits above them are at most
+//! 63; they are a symbol with a canonical code: shorter codes first, then by symbol, highest bit first. The tenth
+//! minute has the remainder.
+//!
+//! Checks: parts are at most the sum, only stored minutes have parts, and no bits remain.
 
 pub(crate) mod codes;
 
@@ -25,19 +31,21 @@ use crate::encoding::varint::{put_bytes, take_bytes};
 /// Minutes among which a sum is divided.
 pub(crate) const MINUTES: usize = 10;
 
-/// Of a larger sum, parts that have codes.
+/// Number of parts of a larger sum that have codes.
 const CODED: usize = MINUTES - 1;
 
-/// The part of each minute.
+/// The part of each minute, in units.
 pub(crate) type Parts = [u32; MINUTES];
 
 const DIGITS: u32 = 3;
 const DIGITS_BITS: u32 = 10;
 
-/// Appends how sums are divided; each has parts.
+/// Appends the divisions of sums. Each has at least one part that is not 0.
 pub(crate) fn put_shares(out: &mut Vec<u8>, shares: impl Iterator<Item = Parts>) {
-    let (mut digits, mut codes) = (BitWriter::default(), BitWriter::default());
-    let (mut group, mut factor) = (0, 1);
+    let mut digits = BitWriter::default();
+    let mut codes = BitWriter::default();
+    let mut group = 0;
+    let mut factor = 1;
     for parts in shares {
         let sum: u32 = parts.iter().sum();
         match sum {
@@ -46,7 +54,8 @@ pub(crate) fn put_shares(out: &mut Vec<u8>, shares: impl Iterator<Item = Parts>)
                 factor *= MINUTES as u32;
                 if factor == 1000 {
                     digits.put(group, DIGITS_BITS);
-                    (group, factor) = (0, 1);
+                    group = 0;
+                    factor = 1;
                 }
             }
             2..=SMALL_MAX => codes.put(number_of(&parts), SMALL_BITS[sum as usize - 2]),
@@ -61,7 +70,8 @@ pub(crate) fn put_shares(out: &mut Vec<u8>, shares: impl Iterator<Item = Parts>)
 }
 
 fn put_parts(to: &mut BitWriter, sum: u32, parts: &Parts) {
-    let (low_bits, codes) = (low_bits(sum), &TABLES.codes[class(sum)]);
+    let low_bits = low_bits(sum);
+    let codes = &TABLES.codes[class(sum)];
     for &part in &parts[..CODED] {
         let symbol = part >> low_bits;
         let Code { bits, length } = codes[symbol.min(ESCAPE) as usize];
@@ -75,35 +85,35 @@ fn put_parts(to: &mut BitWriter, sum: u32, parts: &Parts) {
     }
 }
 
-/// A set of minutes, a bit for each.
+/// A set of minutes, one bit for each.
 pub(crate) type Minutes = u16;
 
-/// Shares as they are stored.
+/// Stored divisions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares<'a> {
     digits: &'a [u8],
     codes: &'a [u8],
-    /// Minutes that there are.
+    /// Stored minutes.
     stored: Minutes,
-    /// Of them, those that are asked for.
-    asked: Minutes,
+    /// Minutes that a query selects.
+    selected: Minutes,
 }
 
 impl<'a> Shares<'a> {
-    /// What [`put_shares`] appended, and nothing behind it, of these minutes.
+    /// Reads all the bytes that [`put_shares`] appended for these minutes.
     pub(crate) fn read(mut bytes: &'a [u8], stored: Minutes) -> Option<Self> {
         let digits = take_bytes(&mut bytes)?;
-        Some(Self { digits, codes: bytes, stored, asked: stored })
+        Some(Self { digits, codes: bytes, stored, selected: stored })
     }
 
-    /// The same, of which these minutes are asked for.
-    pub(crate) fn of(self, asked: Minutes) -> Self {
-        Self { asked, ..self }
+    /// The same divisions, for a query of these minutes.
+    pub(crate) fn of(self, selected: Minutes) -> Self {
+        Self { selected, ..self }
     }
 
-    /// Whether no share has to be read.
-    pub(crate) fn are_all_asked(&self) -> bool {
-        self.asked == self.stored
+    /// Whether all stored minutes are selected, so no division has to be read.
+    pub(crate) fn are_all_selected(&self) -> bool {
+        self.selected == self.stored
     }
 
     pub(crate) fn reader(&self) -> ShareReader<'a> {
@@ -120,63 +130,74 @@ impl<'a> Shares<'a> {
             codes: BitReader::new(self.codes),
             tables: &TABLES,
             stored: self.stored,
-            asked: self.asked,
+            selected: self.selected,
             other_fields: !threes(self.stored),
-            asked_fields: threes(self.asked),
+            selected_fields: threes(self.selected),
             other_nibbles: !nibbles(self.stored),
-            asked_nibbles: nibbles(self.asked),
+            selected_nibbles: nibbles(self.selected),
             masks: std::array::from_fn(|i| {
                 let all_if = |is: bool| if is { u32::MAX } else { 0 };
-                (all_if(self.asked >> i & 1 == 1), all_if(self.stored >> i & 1 == 0))
+                MinuteMasks {
+                    selected: all_if(self.selected >> i & 1 == 1),
+                    not_stored: all_if(self.stored >> i & 1 == 0),
+                }
             }),
         }
     }
 }
 
-/// Parts that are added up: all of them, those that are asked for, and whether any is of a minute that is not stored.
+/// Sums over parts: of all minutes, and of the selected minutes. `others` is not 0 if a part belongs to a minute that
+/// is not stored.
 #[derive(Default)]
-struct Asked {
+struct PartSums {
     all: u64,
-    asked: u64,
+    selected: u64,
     others: u32,
 }
 
-impl Asked {
-    fn add(&mut self, part: u32, (is_asked, is_other): (u32, u32)) {
+impl PartSums {
+    fn add(&mut self, part: u32, masks: MinuteMasks) {
         self.all += u64::from(part);
-        self.asked += u64::from(part & is_asked);
-        self.others |= part & is_other;
+        self.selected += u64::from(part & masks.selected);
+        self.others |= part & masks.not_stored;
     }
 }
 
-/// The sum of ten numbers of four bits.
+/// All ones or zeros for one minute.
+#[derive(Clone, Copy)]
+struct MinuteMasks {
+    selected: u32,
+    not_stored: u32,
+}
+
+/// The sum of 16 numbers of four bits each.
 fn nibble_sum(nibbles: u64) -> u64 {
     const EVEN: u64 = 0x0f0f_0f0f_0f0f_0f0f;
     ((nibbles & EVEN) + (nibbles >> 4 & EVEN)).wrapping_mul(0x0101_0101_0101_0101) >> 56
 }
 
-/// Reads one share after another.
+/// Reader of the divisions, in the order of the sums.
 pub(crate) struct ShareReader<'a> {
     digits: BitReader<'a>,
-    /// Digits that were taken, and how many of them are left.
+    /// Digits of the current group that are not used yet, and their count.
     group: u32,
     left: u32,
     codes: BitReader<'a>,
     tables: &'static Tables,
     stored: Minutes,
-    asked: Minutes,
-    /// Fields of three bits: of minutes that are not stored, and of those that are asked for.
+    selected: Minutes,
+    /// Fields of three bits: of minutes that are not stored, and of selected minutes.
     other_fields: u32,
-    asked_fields: u32,
-    /// The same of four bits.
+    selected_fields: u32,
+    /// The same with four bits a field.
     other_nibbles: u64,
-    asked_nibbles: u64,
-    /// For each minute, all bits if it is asked for, and all if it is not stored.
-    masks: [(u32, u32); MINUTES],
+    selected_nibbles: u64,
+    /// By minute: all ones if it is selected, and all ones if it is not stored.
+    masks: [MinuteMasks; MINUTES],
 }
 
 impl ShareReader<'_> {
-    /// How much of the next sum belongs to the minutes that are asked for.
+    /// The share of the next sum that belongs to the selected minutes. `None` if the division is invalid.
     pub(crate) fn part(&mut self, sum: u32) -> Option<u32> {
         match sum {
             0 => None,
@@ -184,8 +205,9 @@ impl ShareReader<'_> {
             2..=SMALL_MAX => {
                 let number = self.codes.take(SMALL_BITS[sum as usize - 2]);
                 let way = *self.tables.small[sum as usize - 2].get(number as usize)?;
-                // Fields add up in the highest one: none overflows, since all together are at most five.
-                let fields = u64::from(way & self.asked_fields).wrapping_mul(0o1_111_111_111);
+                // The product adds all fields in the highest one. No field overflows, because the sum is at most
+                // five.
+                let fields = u64::from(way & self.selected_fields).wrapping_mul(0o1_111_111_111);
                 (way & self.other_fields == 0).then_some((fields >> 27 & 7) as u32)
             }
             _ => self.large(sum),
@@ -200,21 +222,26 @@ impl ShareReader<'_> {
         let minute = self.group % MINUTES as u32;
         self.group /= MINUTES as u32;
         self.left -= 1;
-        // The third of a number above 999 is none.
+        // A group above 999 has no third digit.
         let is_one = self.left > 0 || self.group == 0;
-        (is_one && self.stored >> minute & 1 == 1).then_some(u32::from(self.asked >> minute & 1))
+        (is_one && self.stored >> minute & 1 == 1).then_some(u32::from(self.selected >> minute & 1))
     }
 
     fn large(&mut self, sum: u32) -> Option<u32> {
         let class = class(sum);
-        let (low_bits, symbols) = (low_bits(sum), self.tables.symbols.get(class)?);
-        // Four bits for each minute, and what does not fit them.
-        let (mut fields, mut minute, mut parts) = (0_u64, 0, Asked::default());
-        let (mut word, mut used) = (self.codes.peek(), 0);
+        let low_bits = low_bits(sum);
+        let symbols = self.tables.symbols.get(class)?;
+        // `fields` holds four bits for each minute; larger symbols are added to `parts`.
+        let mut fields = 0_u64;
+        let mut minute = 0;
+        let mut parts = PartSums::default();
+        let mut word = self.codes.peek();
+        let mut used = 0;
         while minute < CODED {
             if used > 56 - CODE_LENGTH_MAX - SYMBOL_BITS {
                 self.codes.skip(used);
-                (word, used) = (self.codes.peek(), 0);
+                word = self.codes.peek();
+                used = 0;
             }
             let next = symbols[word as usize % (1 << CODE_LENGTH_MAX)];
             let count = usize::from(next.count).min(CODED - minute);
@@ -234,7 +261,7 @@ impl ShareReader<'_> {
         }
         self.codes.skip(used);
         parts.all += nibble_sum(fields) << low_bits;
-        parts.asked += nibble_sum(fields & self.asked_nibbles) << low_bits;
+        parts.selected += nibble_sum(fields & self.selected_nibbles) << low_bits;
         parts.others |= u32::from(fields & self.other_nibbles != 0);
         if low_bits > 0 {
             for &masks in &self.masks[..CODED] {
@@ -243,10 +270,10 @@ impl ShareReader<'_> {
         }
         let all = u32::try_from(parts.all).ok()?;
         parts.add(sum.checked_sub(all)?, self.masks[CODED]);
-        (parts.others == 0).then_some(parts.asked as u32)
+        (parts.others == 0).then_some(parts.selected as u32)
     }
 
-    /// Whether nothing is left over behind the last share.
+    /// Whether no bits remain after the last division.
     pub(crate) fn is_at_end(&self) -> bool {
         self.group == 0 && self.digits.is_at_end() && self.codes.is_at_end()
     }
@@ -258,8 +285,8 @@ mod tests {
 
     use super::*;
 
-    fn read(bytes: &[u8], sums: &[u32], stored: Minutes, asked: Minutes) -> Option<Vec<u32>> {
-        let mut reader = Shares::read(bytes, stored)?.of(asked).reader();
+    fn read(bytes: &[u8], sums: &[u32], stored: Minutes, selected: Minutes) -> Option<Vec<u32>> {
+        let mut reader = Shares::read(bytes, stored)?.of(selected).reader();
         let parts = sums.iter().map(|&sum| reader.part(sum)).collect::<Option<Vec<_>>>()?;
         reader.is_at_end().then_some(parts)
     }
@@ -276,25 +303,25 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_come_back(shares in prop::collection::vec(parts(), 0..60), asked in 0..1024_u16) {
+        fn divisions_decode_to_the_encoded_parts(shares in prop::collection::vec(parts(), 0..60), selected in 0..1024_u16) {
             let mut bytes = Vec::new();
             put_shares(&mut bytes, shares.iter().copied());
             let sums: Vec<u32> = shares.iter().map(|parts| parts.iter().sum()).collect();
-            let of = |parts: &Parts| (0..MINUTES).filter(|i| asked >> i & 1 == 1).map(|i| parts[i]).sum::<u32>();
+            let of = |parts: &Parts| (0..MINUTES).filter(|i| selected >> i & 1 == 1).map(|i| parts[i]).sum::<u32>();
             let wanted: Vec<u32> = shares.iter().map(of).collect();
-            prop_assert_eq!(read(&bytes, &sums, 0x3ff, asked), Some(wanted));
-            // What is not stored has no part.
+            prop_assert_eq!(read(&bytes, &sums, 0x3ff, selected), Some(wanted));
+            // Minutes that are not stored have no part.
             let used = (0..MINUTES).filter(|&i| shares.iter().any(|parts| parts[i] > 0)).fold(0, |used, i| used | 1 << i);
-            prop_assert!(read(&bytes, &sums, used, asked).is_some());
-            if used & asked != 0 {
-                prop_assert_eq!(read(&bytes, &sums, used & !(1 << (used & asked).trailing_zeros()), asked), None);
+            prop_assert!(read(&bytes, &sums, used, selected).is_some());
+            if used & selected != 0 {
+                prop_assert_eq!(read(&bytes, &sums, used & !(1 << (used & selected).trailing_zeros()), selected), None);
             }
             bytes.push(0);
-            prop_assert_eq!(read(&bytes, &sums, 0x3ff, asked), None, "another byte");
+            prop_assert_eq!(read(&bytes, &sums, 0x3ff, selected), None, "an extra byte");
         }
 
         #[test]
-        fn any_bytes_are_shares_or_none(bytes in prop::collection::vec(any::<u8>(), 0..60), sums in prop::collection::vec(any::<u32>(), 0..20)) {
+        fn arbitrary_bytes_decode_to_parts_of_the_sums_or_none(bytes in prop::collection::vec(any::<u8>(), 0..60), sums in prop::collection::vec(any::<u32>(), 0..20)) {
             if let Some(parts) = read(&bytes, &sums, 0x3ff, 0x155) {
                 prop_assert!(parts.iter().zip(&sums).all(|(part, sum)| part <= sum));
             }
@@ -302,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_no_way_and_a_part_above_the_sum_are_refused() {
-        // 55 ways to divide 2.
+    fn unknown_divisions_and_parts_above_the_sum_are_refused() {
+        // There are 55 divisions of 2.
         assert_eq!(read(&[0, 54], &[2], 0x3ff, 0x200), Some(vec![2]));
         assert_eq!(read(&[0, 55], &[2], 0x3ff, 0x200), None);
-        // Three digits of 10 bits.
+        // Three digits in 10 bits.
         assert_eq!(read(&[2, 0xe7, 3], &[1, 1, 1], 0x3ff, 0x200), Some(vec![1, 1, 1]));
         assert_eq!(read(&[2, 0xe8, 3], &[1, 1, 1], 0x3ff, 0x200), None);
-        // Of 6: 5 and 5.
+        // Two parts of 5, with a sum of 6.
         let mut codes = BitWriter::default();
         let five = TABLES.codes[0][5];
         (0..2).for_each(|_| codes.put(five.bits, five.length));

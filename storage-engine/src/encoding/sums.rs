@@ -1,14 +1,14 @@
-//! Sums by stack of one series in one window: what a query over whole windows reads, and nothing else.
+//! Sums by stack of one series in one window. A query over whole windows reads nothing else.
 //!
 //! ```text
 //! | rows varint | form u8 | ... |
-//! form 0: | stacks, ascending | sum / unit, in packed blocks |
-//! form 1: | stacks, ascending | sum / unit ... |                    where one is negative or over 32 bits
-//! form 2: | lists varint | ( sum / unit varint | rows varint | stacks, ascending ) ... | rows varint | the others, as form 0 |
+//! form 0: | pairs, ascending | sum / unit, in packed blocks |
+//! form 1: | pairs, ascending | sum / unit, a sum each |            if one is negative or needs more than 32 bits
+//! form 2: | lists varint | ( sum / unit varint | rows varint | pairs, ascending ) ... | rows varint | remaining rows, as form 0 |
 //! ```
 //!
-//! Most stacks have the smallest sums there are, one or two samples: each of these sums has a list of its stacks, and no stack its
-//! sum. The unit, what all sums are multiples of, stands with whoever holds this, as do the number of samples and the total.
+//! Most stacks have a sum of one or two samples. Form 2 therefore lists the pairs of each frequent small sum
+//! together. The value that contains the sums stores their unit, the number of samples and the total.
 
 use crate::encoding::ascending::{Ascending, put_ascending};
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};
@@ -20,21 +20,21 @@ const IN_ORDER: u8 = 0;
 const WIDE: u8 = 1;
 const BY_SUM: u8 = 2;
 
-/// Sums that may have a list of their stacks...
+/// Maximum sum, in units, that may have a list.
 const LISTED_SUM_MAX: u32 = 8;
-/// ...have one where it is at least so long, and no smaller share of all.
+/// Minimum number of rows of a list; a list also has at least 1 / [`LISTED_SHARE_MIN`] of all rows.
 const LISTED_ROWS_MIN: usize = 32;
 const LISTED_SHARE_MIN: usize = 16;
 
-/// One stack's sum.
+/// A stack pair and its sum.
 pub(crate) type Row = (u32, i128);
 
-/// The largest number that all sums are multiples of; 1 if there is none.
+/// The greatest common divisor of all sums; 1 if it does not fit or all sums are 0.
 pub(crate) fn unit_of(sums: impl Iterator<Item = i128>) -> u64 {
     let mut unit = 0_u64;
     for sum in sums {
         let (mut a, Ok(mut b)) = (unit, u64::try_from(sum.unsigned_abs())) else { return 1 };
-        // Euclid; one step where the unit is found already.
+        // Euclid's algorithm; it takes one step if the sum is a multiple of the unit.
         while b != 0 {
             (a, b) = (b, a % b);
         }
@@ -46,8 +46,8 @@ pub(crate) fn unit_of(sums: impl Iterator<Item = i128>) -> u64 {
     unit.max(1)
 }
 
-/// Appends rows, ascending by stack, each stack once, all sums multiples of the unit. They are read in this order where
-/// `in_order`, else in any.
+/// Appends rows that ascend by stack. Each stack occurs once, and all sums are multiples of the unit. A reader gets
+/// the rows in this order if `in_order` is set, and otherwise in any order.
 pub(crate) fn put_rows(out: &mut Vec<u8>, rows: &[Row], unit: u64, in_order: bool) {
     put(out, rows.len() as u64);
     let narrow = |&(stack, sum): &Row| Some((stack, u32::try_from(sum / i128::from(unit)).ok()?));
@@ -91,56 +91,57 @@ fn put_by_sum(rows: &[(u32, u32)]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Rows as they are stored; by default none.
+/// Stored rows; none by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums<'a> {
     rows: usize,
     form: u8,
     unit: u64,
     bytes: &'a [u8],
-    /// Of sums that minutes share.
+    /// Divisions of the sums among minutes, if minutes share them.
     shares: Option<Shares<'a>>,
 }
 
 impl<'a> Sums<'a> {
-    /// What [`put_rows`] appended, and nothing behind it.
+    /// Reads all the bytes that [`put_rows`] appended.
     pub(crate) fn read(mut bytes: &'a [u8], unit: u64) -> Option<Self> {
         let rows = take_length(&mut bytes)?;
         let (&form, rest) = bytes.split_first()?;
-        // A block of 128 stacks takes at least a byte.
+        // A packed block of 128 stacks takes at least a byte.
         let is_possible = form <= BY_SUM && rows.div_ceil(BLOCK) <= rest.len() && unit > 0;
         is_possible.then_some(Self { rows, form, unit, bytes: rest, shares: None })
     }
 
-    /// As [`Sums::read`], of minutes that share each sum.
+    /// Reads sums that minutes share, with their divisions.
     pub(crate) fn read_shared(bytes: &'a [u8], unit: u64, shares: Shares<'a>) -> Option<Self> {
         let sums = Self::read(bytes, unit).filter(|sums| sums.form != WIDE)?;
         Some(Self { shares: Some(shares), ..sums })
     }
 
-    /// Of sums that minutes share, those of some minutes: what they have of each sum, where they have any.
-    pub(crate) fn of_minutes(self, asked: Minutes) -> Self {
-        Self { shares: self.shares.map(|shares| shares.of(asked)), ..self }
+    /// The same sums, restricted to these minutes if minutes share them.
+    pub(crate) fn of_minutes(self, selected: Minutes) -> Self {
+        Self { shares: self.shares.map(|shares| shares.of(selected)), ..self }
     }
 
-    /// How many are read; those of some of the minutes that share them may be fewer.
+    /// Number of stored rows; a selection of minutes may have fewer.
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Adds every row to its stack's slot. `total` is of all rows. `None` if it cannot be read, or a stack has no slot.
-    pub(crate) fn add_to(&self, dense: &mut SlotSums, total: i128) -> Option<()> {
-        if self.form == WIDE || !dense.reserve(total, self.rows()) {
-            return self.for_each(|stack, sum| dense.add(stack, sum));
+    /// Adds the sum of every row to its stack's slot. `total` is the total of all rows. `None` if the rows cannot be
+    /// read or a stack has no slot.
+    pub(crate) fn add_to(&self, slots: &mut SlotSums, total: i128) -> Option<()> {
+        if self.form == WIDE || !slots.reserve(total, self.rows()) {
+            return self.for_each(|stack, sum| slots.add(stack, sum));
         }
         let unit = self.unit;
         self.for_each_block(|stacks, sums| match sums {
-            BlockSums::Each(sums) => dense.add_block(stacks, sums, unit),
-            BlockSums::All(sum) => dense.add_same(stacks, u64::from(sum).wrapping_mul(unit)),
+            BlockSums::Each(sums) => slots.add_block(stacks, sums, unit),
+            BlockSums::All(sum) => slots.add_same(stacks, u64::from(sum).wrapping_mul(unit)),
         })
     }
 
-    /// Every row, until the callback says `None`.
+    /// Calls `visit` with every row until it returns `None`.
     pub(crate) fn for_each(&self, mut visit: impl FnMut(u32, i128) -> Option<()>) -> Option<()> {
         let unit = i128::from(self.unit);
         if self.form != WIDE {
@@ -153,7 +154,8 @@ impl<'a> Sums<'a> {
         }
         let mut bytes = self.bytes;
         let mut stacks = Ascending::take(&mut bytes, self.rows)?;
-        let (mut block, mut left): (Block, usize) = ([0; BLOCK], self.rows);
+        let mut block: Block = [0; BLOCK];
+        let mut left = self.rows;
         while left > 0 {
             let count = stacks.next_block(&mut block)?;
             for &stack in &block[..count] {
@@ -165,14 +167,15 @@ impl<'a> Sums<'a> {
     }
 
     fn for_each_block(&self, mut visit: impl FnMut(&[u32], BlockSums<'_>) -> Option<()>) -> Option<()> {
-        let Some(shares) = self.shares.filter(|shares| !shares.are_all_asked()) else {
+        let Some(shares) = self.shares.filter(|shares| !shares.are_all_selected()) else {
             return self.for_each_whole_block(visit);
         };
         let mut shares = shares.reader();
-        let (mut asked_stacks, mut parts): (Block, Block) = ([0; BLOCK], [0; BLOCK]);
+        let mut selected_stacks: Block = [0; BLOCK];
+        let mut parts: Block = [0; BLOCK];
         self.for_each_whole_block(|stacks, sums| {
-            let count = asked(stacks, sums, &mut shares, (&mut asked_stacks, &mut parts))?;
-            visit(&asked_stacks[..count], BlockSums::Each(&parts[..count]))
+            let count = select_parts(stacks, sums, &mut shares, (&mut selected_stacks, &mut parts))?;
+            visit(&selected_stacks[..count], BlockSums::Each(&parts[..count]))
         })?;
         shares.is_at_end().then_some(())
     }
@@ -187,7 +190,8 @@ impl<'a> Sums<'a> {
                 let count = take_length(&mut bytes).filter(|&count| count > 0)?;
                 others = others.checked_sub(count)?;
                 let mut stacks = Ascending::take(&mut bytes, count)?;
-                let (mut block, mut left): (Block, usize) = ([0; BLOCK], count);
+                let mut block: Block = [0; BLOCK];
+                let mut left = count;
                 while left > 0 {
                     let count = stacks.next_block(&mut block)?;
                     visit(&block[..count], BlockSums::All(sum))?;
@@ -197,7 +201,8 @@ impl<'a> Sums<'a> {
             others = take_length(&mut bytes).filter(|&rest| rest == others)?;
         }
         let mut stacks = Ascending::take(&mut bytes, others)?;
-        let (mut block, mut sums): (Block, Block) = ([0; BLOCK], [0; BLOCK]);
+        let mut block: Block = [0; BLOCK];
+        let mut sums: Block = [0; BLOCK];
         while others > 0 {
             let count = stacks.next_block(&mut block)?;
             take_block(&mut bytes, count, &mut sums)?;
@@ -208,8 +213,8 @@ impl<'a> Sums<'a> {
     }
 }
 
-/// Puts the stacks of which the minutes that are asked for have a part, and those parts, to the front of two blocks.
-fn asked(
+/// Collects the stacks with a part in the selected minutes, and these parts, at the front of two blocks.
+fn select_parts(
     stacks: &[u32],
     sums: BlockSums<'_>,
     shares: &mut ShareReader<'_>,
@@ -221,14 +226,14 @@ fn asked(
             BlockSums::Each(sums) => *sums.get(i)?,
             BlockSums::All(sum) => sum,
         })?;
-        // What stays empty is written over.
+        // The next stack overwrites an entry without a part.
         (*to_stacks.get_mut(count)?, *to_parts.get_mut(count)?) = (stack, part);
         count += usize::from(part > 0);
     }
     Some(count)
 }
 
-/// Sums of a block of stacks, divided by the unit.
+/// Sums of a block of stacks, in units.
 #[derive(Clone, Copy)]
 enum BlockSums<'a> {
     Each(&'a [u32]),
@@ -258,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back_and_add_up(
+        fn rows_decode_to_the_encoded_sums_and_add_up(
             rows in prop::collection::btree_map(0..2000_u32, sum(), 0..400),
             unit in prop_oneof![Just(1_u64), Just(52_631_578), any::<u32>().prop_map(u64::from)],
             times in 1..3_usize,
@@ -275,26 +280,26 @@ mod tests {
                 got.sort_unstable();
             }
             prop_assert_eq!(got, list.clone());
-            let mut dense = SlotSums::default();
-            dense.resize(2000);
+            let mut slots = SlotSums::default();
+            slots.resize(2000);
             let total = list.iter().map(|row| row.1).sum();
             for _ in 0..times {
-                prop_assert_eq!(Sums::read(&bytes, unit).unwrap().add_to(&mut dense, total), Some(()));
+                prop_assert_eq!(Sums::read(&bytes, unit).unwrap().add_to(&mut slots, total), Some(()));
             }
             let mut got = Vec::new();
-            dense.drain(|stack, sum| got.push((stack, sum)));
+            slots.drain(|stack, sum| got.push((stack, sum)));
             let wanted: Vec<Row> = list.iter().map(|&(stack, sum)| (stack, sum * times as i128)).collect();
             prop_assert_eq!(got, wanted);
         }
 
         #[test]
-        fn any_bytes_are_rows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_decode_to_rows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some(sums) = Sums::read(&bytes, 3) {
-                let mut dense = SlotSums::default();
-                dense.resize(100);
+                let mut slots = SlotSums::default();
+                slots.resize(100);
                 let rows = sums.rows();
                 prop_assert!(rows <= bytes.len() * BLOCK);
-                let _read_or_not = (sums.add_to(&mut dense, 5), read_all(&bytes, 3));
+                let _read_or_not = (sums.add_to(&mut slots, 5), read_all(&bytes, 3));
             }
         }
     }
@@ -303,8 +308,8 @@ mod tests {
     fn a_stack_without_a_slot_is_refused() {
         let mut bytes = Vec::new();
         put_rows(&mut bytes, &[(10, 1)], 1, true);
-        let mut dense = SlotSums::default();
-        dense.resize(10);
-        assert_eq!(Sums::read(&bytes, 1).unwrap().add_to(&mut dense, 1), None);
+        let mut slots = SlotSums::default();
+        slots.resize(10);
+        assert_eq!(Sums::read(&bytes, 1).unwrap().add_to(&mut slots, 1), None);
     }
 }

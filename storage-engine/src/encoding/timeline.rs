@@ -1,19 +1,18 @@
-//! Timeline: samples and sums of one chunk by bins of time, whatever the stacks.
+//! Timeline: sample counts and sums of one chunk by bins of time, over all stacks.
 //!
 //! A query that groups by labels alone reads a timeline and no events, if its windows begin and end on edges of bins.
 //! A bin is `(start, end]`, as windows are, and bins are aligned to 1970.
 //!
 //! ```text
-//! | width u8 | first bin varint | bins varint | samples of each bin, in blocks | sums |
-//! sums: | 0 u8 | value zigzag |                        all samples have this value: a bin's sum is samples x value
-//!       | 1 u8 | unit varint | sum / unit, in blocks |  of each bin that has samples
-//!       | 2 u8 | unit varint | sum / unit ... |         the same, where one is negative or over 32 bits
-//! block of up to 128 numbers: | least varint | number - least, packed |
+//! timeline: | width u8 | first bin varint | bins varint | samples of each bin, in blocks | sums |
+//! sums:     | 0 u8 | value zigzag |                         every sample has this value
+//!           | 1 u8 | unit varint | sum / unit, in blocks |  one for each bin that has samples
+//!           | 2 u8 | unit varint | sum / unit ... |         the same; a sum is negative or needs more than 32 bits
+//! block:    | minimum varint | up to 128 numbers less the minimum, as a packed block |
 //! ```
 //!
-//! The width is an index into [`WIDTHS_NS`]; the first bin counts from the window's start.
-//! Checks: the first and the last bin have samples, all bins are of the window, nothing is left over.
-//! Samples and total are those of the chunk.
+//! The width is an index into [`WIDTHS_NS`]. The first bin is counted from the start of the window. Checks: the first
+//! and the last bin have samples; all bins are in the window; samples and total equal the chunk's; no bytes remain.
 
 use proto::{Samples, Tier};
 
@@ -23,15 +22,15 @@ use crate::encoding::varint::{put, put_sum, take, take_length, take_sum, take_u3
 
 /// Widths of bins, finest first; each divides a minute.
 const WIDTHS_NS: [i64; 3] = [100_000_000, 1_000_000_000, 5_000_000_000];
-/// A timeline of each width takes at most this part of the chunk's bytes; the finest that does so is stored.
-/// The coarsest may be a larger part, since without any a query reads the events.
+/// Maximum size of a timeline of each width, as a fraction 1 / n of the chunk's bytes. The finest timeline that fits
+/// is stored. The coarsest may be larger, because without a timeline queries read the events.
 const PARTS_MAX: [usize; 3] = [100, 100, 50];
 
 const SAME_VALUE: u8 = 0;
 const NARROW: u8 = 1;
 const WIDE: u8 = 2;
 
-/// A timeline that was read: what all bins before each bin have, and the whole at the end.
+/// A decoded timeline: cumulative sample counts and sums before each bin, and the totals at the end.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Timeline {
     width_ns: i64,
@@ -47,18 +46,18 @@ enum BinSums {
     Each(Vec<i128>),
 }
 
-/// A time as a timeline has it.
+/// The part of an interval that a timeline answers, and the parts that it cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
-    /// In whole bins.
+    /// Samples in whole bins.
     pub(crate) samples: u64,
-    /// Of their values.
+    /// Sum of their values.
     pub(crate) sum: i128,
-    /// `(start, end]` of what is left: at most a part of a bin at each end.
+    /// The rest, each `(start, end]`: at most a part of a bin at each end.
     pub(crate) parts: [Option<(i64, i64)>; 2],
 }
 
-/// Samples and sums of bins, from the first to the last that have any.
+/// Samples and sums of bins, from the first to the last that have samples.
 struct Bins {
     first: usize,
     samples: Vec<u32>,
@@ -66,7 +65,8 @@ struct Bins {
     value: Option<i64>,
 }
 
-/// The finest timeline of these samples, sorted by time, that is small beside the other bytes of their chunk.
+/// Encodes the finest timeline of these samples, sorted by time, that is small enough next to `chunk_bytes`. `None`
+/// if none is.
 pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) -> Option<Vec<u8>> {
     (0..).zip(WIDTHS_NS.into_iter().zip(PARTS_MAX)).find_map(|(width, (width_ns, part_max))| {
         let bins = Bins::of(samples, Tier::Raw.window_start_ns(window), width_ns)?;
@@ -76,10 +76,10 @@ pub(crate) fn timeline_of(samples: &Samples, window: u32, chunk_bytes: usize) ->
 }
 
 impl Bins {
-    /// Of samples sorted by time; `None` without any.
+    /// Bins of samples sorted by time. `None` without samples.
     fn of(samples: &Samples, start_ns: i64, width_ns: i64) -> Option<Self> {
         let (&first_ns, &value) = samples.times_ns.first().zip(samples.values.first())?;
-        // So many can be counted.
+        // Counts have 32 bits.
         u32::try_from(samples.len()).ok()?;
         let mut bins = Self {
             first: bin_of(first_ns - start_ns, width_ns)?,
@@ -129,22 +129,22 @@ impl Bins {
 
 fn put_blocks(out: &mut Vec<u8>, numbers: &[u32]) {
     for block in numbers.chunks(BLOCK) {
-        let least = block.iter().copied().min().unwrap_or_default();
+        let minimum = block.iter().copied().min().unwrap_or_default();
         let mut above: Block = [0; BLOCK];
-        above.iter_mut().zip(block).for_each(|(above, number)| *above = number - least);
-        put(out, least.into());
+        above.iter_mut().zip(block).for_each(|(above, number)| *above = number - minimum);
+        put(out, minimum.into());
         put_block(out, &above[..block.len()]);
     }
 }
 
-/// Calls back with each of so many numbers.
+/// Calls `visit` with each of `count` numbers.
 fn take_blocks(bytes: &mut &[u8], mut count: usize, mut visit: impl FnMut(u32) -> Option<()>) -> Option<()> {
     let mut block: Block = [0; BLOCK];
     while count > 0 {
         let of_block = count.min(BLOCK);
-        let least = take_u32(bytes)?;
+        let minimum = take_u32(bytes)?;
         take_block(bytes, of_block, &mut block)?;
-        block[..of_block].iter().try_for_each(|&above| visit(least.checked_add(above)?))?;
+        block[..of_block].iter().try_for_each(|&above| visit(minimum.checked_add(above)?))?;
         count -= of_block;
     }
     Some(())
@@ -156,7 +156,8 @@ fn bin_of(since_ns: i64, width_ns: i64) -> Option<usize> {
 }
 
 impl Timeline {
-    /// What [`timeline_of`] returned for a chunk of this window, with as many samples and this total.
+    /// Reads a timeline that [`timeline_of`] returned for a chunk of this window, with this number of samples and
+    /// this total.
     pub(crate) fn read(mut bytes: &[u8], window: u32, samples: u64, total: i128) -> Option<Self> {
         let (&width, rest) = bytes.split_first()?;
         bytes = rest;
@@ -172,13 +173,14 @@ impl Timeline {
         (bytes.is_empty() && whole == (samples, total)).then_some(timeline)
     }
 
-    /// Splits `(start, end]` into whole bins and the parts of bins beside them.
+    /// Splits `(start, end]` into whole bins and the parts of bins at its ends.
     pub(crate) fn split(&self, start_ns: i64, end_ns: i64) -> Split {
         let window_end_ns = self.start_ns.saturating_add(Tier::Raw.window_ns());
         let [start_ns, end_ns] = [start_ns, end_ns].map(|time_ns| time_ns.clamp(self.start_ns, window_end_ns));
         let bin = |time_ns: i64| usize::try_from((time_ns - self.start_ns) / self.width_ns).unwrap_or_default();
         let edge_ns = |bin: usize| self.start_ns + bin as i64 * self.width_ns;
-        let (first, to) = (bin(start_ns), bin(end_ns));
+        let first = bin(start_ns);
+        let to = bin(end_ns);
         let is_on_edge = edge_ns(first) == start_ns;
         let from = if is_on_edge { first } else { first + 1 };
         if from > to {
@@ -189,12 +191,12 @@ impl Timeline {
         Split { samples, sum, parts: if is_on_edge { [None, parts[1]] } else { parts } }
     }
 
-    /// A part of a bin, if that has samples.
+    /// A part of a bin, if the bin has samples.
     fn part(&self, bin: usize, start_ns: i64, end_ns: i64) -> Option<(i64, i64)> {
         (start_ns < end_ns && self.of_bins(bin, bin + 1).0 > 0).then_some((start_ns, end_ns))
     }
 
-    /// Whether it is that of these samples, sorted by time.
+    /// Whether these samples, sorted by time, have this timeline.
     pub(crate) fn is_of(&self, samples: &Samples) -> bool {
         let Some(bins) = Bins::of(samples, self.start_ns, self.width_ns) else { return false };
         let is_as_long = (bins.first, bins.samples.len() + 1) == (self.first, self.samples.len());
@@ -205,8 +207,9 @@ impl Timeline {
     /// Samples and sum of the bins `[from, to)`, counted from the window's start.
     fn of_bins(&self, from: usize, to: usize) -> (u64, i128) {
         let bins = self.samples.len() - 1;
-        let place = |bin: usize| bin.saturating_sub(self.first).min(bins);
-        let (from, to) = (place(from), place(to).max(place(from)));
+        let index = |bin: usize| bin.saturating_sub(self.first).min(bins);
+        let from = index(from);
+        let to = index(to).max(from);
         let samples = u64::from(self.samples[to] - self.samples[from]);
         let sum = match &self.sums {
             BinSums::Same(value) => i128::from(samples) * i128::from(*value),
@@ -216,7 +219,7 @@ impl Timeline {
     }
 }
 
-/// Samples of all bins before each, and of all; the first and the last have some.
+/// Cumulative sample counts before each bin, and the total. The first and the last bin have samples.
 fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
     let mut before = Vec::with_capacity(bins + 1);
     let mut sum = 0_u32;
@@ -231,7 +234,7 @@ fn take_counts(bytes: &mut &[u8], bins: usize) -> Option<Vec<u32>> {
 }
 
 impl BinSums {
-    /// The sums of all bins before each; `before`: likewise, their samples.
+    /// Cumulative sums before each bin, and the total. `before` holds the cumulative sample counts.
     fn take(bytes: &mut &[u8], before: &[u32]) -> Option<Self> {
         let (&form, rest) = bytes.split_first().filter(|(form, _)| **form <= WIDE)?;
         *bytes = rest;
@@ -252,7 +255,9 @@ impl BinSums {
                 in_units.push(take_sum(bytes)?);
             }
         }
-        let (mut in_units, mut sum, mut sums) = (in_units.into_iter(), 0_i128, Vec::with_capacity(before.len()));
+        let mut in_units = in_units.into_iter();
+        let mut sum = 0_i128;
+        let mut sums = Vec::with_capacity(before.len());
         sums.push(sum);
         for has_samples in has_samples() {
             if has_samples {
@@ -281,7 +286,7 @@ mod tests {
         samples
     }
 
-    /// Since the window's start, many of them on the edges of bins.
+    /// Times since the window's start, many of them on the edges of bins.
     fn time() -> impl Strategy<Value = i64> {
         let on_edge = (1..600_i64, -1..2_i64).prop_map(|(second, off)| second * SECOND_NS + off);
         prop_oneof![1..=600 * SECOND_NS, on_edge, 1..=SECOND_NS]
@@ -301,12 +306,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whole_bins_and_parts_of_bins_are_any_interval(
+        fn whole_bins_and_parts_of_bins_add_up_to_any_interval(
             rows in rows(),
             width in 0..WIDTHS_NS.len(),
             edges in prop::collection::vec((time(), time()), 1..20),
         ) {
-            let (samples, width_ns) = (samples(&rows), WIDTHS_NS[width]);
+            let samples = samples(&rows);
+            let width_ns = WIDTHS_NS[width];
             let start_ns = Tier::Raw.window_start_ns(WINDOW);
             let bytes = Bins::of(&samples, start_ns, width_ns).unwrap().encode(width as u8);
             let (count, total) = naive(&samples, i64::MIN, i64::MAX);
@@ -330,7 +336,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_timeline_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), samples in 0..9_u64) {
+        fn arbitrary_bytes_decode_to_a_timeline_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), samples in 0..9_u64) {
             let _read_or_not = Timeline::read(&bytes, WINDOW, samples, samples.into());
         }
     }
@@ -343,7 +349,8 @@ mod tests {
             let rows: Vec<(i64, i64)> = (0..3000).map(|i| (1 + i * SECOND_NS / 5, value(i))).collect();
             let (count, total) = naive(&samples(&rows), i64::MIN, i64::MAX);
             let bytes = Bins::of(&samples(&rows), start_ns, SECOND_NS).unwrap().encode(1);
-            let (mut read, mut refused) = (0, 0);
+            let mut read = 0;
+            let mut refused = 0;
             for at in 0..bytes.len() {
                 for flip in [1, 2, 0x10, 0x80, 0xff] {
                     let mut bad = bytes.clone();
@@ -364,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_sample_is_not_of_the_timeline() {
+    fn a_timeline_does_not_match_changed_samples() {
         let rows: Vec<(i64, i64)> = (0..6000).map(|i| (1 + i * SECOND_NS / 10, 7)).collect();
         let bytes = Bins::of(&samples(&rows), Tier::Raw.window_start_ns(WINDOW), SECOND_NS).unwrap().encode(1);
         let timeline = Timeline::read(&bytes, WINDOW, 6000, 42_000).unwrap();
@@ -378,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_finest_timeline_that_is_small_beside_its_chunk_is_stored() {
+    fn the_finest_timeline_that_is_small_enough_is_stored() {
         // Bins of 100 ms have 1 to 8 samples, so that their counts take bits.
         let jitter_ns = |i: i64| i * i * 7919 % 97 * 1_000_000;
         let dense: Vec<(i64, i64)> = (0..23_990).map(|i| (1 + i * SECOND_NS / 40 + jitter_ns(i), 7)).collect();

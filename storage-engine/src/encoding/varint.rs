@@ -3,14 +3,14 @@
 /// Appends a number: seven bits a byte, lowest first.
 pub(crate) fn put(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
-        // The low seven bits and the mark that more follow.
+        // The high bit says that more bytes follow.
         out.push((number & 0x7f) as u8 | 0x80);
         number >>= 7;
     }
     out.push(number as u8);
 }
 
-/// Takes a number from the front; `None` where there is none, or one of more than 64 bits.
+/// Takes a number from the front. `None` if the bytes end, or the number needs more than 64 bits.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0_u64;
     for shift in (0..64).step_by(7) {
@@ -25,17 +25,17 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// As [`take`], for what fits 32 bits.
+/// Takes a number of at most 32 bits from the front.
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     u32::try_from(take(bytes)?).ok()
 }
 
-/// As [`take`], for lengths.
+/// Takes a length from the front.
 pub(crate) fn take_length(bytes: &mut &[u8]) -> Option<usize> {
     usize::try_from(take(bytes)?).ok()
 }
 
-/// As many bytes as a length before them says.
+/// Takes bytes that their length precedes.
 pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = take_length(bytes)?;
     let (taken, rest) = bytes.split_at_checked(length)?;
@@ -43,13 +43,13 @@ pub(crate) fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-/// Appends bytes behind their length.
+/// Appends the length of the bytes, then the bytes.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Small numbers of either sign to small unsigned ones.
+/// Maps numbers near 0, of either sign, to small unsigned numbers.
 pub(crate) fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
@@ -58,7 +58,7 @@ pub(crate) fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -(number & 1).cast_signed()
 }
 
-/// Appends a sum: zigzag, in up to 19 bytes.
+/// Appends a sum as a zigzag varint of up to 19 bytes.
 pub(crate) fn put_sum(out: &mut Vec<u8>, sum: i128) {
     let mut number = ((sum << 1) ^ (sum >> 127)).cast_unsigned();
     while number >= 0x80 {
@@ -68,7 +68,7 @@ pub(crate) fn put_sum(out: &mut Vec<u8>, sum: i128) {
     out.push(number as u8);
 }
 
-/// Takes what [`put_sum`] appended.
+/// Takes a sum that [`put_sum`] appended.
 pub(crate) fn take_sum(bytes: &mut &[u8]) -> Option<i128> {
     let mut number = 0_u128;
     for shift in (0..128).step_by(7) {
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_number_comes_back(number in any::<u64>(), signed in any::<i64>(), sum in any::<i128>()) {
+        fn numbers_decode_to_the_encoded_ones(number in any::<u64>(), signed in any::<i64>(), sum in any::<i128>()) {
             let mut bytes = Vec::new();
             put(&mut bytes, number);
             put(&mut bytes, zigzag(signed));
@@ -105,7 +105,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_number_or_none(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
+        fn arbitrary_bytes_decode_to_a_number_or_none(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
             let reads: [fn(&mut &[u8]) -> bool; 3] =
                 [|b| take(b).is_some(), |b| take_sum(b).is_some(), |b| take_bytes(b).is_some()];
             for read in reads {

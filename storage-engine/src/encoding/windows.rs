@@ -1,17 +1,24 @@
-//! Sums of one series in windows of a minute, an hour or a day: one value for one window, or for the ten minutes of one chunk.
+//! Windows: sums of one series in a minute, an hour or a day. A value holds one window, or the ten minutes of one
+//! chunk's window.
 //!
 //! ```text
-//! | kind u8: 0 sums, 1 a gauge's last points | unit varint | windows varint | window ... |
-//! window: | place u8 | samples varint | total | last time zigzag, of a gauge, since the value's start | sums behind their length |
+//! | kind u8 | unit varint | windows varint | window ... |                                       kinds 0 and 1
+//! window, kind 0: sums        | slot u8 | samples varint | total | sums, with length |
+//! window, kind 1: last points | slot u8 | samples varint | total | last time zigzag | sums, with length |
 //!
-//! | kind u8: 2 minutes that share their sums | unit varint | windows varint | ( place u8 | samples varint | total ) ... |
-//! | sums of all, behind their length | shares |
+//! | kind u8 = 2 | unit varint | windows varint | ( slot u8 | samples varint | total ) ... |     minutes that share their sums
+//! | sums of all windows, with length | divisions, see `encoding::shares` |
 //! ```
 //!
-//! Most stacks of a minute come in the minutes beside it, too: so a stack stands once in a value, with its sum of all its minutes, and
-//! how that is divided among them. Minutes of which a sum is negative, zero, or above 32 bits are apart, as gauges are. Gauges do not add up over time: what is kept of a window is its last point, all stacks of one time. Checks: places ascend and are below
-//! ten, of hours and days 0; a last point is in its window; there is a window, and in it a sample; nothing is left over.
-//! Of shared sums, see `encoding::shares`.
+//! Most stacks of a minute also occur in its neighbours. Kind 2 stores each stack once, with its sum over all minutes
+//! and the division of the sum. Kind 2 is used for at least two minutes of a series that is not a gauge, if every sum
+//! and every per-stack total fits into `1..=u32::MAX`.
+//!
+//! Gauges do not add up over time, so kind 1 keeps only the last point of each window: all stacks of one time. That
+//! time counts from the start of the value.
+//!
+//! Checks: there is a window; slots ascend and belong to the value; a last point is inside its window; every window
+//! has a sample; no bytes remain.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -28,18 +35,18 @@ const SUMS: u8 = 0;
 const LAST_POINTS: u8 = 1;
 const SHARED: u8 = 2;
 
-/// What is stored of one window.
+/// One window of a value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WindowRows {
-    /// Which of the value's windows.
-    pub(crate) place: u8,
+    /// Index of the window in the value.
+    pub(crate) slot: u8,
     pub(crate) samples: u64,
-    /// Of a gauge, the time of its point.
+    /// Time of the last sample; for a gauge, of its point.
     pub(crate) last_ns: i64,
     pub(crate) rows: Vec<Row>,
 }
 
-/// The value of some windows, ascending; `start_ns` is the value's start.
+/// Encodes windows that ascend by slot. `start_ns` is the start of the value.
 pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> Vec<u8> {
     let unit = unit_of(windows.iter().flat_map(|window| &window.rows).map(|row| row.1));
     let are_shared = !is_gauge && windows.len() > 1;
@@ -51,7 +58,7 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
     put(&mut out, windows.len() as u64);
     let mut rows = Vec::new();
     for window in windows {
-        out.push(window.place);
+        out.push(window.slot);
         put(&mut out, window.samples);
         put_sum(&mut out, window.rows.iter().map(|row| row.1).sum());
         if is_gauge {
@@ -64,22 +71,24 @@ pub(crate) fn encode(windows: &[WindowRows], is_gauge: bool, start_ns: i64) -> V
     out
 }
 
-/// What each minute has of each stack, in units, ascending by stack; `None` if a sum of it, or of all, is no number from 1 on of 32 bits.
+/// Sums of each stack by minute, in units, ascending by stack. `None` if a sum or a total does not fit into
+/// `1..=u32::MAX`.
 fn parts_of(windows: &[WindowRows], unit: u64) -> Option<Vec<(u32, Parts)>> {
     let mut of_minutes: Vec<(u32, u8, u32)> = Vec::new();
     for window in windows {
         for &(stack, sum) in &window.rows {
             let part = u32::try_from(sum / i128::from(unit)).ok().filter(|&part| part > 0)?;
-            of_minutes.push((stack, window.place, part));
+            of_minutes.push((stack, window.slot, part));
         }
     }
-    // Each minute's ascend, which this sort makes use of.
+    // The rows of each minute ascend already, so this stable sort is fast.
     of_minutes.sort_by_key(|of| of.0);
     let mut all = Vec::new();
     for of_stack in of_minutes.chunk_by(|a, b| a.0 == b.0) {
-        let (mut parts, mut sum) = (Parts::default(), 0_u32);
-        for &(_, place, part) in of_stack {
-            *parts.get_mut(usize::from(place))? = part;
+        let mut parts = Parts::default();
+        let mut sum = 0_u32;
+        for &(_, slot, part) in of_stack {
+            *parts.get_mut(usize::from(slot))? = part;
             sum = sum.checked_add(part)?;
         }
         all.push((of_stack.first()?.0, parts));
@@ -92,16 +101,17 @@ fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> V
     put(&mut out, unit);
     put(&mut out, windows.len() as u64);
     for window in windows {
-        out.push(window.place);
+        out.push(window.slot);
         put(&mut out, window.samples);
         put_sum(&mut out, window.rows.iter().map(|row| row.1).sum());
     }
     let sum_of = |parts: &Parts| parts.iter().map(|&part| i128::from(part) * i128::from(unit)).sum();
     let rows: Vec<Row> = parts.iter().map(|(stack, parts)| (*stack, sum_of(parts))).collect();
-    let (mut sums, mut in_order) = (Vec::new(), Vec::new());
+    let mut sums = Vec::new();
+    let mut in_order = Vec::new();
     put_rows(&mut sums, &rows, unit, false);
     put_bytes(&mut out, &sums);
-    // In the order in which a reader meets them.
+    // Divisions follow in the order in which a reader visits the sums.
     if let Some(sums) = Sums::read(&sums, unit) {
         let _read: Option<()> = sums.for_each(|stack, _| {
             in_order.push(parts.get(parts.binary_search_by_key(&stack, |of| of.0).ok()?)?.1);
@@ -112,7 +122,7 @@ fn encode_shared(windows: &[WindowRows], unit: u64, parts: &[(u32, Parts)]) -> V
     out
 }
 
-/// The minutes of samples of one chunk's window, sorted by time.
+/// The minutes of the samples of one chunk's window, which are sorted by time.
 pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch: &mut Scratch) -> Vec<WindowRows> {
     let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
     let mut minutes = Vec::new();
@@ -123,23 +133,23 @@ pub(crate) fn minutes_of(samples: &Samples, window: u32, is_gauge: bool, scratch
         let last_ns = samples.times_ns[end - 1];
         let from =
             if is_gauge { start + samples.times_ns[start..end].partition_point(|&time| time < last_ns) } else { start };
-        let place = minute.saturating_sub(first_minute) as u8;
+        let slot = minute.saturating_sub(first_minute) as u8;
         let rows = scratch.sums(samples, from..end);
-        minutes.push(WindowRows { place, samples: (end - from) as u64, last_ns, rows });
+        minutes.push(WindowRows { slot, samples: (end - from) as u64, last_ns, rows });
         start = end;
     }
     minutes
 }
 
-/// The minutes of samples that come in parts.
+/// Minutes of samples that are added in parts.
 #[derive(Debug, Default)]
 pub(crate) struct Minutes(BTreeMap<u8, WindowRows>);
 
 impl Minutes {
-    /// Adds the minutes of a part. Of a gauge the last point counts, with all the stacks that any part has of its time.
+    /// Adds the minutes of a part. The last point of a gauge counts, with the stacks of all parts at its time.
     pub(crate) fn add(&mut self, part: Vec<WindowRows>, is_gauge: bool) {
         for minute in part {
-            match self.0.entry(minute.place) {
+            match self.0.entry(minute.slot) {
                 Entry::Vacant(entry) => {
                     entry.insert(minute);
                 }
@@ -148,7 +158,7 @@ impl Minutes {
         }
     }
 
-    /// Ascending.
+    /// The minutes, ascending.
     pub(crate) fn into_windows(self) -> Vec<WindowRows> {
         self.0.into_values().collect()
     }
@@ -169,26 +179,26 @@ impl WindowRows {
     }
 }
 
-/// One window as it is stored.
+/// One stored window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoredWindow<'a> {
-    pub(crate) place: u8,
+    pub(crate) slot: u8,
     pub(crate) samples: u64,
     pub(crate) total: i128,
-    /// Of a gauge, the time of its point.
+    /// Time of a gauge's point.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
-    /// With the other windows of the value.
+    /// Whether the windows of the value share their sums.
     are_shared: bool,
 }
 
 impl<'a> StoredWindow<'a> {
     fn minutes(&self) -> shares::Minutes {
-        1 << self.place
+        1 << self.slot
     }
 }
 
-/// Windows of one value, each for itself; those that share their sums as one, which is read at once.
+/// The windows of one value. Windows that share their sums are joined into one, so their sums are read once.
 pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = StoredWindow<'a>> {
     let shared = windows.first().filter(|first| first.are_shared).map(|first| {
         let minutes = windows.iter().fold(0, |minutes, window| minutes | window.minutes());
@@ -203,29 +213,29 @@ pub(crate) fn joined<'a>(windows: &[StoredWindow<'a>]) -> impl Iterator<Item = S
     shared.into_iter().chain(apart.iter().copied())
 }
 
-/// The windows of a value, ascending. `values` is the tier whose windows values have, and `window` which of them: of minutes those of
-/// chunks, else of the tier itself.
+/// Reads the windows of a value, ascending. `values` is the tier by whose windows values are numbered: [`Tier::Raw`]
+/// for minutes. `window` is the number of the value's window. `None` if a check fails.
 pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<StoredWindow<'_>>> {
     let start_ns = values.window_start_ns(window);
-    let (places, width_ns) = match values {
+    let (slots, width_ns) = match values {
         Tier::Raw => (Tier::Minute.windows_in(Tier::Raw), Tier::Minute.window_ns()),
         tier => (1, tier.window_ns()),
     };
     let (&kind, rest) = bytes.split_first().filter(|(kind, _)| **kind <= SHARED)?;
     bytes = rest;
     let unit = take(&mut bytes)?;
-    let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= places as usize)?;
-    // Where one asks for all there is, nobody would read the shares.
+    let count = take_length(&mut bytes).filter(|&count| 0 < count && count <= slots as usize)?;
+    // The divisions of a single window would never be read, so never checked.
     if kind == SHARED && count < 2 {
         return None;
     }
     let mut windows: Vec<StoredWindow<'_>> = Vec::with_capacity(count);
     for _ in 0..count {
-        let (&place, rest) = bytes.split_first()?;
+        let (&slot, rest) = bytes.split_first()?;
         bytes = rest;
         let samples = take(&mut bytes).filter(|&samples| samples > 0)?;
         let total = take_sum(&mut bytes)?;
-        let from_ns = i64::from(place) * width_ns;
+        let from_ns = i64::from(slot) * width_ns;
         let is_inside = |last: &i64| from_ns < *last && *last <= from_ns + width_ns;
         let last_ns = if kind == LAST_POINTS {
             Some(start_ns + Some(unzigzag(take(&mut bytes)?)).filter(is_inside)?)
@@ -233,10 +243,10 @@ pub(crate) fn decode(mut bytes: &[u8], values: Tier, window: u32) -> Option<Vec<
             None
         };
         let sums = if kind == SHARED { Sums::default() } else { Sums::read(take_bytes(&mut bytes)?, unit)? };
-        if u32::from(place) >= places || windows.last().is_some_and(|last| last.place >= place) {
+        if u32::from(slot) >= slots || windows.last().is_some_and(|last| last.slot >= slot) {
             return None;
         }
-        windows.push(StoredWindow { place, samples, total, last_ns, sums, are_shared: kind == SHARED });
+        windows.push(StoredWindow { slot, samples, total, last_ns, sums, are_shared: kind == SHARED });
     }
     if kind == SHARED {
         let sums = take_bytes(&mut bytes)?;
@@ -262,16 +272,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn windows_come_back(
+        fn windows_decode_to_the_encoded_ones(
             rows in prop::collection::btree_map(0..10_u8, (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, sum(), 1..60)), 1..10),
             is_gauge: bool,
-            asked in 0..11_usize,
+            selected in 0..11_usize,
         ) {
             let start_ns = Tier::Raw.window_start_ns(WINDOW);
-            let minute_ns = |place: u8| start_ns + i64::from(place) * Tier::Minute.window_ns();
+            let minute_ns = |slot: u8| start_ns + i64::from(slot) * Tier::Minute.window_ns();
             let windows: Vec<WindowRows> = rows
                 .into_iter()
-                .map(|(place, (samples, last, rows))| WindowRows { place, samples, last_ns: minute_ns(place) + last, rows: rows.into_iter().collect() })
+                .map(|(slot, (samples, last, rows))| WindowRows { slot, samples, last_ns: minute_ns(slot) + last, rows: rows.into_iter().collect() })
                 .collect();
             let bytes = encode(&windows, is_gauge, start_ns);
             let read = decode(&bytes, Tier::Raw, WINDOW).unwrap();
@@ -280,36 +290,36 @@ mod tests {
                 let mut rows = Vec::new();
                 got.sums.for_each(|stack, sum| { rows.push((stack, sum)); Some(()) }).unwrap();
                 rows.sort_unstable();
-                prop_assert_eq!((got.place, got.samples, &rows), (wanted.place, wanted.samples, &wanted.rows));
+                prop_assert_eq!((got.slot, got.samples, &rows), (wanted.slot, wanted.samples, &wanted.rows));
                 prop_assert_eq!(got.total, wanted.rows.iter().map(|row| row.1).sum::<i128>());
                 prop_assert_eq!(got.last_ns, is_gauge.then_some(wanted.last_ns));
             }
-            // Some of them together.
-            let asked = asked.min(windows.len());
-            let mut dense = SlotSums::default();
-            dense.resize(500);
+            // A selection of the windows together.
+            let selected = selected.min(windows.len());
+            let mut slots = SlotSums::default();
+            slots.resize(500);
             let mut samples = 0;
-            for window in joined(&read[..asked]) {
-                window.sums.add_to(&mut dense, window.total).unwrap();
+            for window in joined(&read[..selected]) {
+                window.sums.add_to(&mut slots, window.total).unwrap();
                 samples += window.samples;
             }
-            prop_assert_eq!(samples, windows[..asked].iter().map(|window| window.samples).sum::<u64>());
+            prop_assert_eq!(samples, windows[..selected].iter().map(|window| window.samples).sum::<u64>());
             let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
-            windows[..asked].iter().flat_map(|window| &window.rows).for_each(|row| *wanted.entry(row.0).or_default() += row.1);
+            windows[..selected].iter().flat_map(|window| &window.rows).for_each(|row| *wanted.entry(row.0).or_default() += row.1);
             let mut got = BTreeMap::new();
-            dense.drain(|stack, sum| { got.insert(stack, sum); });
+            slots.drain(|stack, sum| { got.insert(stack, sum); });
             prop_assert_eq!(got, wanted);
         }
 
         #[test]
-        fn any_bytes_are_windows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_decode_to_windows_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _read_or_not = decode(&bytes, Tier::Raw, WINDOW);
         }
     }
 
     #[test]
-    fn what_no_writer_writes_is_refused() {
-        let minute = |place, samples, last_ns| WindowRows { place, samples, last_ns, rows: vec![(1, 1)] };
+    fn values_that_no_writer_produces_are_refused() {
+        let minute = |slot, samples, last_ns| WindowRows { slot, samples, last_ns, rows: vec![(1, 1)] };
         let reads = |windows: &[WindowRows], values: Tier| {
             let start_ns = values.window_start_ns(WINDOW);
             let at = |window: &WindowRows| WindowRows { last_ns: start_ns + window.last_ns, ..window.clone() };
@@ -321,25 +331,25 @@ mod tests {
         assert!(reads(&[minute(0, 1, minute_ns)], Tier::Hour));
         assert!(!reads(&[], Tier::Raw), "no window");
         assert!(!reads(&[minute(0, 0, 1)], Tier::Raw), "no sample");
-        assert!(!reads(&[minute(10, 1, 10 * minute_ns + 1)], Tier::Raw), "of the next value");
-        assert!(!reads(&[minute(1, 1, minute_ns + 1)], Tier::Hour), "of the next hour");
+        assert!(!reads(&[minute(10, 1, 10 * minute_ns + 1)], Tier::Raw), "a minute of the next value");
+        assert!(!reads(&[minute(1, 1, minute_ns + 1)], Tier::Hour), "a minute of the next hour");
         assert!(!reads(&[minute(0, 1, 0)], Tier::Raw), "a point before its window");
-        assert!(!reads(&[minute(0, 1, minute_ns + 1)], Tier::Raw), "a point behind its window");
-        assert!(!reads(&[minute(1, 1, minute_ns + 1), minute(0, 1, 1)], Tier::Raw), "in another order");
+        assert!(!reads(&[minute(0, 1, minute_ns + 1)], Tier::Raw), "a point after its window");
+        assert!(!reads(&[minute(1, 1, minute_ns + 1), minute(0, 1, 1)], Tier::Raw), "descending slots");
     }
 
     #[test]
-    fn what_minutes_share_is_stored_once() {
+    fn stacks_of_several_minutes_are_stored_once() {
         let start_ns = Tier::Raw.window_start_ns(WINDOW);
-        let minute = |place: u8| {
-            let rows = (0..300).map(|stack| (stack * 7, i128::from(1 + (stack + u32::from(place)) % 3) * 52)).collect();
-            WindowRows { place, samples: 600, last_ns: 0, rows }
+        let minute = |slot: u8| {
+            let rows = (0..300).map(|stack| (stack * 7, i128::from(1 + (stack + u32::from(slot)) % 3) * 52)).collect();
+            WindowRows { slot, samples: 600, last_ns: 0, rows }
         };
         let length = |minutes: &[WindowRows]| encode(minutes, false, start_ns).len();
         let minutes: Vec<WindowRows> = (0..10).map(minute).collect();
         let apart: usize = minutes.iter().map(|minute| length(std::slice::from_ref(minute))).sum();
         assert!(length(&minutes) * 3 < apart * 2, "{} and apart {apart}", length(&minutes));
-        // Where a sum is no number from 1 on, they are apart.
+        // Minutes with a sum of 0 do not share their sums.
         let mut odd = minutes.clone();
         odd[3].rows[5].1 = 0;
         assert!(length(&odd) > apart / 2, "{} and apart {apart}", length(&odd));
@@ -347,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_of_a_gauge_is_its_last_point() {
+    fn a_gauges_minute_is_its_last_point() {
         let window = 2_983_333;
         let start_ns = Tier::Raw.window_start_ns(window);
         let mut samples = Samples::default();
@@ -355,7 +365,7 @@ mod tests {
             samples.push(start_ns + second * 1_000_000_000, pair, value, 0);
         }
         let minutes = minutes_of(&samples, window, true, &mut Scratch::default());
-        let got: Vec<_> = minutes.iter().map(|m| (m.place, m.samples, m.rows.clone())).collect();
+        let got: Vec<_> = minutes.iter().map(|m| (m.slot, m.samples, m.rows.clone())).collect();
         assert_eq!(got, [(0, 1, vec![(2, 9)]), (1, 1, vec![(1, 1)])]);
         let minutes = minutes_of(&samples, window, false, &mut Scratch::default());
         assert_eq!(minutes[0].rows, [(1, 12), (2, 17)]);

@@ -161,12 +161,12 @@ impl Partition {
 
     /// Adds what a block of its dictionary holds; `false` if anything of it is there already.
     pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut TenantDictionary) -> bool {
-        let Some(gained) = block.gained(vocabulary) else { return false };
+        let Some(added) = block.add_to(vocabulary) else { return false };
         let mut is_new = true;
-        for pair in gained.pairs {
+        for pair in added.pairs {
             is_new &= self.add_pair(pair).1;
         }
-        for set in gained.attribute_sets {
+        for set in added.attribute_sets {
             is_new &= self.add_attribute_set(set, vocabulary).1;
         }
         is_new

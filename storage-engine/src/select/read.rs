@@ -170,7 +170,7 @@ impl<'a> PartReader<'a> {
                 }
             };
             let run_of = |stored: &StoredWindow<'_>| {
-                let window = window.saturating_add(stored.place.into());
+                let window = window.saturating_add(stored.slot.into());
                 let run = runs.get(runs.partition_point(|run| run.end <= window)).filter(|run| run.first <= window);
                 run.map(|run| run.bucket)
             };

@@ -1,4 +1,4 @@
-//! Events on their way to be stored: sorted as `events` says, in columns.
+//! Encoding of events: sorts samples by minute, attribute set and time, and writes them in columns.
 
 use pco::wrapped::{ChunkCompressor, FileCompressor};
 use pco::{ChunkConfig, DeltaSpec, ModeSpec, PagingSpec};
@@ -8,20 +8,19 @@ use crate::encoding::events::{COLUMNS, COLUMNS_SAMPLES_MAX, COLUMNS_SAMPLES_MIN,
 use crate::encoding::sums::unit_of;
 use crate::encoding::varint::{put, put_bytes, zigzag};
 
-/// Appends the samples of one window; `place` is the place of a stack in the chunk's list, by stack.
+/// Appends the samples of one window. `row_of_pair` holds, by pair, the index of its row in the chunk's sums.
 ///
-/// # Errors
-/// Where pco refuses, which it has no reason to.
+/// # Errors Pco rejects the numbers, which it has no reason to do.
 pub(crate) fn put_events(
     out: &mut Vec<u8>,
     samples: &Samples,
     window: u32,
-    place: &[u32],
+    row_of_pair: &[u32],
 ) -> Result<(), pco::errors::PcoError> {
     let unit = unit_of(samples.values.iter().map(|&value| i128::from(value)));
-    // All are i64::MIN or 0: its size is no i64.
+    // The values are all `i64::MIN` or 0, so the unit does not fit into 64 bits with a sign.
     let unit = i64::try_from(unit).unwrap_or(1);
-    let sorted = Sorted::new(samples, window, unit, place);
+    let sorted = Sorted::new(samples, window, unit, row_of_pair);
     let is_plain = !(COLUMNS_SAMPLES_MIN..=COLUMNS_SAMPLES_MAX).contains(&samples.len());
     out.push(if is_plain { PLAIN } else { COLUMNS });
     put(out, unit.cast_unsigned());
@@ -54,7 +53,7 @@ pub(crate) fn put_events(
 
 struct Sorted {
     times: Vec<i64>,
-    places: Vec<u32>,
+    stacks: Vec<u32>,
     values: Vec<i64>,
     minutes: Vec<MinuteSamples>,
 }
@@ -63,12 +62,12 @@ struct MinuteSamples {
     minute: u8,
     start: usize,
     length: usize,
-    /// (attribute set, samples), ascending.
+    /// (attribute set, number of samples), ascending.
     sets: Vec<(u32, usize)>,
 }
 
 impl Sorted {
-    fn new(samples: &Samples, window: u32, unit: i64, place: &[u32]) -> Self {
+    fn new(samples: &Samples, window: u32, unit: i64, row_of_pair: &[u32]) -> Self {
         let first_minute = window * Tier::Minute.windows_in(Tier::Raw);
         let minute_of = |time| (Tier::Minute.window_of(time).saturating_sub(first_minute) as u8).min(MINUTES - 1);
         let mut order: Vec<(u64, i64, u32, u32)> = (0..)
@@ -83,7 +82,8 @@ impl Sorted {
         let mut minutes: Vec<MinuteSamples> = Vec::new();
         let mut times = Vec::with_capacity(order.len());
         for (start, &(group, time, ..)) in order.iter().enumerate() {
-            let (minute, set) = ((group >> 32) as u8, group as u32);
+            let minute = (group >> 32) as u8;
+            let set = group as u32;
             if minutes.last().is_none_or(|last| last.minute != minute) {
                 minutes.push(MinuteSamples { minute, start, length: 0, sets: Vec::new() });
             }
@@ -97,12 +97,12 @@ impl Sorted {
             times.push(time - minute_start_ns(window, minute));
         }
         let row = |&(.., i): &(u64, i64, u32, u32)| i as usize;
-        let places = order.iter().map(|at| place[samples.pairs[row(at)] as usize]).collect();
+        let stacks = order.iter().map(|at| row_of_pair[samples.pairs[row(at)] as usize]).collect();
         let values = order.iter().map(|at| samples.values[row(at)] / unit).collect();
-        Self { times, places, values, minutes }
+        Self { times, stacks, values, minutes }
     }
 
-    /// Appends the heads of the three columns, one page for each minute.
+    /// Appends the heads of the three columns, with one page for each minute.
     fn columns(&self, out: &mut Vec<u8>) -> Result<[ChunkCompressor; 3], pco::errors::PcoError> {
         let pages: Vec<usize> = self.minutes.iter().map(|minute| minute.length).collect();
         let config = |delta| {
@@ -114,7 +114,7 @@ impl Sorted {
         let file = FileCompressor::default();
         let columns = [
             file.chunk_compressor(&self.times, &config(DeltaSpec::TryConsecutive(1)))?,
-            file.chunk_compressor(&self.places, &config(DeltaSpec::NoOp))?,
+            file.chunk_compressor(&self.stacks, &config(DeltaSpec::NoOp))?,
             file.chunk_compressor(&self.values, &config(DeltaSpec::NoOp))?,
         ];
         let mut head = Vec::new();
@@ -137,7 +137,7 @@ impl Sorted {
             times.windows(2).for_each(|pair| put(body, pair[1].wrapping_sub(pair[0]).cast_unsigned()));
             at += count;
         }
-        self.places[rows.clone()].iter().for_each(|&place| put(body, u64::from(place)));
+        self.stacks[rows.clone()].iter().for_each(|&stack| put(body, u64::from(stack)));
         self.values[rows].iter().for_each(|&value| put(body, zigzag(value)));
     }
 }

@@ -351,7 +351,7 @@ impl Engine {
             let count = stored.len();
             let is_left = |stored: &WindowRows| {
                 let inner_ns =
-                    if tier == Tier::Minute { start_ns + i64::from(stored.place) * tier.window_ns() } else { start_ns };
+                    if tier == Tier::Minute { start_ns + i64::from(stored.slot) * tier.window_ns() } else { start_ns };
                 inner_ns + tier.window_ns() <= deleted.start_ns || deleted.end_ns <= inner_ns
             };
             let left: Vec<WindowRows> = stored.into_iter().filter(is_left).collect();

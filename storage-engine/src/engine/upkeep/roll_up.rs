@@ -209,7 +209,7 @@ impl Engine {
         });
         rows.sort_unstable_by_key(|row| row.0);
         let is_gauge = target.is_gauge(series);
-        let rows = WindowRows { place: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
+        let rows = WindowRows { slot: 0, samples, last_ns: last_ns.unwrap_or_default(), rows };
         let value = windows::encode(&[rows], is_gauge, tier.window_start_ns(window));
         batch.put(&key, frame::seal(&key, &value));
         Ok(is_whole)

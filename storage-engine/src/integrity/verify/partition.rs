@@ -124,7 +124,7 @@ impl<'a> PartitionCheck<'a> {
             return Err("the series is not defined".to_owned());
         }
         let mut read = Vec::new();
-        for StoredWindow { place, samples, total, last_ns, sums, .. } in stored {
+        for StoredWindow { slot, samples, total, last_ns, sums, .. } in stored {
             if last_ns.is_some() != self.partition.is_gauge(series) {
                 return Err("sums for a gauge, or last points for another type".to_owned());
             }
@@ -136,7 +136,7 @@ impl<'a> PartitionCheck<'a> {
             if rows.iter().map(|row| row.1).sum::<i128>() != total {
                 return Err("the total differs from that of the sums".to_owned());
             }
-            read.push(WindowRows { place, samples, last_ns: last_ns.unwrap_or_default(), rows });
+            read.push(WindowRows { slot, samples, last_ns: last_ns.unwrap_or_default(), rows });
         }
         Ok(read)
     }
@@ -232,7 +232,7 @@ impl<'a> PartitionCheck<'a> {
         // The time is stored only for gauges.
         let is_gauge = self.partition.is_gauge(series);
         let stored_parts =
-            |window: WindowRows| (window.place, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
+            |window: WindowRows| (window.slot, window.samples, if is_gauge { window.last_ns } else { 0 }, window.rows);
         let wanted = window.minutes.into_windows().into_iter().map(stored_parts);
         if !stored.unwrap_or_default().into_iter().map(stored_parts).eq(wanted) {
             verified.note(&key, Err("the minutes differ from those of the samples".to_owned()));
