@@ -9,7 +9,7 @@ use proto::{Command, Entry, Matcher, TenantId, Window};
 use storage_engine::{Engine, Outcome};
 
 use super::damage::flip_bit;
-use super::random::Random;
+use testkit::random::Random;
 use super::samples::{SECOND, T0, batch_of};
 use super::store::{Store, answer, apply, check, samples};
 
