@@ -9,7 +9,6 @@ mod corpus;
 mod engine;
 mod generator;
 mod process;
-mod receiver;
 mod report;
 mod system;
 

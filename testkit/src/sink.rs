@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use proto::otlp::collector::profiles::v1development::profiles_service_server::{
@@ -26,6 +26,25 @@ pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
     Status::with_details(code, message, rpc_status(code.into(), message, Some(delay)).into())
 }
 
+/// Largest message, bytes: larger than any request of an agent.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Serves an OTLP profiles service at `address` for as long as the runtime runs. Returns the address with its port.
+///
+/// # Panics
+/// The address cannot be bound.
+pub async fn serve(address: SocketAddr, service: impl ProfilesService) -> SocketAddr {
+    let listener = TcpListener::bind(address).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = ProfilesServiceServer::new(service)
+        .accept_compressed(CompressionEncoding::Gzip)
+        .accept_compressed(CompressionEncoding::Zstd)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let server = tonic::transport::Server::builder().add_service(service);
+    tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    address
+}
+
 /// A request that arrived, with its metadata.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -33,6 +52,8 @@ pub struct Arrival {
     pub request: ExportProfilesServiceRequest,
     /// The gRPC metadata: encoding, key, token.
     pub metadata: MetadataMap,
+    /// Time of the arrival.
+    pub at: Instant,
 }
 
 impl Arrival {
@@ -69,14 +90,13 @@ impl Sink {
 
     /// Serves at `address` for as long as the runtime runs. Returns the address with its port.
     pub async fn listen(&self, address: SocketAddr) -> SocketAddr {
-        let listener = TcpListener::bind(address).await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let service = ProfilesServiceServer::new(self.clone())
-            .accept_compressed(CompressionEncoding::Gzip)
-            .accept_compressed(CompressionEncoding::Zstd);
-        let server = tonic::transport::Server::builder().add_service(service);
-        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
-        address
+        serve(address, self.clone()).await
+    }
+
+    /// Returns the time of the first request.
+    #[must_use]
+    pub fn first_arrival(&self) -> Option<Instant> {
+        self.0.arrivals.lock().first().map(|arrival| arrival.at)
     }
 
     /// Returns every request so far, in the order of arrival.
@@ -105,7 +125,7 @@ impl ProfilesService for Sink {
         request: Request<ExportProfilesServiceRequest>,
     ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
         let metadata = request.metadata().clone();
-        let arrival = Arrival { request: request.into_inner(), metadata };
+        let arrival = Arrival { request: request.into_inner(), metadata, at: Instant::now() };
         let is_accepted = self.0.never_accepts.as_deref().is_none_or(|text| text != arrival.text());
         self.0.arrivals.lock().push(arrival);
         if !is_accepted {

@@ -31,7 +31,7 @@ pub(crate) use time::Time;
 ///
 /// `varve up` runs everything on this host. Then open http://127.0.0.1:4040/.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 110)]
+#[command(version, max_term_width = 110, after_help = EXAMPLES)]
 struct CommandLine {
     /// TOML file with options, such as: http-listen = "127.0.0.1:4040"
     #[arg(long, env = "VARVE_CONFIG", global = true, value_name = "FILE")]
@@ -39,6 +39,15 @@ struct CommandLine {
     #[command(subcommand)]
     command: Commands,
 }
+
+/// Shown after the help of `varve`.
+const EXAMPLES: &str = "\
+Examples:
+  varve up                                            Everything on this host
+  varve query 'sum by (service_name) (rate(process_cpu[5m]))'
+                                                      CPU cores of each service
+  varve flamegraph 'process_cpu{service_name=\"api\"}'  Functions of one service by CPU time
+  varve agent record -o profile.pb.gz --duration 30s  A recording of this host, without a server";
 
 #[derive(Debug, Subcommand)]
 enum Commands {

@@ -1,36 +1,17 @@
 //! Requests of the agent, kept as they arrive. Counting comes after the measurement, which it would disturb.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context as _, ensure};
-use proto::otlp::collector::profiles::v1development::profiles_service_server::ProfilesService;
-use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
 use proto::otlp::profiles::v1development::{ProfilesDictionary, Sample};
+use testkit::sink::ANY_PORT;
 use tokio::runtime::Runtime;
-use tonic::{Request, Response, Status};
-
-type Received = Vec<(Instant, ExportProfilesServiceRequest)>;
-
-#[derive(Clone, Default)]
-struct Service(Arc<Mutex<Received>>);
-
-#[tonic::async_trait]
-impl ProfilesService for Service {
-    async fn export(
-        &self,
-        request: Request<ExportProfilesServiceRequest>,
-    ) -> Result<Response<ExportProfilesServiceResponse>, Status> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((Instant::now(), request.into_inner()));
-        Ok(Response::new(ExportProfilesServiceResponse::default()))
-    }
-}
 
 /// A server that keeps all requests.
 pub(crate) struct Sink {
     runtime: Runtime,
-    service: Service,
+    requests: testkit::sink::Sink,
     pub(crate) endpoint: String,
 }
 
@@ -48,22 +29,21 @@ pub(crate) struct Counts {
 impl Sink {
     pub(crate) fn start() -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let service = Service::default();
-        let endpoint = crate::receiver::serve(&runtime, service.clone())?;
-        Ok(Self { runtime, service, endpoint })
+        let requests = testkit::sink::Sink::default();
+        let endpoint = format!("http://{}", runtime.block_on(requests.listen(ANY_PORT)));
+        Ok(Self { runtime, requests, endpoint })
     }
 
-    /// When the first samples came.
+    /// Time of the first request.
     pub(crate) fn first(&self) -> Option<Instant> {
-        self.service.0.lock().unwrap_or_else(PoisonError::into_inner).first().map(|(came, _)| *came)
+        self.requests.first_arrival()
     }
 
-    /// Counts what happened in a span of nanoseconds since 1970.
+    /// Counts the samples of a span of nanoseconds since 1970.
     pub(crate) fn count(self, span: &Range<u64>) -> anyhow::Result<Counts> {
         self.runtime.shutdown_timeout(std::time::Duration::from_secs(1));
-        let received = std::mem::take(&mut *self.service.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut counts = Counts::default();
-        for (_, request) in &received {
+        for request in &self.requests.take_requests() {
             let dictionary = request.dictionary.as_ref().context("a request without a dictionary")?;
             let scopes = request.resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
             for sample in scopes.flat_map(|scope| &scope.profiles).flat_map(|profile| &profile.samples) {

@@ -13,6 +13,7 @@ use anyhow::{Context as _, ensure};
 use clap::Args;
 use proto::otlp::collector::profiles::v1development::profiles_service_server::ProfilesService;
 use proto::otlp::collector::profiles::v1development::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
+use testkit::sink;
 use tonic::{Request, Response, Status};
 
 use crate::corpus::Builder;
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));
     let runtime = tokio::runtime::Runtime::new()?;
-    let endpoint = crate::receiver::serve(&runtime, receiver.clone())?;
+    let endpoint = format!("http://{}", runtime.block_on(sink::serve(sink::ANY_PORT, receiver.clone())));
     sample(&binary, &endpoint, arguments)?;
     runtime.shutdown_timeout(Duration::from_secs(1));
 

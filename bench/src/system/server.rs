@@ -1,13 +1,13 @@
 //! The varve under measurement: one process, on free ports, with a new data directory.
 
 use std::fs::{self, File};
-use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use testkit::ports::free_addresses;
 
 use crate::process::{cpu_s, peak_rss_bytes, stat};
 use crate::system::client::Client;
@@ -31,13 +31,7 @@ pub(crate) struct Server {
 impl Server {
     /// All but the start.
     pub(crate) fn prepare(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
-        let listeners = [(); 4].map(|()| TcpListener::bind("127.0.0.1:0"));
-        let mut addresses = Vec::new();
-        for listener in &listeners {
-            let listener = listener.as_ref().map_err(|error| anyhow::anyhow!("no free port: {error}"))?;
-            addresses.push(listener.local_addr()?.to_string());
-        }
-        let [http, otlp, grpc, node] = <[String; 4]>::try_from(addresses).unwrap_or_default();
+        let [http, otlp, grpc, node] = free_addresses();
         let other_ports = [grpc, node];
         let binary = binary.to_owned();
         let data_dir = data_dir.to_owned();

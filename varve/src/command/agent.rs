@@ -18,8 +18,7 @@ pub(crate) struct SamplingOptions {
     /// Also record where threads wait (for locks, disks, the network, timers), as profile type off_cpu
     #[arg(long, env = "VARVE_OFF_CPU")]
     pub(crate) off_cpu: bool,
-    /// Variables of processes' environments that become labels, for example REGION,TEAM:
-    /// process_environment_variable_REGION
+    /// Environment variables of processes that become labels: REGION becomes process_environment_variable_REGION
     #[arg(long, env = "VARVE_ENVIRONMENT_VARIABLES", value_delimiter = ',', value_name = "NAME,...")]
     pub(crate) environment_variables: Vec<String>,
 }
