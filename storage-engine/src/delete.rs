@@ -117,7 +117,7 @@ impl Engine {
         changes.stale.iter().for_each(|stale| database::put(&mut batch, &stale.bytes(), &[]));
         let damage = {
             let mut state = self.state.write();
-            // Stale first: whoever plans from now on asks the windows that they are made of.
+            // Stale first: queries that are planned from now on read the windows that these are made of.
             state.stale.extend(changes.stale.drain(..));
             changes.gone.drain(..).for_each(|(key, series, window)| state.damage.restored(key, series, window));
             state.damage.unwritten()

@@ -57,7 +57,7 @@ pub(crate) fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// Appends a record to a list of files, behind the last one that is there.
+/// Appends a record to a list of files, after its last record.
 ///
 /// # Errors
 /// What open(2), read(2) and write(2) say.
@@ -65,15 +65,16 @@ pub(crate) fn append(path: &Path, record: &[u8]) -> io::Result<()> {
     let mut bytes = std::fs::read(path)?;
     // What follows is space for what was never written.
     bytes.truncate(end_of(&bytes));
-    let (mut rest, mut is_first) = (record, true);
+    let mut rest = record;
+    let mut is_first = true;
     loop {
         let left = BLOCK - bytes.len() % BLOCK;
         if left < HEADER {
             bytes.resize(bytes.len() + left, 0);
             continue;
         }
-        let (part, behind) = rest.split_at(rest.len().min(left - HEADER));
-        let kind = match (is_first, behind.is_empty()) {
+        let (part, remaining) = rest.split_at(rest.len().min(left - HEADER));
+        let kind = match (is_first, remaining.is_empty()) {
             (true, true) => WHOLE,
             (true, false) => FIRST,
             (false, false) => MIDDLE,
@@ -83,10 +84,11 @@ pub(crate) fn append(path: &Path, record: &[u8]) -> io::Result<()> {
         bytes.extend(masked(crc32c::crc32c(&summed)).to_le_bytes());
         bytes.extend(u16::try_from(part.len()).unwrap_or_default().to_le_bytes());
         bytes.extend(summed);
-        if behind.is_empty() {
+        if remaining.is_empty() {
             break;
         }
-        (rest, is_first) = (behind, false);
+        rest = remaining;
+        is_first = false;
     }
     let file = std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;
     (&file).write_all(&bytes)?;
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_appended_behind_the_last_one_and_over_blocks() {
+    fn a_record_is_appended_after_the_last_one_and_across_blocks() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("MANIFEST-000001");
         for (first, padding) in [(10, 0), (10, 500), (BLOCK - HEADER - 3, 0), (BLOCK - 2 * HEADER - 4, 3)] {

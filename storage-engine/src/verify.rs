@@ -35,7 +35,7 @@ pub struct Verified {
     /// Sum of the signatures of all windows of minutes, hours and days but those of gauges, modulo 2^128: equal on replicas that applied
     /// the same entries and have sealed and rolled up everything.
     pub signature: u128,
-    /// Keys of the first faults, and what is wrong with them.
+    /// Keys of the first faults, with their descriptions.
     pub(crate) noted: Vec<(Vec<u8>, String)>,
 }
 
