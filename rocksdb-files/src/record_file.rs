@@ -75,8 +75,8 @@ pub fn append(path: &Path, record: &[u8]) -> io::Result<()> {
             bytes.resize(bytes.len() + left, 0);
             continue;
         }
-        let (part, after) = rest.split_at(rest.len().min(left - HEADER));
-        let kind = match (is_first, after.is_empty()) {
+        let (part, remaining) = rest.split_at(rest.len().min(left - HEADER));
+        let kind = match (is_first, remaining.is_empty()) {
             (true, true) => WHOLE,
             (true, false) => FIRST,
             (false, false) => MIDDLE,
@@ -86,10 +86,10 @@ pub fn append(path: &Path, record: &[u8]) -> io::Result<()> {
         bytes.extend(masked(crc32c::crc32c(&summed)).to_le_bytes());
         bytes.extend(u16::try_from(part.len()).unwrap_or_default().to_le_bytes());
         bytes.extend(summed);
-        if after.is_empty() {
+        if remaining.is_empty() {
             break;
         }
-        rest = after;
+        rest = remaining;
         is_first = false;
     }
     let file = std::fs::OpenOptions::new().write(true).truncate(true).open(path)?;

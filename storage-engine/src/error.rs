@@ -3,12 +3,13 @@
 use proto::Tier;
 use proto::build_id::to_hex;
 
-/// Whether what RocksDB read is not what it wrote.
+/// Whether RocksDB read something other than it wrote.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
     error.kind() == rocksdb::ErrorKind::Corruption
 }
 
-/// A state that cannot be trusted or a disk that fails: the replica must stop serving, except where [`EngineError::is_disk_full`].
+/// A failed disk, or a damaged state: the replica must stop serving, except where [`EngineError::is_disk_full`] or
+/// [`EngineError::is_damage`].
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The state database failed; what it was asked to write may or may not be there.
@@ -68,7 +69,7 @@ impl EngineError {
         matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
     }
 
-    /// Whether what is on disk is not what was written: only the values that are damaged are lost.
+    /// Whether stored values are damaged. Only those values are lost, so the replica goes on.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -240,7 +241,7 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    /// Whether what is on disk is not what was written, see [`EngineError::is_damage`].
+    /// Whether stored values are damaged, see [`EngineError::is_damage`].
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_damage())

@@ -38,7 +38,7 @@ pub struct Verified {
     /// Sum of the signatures of all windows of minutes, hours and days, except those of gauges, modulo 2^128. Equal
     /// on replicas that applied the same entries and have sealed and rolled up everything.
     pub signature: u128,
-    /// Keys and descriptions of the first faults.
+    /// Keys of the first faults, with their descriptions.
     pub(crate) noted: Vec<(Vec<u8>, String)>,
 }
 

@@ -52,6 +52,10 @@ impl State {
     /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet made from it.
     /// `in_head`: windows of chunks that may have samples in the head.
     pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, in_head: &BTreeSet<u32>) -> bool {
+        if self.loaded.contains_key(&key) {
+            // Its definitions are in memory.
+            return false;
+        }
         let is_new = self.damage.mark_definitions_damaged(key);
         let until_ns = self.stored_until_ns();
         self.add_damage(key, Area::whole(key, until_ns), what);
