@@ -16,7 +16,11 @@ use crate::memory::vocabulary::{NodesOf, Vocabulary};
 use crate::{Outcome, Position, TimeResolution};
 
 /// Key of a partition, the partition if it exists, and the parts of a batch for it.
-type Destination<'a> = (PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'a>>);
+struct Destination<'a> {
+    key: PartitionKey,
+    partition: Option<Arc<RwLock<Partition>>>,
+    parts: Vec<Part<'a>>,
+}
 
 impl Engine {
     /// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
@@ -68,7 +72,7 @@ impl Engine {
         match &entry.command {
             Command::Append(batch) => self.append(position, entry.proposed_at_ns, batch),
             &Command::Expire { tier, retention_class, before_ns } => {
-                self.expire(position, entry.proposed_at_ns, (tier, retention_class), before_ns)
+                self.expire(position, entry.proposed_at_ns, tier, retention_class, before_ns)
             }
             Command::Delete(deletion) => self.delete(position, entry.proposed_at_ns, deletion),
         }
@@ -128,7 +132,7 @@ impl Engine {
         }
         let mut partitions = Vec::new();
         for (key, parts) in parts {
-            partitions.push((key, self.partition_or_replacement(key)?, parts));
+            partitions.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
         }
         let vocabulary = self.vocabulary(tenant);
         let (nodes, incomplete) = known_nodes(batch, &partitions, &vocabulary.read());
@@ -142,7 +146,7 @@ impl Engine {
         // added.
         let partitions: Vec<_> = partitions
             .into_iter()
-            .map(|(key, partition, parts)| {
+            .map(|Destination { key, partition, parts }| {
                 (self.existing_or_new(key, partition, &vocabulary), parts, incomplete.contains(&key))
             })
             .collect();
@@ -207,11 +211,12 @@ impl Engine {
 /// Returns the known nodes of a batch's stacks, and the partitions that miss definitions which the batch leaves out.
 fn known_nodes(batch: &Batch, partitions: &[Destination<'_>], vocabulary: &Vocabulary) -> (NodesOf, Vec<PartitionKey>) {
     let nodes = vocabulary.nodes_of(&batch.dictionary);
-    let knows = |(key, partition, _): &Destination<'_>| match partition {
+    let knows = |Destination { key, partition, .. }: &Destination<'_>| match partition {
         Some(partition) => partition.read().knows_what_is_stripped(batch, &nodes),
         None => Partition::new(*key, 0).knows_what_is_stripped(batch, &nodes),
     };
-    let incomplete = partitions.iter().filter(|partition| !knows(partition)).map(|(key, ..)| *key).collect();
+    let incomplete =
+        partitions.iter().filter(|partition| !knows(partition)).map(|destination| destination.key).collect();
     (nodes, incomplete)
 }
 
