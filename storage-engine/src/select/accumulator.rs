@@ -40,6 +40,15 @@ struct PartSum {
     sum: i128,
 }
 
+/// Partition to add, and its pairs whose stacks pass.
+#[derive(Clone, Copy)]
+struct Input<'a> {
+    view: &'a View<'a>,
+    part: &'a PartView,
+    /// `None` if all stacks pass.
+    passing: Option<&'a Passing>,
+}
+
 /// Last known point of a series.
 struct LastPoint {
     time_ns: i64,
@@ -81,11 +90,9 @@ impl Collector for Accumulator<'_> {
             }
             _ => None,
         };
-        let sums = if matches!(self.selection.fold, Fold::Last(_)) {
-            self.last_points(view, part, passing.as_ref())?
-        } else {
-            self.sums(view, part, passing.as_ref())?
-        };
+        let input = Input { view, part, passing: passing.as_ref() };
+        let sums =
+            if matches!(self.selection.fold, Fold::Last(_)) { self.last_points(input)? } else { self.sums(input)? };
         let named = self.name(view, part, &sums)?;
         if self.totals.len() > limits::QUERY_CELLS_MAX {
             self.totals.join();
@@ -118,12 +125,8 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Returns the sums of a partition's samples.
-    fn sums(
-        &mut self,
-        view: &View<'_>,
-        part: &PartView,
-        passing: Option<&Passing>,
-    ) -> Result<Vec<PartSum>, SelectError> {
+    fn sums(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
+        let Input { view, part, passing } = input;
         let slots = self.slots(part);
         let mut whole = Vec::new();
         let mut by_attributes = Vec::new();
@@ -147,13 +150,12 @@ impl<'a> Accumulator<'a> {
         whole.sort_by_key(|(group, _)| *group);
         if let Some(slots) = slots.filter(|_| !whole.is_empty()) {
             for of_group in whole.chunk_by(|a, b| a.0 == b.0) {
-                self.add_whole(&mut reader, of_group, (slots, passing), &mut sums)?;
+                self.add_whole(&mut reader, of_group, slots, passing, &mut sums)?;
             }
         }
         let mut sparse = Sparse::default();
         for (mut grouping, series) in by_attributes {
-            let added =
-                self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, (&mut sparse, None))?;
+            let added = self.add_by_attributes(input, series, None, &mut reader, &mut grouping, &mut sparse)?;
             self.count(added, series);
         }
         let part_sum = |((group, bucket, pair), sum)| PartSum { group, bucket, pair, series: 0, sum };
@@ -167,7 +169,8 @@ impl<'a> Accumulator<'a> {
         &mut self,
         reader: &mut PartReader<'_>,
         of_group: &[(u32, &SeriesView)],
-        (slots, passing): (Slots, Option<&Passing>),
+        slots: Slots,
+        passing: Option<&Passing>,
         sums: &mut Vec<PartSum>,
     ) -> Result<(), SelectError> {
         self.dense.resize(slots.count());
@@ -197,12 +200,8 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Returns the last points of series that have no newer point so far.
-    fn last_points(
-        &mut self,
-        view: &View<'_>,
-        part: &PartView,
-        passing: Option<&Passing>,
-    ) -> Result<Vec<PartSum>, SelectError> {
+    fn last_points(&mut self, input: Input<'_>) -> Result<Vec<PartSum>, SelectError> {
+        let Input { view, part, .. } = input;
         let mut reader = PartReader::new(view, part);
         let mut sums = Vec::new();
         let part_end_ns = part.plan.end_ns(part.key.tier);
@@ -216,8 +215,8 @@ impl<'a> Accumulator<'a> {
             let Some(time_ns) = last.0.filter(|_| known_ns <= last.0) else { continue };
             let mut grouping = Grouping::new(self.selection, self.matchers, &series.labels);
             let mut sparse = Sparse::default();
-            let into = (&mut sparse, Some(time_ns));
-            let added = self.add_by_attributes(view, (part, series, passing), &mut reader, &mut grouping, into)?;
+            let added =
+                self.add_by_attributes(input, series, Some(time_ns), &mut reader, &mut grouping, &mut sparse)?;
             self.added.rows += added.rows;
             let entry = self.last.entry(Arc::clone(&series.labels));
             let number = crate::memory::partition::saturating_u32(entry.index());
@@ -243,14 +242,17 @@ impl<'a> Accumulator<'a> {
         }
     }
 
+    /// Adds the samples of a series by their attributes or times; `last_ns`: only those of this time, in nanoseconds.
     fn add_by_attributes(
         &mut self,
-        view: &View<'_>,
-        (part, series, passing): (&PartView, &SeriesView, Option<&Passing>),
+        input: Input<'_>,
+        series: &SeriesView,
+        last_ns: Option<i64>,
         reader: &mut PartReader<'_>,
         grouping: &mut Grouping<'_>,
-        (sparse, last_ns): (&mut Sparse, Option<i64>),
+        sparse: &mut Sparse,
     ) -> Result<Added, SelectError> {
+        let Input { view, part, passing } = input;
         let mut adder = AttributeAdder {
             view,
             part,

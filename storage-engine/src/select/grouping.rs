@@ -102,7 +102,8 @@ impl<'a> Grouping<'a> {
         }
         let value = |name: &str| {
             let Some((vocabulary, partition)) = names else { return String::new() };
-            let (vocabulary, partition) = (vocabulary.read(), partition.read());
+            let vocabulary = vocabulary.read();
+            let partition = partition.read();
             // The partition was dropped and the vocabulary rebuilt without it. The query runs again.
             if partition.generation != vocabulary.generation() {
                 return String::new();

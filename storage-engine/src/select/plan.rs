@@ -382,7 +382,8 @@ mod tests {
             for &(tier, at) in &stale {
                 let tier = Tier::from_number(tier).unwrap();
                 let numbered = if tier == Tier::Minute { Tier::Raw } else { tier };
-                state.stale.insert(StaleKey { tier, class: 0, window: numbered.window_of(T0 + at + 1), tenant: 1, series: 3 });
+                let window = numbered.window_of(T0 + at + 1);
+                state.stale.insert(StaleKey { tier, class: 0, window, tenant: 1, series: 3 });
             }
             let edges: Vec<i64> = edges.into_iter().map(|edge| T0 + edge).collect();
             // Adjacent buckets, or buckets with gaps between them.
@@ -395,14 +396,18 @@ mod tests {
             let read = &plan.windows_read;
             if stale.is_empty() {
                 let buckets = buckets.len() as u64;
-                prop_assert!(read.days <= 40 && read.hours <= 46 * buckets && read.minutes <= 118 * buckets && read.raw <= 2 * buckets);
+                prop_assert!(read.days <= 40 && read.hours <= 46 * buckets);
+                prop_assert!(read.minutes <= 118 * buckets && read.raw <= 2 * buckets);
             }
             for (key, part) in &plan.parts {
                 for run in &part.windows {
                     let holds = |stale: &StaleKey| {
                         let numbered = if stale.tier == Tier::Minute { Tier::Raw } else { stale.tier };
-                        let (start, end) = (numbered.window_start_ns(stale.window), numbered.window_end_ns(stale.window));
-                        stale.tier <= key.tier && key.tier.window_start_ns(run.first) < end && start < key.tier.window_start_ns(run.end)
+                        let start_ns = numbered.window_start_ns(stale.window);
+                        let end_ns = numbered.window_end_ns(stale.window);
+                        stale.tier <= key.tier
+                            && key.tier.window_start_ns(run.first) < end_ns
+                            && start_ns < key.tier.window_start_ns(run.end)
                     };
                     prop_assert!(!state.stale.iter().any(holds), "{:?} {:?}", key, run);
                 }

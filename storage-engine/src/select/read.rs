@@ -247,14 +247,16 @@ impl<'a> PartReader<'a> {
                             self.meet(Section::Chunks, area, corrupt(key).into());
                         }
                     }
-                    Need::Samples => match read_samples(self.snapshot, wanted, (key, &chunk), visitor) {
-                        Err(SelectError::Engine(damage)) if damage.is_damage() => {
-                            // Some of its samples may have been counted already, so it must not be read again.
-                            let damage = if damage.is_content() { corrupt(key).into() } else { damage };
-                            self.meet(Section::Chunks, area, damage);
+                    Need::Samples => {
+                        match read_samples(self.snapshot, wanted, StoredChunk { key, chunk: &chunk }, visitor) {
+                            Err(SelectError::Engine(damage)) if damage.is_damage() => {
+                                // Some of its samples may have been counted already, so it must not be read again.
+                                let damage = if damage.is_content() { corrupt(key).into() } else { damage };
+                                self.meet(Section::Chunks, area, damage);
+                            }
+                            read => read?,
                         }
-                        read => read?,
-                    },
+                    }
                 }
             }
             if visitor.is_done() {
@@ -362,12 +364,20 @@ fn count_up_to(times: &[i64], time_ns: i64) -> usize {
     low + times[low..high].partition_point(|&time| time <= time_ns)
 }
 
+/// A chunk and its key.
+#[derive(Clone, Copy)]
+struct StoredChunk<'a> {
+    key: &'a [u8],
+    chunk: &'a Chunk<'a>,
+}
+
 /// Passes the totals of whole bins to the visitor. Returns the parts of intervals whose events must be read.
 fn read_timeline(
     intervals: &[Interval],
-    (key, chunk): (&[u8], &Chunk<'_>),
+    stored: StoredChunk<'_>,
     visitor: &mut impl Visitor,
 ) -> Result<Vec<Interval>, SelectError> {
+    let StoredChunk { key, chunk } = stored;
     let timeline = chunk.timeline().ok_or_else(|| corrupt(key))?;
     let mut parts = Vec::new();
     for &Interval { start_ns, end_ns, bucket } in intervals.iter().take_while(|next| next.start_ns < chunk.last_ns) {
@@ -389,22 +399,23 @@ fn read_timeline(
 fn read_samples(
     snapshot: &Snapshot<'_>,
     intervals: &[Interval],
-    (key, chunk): (&[u8], &Chunk<'_>),
+    stored: StoredChunk<'_>,
     visitor: &mut impl Visitor,
 ) -> Result<(), SelectError> {
-    if !visitor.takes_totals() || !chunk.has_timeline() {
-        return read_events(snapshot, intervals, (key, chunk), visitor);
+    if !visitor.takes_totals() || !stored.chunk.has_timeline() {
+        return read_events(snapshot, intervals, stored, visitor);
     }
-    let parts = read_timeline(intervals, (key, chunk), visitor)?;
-    if parts.is_empty() { Ok(()) } else { read_events(snapshot, &parts, (key, chunk), visitor) }
+    let parts = read_timeline(intervals, stored, visitor)?;
+    if parts.is_empty() { Ok(()) } else { read_events(snapshot, &parts, stored, visitor) }
 }
 
 fn read_events(
     snapshot: &Snapshot<'_>,
     intervals: &[Interval],
-    (key, chunk): (&[u8], &Chunk<'_>),
+    stored: StoredChunk<'_>,
     visitor: &mut impl Visitor,
 ) -> Result<(), SelectError> {
+    let StoredChunk { key, chunk } = stored;
     let own_key = events_key(key);
     let own = if chunk.has_own_events() { snapshot.get_pinned(&own_key)? } else { None };
     let own = own.as_deref().map(|value| frame::open(&own_key, value)).transpose()?;
@@ -454,7 +465,8 @@ mod tests {
             offset in -10..40_000_i64,
         ) {
             let times: Vec<i64> = gaps.iter().scan(from, |time, gap| { *time += gap; Some(*time) }).collect();
-            for time in times.iter().flat_map(|&time| [time - 1, time, time + 1]).chain([from + offset, i64::MIN, i64::MAX]) {
+            let near = times.iter().flat_map(|&time| [time - 1, time, time + 1]);
+            for time in near.chain([from + offset, i64::MIN, i64::MAX]) {
                 prop_assert_eq!(count_up_to(&times, time), times.partition_point(|&at| at <= time));
             }
         }

@@ -18,7 +18,11 @@ use crate::memory::tenant_dictionary::{BatchNodes, TenantDictionary};
 use crate::{Outcome, Position, TimeResolution};
 
 /// Key of a partition, the partition if it exists, and the parts of a batch for it.
-type Destination<'a> = (PartitionKey, Option<Arc<RwLock<Partition>>>, Vec<Part<'a>>);
+struct Destination<'a> {
+    key: PartitionKey,
+    partition: Option<Arc<RwLock<Partition>>>,
+    parts: Vec<Part<'a>>,
+}
 
 impl Engine {
     /// Removes the definitions from the batch that the shard knows already, so that only new ones are proposed.
@@ -70,7 +74,7 @@ impl Engine {
         match &entry.command {
             Command::Append(batch) => self.append(position, entry.proposed_at_ns, batch),
             &Command::Expire { tier, retention_class, before_ns } => {
-                self.expire(position, entry.proposed_at_ns, (tier, retention_class), before_ns)
+                self.expire(position, entry.proposed_at_ns, tier, retention_class, before_ns)
             }
             Command::Delete(deletion) => self.delete(position, entry.proposed_at_ns, deletion),
         }
@@ -130,7 +134,7 @@ impl Engine {
         }
         let mut partitions = Vec::new();
         for (key, parts) in parts {
-            partitions.push((key, self.partition_or_replacement(key)?, parts));
+            partitions.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
         }
         let vocabulary = self.vocabulary(tenant);
         let (nodes, incomplete) = known_nodes(batch, &partitions, &vocabulary.read());
@@ -144,7 +148,7 @@ impl Engine {
         // added.
         let partitions: Vec<_> = partitions
             .into_iter()
-            .map(|(key, partition, parts)| {
+            .map(|Destination { key, partition, parts }| {
                 (self.existing_or_new(key, partition, &vocabulary), parts, incomplete.contains(&key))
             })
             .collect();
@@ -222,11 +226,12 @@ fn known_nodes(
     vocabulary: &TenantDictionary,
 ) -> (BatchNodes, Vec<PartitionKey>) {
     let nodes = vocabulary.nodes_of(&batch.dictionary);
-    let knows = |(key, partition, _): &Destination<'_>| match partition {
+    let knows = |Destination { key, partition, .. }: &Destination<'_>| match partition {
         Some(partition) => partition.read().has_stripped_definitions(batch, &nodes),
         None => Partition::new(*key, 0).has_stripped_definitions(batch, &nodes),
     };
-    let incomplete = partitions.iter().filter(|partition| !knows(partition)).map(|(key, ..)| *key).collect();
+    let incomplete =
+        partitions.iter().filter(|partition| !knows(partition)).map(|destination| destination.key).collect();
     (nodes, incomplete)
 }
 

@@ -169,8 +169,8 @@ impl Engine {
         state.existing.iter().filter(is_touched).copied().collect()
     }
 
-    /// The series that match; or, as the error, the matcher of which the partition's series do not say whether they
-    /// do: its label was left out of the tier, or samples have it as an attribute.
+    /// Returns the matching series, or as the inner error the index of the first undecided matcher. A matcher is
+    /// undecided if the tier dropped its label, or if samples have it as an attribute.
     pub(crate) fn selected(
         &self,
         key: PartitionKey,

@@ -23,7 +23,8 @@ impl Engine {
         &self,
         position: Position,
         now_ns: i64,
-        (tier, class): (Tier, u8),
+        tier: Tier,
+        class: u8,
         before_ns: i64,
     ) -> Result<Outcome, EngineError> {
         let _writing = self.writing.lock();

@@ -89,7 +89,7 @@ impl<'a> PartitionCheck<'a> {
 
     /// Checks a value of windows. Returns its signature.
     fn value(&mut self, key: &[u8], value: &[u8], signatures: &mut Signatures) -> Result<u128, String> {
-        let (series, number) = numbers_of(key)?;
+        let ValueNumbers { series, window: number } = numbers_of(key)?;
         let read = self.read_windows(key, value, series, number)?;
         let mut sum = 0_u128;
         if self.partition.is_gauge(series) {
@@ -162,7 +162,7 @@ impl<'a> PartitionCheck<'a> {
                             let before = std::mem::replace(&mut window, WindowMinutes::new(of));
                             self.minutes(before, stale, verified)?;
                         }
-                        self.chunk((&at, &value), of, &mut window, verified)
+                        self.chunk(&at, &value, &mut window, verified)
                     }),
                     _ => frame::open(&at, &value).map(drop).map_err(|error| error.to_string()),
                 };
@@ -177,11 +177,12 @@ impl<'a> PartitionCheck<'a> {
 
     fn chunk(
         &mut self,
-        (key, value): (&[u8], &[u8]),
-        (series, number): (u32, u32),
+        key: &[u8],
+        value: &[u8],
         of_window: &mut WindowMinutes,
         verified: &mut Verified,
     ) -> Result<(), String> {
+        let ValueNumbers { series, window: number } = numbers_of(key)?;
         let payload = frame::open(key, value).map_err(|error| error.to_string())?;
         let chunk = Chunk::read(payload, number).ok_or("the chunk cannot be read")?;
         let own_key = events_key(key);
@@ -221,7 +222,8 @@ impl<'a> PartitionCheck<'a> {
         stale: &BTreeSet<StaleKey>,
         verified: &mut Verified,
     ) -> Result<(), String> {
-        let Some((series, number)) = window.of.filter(|of| !stale.contains(&self.stale_key(*of))) else {
+        let current = window.of.filter(|of| !stale.contains(&self.stale_key(*of)));
+        let Some(ValueNumbers { series, window: number }) = current else {
             return Ok(());
         };
         let key = self.key.series_window(Section::Windows, series, number);
@@ -255,30 +257,37 @@ impl<'a> PartitionCheck<'a> {
         Ok(())
     }
 
-    fn stale_key(&self, (series, window): (u32, u32)) -> StaleKey {
+    fn stale_key(&self, ValueNumbers { series, window }: ValueNumbers) -> StaleKey {
         StaleKey { tier: Tier::Minute, class: self.key.class, window, tenant: self.key.tenant, series }
     }
+}
+
+/// Series and window numbers in the key of a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct ValueNumbers {
+    series: u32,
+    window: u32,
 }
 
 /// Minutes computed from the chunks of one window of a series.
 #[derive(Default)]
 struct WindowMinutes {
     /// Series and window; `None` before the first.
-    of: Option<(u32, u32)>,
+    of: Option<ValueNumbers>,
     minutes: Minutes,
 }
 
 impl WindowMinutes {
-    fn new(of: (u32, u32)) -> Self {
+    fn new(of: ValueNumbers) -> Self {
         Self { of: Some(of), minutes: Minutes::default() }
     }
 }
 
 /// Returns the series and window numbers of a key.
-fn numbers_of(key: &[u8]) -> Result<(u32, u32), String> {
+fn numbers_of(key: &[u8]) -> Result<ValueNumbers, String> {
     let (_, rest) = PartitionKey::section_of(key).ok_or("the section is unknown")?;
     let (series, window, _) = two_numbers(rest).ok_or("the key is too short")?;
-    Ok((series, window))
+    Ok(ValueNumbers { series, window })
 }
 
 fn check_samples(samples: &Samples, window: u32, lengths: &Lengths) -> Result<(), String> {
