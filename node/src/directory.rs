@@ -19,8 +19,6 @@ use crate::error::NodeError;
 
 /// Version of the layout.
 const FORMAT_VERSION: u32 = 4;
-/// The oldest version that can be opened. Opening it upgrades the directory to this version.
-const FORMAT_VERSION_MIN: u32 = 3;
 
 /// A locked data directory. [`DataDirectory::release`] or the end of the process unlocks it.
 #[derive(Debug)]
@@ -109,9 +107,6 @@ fn check_format(path: &Path) -> Result<(), NodeError> {
             if found == FORMAT_VERSION.to_string() {
                 return Ok(());
             }
-            if (FORMAT_VERSION_MIN..FORMAT_VERSION).any(|version| found == version.to_string()) {
-                return write_format(path, &file).map_err(failed);
-            }
             Err(NodeError::Format { directory: path.to_owned(), found, expected: FORMAT_VERSION })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => write_format(path, &file).map_err(failed),
@@ -173,15 +168,6 @@ mod tests {
         let error = DataDirectory::open(folder.path()).unwrap_err();
         assert!(matches!(&error, NodeError::Format { found, expected: FORMAT_VERSION, .. } if found == "1"), "{error}");
         assert_eq!(fs::read(folder.path().join("FORMAT")).unwrap(), b"1\n");
-    }
-
-    #[test]
-    fn a_directory_of_the_previous_format_is_upgraded() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("FORMAT"), format!("{FORMAT_VERSION_MIN}\n")).unwrap();
-        DataDirectory::open(folder.path()).unwrap().release();
-        assert_eq!(fs::read_to_string(folder.path().join("FORMAT")).unwrap(), format!("{FORMAT_VERSION}\n"));
-        DataDirectory::open(folder.path()).unwrap();
     }
 
     #[test]

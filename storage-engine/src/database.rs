@@ -22,9 +22,6 @@ use crate::{Config, Position};
 
 /// Version of everything in `FORMAT.md`.
 pub(crate) const FORMAT_VERSION: u32 = 4;
-/// The oldest version that this program reads: its values are also valid in the current version. Opening a state
-/// writes the current version to it.
-const FORMAT_VERSION_MIN: u32 = 3;
 
 /// Bits of the bloom filter per key. Every append looks up a batch ID, which is usually missing.
 const BLOOM_BITS: f64 = 10.0;
@@ -80,11 +77,10 @@ pub(crate) fn open(config: &Config, is_damaged: bool) -> Result<DB, EngineError>
 }
 
 fn check_format(database: &DB) -> Result<(), EngineError> {
-    let put = || {
+    let Some(value) = database.get(key::FORMAT)? else {
         let value = frame::seal(key::FORMAT, &FORMAT_VERSION.to_be_bytes());
-        Ok(database.put_opt(key::FORMAT, value, &unlogged())?)
+        return Ok(database.put_opt(key::FORMAT, value, &unlogged())?);
     };
-    let Some(value) = database.get(key::FORMAT)? else { return put() };
     // Before version 3 the value had no frame.
     let found = match <[u8; 4]>::try_from(value.as_slice()) {
         Ok(bare) => u32::from_be_bytes(bare),
@@ -92,8 +88,6 @@ fn check_format(database: &DB) -> Result<(), EngineError> {
     };
     match found {
         FORMAT_VERSION => Ok(()),
-        // The version is written before the first value that an older program cannot read.
-        FORMAT_VERSION_MIN..FORMAT_VERSION => put(),
         _ => Err(EngineError::Format { found, expected: FORMAT_VERSION }),
     }
 }
@@ -262,18 +256,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_of_the_previous_version_is_upgraded() {
+    fn a_state_of_another_version_is_refused_and_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let database = DB::open_default(folder.path()).unwrap();
         let version = || u32::from_be_bytes(exact(key::FORMAT, &database.get(key::FORMAT).unwrap().unwrap()).unwrap());
         check_format(&database).unwrap();
         assert_eq!(version(), FORMAT_VERSION);
-        for found in [FORMAT_VERSION_MIN, FORMAT_VERSION] {
-            database.put(key::FORMAT, frame::seal(key::FORMAT, &found.to_be_bytes())).unwrap();
-            check_format(&database).unwrap();
-            assert_eq!(version(), FORMAT_VERSION, "from {found}");
-        }
-        for unknown in [FORMAT_VERSION_MIN - 1, FORMAT_VERSION + 1] {
+        for unknown in [FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
             database.put(key::FORMAT, frame::seal(key::FORMAT, &unknown.to_be_bytes())).unwrap();
             let error = check_format(&database).unwrap_err();
             assert!(matches!(error, EngineError::Format { found, .. } if found == unknown), "{error}");

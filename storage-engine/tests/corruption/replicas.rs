@@ -9,9 +9,9 @@ use proto::{Command, Entry, Matcher, TenantId, Window};
 use storage_engine::{Engine, Outcome};
 
 use super::damage::flip_bit;
-use testkit::random::Random;
 use super::samples::{SECOND, T0, batch_of};
 use super::store::{Store, answer, apply, check, samples};
+use testkit::random::Random;
 
 /// Damaged values of each kind.
 const VALUES: usize = 6;
