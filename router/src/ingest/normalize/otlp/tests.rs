@@ -341,7 +341,7 @@ fn json_always_has_the_newest_layout() {
     let json = serde_json::json!({"resourceProfiles": [{"scopeProfiles": [{"profiles": [{"samples": [
         {"attributeIndices": [1_000_000], "timestampsUnixNano": [TIME.to_string()]}]}]}]}]});
     let error = decode_json(&to_protobuf(json.to_string().as_bytes()).unwrap(), NOW).unwrap_err().to_string();
-    assert!(error.contains("attribute_table 1000000"), "{error}");
+    assert!(error.contains("entry 1000000 of attribute_table"), "{error}");
 }
 
 #[test]
