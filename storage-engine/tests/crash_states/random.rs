@@ -1,6 +1,6 @@
-//! Numbers that depend on a seed and nothing else.
+//! Pseudo-random numbers that depend only on a seed.
 
-/// "SplitMix64": Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+/// SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -17,12 +17,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 on, below a number that is not 0.
+    /// A number from 0 to `end` - 1; `end` must not be 0.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// With this many chances in a hundred.
+    /// `true` with this probability, in percent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
