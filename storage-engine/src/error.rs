@@ -1,75 +1,75 @@
-//! What can go wrong in the engine, and what the replica must do.
+//! Errors of the engine, and the reaction that they require from the replica.
 
 use proto::Tier;
 use proto::build_id::to_hex;
 
-/// Whether RocksDB read something other than it wrote.
+/// Whether RocksDB read bytes that differ from those that it wrote.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
     error.kind() == rocksdb::ErrorKind::Corruption
 }
 
-/// A failed disk, or a damaged state: the replica must stop serving, except where [`EngineError::is_disk_full`] or
+/// An error of the state or of the disk. The replica must stop serving, except if [`EngineError::is_disk_full`] or
 /// [`EngineError::is_damage`].
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The state database failed; what it was asked to write may or may not be there.
+    /// The state database failed; a write may or may not have happened.
     #[error("state database: {0}")]
     Database(#[from] rocksdb::Error),
-    /// The list of the state's files cannot be read, or not all of it is there.
+    /// The list of the state's files cannot be read or is incomplete.
     #[error("state database: {0}")]
     Files(#[source] std::io::Error),
-    /// What was read is not what was written.
+    /// A value differs from the one that was written.
     #[error(transparent)]
     Corruption(#[from] Corruption),
-    /// A partition whose definitions are damaged: nothing that refers to them can be read.
+    /// The definitions of a partition are damaged, so nothing that refers to them can be read.
     #[error("the definitions of a partition of tier {} that ends at {} are damaged", tier.name(), seconds(*end_ns))]
     Quarantined {
-        /// Of the partition.
+        /// Tier of the partition.
         tier: Tier,
-        /// The end of the partition, nanoseconds since 1970.
+        /// End of the partition, nanoseconds since 1970.
         end_ns: i64,
     },
-    /// Written by another version of the engine.
+    /// Another version of the engine wrote the state.
     #[error("the state has format {found}, this version reads {expected}: run the version that wrote it")]
     Format {
-        /// In the state.
+        /// Version of the state.
         found: u32,
-        /// Of this version.
+        /// Version that this program reads.
         expected: u32,
     },
-    /// Memory could not be compressed: zstd has none left.
-    #[error("compressing: {0}")]
+    /// zstd could not compress a value because it is out of memory.
+    #[error("compress a value: {0}")]
     Compress(#[source] std::io::Error),
-    /// Samples could not be packed into columns.
-    #[error("packing columns: {0}")]
+    /// pco could not encode the columns of events.
+    #[error("encode columns of events: {0}")]
     Columns(#[source] pco::errors::PcoError),
-    /// Entries are applied in log order, each once.
-    #[error("entry {index} was to be applied behind entry {applied}")]
+    /// An entry is not the next one: entries are applied in log order, each once.
+    #[error("entry {index} does not follow entry {applied}, the last applied one")]
     OutOfOrder {
-        /// What came.
+        /// Index of the rejected entry.
         index: u64,
-        /// What was there.
+        /// Index of the last applied entry.
         applied: u64,
     },
 }
 
 impl EngineError {
-    /// Whether the disk is full: nothing is lost, and writing may go on when there is space again.
+    /// Whether the disk is full. Nothing is lost, and writes succeed again once there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
-            // RocksDB gives the subcode only in the text.
+            // RocksDB reports the cause only in the text.
             Self::Database(error) => error.as_ref().contains("No space left on device"),
             _ => false,
         }
     }
 
-    /// Whether a value passes its checksum and contradicts itself.
+    /// Whether a value passes its checksum but its content is invalid.
     pub(crate) fn is_content(&self) -> bool {
         matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
     }
 
-    /// Whether stored values are damaged. Only those values are lost, so the replica goes on.
+    /// Whether data on disk is damaged. Only the damaged values are lost.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -80,49 +80,49 @@ impl EngineError {
     }
 }
 
-/// Why a batch is not prepared for the log.
+/// Reason why a batch cannot be prepared for the log.
 #[derive(Debug, thiserror::Error)]
 pub enum StripError {
-    /// Something was left out of the batch before, and is not here.
-    #[error("the batch refers to definitions that it does not hold: send it with all of them")]
+    /// The batch omits definitions that the shard does not have.
+    #[error("the batch refers to definitions that it does not contain: send it with all of them")]
     Dangling,
-    /// Each would open a partition of its own.
+    /// The times of the batch are in too many partitions.
     #[error(
-        "the times of one batch lie in {partitions} spans of six hours, at most {partitions_max} are taken: send it in parts"
+        "the batch covers {partitions} spans of six hours, and at most {partitions_max} are allowed: send it in parts"
     )]
     TooManyPartitions {
-        /// In the batch.
+        /// Number of partitions of the batch.
         partitions: usize,
-        /// See `limits`.
+        /// Maximum number of partitions of a batch, from `limits`.
         partitions_max: usize,
     },
-    /// Each series costs memory and time in every query.
+    /// The batch would give a partition too many series, and each series costs memory and time in every query.
     #[error(
-        "six hours would have {series} series, at most {series_max} are taken: label {label:?} has {values} values; make it a \
-         sample attribute, or leave it out"
+        "six hours would have {series} series, and at most {series_max} are allowed: label {label:?} has {values} values; \
+         make it an attribute of samples, or drop it"
     )]
     TooManySeries {
-        /// With those of the batch.
+        /// Number of series with those of the batch.
         series: usize,
-        /// See `limits`.
+        /// Maximum number of series, from `limits`.
         series_max: usize,
-        /// The label with the most values.
+        /// Label with the most values.
         label: String,
-        /// How many it has.
+        /// Number of values of this label.
         values: usize,
     },
-    /// There is no memory for what the batch defines.
+    /// The definitions of the batch exceed the memory budget.
     #[error(
-        "stacks, attributes and series take {bytes} bytes of memory, at most {bytes_max} are allowed: nothing new is taken \
-         until older partitions are let go; look for a label or attribute whose values never repeat"
+        "stacks, attributes and series take {bytes} bytes of memory, and at most {bytes_max} are allowed: new ones are \
+         rejected until older partitions are evicted; look for a label or attribute whose values never repeat"
     )]
     DictionaryFull {
-        /// Now.
+        /// Current memory use of definitions, in bytes.
         bytes: usize,
-        /// See `limits`.
+        /// The budget, in bytes.
         bytes_max: usize,
     },
-    /// See there.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
@@ -134,24 +134,24 @@ pub enum StripError {
     to_hex(key)
 )]
 pub struct Corruption {
-    /// Of the value.
+    /// Key of the value.
     pub key: Vec<u8>,
-    /// Which check.
+    /// The check that failed.
     pub check: CorruptionCheck,
 }
 
-/// The check that failed.
+/// A check of a stored value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CorruptionCheck {
-    /// A length that does not fit.
+    /// A length is impossible.
     Length,
-    /// An unknown version.
+    /// The version is unknown.
     Version,
-    /// CRC-32C.
+    /// The CRC-32C is wrong.
     Checksum,
-    /// What is inside contradicts itself.
+    /// The content contradicts itself.
     Content,
-    /// A value that others refer to is not there.
+    /// A value that other values refer to is missing.
     Missing,
 }
 
@@ -167,81 +167,79 @@ impl std::fmt::Display for CorruptionCheck {
     }
 }
 
-/// Why a selection has no answer.
+/// Reason why a selection has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
-    /// A regular expression that does not parse or is too large.
-    #[error("{pattern:?} is no usable regular expression: {source}")]
+    /// A regular expression does not parse or is too large.
+    #[error("invalid regular expression {pattern:?}: {source}")]
     BadRegex {
-        /// As it was asked.
+        /// The expression of the query.
         pattern: String,
-        /// What is wrong.
+        /// Error of the parser.
         source: Box<regex::Error>,
     },
-    /// See [`proto::limits`].
-    #[error("more than {count_max} regular expressions: join some of one label by |")]
+    /// The query has more regular expressions than [`proto::limits`] allows.
+    #[error("more than {count_max} regular expressions: join those of one label with |")]
     TooManyRegexes {
-        /// As many are allowed.
+        /// Maximum number of regular expressions.
         count_max: usize,
     },
-    /// A deletion without matchers.
-    #[error("a deletion needs at least one matcher: a selector of everything deletes nothing")]
+    /// A deletion has no matchers.
+    #[error("a deletion needs at least one matcher")]
     SelectsEverything,
-    /// Over the memory budget of one query.
+    /// The answer exceeds the memory budget of one query.
     #[error(
-        "the answer has more than {cells_max} cells (groups x steps x stacks): ask for a shorter range, a larger step or fewer groups"
+        "the answer has more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger step or fewer groups"
     )]
     TooLarge {
-        /// See `limits`.
+        /// Maximum number of cells, from `limits`.
         cells_max: usize,
     },
-    /// Over the memory budget of one query.
-    #[error(
-        "the labels of the answer's groups take more than {bytes_max} bytes: ask for a shorter range or group by less"
-    )]
+    /// The labels of the answer exceed the memory budget of one query.
+    #[error("the labels of the answer's groups take more than {bytes_max} bytes: use a shorter range or fewer groups")]
     TooManyGroups {
-        /// See `limits`.
+        /// Maximum size of the labels in bytes, from `limits`.
         bytes_max: usize,
     },
-    /// The range reaches behind what is kept of samples with this label or attribute.
+    /// The range begins before the kept samples with this label or attribute.
     #[error(
-        "tier {} has no {name:?}, and what is finer is kept only of times after {}: ask for a range behind that time, or \
-         leave {name:?} out",
+        "tier {} does not keep {name:?}, and finer tiers begin at {}: use a range after that time, or remove {name:?} \
+         from the query",
         tier.name(), seconds(*horizon_ns)
     )]
     DroppedName {
-        /// Of the windows that there are.
+        /// Tier of the remaining windows.
         tier: Tier,
-        /// The label or attribute.
+        /// Name of the label or attribute.
         name: String,
-        /// Up to when finer ones were dropped.
+        /// Time up to which finer windows were dropped, nanoseconds since 1970.
         horizon_ns: i64,
     },
-    /// The range reaches behind what is kept of a gauge's points.
+    /// The range begins before the kept points of a gauge.
     #[error(
-        "a gauge does not add up over time, and its points are kept only of times after {}: ask for a range behind that time",
+        "a gauge does not add up over time, and its kept points begin at {}: use a range after that time",
         seconds(*horizon_ns)
     )]
     GaugeSummed {
-        /// Up to when points were dropped.
+        /// Time up to which points were dropped, nanoseconds since 1970.
         horizon_ns: i64,
     },
-    /// Over the memory budget of one query.
-    #[error("the stacks of the answer have more than {nodes_max} frames: ask for a shorter range or fewer services")]
+    /// The stacks of the answer exceed the memory budget of one query.
+    #[error("the stacks of the answer have more than {nodes_max} frames: use a shorter range or fewer services")]
     TooManyNodes {
-        /// See `limits`.
+        /// Maximum number of nodes, from `limits`.
         nodes_max: usize,
     },
-    /// Nobody waits for the answer any more.
-    #[error("cancelled: nobody waits for the answer any more")]
+    /// The client no longer waits for the answer.
+    #[error("cancelled: the client no longer waits for the answer")]
     Cancelled,
-    /// See there.
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
 }
 
 impl SelectError {
-    /// Whether stored values are damaged, see [`EngineError::is_damage`].
+    /// Whether data on disk is damaged, as in [`EngineError::is_damage`].
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_damage())
@@ -260,7 +258,7 @@ impl From<Corruption> for SelectError {
     }
 }
 
-/// Seconds since 1970, as queries write them.
+/// Seconds since 1970, the unit of times in queries.
 fn seconds(time_ns: i64) -> i64 {
     time_ns.div_euclid(1_000_000_000)
 }

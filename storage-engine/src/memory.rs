@@ -1,4 +1,5 @@
-//! What a shard holds in memory: samples that are not sealed, and the dictionaries, series and label indexes of partitions.
+//! State that a shard keeps in memory: unsealed samples, and the dictionaries, series and label indexes of
+//! partitions.
 
 pub(crate) mod batch_ids;
 pub(crate) mod footprint;

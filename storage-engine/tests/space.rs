@@ -1,4 +1,4 @@
-//! Disk space by partition, and that it comes back.
+//! Disk space by partition, and its reclamation.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may")]
 
@@ -15,7 +15,7 @@ use storage_engine::{Config, Engine, Extent, Position, TimeResolution};
 
 const PARTITION_NS: i64 = 6 * 3600 * 1_000_000_000;
 
-/// One sample of one of two tenants, whose stack has a name of about 1 MB that does not compress.
+/// A batch with one sample of one of two tenants. Its stack has an incompressible name of about 1 MB.
 fn batch(time_ns: i64) -> Batch {
     let mut state = time_ns.unsigned_abs();
     let mut next = || {
@@ -50,7 +50,7 @@ fn used_bytes(folder: &Path) -> u64 {
 }
 
 #[test]
-fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back_at_once() {
+fn extents_report_disk_bytes_and_reclaim_frees_dropped_partitions() {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
         directory: folder.path().to_owned(),
@@ -78,7 +78,7 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
     let sizes = of_minutes();
     assert_eq!(sizes.iter().map(|extent| extent.end_ns / PARTITION_NS).collect::<Vec<_>>(), [2, 3, 4]);
     for (partition, extent) in (1..).zip(&sizes) {
-        // Of 64 characters, 6 bits each.
+        // The name consists of 64 different characters, so each takes 6 bits.
         let bytes = extent.disk_bytes;
         assert!((5 << 20..9 << 20).contains(&(bytes / partition)), "partition {partition}: {bytes} bytes");
     }
@@ -86,11 +86,11 @@ fn partitions_are_measured_by_their_end_and_the_space_of_dropped_ones_comes_back
     let before_ns = 3 * PARTITION_NS;
     apply(&engine, next(), Command::Expire { tier: Tier::Minute, retention_class: 0, before_ns });
     engine.flush().unwrap();
-    // All of them are in one file, which is not dropped as a whole.
+    // All partitions are in one file, which is not dropped as a whole.
     let expired = used_bytes(folder.path());
     engine.reclaim(Tier::Minute, 0, before_ns);
     let after = used_bytes(folder.path());
-    // Hours were summed up before, and keep the names.
+    // Hours were rolled up before, and keep the names.
     let hours: u64 =
         engine.extents().unwrap().iter().filter(|extent| extent.tier == Tier::Hour).map(|e| e.disk_bytes).sum();
     assert!(

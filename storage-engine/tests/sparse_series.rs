@@ -1,4 +1,4 @@
-//! What the head takes: samples that come one by one, for very many series, stay within its budget, too.
+//! Memory use of the head: single samples of very many series stay within its budget, too.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and says what it measured")]
 
@@ -17,10 +17,10 @@ const START_NS: u64 = 20_000 * 24 * 60 * MINUTE_NS;
 const MIB: usize = 1 << 20;
 const HEAD_BYTES: usize = 16 * MIB;
 const CACHE_BYTES: usize = 8 * MIB;
-/// Of RocksDB: one that is filled while another is written.
+/// Size of RocksDB's write buffers: one is filled while another is written.
 const WRITE_BUFFERS_BYTES: usize = 2 * 32 * MIB;
 
-/// A part of the series, with one sample each.
+/// A batch of some of the series, with one sample each.
 fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     let tenant = TenantId::default_tenant();
     let mut dictionary = Dictionary::default();
@@ -41,14 +41,14 @@ fn batch(series: std::ops::Range<usize>, time_ns: u64) -> Batch {
     Batch { tenant, id: None, retention_class: 0, dictionary, series }
 }
 
-/// Resident bytes, or the most there were.
+/// A figure of `/proc/self/status`, in bytes.
 fn memory(name: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-/// An engine, and how many entries it has.
+/// An engine, and the number of its entries.
 struct World {
     engine: Engine,
     index: u64,
@@ -69,7 +69,7 @@ impl World {
         Self { engine: Engine::open(config).unwrap(), index: 0, _directory: directory }
     }
 
-    /// One sample of each series, a few series at a time. Returns how many bytes went into the head.
+    /// Appends one sample of each series, a few series at a time. Returns the growth of the head, in bytes.
     fn append(&mut self, series: usize, minute: u64, mut then: impl FnMut(&Engine)) -> usize {
         let mut in_head = 0;
         for first in (0..series).step_by(500) {
@@ -87,14 +87,14 @@ impl World {
     }
 }
 
-// One test, since the memory that they look at is the process's.
+// There is only one test, because it measures the memory of the whole process.
 #[test]
-fn the_head_takes_what_it_says_and_no_more_than_its_budget_also_where_each_series_has_few_samples() {
-    ten_times_the_budget_stays_within_it();
-    what_it_says_is_what_it_takes();
+fn the_head_reports_its_memory_and_keeps_its_budget() {
+    ten_times_the_budget_stays_within_the_budget();
+    reported_memory_is_the_memory_taken();
 }
 
-fn ten_times_the_budget_stays_within_it() {
+fn ten_times_the_budget_stays_within_the_budget() {
     let before = memory("VmRSS");
     let mut world = World::with(HEAD_BYTES);
     let as_a_node_does = |engine: &Engine| {
@@ -111,16 +111,16 @@ fn ten_times_the_budget_stays_within_it() {
     assert!(taken < budget / 5 * 6, "{} MiB of {} MiB", taken / MIB, budget / MIB);
 }
 
-fn what_it_says_is_what_it_takes() {
+fn reported_memory_is_the_memory_taken() {
     let mut world = World::with(1 << 30);
-    // What is defined is known then.
+    // All definitions are known after this append.
     world.append(100_000, 0, |_| {});
     let before = (memory("VmRSS"), world.engine.head_bytes());
     for window in 1..4 {
         world.append(100_000, window * 10, |_| {});
     }
     let taken = memory("VmRSS").saturating_sub(before.0);
-    let said = world.engine.head_bytes() - before.1;
-    println!("{} MiB taken, {} MiB said", taken / MIB, said / MIB);
-    assert!(taken < said / 5 * 6, "{} MiB taken, {} MiB said", taken / MIB, said / MIB);
+    let reported = world.engine.head_bytes() - before.1;
+    println!("{} MiB taken, {} MiB reported", taken / MIB, reported / MIB);
+    assert!(taken < reported / 5 * 6, "{} MiB taken, {} MiB reported", taken / MIB, reported / MIB);
 }

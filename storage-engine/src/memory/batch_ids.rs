@@ -1,9 +1,10 @@
-//! The ids of batches: a retry counts once, also after a restart.
+//! IDs of applied batches: a retry counts once, also after a restart.
 //!
-//! An id lies in the partition of raw samples that the newest of its batch's samples is in, and goes with it. A retry that has the
-//! same times is found as long as any of its samples would be taken; behind that nothing of it is. Where a push has no times of its
-//! own, its retry gets later ones: an id is also looked for in the partitions of the window before.
-//! Ids that are not in the state database yet are kept in memory; they get there in the same write as the samples they stand for.
+//! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with it. A
+//! retry with the same times is found for as long as any of its samples could be stored. A push without times of its
+//! own gets later times on a retry. An ID is therefore also looked up in the partitions of
+//! [`limits::IDEMPOTENCY_WINDOW_NS`] before. IDs that are not in the state database yet are kept in memory. They are
+//! written together with the samples of their batches.
 
 use std::sync::Arc;
 
@@ -16,25 +17,25 @@ use crate::database;
 use crate::database::key::PartitionKey;
 use crate::error::{EngineError, is_corruption};
 
-/// Partitions of raw samples in which a retry's id may be, its own included.
+/// Number of raw partitions in which the ID of a retry may be, its own included.
 const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
-/// Where ids are that are in memory alone; one that came again a long time later is in more than one place.
-type Places = HashMap<(BatchId, PartitionKey), (), FixedState>;
+/// IDs with their partitions. An ID that was sent again much later is in several partitions.
+type IdsByPartition = HashMap<(BatchId, PartitionKey), (), FixedState>;
 
-/// Ids of applied batches that are not in the state database yet.
+/// IDs of applied batches that are not in the state database yet.
 #[derive(Debug, Default)]
 pub(crate) struct BatchIds {
-    new: Places,
-    /// Being written by a flush.
-    frozen: Arc<Places>,
+    new: IdsByPartition,
+    /// IDs that a flush is writing.
+    frozen: Arc<IdsByPartition>,
 }
 
-/// Ids that a flush writes.
-pub(crate) type FrozenIds = Arc<Places>;
+/// IDs that a flush writes.
+pub(crate) type FrozenIds = Arc<IdsByPartition>;
 
 impl BatchIds {
-    /// Whether a batch with this id was applied since the last flush, in one of these partitions.
+    /// Whether a batch with this ID was applied since the last flush, in one of these partitions.
     pub(crate) fn is_unwritten(&self, id: BatchId, partitions: &[PartitionKey]) -> bool {
         partitions.iter().any(|&key| self.new.contains_key(&(id, key)) || self.frozen.contains_key(&(id, key)))
     }
@@ -43,21 +44,21 @@ impl BatchIds {
         self.new.insert((id, partition), ());
     }
 
-    /// What a flush writes; one that was given up is part of the next.
+    /// Returns the IDs for a flush to write. IDs of an abandoned flush are part of the next one.
     pub(crate) fn freeze(&mut self) -> FrozenIds {
         let mut frozen = std::mem::take(&mut self.new);
-        frozen.extend(self.frozen.iter().map(|(&place, ())| (place, ())));
+        frozen.extend(self.frozen.iter().map(|(&id, ())| (id, ())));
         self.frozen = Arc::new(frozen);
         Arc::clone(&self.frozen)
     }
 
-    /// What was frozen is written.
+    /// Notes that the frozen IDs are in the state database.
     pub(crate) fn wrote(&mut self) {
         self.frozen = Arc::default();
     }
 }
 
-/// The partitions of raw samples in which a batch's id may be, first the one where it belongs; none if it has no samples.
+/// The raw partitions in which the ID of a batch may be, first its own. None if the batch has no samples.
 pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
     let times = batch.series.iter().flat_map(|series| &series.samples.times_ns);
     let Some(&newest) = times.max() else { return Vec::new() };
@@ -65,15 +66,16 @@ pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
     std::iter::successors(Some(first), |key| key.before()).take(PARTITIONS).collect()
 }
 
-/// Writes new ids.
+/// Writes new IDs.
 pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     for &(id, partition) in ids.keys() {
         database::put(batch, &partition.batch_id(id), &[]);
     }
 }
 
-/// Whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts. An ID in a block that
-/// cannot be read counts as missing: a batch that counts twice is better than one that is acknowledged and lost.
+/// Whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts. An ID
+/// in a block that cannot be read counts as missing: a batch that counts twice is better than one that is
+/// acknowledged and lost.
 pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
     for partition in partitions {
         match database.get_pinned(partition.batch_id(id)) {

@@ -1,9 +1,9 @@
-//! Memory that definitions take: counted where it changes, so that asking for the sum takes no lock.
+//! Memory use of definitions, counted where it changes, so that reading the total takes no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all definitions in memory take together.
+/// Total memory use of all definitions, in bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryTotal(Arc<AtomicUsize>);
 
@@ -13,7 +13,7 @@ impl MemoryTotal {
     }
 }
 
-/// What one of them takes, a part of the total for as long as it lives.
+/// Memory use of one part, counted in the total for as long as the part lives.
 #[derive(Debug, Default)]
 pub(crate) struct Footprint {
     total: MemoryTotal,
@@ -43,9 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_is_what_those_that_live_take() {
+    fn the_total_counts_only_live_parts() {
         let total = MemoryTotal::default();
-        let (mut first, mut second) = (Footprint::new(&total), Footprint::new(&total));
+        let mut first = Footprint::new(&total);
+        let mut second = Footprint::new(&total);
         first.set(10);
         second.set(5);
         first.set(7);

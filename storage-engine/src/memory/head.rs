@@ -1,8 +1,8 @@
-//! The head of a partition: samples that are in no chunk yet, by window and series.
+//! The head of a partition: samples that are not sealed into chunks yet, by window and series.
 //!
-//! Samples come in runs, each sorted by time. A run that is closed never changes, so a query or a flush holds it without a copy;
-//! only the last run of a window and series may still grow. What `written` says is on disk too, for a restart, and stays here:
-//! no query reads it from there.
+//! Samples are kept in runs, each sorted by time. A closed run never changes, so queries and flushes share it without
+//! a copy. Only the last run of a window and series can still grow. The first `written` runs are also on disk, for a
+//! restart. They stay in memory, so queries never read them from disk.
 
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, RangeInclusive, SubAssign};
@@ -12,22 +12,22 @@ use proto::{Samples, Tier};
 
 use crate::memory::run::Run;
 
-/// A run with fewer samples grows.
+/// Number of samples from which a run no longer grows.
 const RUN_SAMPLES: usize = 256;
 
-/// A sample in memory.
+/// Size of a sample in memory, in bytes.
 pub(crate) const SAMPLE_BYTES: usize = size_of::<i64>() * 2 + size_of::<u32>() * 2;
 
-/// What a chunk takes beside its runs: its place in the tree, two thirds full, and its two lists.
+/// Memory of a chunk besides its runs, in bytes: its entry in the tree, which is two thirds full, and its two lists.
 const CHUNK_BYTES: usize = 240;
-/// What a run takes beside its samples: itself, and the allocator's part of its columns.
+/// Memory of a run besides its samples, in bytes: the run itself, and the allocator's overhead for its columns.
 const RUN_BYTES: usize = 256;
 
-/// How much is in heads.
+/// Size of the samples in heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeadSize {
     pub(crate) samples: usize,
-    /// In memory, about.
+    /// Approximate memory use, in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -45,36 +45,36 @@ impl SubAssign for HeadSize {
     }
 }
 
-/// Samples of one series in one window of chunks.
+/// Unsealed samples of one series in one window.
 #[derive(Debug, Default)]
 pub(crate) struct HeadChunk {
     runs: Vec<Arc<Run>>,
     is_open: bool,
-    /// The first so many runs are on disk...
+    /// Number of runs, from the first on, that are on disk.
     written: usize,
-    /// ...written when the log was there.
+    /// Log indexes of the head values that hold these runs.
     written_at: Vec<u64>,
-    /// The state's clock when the first sample came.
+    /// The state's clock when the first sample arrived.
     since_ns: i64,
     size: HeadSize,
 }
 
-/// See the module.
+/// Unsealed samples by window and series.
 #[derive(Debug, Default)]
 pub(crate) struct Head {
     chunks: BTreeMap<(u32, u32), HeadChunk>,
     size: HeadSize,
 }
 
-/// What of a head chunk there was at one moment.
+/// The runs of a head chunk at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub(crate) window: u32,
     pub(crate) series: u32,
     pub(crate) runs: Vec<Arc<Run>>,
-    /// The first so many runs are on disk...
+    /// Number of runs, from the first on, that are on disk.
     pub(crate) written: usize,
-    /// ...written when the log was there.
+    /// Log indexes of the head values that hold these runs.
     pub(crate) written_at: Vec<u64>,
     pub(crate) since_ns: i64,
 }
@@ -88,7 +88,7 @@ impl Head {
         self.size
     }
 
-    /// Changes a chunk, which is made if it is not there and goes if nothing is left in it.
+    /// Changes a chunk. Creates it if it is missing, and removes it if it is empty afterwards.
     fn change(&mut self, at: (u32, u32), change: impl FnOnce(&mut HeadChunk)) {
         let chunk = self.chunks.entry(at).or_default();
         self.size -= chunk.size;
@@ -105,18 +105,18 @@ impl Head {
         while let Some(&first) = samples.times_ns.first() {
             let window = Tier::Raw.window_of(first);
             let end = samples.times_ns.partition_point(|&time| Tier::Raw.window_of(time) == window);
-            let behind = split_off(&mut samples, end);
+            let later = split_off(&mut samples, end);
             self.change((window, series), |chunk| {
                 if chunk.runs.is_empty() {
                     chunk.since_ns = now_ns;
                 }
                 chunk.add(samples);
             });
-            samples = behind;
+            samples = later;
         }
     }
 
-    /// Adds what is on disk, written when the log was there.
+    /// Adds a head value that was flushed at `log_index`.
     pub(crate) fn restore(&mut self, (window, series): (u32, u32), log_index: u64, samples: Samples, now_ns: i64) {
         let run = Run::new(samples);
         self.change((window, series), |chunk| {
@@ -135,13 +135,19 @@ impl Head {
         let freeze = |(&(window, series), chunk): (&(u32, u32), &mut HeadChunk)| {
             chunk.is_open = false;
             let HeadChunk { runs, written, written_at, since_ns, .. } = &*chunk;
-            let (written, written_at) = (*written, written_at.clone());
-            Frozen { window, series, runs: runs.clone(), written, written_at, since_ns: *since_ns }
+            Frozen {
+                window,
+                series,
+                runs: runs.clone(),
+                written: *written,
+                written_at: written_at.clone(),
+                since_ns: *since_ns,
+            }
         };
         self.chunks.iter_mut().map(freeze).collect()
     }
 
-    /// What was frozen is in a chunk now.
+    /// Removes frozen runs that were sealed into a chunk.
     pub(crate) fn remove(&mut self, frozen: &Frozen) {
         self.change((frozen.window, frozen.series), |chunk| {
             chunk.runs.drain(..frozen.runs.len().min(chunk.runs.len()));
@@ -151,7 +157,8 @@ impl Head {
         });
     }
 
-    /// What was frozen is on disk now, the rest of it written when the log was there, and stays here.
+    /// Notes that frozen runs are on disk; those that were not before were flushed at `log_index`. They stay in
+    /// memory.
     pub(crate) fn wrote(&mut self, frozen: &Frozen, log_index: u64) {
         if frozen.runs.len() > frozen.written {
             self.change((frozen.window, frozen.series), |chunk| {
@@ -162,19 +169,19 @@ impl Head {
         }
     }
 
-    /// The windows that have samples here, ascending.
+    /// Windows with samples, ascending.
     pub(crate) fn windows(&self) -> impl Iterator<Item = u32> + '_ {
-        // From one to the next: each may have very many series.
+        // Seeks from one window to the next, because a window may have very many series.
         let from = |from: (u32, u32)| self.chunks.range(from..).next().map(|(&(window, _), _)| window);
         std::iter::successors(from((0, 0)), move |&window| from((window.checked_add(1)?, 0)))
     }
 
-    /// Whether a series has samples here in a window.
+    /// Whether a series has samples in a window.
     pub(crate) fn holds(&self, window: u32, series: u32) -> bool {
         self.chunks.contains_key(&(window, series))
     }
 
-    /// Window and first arrival of each chunk.
+    /// Window and time of the first arrival of each chunk.
     pub(crate) fn arrivals(&self) -> impl Iterator<Item = (u32, i64)> + '_ {
         self.chunks.iter().map(|(&(window, _), chunk)| (window, chunk.since_ns))
     }
@@ -195,8 +202,8 @@ impl HeadChunk {
         });
     }
 
-    /// Of the first so many runs, makes one of the small ones behind the last large one: each run takes more than a few samples
-    /// do, and every flush closes one. Returns how many runs those are then.
+    /// Joins the small runs after the last large one, among the first `runs` runs. Every flush closes a run, and a
+    /// run takes more memory than a few samples. Returns the number of runs that replace the first `runs`.
     fn join_small(&mut self, runs: usize) -> usize {
         let small = self.runs[..runs].iter().rev().take_while(|run| run.len() < RUN_SAMPLES).count();
         if small < 2 {
@@ -238,7 +245,7 @@ fn size_of_run(run: &Run) -> HeadSize {
     HeadSize { samples: run.len(), bytes }
 }
 
-/// All but the first `at` samples, which stay.
+/// Removes and returns all but the first `at` samples.
 fn split_off(samples: &mut Samples, at: usize) -> Samples {
     Samples {
         times_ns: samples.times_ns.split_off(at),
@@ -248,7 +255,7 @@ fn split_off(samples: &mut Samples, at: usize) -> Samples {
     }
 }
 
-/// Puts all columns into the order of time.
+/// Sorts all columns by time.
 pub(crate) fn sort_by_time(samples: &mut Samples) {
     if samples.times_ns.is_sorted() {
         return;
@@ -272,11 +279,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn samples_stay_in_runs_sorted_by_time_and_none_is_lost(
+        fn runs_stay_sorted_by_time_and_no_sample_is_lost(
             parts in prop::collection::vec((prop::collection::vec(0..2_000_000_000_000_i64, 1..90), 0..3_u8), 1..20),
         ) {
             let mut head = Head::default();
-            let (mut wanted, mut frozen) = (Vec::new(), Vec::new());
+            let mut wanted = Vec::new();
+            let mut frozen = Vec::new();
             for (log_index, (times, frozen_how)) in (0..).zip(parts) {
                 let mut samples = Samples::default();
                 for time in times {
@@ -289,7 +297,7 @@ mod tests {
                 }
                 if frozen_how > 1 {
                     frozen.iter().for_each(|chunk| head.wrote(chunk, log_index));
-                    // Of what is written, no two small runs are side by side.
+                    // No two small written runs are adjacent.
                     for chunk in head.freeze() {
                         let sides: Vec<usize> = chunk.runs[..chunk.written].iter().map(|run| run.len()).collect();
                         prop_assert!(sides.windows(2).all(|pair| pair.iter().any(|&len| len >= RUN_SAMPLES)));
@@ -311,7 +319,7 @@ mod tests {
             got.sort_unstable();
             wanted.sort_unstable();
             prop_assert_eq!(got, wanted);
-            // What was frozen did not change since, and goes alone.
+            // Frozen runs are unchanged, and are removed without the others.
             let left = head.size().samples - before.iter().sum::<usize>();
             frozen.iter().for_each(|chunk| head.remove(chunk));
             prop_assert_eq!(head.size().samples, left);

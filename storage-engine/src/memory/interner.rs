@@ -1,58 +1,58 @@
-//! Small things by dense numbers, each once: pairs and attribute sets of a partition, of which there may be millions.
+//! Interning of small values as consecutive numbers: pairs and attribute sets of a partition, possibly millions.
 
 use std::hash::{BuildHasher as _, Hash};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// See the module.
+/// Values by number, and numbers by value.
 #[derive(Debug)]
 pub(crate) struct Interner<T> {
-    things: Vec<T>,
-    /// Numbers by what they stand for.
+    values: Vec<T>,
+    /// Numbers, hashed by their values.
     numbers: HashTable<u32>,
     hashes: FixedState,
 }
 
 impl<T: Copy + Eq + Hash> Interner<T> {
-    /// The number of a thing, and whether it is new.
+    /// The number of a value, and whether the value is new.
     #[inline]
-    pub(crate) fn insert(&mut self, thing: T) -> (u32, bool) {
-        let Self { things, numbers, hashes } = self;
-        let new = crate::memory::partition::saturating_u32(things.len());
-        let is_it = |&number: &u32| things.get(number as usize) == Some(&thing);
-        let hash_of = |&number: &u32| things.get(number as usize).map_or(0, |thing| hashes.hash_one(thing));
-        let number = *numbers.entry(hashes.hash_one(thing), is_it, hash_of).or_insert(new).get();
+    pub(crate) fn insert(&mut self, value: T) -> (u32, bool) {
+        let Self { values, numbers, hashes } = self;
+        let new = crate::memory::partition::saturating_u32(values.len());
+        let is_it = |&number: &u32| values.get(number as usize) == Some(&value);
+        let hash_of = |&number: &u32| values.get(number as usize).map_or(0, |value| hashes.hash_one(value));
+        let number = *numbers.entry(hashes.hash_one(value), is_it, hash_of).or_insert(new).get();
         if number == new {
-            things.push(thing);
+            values.push(value);
         }
         (number, number == new)
     }
 
     pub(crate) fn get(&self, number: u32) -> Option<T> {
-        self.things.get(number as usize).copied()
+        self.values.get(number as usize).copied()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.things.len()
+        self.values.len()
     }
 
-    /// All, by number.
+    /// All values, in the order of their numbers.
     pub(crate) fn as_slice(&self) -> &[T] {
-        &self.things
+        &self.values
     }
 
-    /// Bytes that it takes in memory.
+    /// Memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.things.capacity() * size_of::<T>() + self.numbers.allocation_size()
+        self.values.capacity() * size_of::<T>() + self.numbers.allocation_size()
     }
 }
 
 impl<T: Copy + Eq + Hash> FromIterator<T> for Interner<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(things: I) -> Self {
-        let mut all = Self { things: Vec::new(), numbers: HashTable::new(), hashes: FixedState::default() };
-        things.into_iter().for_each(|thing| {
-            all.insert(thing);
+    fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
+        let mut all = Self { values: Vec::new(), numbers: HashTable::new(), hashes: FixedState::default() };
+        values.into_iter().for_each(|value| {
+            all.insert(value);
         });
         all
     }
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_keeps_its_number() {
+    fn a_value_keeps_its_number() {
         let mut all: Interner<u64> = [7].into_iter().collect();
         let first: Vec<_> = (0..1000).map(|i| all.insert(i * i % 601)).collect();
         let again: Vec<_> = (0..1000).map(|i| all.insert(i * i % 601)).collect();

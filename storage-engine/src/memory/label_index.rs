@@ -1,7 +1,7 @@
-//! Which series of a partition have which labels: a roaring bitmap of series for each name and value. Matchers are algebra on
-//! bitmaps; a regular expression runs once for each value of its label, not for each series.
+//! Index of a partition's series by labels: a roaring bitmap of series for each name and value. Matchers combine
+//! bitmaps. A regular expression runs once for each value of its label, not for each series.
 //!
-//! It is in memory only: made from the series when a partition is read, it costs no byte on disk.
+//! The index is only in memory: it is built from the series when a partition is read, and takes no bytes on disk.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use roaring::RoaringBitmap;
 
 use crate::memory::matcher::ReadyMatcher;
 
-/// See the module.
+/// Bitmaps of series by label name and value.
 #[derive(Debug, Default)]
 pub(crate) struct LabelIndex {
     names: BTreeMap<String, BTreeMap<String, RoaringBitmap>>,
@@ -22,7 +22,7 @@ impl LabelIndex {
     pub(crate) fn insert(&mut self, series: u32, labels: &LabelSet) {
         self.series.insert(series);
         for label in labels.iter() {
-            // Two lookups where it is known, and no text copied.
+            // A known label costs two lookups, and its text is not copied.
             let values = match self.names.get_mut(&label.name) {
                 Some(values) => values,
                 None => self.names.entry(label.name.clone()).or_default(),
@@ -40,8 +40,8 @@ impl LabelIndex {
         }
     }
 
-    /// The series that the matchers do not rule out by their labels. Where a series has not the label, samples may have an
-    /// attribute of its name, if `is_attribute` says that any has.
+    /// The series that the matchers do not exclude by label. If a series does not have the label, its samples may
+    /// have an attribute of that name, if `is_attribute` says that any sample has it.
     pub(crate) fn matching(&self, matchers: &[ReadyMatcher], is_attribute: impl Fn(&str) -> bool) -> RoaringBitmap {
         let mut matching = self.series.clone();
         for matcher in matchers {
@@ -63,18 +63,18 @@ impl LabelIndex {
         matching
     }
 
-    /// The label with the most values, and how many those are.
+    /// The label with the most values, and their number.
     pub(crate) fn widest(&self) -> Option<(&str, usize)> {
         let counts = self.names.iter().map(|(name, values)| (name.as_str(), values.len()));
         counts.max_by_key(|&(_, count)| count)
     }
 
-    /// Each label's name, and how many values it has.
+    /// Name of each label, and the number of its values.
     pub(crate) fn cardinalities(&self) -> impl Iterator<Item = (&str, usize)> {
         self.names.iter().map(|(name, values)| (name.as_str(), values.len()))
     }
 
-    /// About how many bytes it takes in memory.
+    /// Approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes
     }
@@ -108,7 +108,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_finds_what_a_look_at_every_series_finds(
+        fn the_index_finds_the_same_series_as_a_full_scan(
             sets in prop::collection::vec(label_set(), 0..20),
             matchers in prop::collection::vec(matcher(), 0..4),
             attribute in 0..5_u8,
@@ -118,7 +118,7 @@ mod tests {
             (0..).zip(&sets).for_each(|(id, set)| index.insert(id, set));
             let attribute = format!("n{attribute}");
             let got = index.matching(&ready, |name| name == attribute);
-            // What matchers leave to the samples fails where no sample can have the attribute.
+            // A matcher on an attribute fails if no sample can have the attribute.
             let wanted = (0..).zip(&sets).filter(|(_, set)| {
                 on_series(&ready, set).is_some_and(|rest| rest.iter().all(|m| m.accepts("") || m.name == attribute))
             });

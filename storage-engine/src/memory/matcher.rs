@@ -1,4 +1,5 @@
-//! Matchers made ready: each holds on a series' label, or, where the series has no such label, on its samples' attribute.
+//! Compiled matchers. A matcher applies to a series' label or, if the series does not have it, to its samples'
+//! attribute.
 
 use proto::selection::Operation;
 use proto::{Dictionary, LabelSet, Matcher, limits};
@@ -6,10 +7,10 @@ use regex::{Regex, RegexBuilder};
 
 use crate::error::SelectError;
 
-/// Compiled size of one regular expression: what keeps a hostile one from taking the node's memory.
+/// Size limit of a compiled regular expression, in bytes; a larger one could exhaust the node's memory.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// One matcher, its regular expression compiled.
+/// A matcher with its compiled regular expression.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadyMatcher {
     pub(crate) name: String,
@@ -25,7 +26,7 @@ enum Test {
 }
 
 impl ReadyMatcher {
-    /// All of one question.
+    /// Compiles all matchers of a query.
     pub(crate) fn all(matchers: &[Matcher]) -> Result<Vec<Self>, SelectError> {
         let is_regex = |matcher: &&Matcher| matches!(matcher.operation, Operation::Match | Operation::NotMatch);
         if matchers.iter().filter(is_regex).count() > limits::QUERY_REGEXES_MAX {
@@ -36,7 +37,7 @@ impl ReadyMatcher {
 
     pub(crate) fn new(matcher: &Matcher) -> Result<Self, SelectError> {
         let regex = || {
-            // Anchored, and a dot is any character: as Prometheus has it.
+            // The expression is anchored, and a dot matches any character, as in Prometheus.
             let anchored = format!("^(?s:{})$", matcher.value);
             RegexBuilder::new(&anchored)
                 .size_limit(REGEX_BYTES_MAX)
@@ -53,7 +54,7 @@ impl ReadyMatcher {
         Ok(Self { name: matcher.name.clone(), test })
     }
 
-    /// The one value that it accepts, if it says so itself.
+    /// The only value that the matcher accepts, if it is an equality.
     pub(crate) fn only_value(&self) -> Option<&str> {
         match &self.test {
             Test::Equal(wanted) => Some(wanted),
@@ -71,7 +72,7 @@ impl ReadyMatcher {
     }
 }
 
-/// What the matchers say of one series: no, or which of them its samples' attributes must still pass.
+/// `None` if the matchers exclude a series by its labels; otherwise the matchers on its samples' attributes.
 pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> Option<Vec<&'a ReadyMatcher>> {
     let mut on_samples = Vec::new();
     for matcher in matchers {
@@ -84,7 +85,7 @@ pub(crate) fn on_series<'a>(matchers: &'a [ReadyMatcher], labels: &LabelSet) -> 
     Some(on_samples)
 }
 
-/// The value of an attribute, by the name that queries use; "" if it is absent.
+/// The value of an attribute, by its name in queries; "" if it is missing.
 pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str) -> String {
     dictionary
         .attribute_sets
@@ -93,7 +94,7 @@ pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str)
         .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
 }
 
-/// Whether a key, dots and all, is what queries write as `name`; nothing is allocated where it already is a label name.
+/// Whether queries write a key, which may have dots, as `name`. Allocates nothing if the key is a label name already.
 fn is_written_as(key: &str, name: &str) -> bool {
     key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
 }
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regular_expressions_of_one_question_are_bounded() {
+    fn the_number_of_regular_expressions_of_a_query_is_limited() {
         let matcher = Matcher { name: "pod".to_owned(), operation: Operation::Match, value: "a.*".to_owned() };
         let matchers = vec![matcher; limits::QUERY_REGEXES_MAX + 1];
         assert_eq!(ReadyMatcher::all(&matchers[1..]).map(|ready| ready.len()).ok(), Some(limits::QUERY_REGEXES_MAX));

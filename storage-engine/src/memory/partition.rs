@@ -1,8 +1,9 @@
-//! A partition in memory: its dictionary and series, as numbers of the tenant's vocabulary, and, of minutes, the head of the raw
-//! samples of the same time.
+//! A partition in memory: its series, and its dictionary as numbers of the tenant's dictionary. A partition of
+//! minutes also holds the head of the raw samples of the same time.
 //!
-//! Pairs, attribute sets and series have dense numbers, in the order in which they came; chunks and windows on disk hold those.
-//! They only grow; `persisted` says how much of them is in the state database, so that a flush writes what is new.
+//! Pairs, attribute sets and series are numbered consecutively, in the order of their arrival; chunks and windows on
+//! disk refer to these numbers. The lists only grow. `persisted` counts their entries in the state database, so a
+//! flush writes the new ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,37 +29,37 @@ use crate::memory::label_index::LabelIndex;
 use crate::memory::stored_partition::StoredPartition;
 use crate::memory::tenant_dictionary::{BatchNodes, ROOT, TenantDictionary};
 
-/// What a name takes in a set beside its text, about.
+/// Approximate memory of a name in a set besides its text, in bytes.
 const NAME_BYTES: usize = 64;
 
 /// zstd level of blocks of series.
 const SERIES_LEVEL: i32 = 3;
 
-/// What a sample's stack is: where its user part and its kernel part end in the vocabulary's tree.
+/// Stack of a sample: the nodes of the tenant's stack tree at which its user part and its kernel part end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Pair {
     pub(crate) user: u32,
     pub(crate) kernel: u32,
 }
 
-/// What a tier has not that the samples it was made of had.
+/// A name that a tier does not keep, but that the samples of its windows had.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum DroppedName {
-    /// A series' label, by configuration.
+    /// A label of a series that the configuration drops.
     Label(String),
-    /// A sample attribute, as queries write it: always.
+    /// An attribute of samples, as queries write it. Windows never have attributes.
     Attribute(String),
 }
 
 impl DroppedName {
-    /// The name of a label or an attribute.
+    /// Name of the label or attribute.
     fn text(&self) -> &str {
         match self {
             Self::Label(name) | Self::Attribute(name) => name,
         }
     }
 
-    /// The name of a label.
+    /// Name of the label, if it is one.
     pub(crate) fn label(&self) -> Option<&String> {
         match self {
             Self::Label(name) => Some(name),
@@ -67,7 +68,7 @@ impl DroppedName {
     }
 }
 
-/// How many of each there are.
+/// Numbers of entries of a partition's lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lengths {
     pub(crate) pairs: usize,
@@ -76,26 +77,26 @@ pub(crate) struct Lengths {
     pub(crate) dropped_names: usize,
 }
 
-/// See the module.
+/// A partition in memory.
 #[derive(Debug)]
 pub(crate) struct Partition {
-    /// Never of raw samples.
+    /// Key of the partition; never one of raw samples.
     pub(crate) key: PartitionKey,
-    /// Of the vocabulary.
+    /// Generation of the tenant's dictionary.
     pub(crate) generation: u64,
     pub(crate) pairs: Interner<Pair>,
     /// Nodes at which a stacktrace of a pair ends.
     stacks: RoaringBitmap,
     pub(crate) attribute_sets: Interner<u32>,
-    /// Keys of attributes: as texts of the vocabulary, as far as they were met in it, and as queries write them.
+    /// Keys of attributes, as far as they occurred: as strings of the tenant's dictionary, and as queries write them.
     attribute_keys: RoaringBitmap,
     attribute_names: BTreeSet<String>,
-    /// About what those names take, here and among `dropped_names`.
+    /// Approximate memory of these names and of `dropped_names`, in bytes.
     name_bytes: usize,
     pub(crate) series: IndexMap<Fingerprint, Arc<LabelSet>, FixedState>,
     gauges: RoaringBitmap,
     pub(crate) index: LabelIndex,
-    /// Labels and attributes that samples had and this tier's windows have not.
+    /// Labels and attributes that samples had and the windows of this tier do not have.
     dropped_names: IndexSet<DroppedName, FixedState>,
     pub(crate) head: Head,
     persisted: Lengths,
@@ -104,20 +105,35 @@ pub(crate) struct Partition {
     footprint: Footprint,
 }
 
-/// Definitions on their way to the state database; packed when no lock is held any more, since that takes longest.
+/// Definitions for the state database. They are compressed after all locks are released, because that takes longest.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
-    /// Keys, what their values are packed from, and zstd levels.
-    packed: Vec<(Vec<u8>, Vec<u8>, i32)>,
-    dropped_names: Option<(Vec<u8>, Vec<u8>)>,
+    /// Values that have to be compressed.
+    uncompressed: Vec<UncompressedValue>,
+    dropped_names: Option<FramedValue>,
+}
+
+/// A value that has to be compressed.
+#[derive(Debug)]
+struct UncompressedValue {
+    key: Vec<u8>,
+    payload: Vec<u8>,
+    zstd_level: i32,
+}
+
+/// A value with its frame.
+#[derive(Debug)]
+struct FramedValue {
+    key: Vec<u8>,
+    value: Vec<u8>,
 }
 
 impl Unwritten {
     pub(crate) fn write(self, batch: &mut WriteBatch) -> Result<(), EngineError> {
-        for (key, plain, level) in self.packed {
-            batch.put(&key, frame::pack(&key, &plain, level)?);
+        for UncompressedValue { key, payload, zstd_level } in self.uncompressed {
+            batch.put(&key, frame::pack(&key, &payload, zstd_level)?);
         }
-        if let Some((key, value)) = self.dropped_names {
+        if let Some(FramedValue { key, value }) = self.dropped_names {
             batch.put(key, value);
         }
         Ok(())
@@ -149,40 +165,41 @@ impl Partition {
         partition
     }
 
-    /// Reads a partition, what of the head was written included, from the state database as of one moment.
+    /// Reads a partition and its head values from a snapshot of the state database.
     pub(crate) fn load(
         snapshot: &Snapshot<'_>,
         key: PartitionKey,
-        vocabulary: &mut TenantDictionary,
+        shared: &mut TenantDictionary,
         now_ns: i64,
     ) -> Result<Self, EngineError> {
-        Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(vocabulary)?)
+        Ok(StoredPartition::read(snapshot, key, now_ns)?.into_partition(shared)?)
     }
 
-    /// Adds what a block of its dictionary holds; `false` if anything of it is there already.
-    pub(crate) fn learn(&mut self, block: &Block, vocabulary: &mut TenantDictionary) -> bool {
-        let Some(added) = block.add_to(vocabulary) else { return false };
+    /// Adds the entries of a dictionary block; `false` if the partition already has one of them.
+    pub(crate) fn add_block(&mut self, block: &Block, shared: &mut TenantDictionary) -> bool {
+        let Some(added) = block.add_to(shared) else { return false };
         let mut is_new = true;
         for pair in added.pairs {
             is_new &= self.add_pair(pair).1;
         }
         for set in added.attribute_sets {
-            is_new &= self.add_attribute_set(set, vocabulary).1;
+            is_new &= self.add_attribute_set(set, shared).1;
         }
         is_new
     }
 
-    /// Its numbers are the vocabulary's, and its series share the labels of the others; all of it is in the state database.
-    pub(crate) fn join(&mut self, vocabulary: &mut TenantDictionary) {
-        self.generation = vocabulary.generation();
+    /// Takes the generation of the tenant's dictionary, and shares equal label sets. All entries are in the state
+    /// database.
+    pub(crate) fn join(&mut self, shared: &mut TenantDictionary) {
+        self.generation = shared.generation();
         for labels in self.series.values_mut() {
-            *labels = vocabulary.share_labels(Arc::clone(labels));
+            *labels = shared.share_labels(Arc::clone(labels));
         }
         self.persisted = self.lengths();
-        vocabulary.recount();
+        shared.recount();
     }
 
-    /// So many blocks of it are in the state database.
+    /// Sets the numbers of blocks that are in the state database.
     pub(crate) fn restored(&mut self, dictionary_blocks: u32, dropped_name_blocks: u32) {
         self.dictionary_blocks = dictionary_blocks;
         self.dropped_name_blocks = dropped_name_blocks;
@@ -197,7 +214,7 @@ impl Partition {
         }
     }
 
-    /// The number of a pair, and whether it is new.
+    /// The number of a pair, and whether the pair is new.
     pub(crate) fn add_pair(&mut self, pair: Pair) -> (u32, bool) {
         let (number, is_new) = self.pairs.insert(pair);
         if is_new {
@@ -208,11 +225,11 @@ impl Partition {
         (number, is_new)
     }
 
-    /// The number of an attribute set of the vocabulary, and whether it is new.
-    pub(crate) fn add_attribute_set(&mut self, set: u32, vocabulary: &TenantDictionary) -> (u32, bool) {
+    /// The number of an attribute set of the tenant's dictionary, and whether the set is new.
+    pub(crate) fn add_attribute_set(&mut self, set: u32, shared: &TenantDictionary) -> (u32, bool) {
         let (number, is_new) = self.attribute_sets.insert(set);
         if is_new {
-            let dictionary = &vocabulary.dictionary;
+            let dictionary = &shared.dictionary;
             for attribute in dictionary.attribute_sets.get(set) {
                 if self.attribute_keys.insert(attribute.key) {
                     let name = sanitize_label_name(dictionary.strings.get(attribute.key));
@@ -223,7 +240,7 @@ impl Partition {
         (number, is_new)
     }
 
-    /// The number of a series; its labels are kept if it is new.
+    /// The number of a series. Its labels are kept if the series is new.
     pub(crate) fn add_series(&mut self, fingerprint: Fingerprint, labels: impl FnOnce() -> Arc<LabelSet>) -> u32 {
         let entry = self.series.entry(fingerprint);
         let number = saturating_u32(entry.index());
@@ -238,9 +255,9 @@ impl Partition {
         number
     }
 
-    /// Notes that this tier's windows have not what is called so.
+    /// Notes a name that the windows of this tier do not have.
     pub(crate) fn add_dropped_name(&mut self, name: DroppedName) {
-        // Raw samples, which are of the minutes' partition, have their attributes.
+        // Raw samples belong to the minutes' partition, and have their attributes.
         if let DroppedName::Attribute(name) = &name
             && self.key.tier == Tier::Minute
         {
@@ -259,12 +276,12 @@ impl Partition {
         }
     }
 
-    /// What this tier's windows have not and samples had.
+    /// Names that the windows of this tier do not have, although samples had them.
     pub(crate) fn dropped_names(&self) -> impl Iterator<Item = &DroppedName> {
         self.dropped_names.iter()
     }
 
-    /// Whether any raw sample of its time has an attribute of this name.
+    /// Whether any raw sample of the partition's time has an attribute of this name.
     pub(crate) fn is_attribute(&self, name: &str) -> bool {
         self.attribute_names.contains(name)
     }
@@ -277,7 +294,8 @@ impl Partition {
         node == ROOT || self.stacks.contains(node)
     }
 
-    /// Whether every definition that a batch leaves out is here; `nodes`: of its stacks, as they are now.
+    /// Whether the partition has every definition that a batch omits. `nodes` holds the current nodes of the batch's
+    /// stacks.
     pub(crate) fn has_stripped_definitions(&self, batch: &Batch, nodes: &BatchNodes) -> bool {
         let stacks = batch.dictionary.stacks.iter().zip(&nodes.nodes);
         let mut stripped = stacks.filter(|((_, stack), _)| stack.is_none());
@@ -288,32 +306,35 @@ impl Partition {
                 .all(|series| series.labels.is_some() || self.series.contains_key(&series.fingerprint))
     }
 
-    /// The definitions up to `to` that are not in the state database yet; [`Partition::wrote`] must follow when they are.
-    pub(crate) fn unwritten(&self, to: &Lengths, vocabulary: &TenantDictionary) -> Unwritten {
+    /// The definitions up to `to` that are not in the state database. [`Partition::wrote`] must be called once they
+    /// are.
+    pub(crate) fn unwritten(&self, to: &Lengths, shared: &TenantDictionary) -> Unwritten {
         let from = &self.persisted;
         let mut unwritten = Unwritten::default();
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
             let key = self.key.dictionary_block(self.dictionary_blocks);
             let pairs = &self.pairs.as_slice()[from.pairs..to.pairs];
             let sets = &self.attribute_sets.as_slice()[from.attribute_sets..to.attribute_sets];
-            unwritten.packed.push((key, dictionary_block::encode(vocabulary, pairs, sets), LEVEL_GROWING));
+            let payload = dictionary_block::encode(shared, pairs, sets);
+            unwritten.uncompressed.push(UncompressedValue { key, payload, zstd_level: LEVEL_GROWING });
         }
         if from.series != to.series {
             let key = self.key.series_block(saturating_u32(from.series));
             let new = self.series.iter().take(to.series).skip(from.series);
             let block = wire::Batch { series: new.map(series_to_wire).collect(), ..wire::Batch::default() };
-            unwritten.packed.push((key, block.encode_to_vec(), SERIES_LEVEL));
+            let payload = block.encode_to_vec();
+            unwritten.uncompressed.push(UncompressedValue { key, payload, zstd_level: SERIES_LEVEL });
         }
         if from.dropped_names != to.dropped_names {
             let key = self.key.dropped_names_block(self.dropped_name_blocks);
             let new = self.dropped_names.iter().take(to.dropped_names).skip(from.dropped_names);
             let value = dictionary_block::encode_dropped_names(&key, new);
-            unwritten.dropped_names = Some((key, value));
+            unwritten.dropped_names = Some(FramedValue { key, value });
         }
         unwritten
     }
 
-    /// Definitions up to `to` are in the state database.
+    /// Notes that the definitions up to `to` are in the state database.
     pub(crate) fn wrote(&mut self, to: Lengths) {
         let from = &self.persisted;
         if (from.pairs, from.attribute_sets) != (to.pairs, to.attribute_sets) {
@@ -325,55 +346,57 @@ impl Partition {
         self.persisted = to;
     }
 
-    /// Whether there are definitions that the state database has not.
+    /// Whether any definitions are missing from the state database.
     pub(crate) fn has_unwritten(&self) -> bool {
         self.persisted != self.lengths()
     }
 
-    /// Blocks of the dictionary in the state database.
+    /// Number of dictionary blocks in the state database.
     pub(crate) fn dictionary_blocks(&self) -> u32 {
         self.dictionary_blocks
     }
 
-    /// What is written of the dictionary, in one block in place of those there are; [`Partition::joined_dictionary`] must follow.
-    pub(crate) fn whole_dictionary(&self, vocabulary: &TenantDictionary) -> Unwritten {
+    /// The written part of the dictionary as one block that replaces the others. [`Partition::joined_dictionary`]
+    /// must be called once it has.
+    pub(crate) fn whole_dictionary(&self, shared: &TenantDictionary) -> Unwritten {
         let pairs = &self.pairs.as_slice()[1..self.persisted.pairs];
         let sets = &self.attribute_sets.as_slice()[1..self.persisted.attribute_sets];
-        let block = dictionary_block::encode(vocabulary, pairs, sets);
-        Unwritten { packed: vec![(self.key.dictionary_block(0), block, LEVEL_FINAL)], dropped_names: None }
+        let payload = dictionary_block::encode(shared, pairs, sets);
+        let block = UncompressedValue { key: self.key.dictionary_block(0), payload, zstd_level: LEVEL_FINAL };
+        Unwritten { uncompressed: vec![block], dropped_names: None }
     }
 
-    /// The dictionary is one block now.
+    /// Notes that the dictionary is one block in the state database.
     pub(crate) fn joined_dictionary(&mut self) {
         self.dictionary_blocks = 1;
     }
 
-    /// Changes all numbers of the vocabulary to those of another; `attribute_sets` in the same order.
+    /// Replaces all numbers of the tenant's dictionary by those of its successor. `attribute_sets` keeps the order.
     pub(crate) fn move_to(
         &mut self,
-        vocabulary: &mut TenantDictionary,
+        shared: &mut TenantDictionary,
         node: impl Fn(u32) -> u32,
         attribute_sets: Vec<u32>,
     ) {
-        self.generation = vocabulary.generation();
+        self.generation = shared.generation();
         let moved = |pair: &Pair| Pair { user: node(pair.user), kernel: node(pair.kernel) };
         self.pairs = self.pairs.as_slice().iter().map(moved).collect();
         self.stacks = self.stacks.iter().map(&node).collect();
         self.attribute_sets = attribute_sets.into_iter().collect();
         self.attribute_keys.clear();
         for labels in self.series.values_mut() {
-            *labels = vocabulary.share_labels(Arc::clone(labels));
+            *labels = shared.share_labels(Arc::clone(labels));
         }
         self.recount();
     }
 
-    /// Counts it in a total, from now on.
+    /// Counts the partition in a total from now on.
     pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
         self.footprint = Footprint::new(total);
         self.recount();
     }
 
-    /// To be called when it has changed.
+    /// Updates the total; must be called after every change.
     pub(crate) fn recount(&mut self) {
         self.footprint.set(self.memory_bytes());
     }
@@ -383,7 +406,7 @@ impl Partition {
         &self.stacks
     }
 
-    /// About how many bytes it takes beside vocabulary and head.
+    /// Approximate memory use, in bytes, without the tenant's dictionary and the head.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.pairs.memory_bytes()
             + self.attribute_sets.memory_bytes()
@@ -402,7 +425,7 @@ fn series_to_wire((fingerprint, labels): (&Fingerprint, &Arc<LabelSet>)) -> wire
     }
 }
 
-/// Numbers are dense u32: a partition is bounded (`limits`) long before it holds 2^32 of anything.
+/// Number of an entry. `limits` bounds a partition long before it has 2^32 entries of a kind.
 pub(crate) fn saturating_u32(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }

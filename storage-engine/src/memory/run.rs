@@ -1,6 +1,6 @@
-//! A run: samples of one series in one window of the head, in the order of time.
+//! A run: samples of one series in one window of the head, sorted by time.
 //!
-//! Beside the samples stands what most queries need of them, so that these do not read the samples themselves.
+//! A run also stores the facts that most queries need, so these queries do not read the samples.
 
 use std::ops::Deref;
 
@@ -8,18 +8,18 @@ use proto::Samples;
 
 use crate::memory::head::sort_by_time;
 
-/// Samples in the order of time.
+/// Samples sorted by time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     first_ns: i64,
     last_ns: i64,
-    /// The value of every sample; `None` if two have different ones, or there are none.
+    /// The common value of all samples; `None` if values differ or there are no samples.
     value: Option<i64>,
     samples: Samples,
 }
 
 impl Run {
-    /// Samples in any order.
+    /// A run of samples in any order.
     pub(crate) fn new(mut samples: Samples) -> Self {
         sort_by_time(&mut samples);
         let value = common_value(&samples.values);
@@ -28,7 +28,7 @@ impl Run {
         run
     }
 
-    /// Adds samples in the order of time.
+    /// Adds samples that are sorted by time.
     pub(crate) fn append(&mut self, samples: Samples) {
         let value = common_value(&samples.values);
         if self.samples.is_empty() {
@@ -55,7 +55,7 @@ impl Run {
         (self.first_ns, self.last_ns)
     }
 
-    /// The value of every sample; `None` if two have different ones, or there are none.
+    /// The common value of all samples; `None` if values differ or there are no samples.
     pub(crate) fn value(&self) -> Option<i64> {
         self.value
     }
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_run_is_in_the_order_of_time_and_knows_a_common_value(
+        fn a_run_is_sorted_by_time_and_has_its_common_value(
             parts in prop::collection::vec(prop::collection::vec((1..1000_i64, 0..3_i64), 0..5), 1..6),
             is_same: bool,
         ) {

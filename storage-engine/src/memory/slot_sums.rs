@@ -1,38 +1,38 @@
-//! Sums by small numbers, one slot for each: stacks of a partition, or buckets of time.
+//! Sums by slot: one for each stack of a partition, or for each bucket of time.
 //!
-//! Slots hold 64 bits, since that is fast; `bound` says how far any of them may be from zero, and before one could overflow all
-//! are moved to 128 bits.
+//! Slots hold 64 bits, because that is fast. `bound` limits the absolute value of any slot. Before a slot could
+//! overflow, all sums are moved to 128 bits.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-/// Slots that are looked at together when they are emptied.
+/// Number of slots that are checked together when the sums are drained.
 const GROUP: usize = 64;
 
-/// Values above 2^40 are added in 128 bits: millions of smaller ones fit before all slots must be moved.
+/// Larger values than 2^40 are added in 128 bits. Millions of smaller ones fit before all sums must be moved.
 const LARGE_BITS: u32 = 40;
 
-/// See the module.
+/// Sums by slot.
 #[derive(Debug, Default)]
 pub(crate) struct SlotSums {
-    /// How many there are; `narrow`, `groups` and `zeros` stay as long as they were ever needed.
+    /// Current number of slots; `narrow`, `groups` and `zeros` keep the largest length ever needed.
     slots: usize,
     narrow: Vec<i64>,
-    /// What narrow slots had before they could have overflowed.
+    /// Sums that were moved from `narrow` before it could overflow.
     wide: HashMap<u32, i128, FixedState>,
-    /// Not 0 where anything was added to a slot of the group: to note that costs a store, and no load.
+    /// Not 0 if anything was added to a slot of the group. Setting it takes a store and no load.
     groups: Vec<u8>,
-    /// A bit for each slot that something was added to and that may be zero all the same.
+    /// A bit for each slot that was added to and whose sum may still be 0.
     zeros: Vec<u64>,
     bound: u64,
 }
 
 impl SlotSums {
-    /// From now on there are so many slots; what was added to one that stays is kept.
+    /// Sets the number of slots. Sums of the remaining slots are kept.
     pub(crate) fn resize(&mut self, slots: usize) {
         self.slots = slots;
         if self.narrow.is_empty() {
-            // Made zero by the system where it is first used.
+            // The system zeroes the pages on first use.
             self.narrow = vec![0; slots];
             self.groups = vec![0; slots.div_ceil(GROUP)];
             self.zeros = vec![0; slots.div_ceil(GROUP)];
@@ -43,8 +43,8 @@ impl SlotSums {
         }
     }
 
-    /// Makes sure that so many values of one sign, up to `total` together, fit; `false` if they are too large: then each is added by
-    /// itself, so that not a few of them have all slots moved again and again.
+    /// Reserves space for `values` values of one sign with this total. Returns `false` if they are too large. The
+    /// caller then adds each value on its own, so that a few large values do not move all sums again and again.
     pub(crate) fn reserve(&mut self, total: i128, values: usize) -> bool {
         let is_small = total.unsigned_abs() <= (values as u128) << LARGE_BITS;
         let Some(total) =
@@ -71,7 +71,7 @@ impl SlotSums {
         self.bound = 0;
     }
 
-    /// Adds to one slot; `None` if there is no such.
+    /// Adds to one slot. `None` if it does not exist.
     pub(crate) fn add(&mut self, slot: u32, value: i128) -> Option<()> {
         let reserved = self.reserve(value, 1);
         let index = slot as usize;
@@ -85,9 +85,9 @@ impl SlotSums {
         self.note_zero(index)
     }
 
-    /// Adds `values[i]` to `slots[i]`. `None` if there is no such slot.
+    /// Adds `values[i]` to `slots[i]`. `None` if a slot does not exist.
     pub(crate) fn add_each(&mut self, slots: &[u32], values: &[i64]) -> Option<()> {
-        // One number that has every bit of any value is at least the largest; of a negative one it is negative.
+        // The bitwise OR of all values is at least as large as each of them, and negative if one is negative.
         let (bits, least, total) = values.iter().fold((0, i64::MAX, 0_i64), |(bits, least, total), &value| {
             (bits | value, least.min(value), total.wrapping_add(value))
         });
@@ -95,7 +95,8 @@ impl SlotSums {
         if !is_small || least < 1 || !self.reserve(total.into(), values.len()) {
             return slots.iter().zip(values).try_for_each(|(&slot, &value)| self.add(slot, value.into()));
         }
-        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
+        let sums = self.narrow.get_mut(..self.slots)?;
+        let groups = self.groups.as_mut_slice();
         for (&slot, &value) in slots.iter().zip(values) {
             let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(value);
@@ -104,16 +105,17 @@ impl SlotSums {
         Some(())
     }
 
-    /// Something was added to a slot, which may leave it zero.
+    /// Notes an addition that may leave the slot 0.
     fn note_zero(&mut self, slot: usize) -> Option<()> {
         *self.groups.get_mut(slot / GROUP)? = 1;
         *self.zeros.get_mut(slot / GROUP)? |= 1 << (slot % GROUP);
         Some(())
     }
 
-    /// Adds `values[i] * unit`, whose sum was reserved, to `slots[i]`. `None` if there is no such slot.
+    /// Adds `values[i] * unit` to `slots[i]`; the total must be reserved. `None` if a slot does not exist.
     pub(crate) fn add_block(&mut self, slots: &[u32], values: &[u32], unit: u64) -> Option<()> {
-        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
+        let sums = self.narrow.get_mut(..self.slots)?;
+        let groups = self.groups.as_mut_slice();
         let mut is_any_zero = false;
         for (&slot, &value) in slots.iter().zip(values) {
             let sum = sums.get_mut(slot as usize)?;
@@ -128,12 +130,13 @@ impl SlotSums {
         Some(())
     }
 
-    /// Adds the same value, which was reserved, to all these slots. `None` if there is no such slot.
+    /// Adds one value to all these slots; the total must be reserved. `None` if a slot does not exist.
     pub(crate) fn add_same(&mut self, slots: &[u32], value: u64) -> Option<()> {
         if value == 0 {
             return slots.iter().try_for_each(|&slot| self.add(slot, 0));
         }
-        let (sums, groups) = (self.narrow.get_mut(..self.slots)?, self.groups.as_mut_slice());
+        let sums = self.narrow.get_mut(..self.slots)?;
+        let groups = self.groups.as_mut_slice();
         for &slot in slots {
             let sum = sums.get_mut(slot as usize)?;
             *sum = sum.wrapping_add(value.cast_signed());
@@ -142,12 +145,12 @@ impl SlotSums {
         Some(())
     }
 
-    /// No more slots have anything added to.
+    /// Upper bound of the number of slots with sums.
     pub(crate) fn used_max(&self) -> usize {
         self.groups.iter().filter(|noted| **noted != 0).count() * GROUP
     }
 
-    /// Gives every slot that anything was added to, ascending, and empties it.
+    /// Calls `visit` with the sum of every slot that was added to, ascending, and clears the slots.
     pub(crate) fn drain(&mut self, mut visit: impl FnMut(u32, i128)) {
         let Self { narrow, wide, groups, zeros, .. } = self;
         let of_groups = narrow.chunks_mut(GROUP).zip(groups).zip(zeros).enumerate();
@@ -158,10 +161,10 @@ impl SlotSums {
                 bits |= u64::from(sum != 0) << slot;
             }
             while bits != 0 {
-                let place = bits.trailing_zeros() as usize;
+                let index = bits.trailing_zeros() as usize;
                 bits &= bits - 1;
-                let sum = sums.get_mut(place).map(std::mem::take).unwrap_or_default();
-                let slot = u32::try_from(group * GROUP + place).unwrap_or(u32::MAX);
+                let sum = sums.get_mut(index).map(std::mem::take).unwrap_or_default();
+                let slot = u32::try_from(group * GROUP + index).unwrap_or(u32::MAX);
                 let before = if wide.is_empty() { 0 } else { wide.remove(&slot).unwrap_or_default() };
                 visit(slot, i128::from(sum) + before);
             }
@@ -176,84 +179,85 @@ mod tests {
 
     #[test]
     fn sums_beyond_64_bits_are_exact() {
-        let mut dense = SlotSums::default();
-        dense.resize(3);
+        let mut slots = SlotSums::default();
+        slots.resize(3);
         for _ in 0..3 {
-            assert_eq!(dense.add(0, i128::from(i64::MAX)), Some(()));
-            assert_eq!(dense.add(1, i128::from(i64::MIN)), Some(()));
-            assert_eq!(dense.add(1, i128::from(i64::MAX) * 100), Some(()));
+            assert_eq!(slots.add(0, i128::from(i64::MAX)), Some(()));
+            assert_eq!(slots.add(1, i128::from(i64::MIN)), Some(()));
+            assert_eq!(slots.add(1, i128::from(i64::MAX) * 100), Some(()));
         }
-        assert_eq!(dense.add(2, 0), Some(()));
-        assert_eq!(dense.add(3, 0), None);
+        assert_eq!(slots.add(2, 0), Some(()));
+        assert_eq!(slots.add(3, 0), None);
         let mut got = Vec::new();
-        dense.drain(|slot, sum| got.push((slot, sum)));
-        let (min, max) = (i128::from(i64::MIN), i128::from(i64::MAX));
+        slots.drain(|slot, sum| got.push((slot, sum)));
+        let min = i128::from(i64::MIN);
+        let max = i128::from(i64::MAX);
         assert_eq!(got, [(0, max * 3), (1, min * 3 + max * 300), (2, 0)]);
-        dense.drain(|_, _| panic!("it was emptied"));
+        slots.drain(|_, _| panic!("the slots were cleared"));
     }
 
     #[test]
-    fn a_slot_of_an_earlier_larger_use_is_none() {
-        let mut dense = SlotSums::default();
-        dense.resize(100);
-        assert_eq!(dense.add(99, 1), Some(()));
-        dense.drain(|_, _| ());
-        dense.resize(50);
-        assert_eq!((dense.add(49, 1), dense.add(50, 1)), (Some(()), None));
-        assert_eq!((dense.add_block(&[99], &[1], 1), dense.add_same(&[50], 1)), (None, None));
+    fn slots_above_the_current_number_do_not_exist() {
+        let mut slots = SlotSums::default();
+        slots.resize(100);
+        assert_eq!(slots.add(99, 1), Some(()));
+        slots.drain(|_, _| ());
+        slots.resize(50);
+        assert_eq!((slots.add(49, 1), slots.add(50, 1)), (Some(()), None));
+        assert_eq!((slots.add_block(&[99], &[1], 1), slots.add_same(&[50], 1)), (None, None));
         let mut got = Vec::new();
-        dense.drain(|slot, sum| got.push((slot, sum)));
+        slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(49, 1)]);
     }
 
     #[test]
-    fn what_adds_up_to_zero_is_there() {
-        let mut dense = SlotSums::default();
-        dense.resize(200);
-        assert!(dense.reserve(7, 2));
-        assert_eq!(dense.add_block(&[3, 70], &[0, 1], 7), Some(()));
-        assert_eq!(dense.add_same(&[130], 0), Some(()));
-        // 5 in block, then gone.
-        assert!(dense.reserve(5, 1));
-        assert_eq!((dense.add_same(&[199], 5), dense.add(199, -5)), (Some(()), Some(())));
+    fn slots_whose_values_add_up_to_zero_are_visited() {
+        let mut slots = SlotSums::default();
+        slots.resize(200);
+        assert!(slots.reserve(7, 2));
+        assert_eq!(slots.add_block(&[3, 70], &[0, 1], 7), Some(()));
+        assert_eq!(slots.add_same(&[130], 0), Some(()));
+        // 5 is added, then subtracted.
+        assert!(slots.reserve(5, 1));
+        assert_eq!((slots.add_same(&[199], 5), slots.add(199, -5)), (Some(()), Some(())));
         let mut got = Vec::new();
-        assert_eq!(dense.used_max(), 4 * GROUP);
-        dense.drain(|slot, sum| got.push((slot, sum)));
-        assert_eq!((got.as_slice(), dense.used_max()), ([(3, 0), (70, 7), (130, 0), (199, 0)].as_slice(), 0));
-        // A slot that was moved to 128 bits.
-        assert!(dense.reserve(i64::MAX.into(), 1 << 23));
-        assert_eq!(dense.add_same(&[9], i64::MAX as u64), Some(()));
-        assert!(dense.reserve(1, 1));
+        assert_eq!(slots.used_max(), 4 * GROUP);
+        slots.drain(|slot, sum| got.push((slot, sum)));
+        assert_eq!((got.as_slice(), slots.used_max()), ([(3, 0), (70, 7), (130, 0), (199, 0)].as_slice(), 0));
+        // A slot whose sum was moved to 128 bits.
+        assert!(slots.reserve(i64::MAX.into(), 1 << 23));
+        assert_eq!(slots.add_same(&[9], i64::MAX as u64), Some(()));
+        assert!(slots.reserve(1, 1));
         got.clear();
-        dense.drain(|slot, sum| got.push((slot, sum)));
+        slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(9, i64::MAX.into())]);
     }
 
     #[test]
-    fn values_of_samples_are_added_one_by_one_or_together() {
-        let mut dense = SlotSums::default();
-        dense.resize(100);
-        assert_eq!(dense.add_each(&[3, 70, 3], &[5, 6, 7]), Some(()));
-        assert_eq!(dense.add_each(&[3, 71, 72], &[-12, 0, 1 << 50]), Some(()));
-        assert_eq!((dense.add_each(&[100], &[1]), dense.add_each(&[100], &[0])), (None, None));
+    fn values_of_samples_are_added_exactly() {
+        let mut slots = SlotSums::default();
+        slots.resize(100);
+        assert_eq!(slots.add_each(&[3, 70, 3], &[5, 6, 7]), Some(()));
+        assert_eq!(slots.add_each(&[3, 71, 72], &[-12, 0, 1 << 50]), Some(()));
+        assert_eq!((slots.add_each(&[100], &[1]), slots.add_each(&[100], &[0])), (None, None));
         let mut got = Vec::new();
-        dense.drain(|slot, sum| got.push((slot, sum)));
+        slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(3, 0), (70, 6), (71, 0), (72, 1 << 50)]);
     }
 
-    // Found by review: two values of 2^62 had all slots moved, so a push of millions of them took minutes.
+    // Two values of 2^62 used to move all sums, so a push of millions of them took minutes.
     #[test]
-    fn large_values_have_no_slot_moved() {
-        let mut dense = SlotSums::default();
-        dense.resize(10);
-        assert_eq!(dense.add(3, 7), Some(()));
+    fn large_values_do_not_move_the_sums() {
+        let mut slots = SlotSums::default();
+        slots.resize(10);
+        assert_eq!(slots.add(3, 7), Some(()));
         for _ in 0..1000 {
-            assert_eq!(dense.add(4, 1 << 62), Some(()));
-            assert!(!dense.reserve(1 << 62, 1000));
+            assert_eq!(slots.add(4, 1 << 62), Some(()));
+            assert!(!slots.reserve(1 << 62, 1000));
         }
-        assert_eq!(dense.bound, 7);
+        assert_eq!(slots.bound, 7);
         let mut got = Vec::new();
-        dense.drain(|slot, sum| got.push((slot, sum)));
+        slots.drain(|slot, sum| got.push((slot, sum)));
         assert_eq!(got, [(3, 7), (4, 1000 << 62)]);
     }
 }

@@ -1,4 +1,5 @@
-//! What the state database has of a partition, read, unpacked and checked without the tenant's vocabulary, which appends need, too.
+//! A partition as the state database holds it. It is read, decompressed and checked without the lock on the tenant's
+//! dictionary, which appends need, too.
 
 use std::sync::Arc;
 
@@ -16,24 +17,24 @@ use crate::integrity::quarantine::damaged_keys::Walk;
 use crate::memory::partition::{Lengths, Partition};
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// See the module.
+/// A partition that was read, before it joins the tenant's dictionary.
 #[derive(Debug)]
 pub(crate) struct StoredPartition {
-    /// Without pairs and attribute sets, which are numbers of a vocabulary.
+    /// The partition without pairs and attribute sets, which are numbers of a tenant's dictionary.
     partition: Partition,
-    /// Each with its key.
+    /// Dictionary blocks with their keys.
     blocks: Vec<(Box<[u8]>, Block)>,
-    /// Areas of the head that cannot be read, with the errors.
+    /// Damaged areas of the head, with the errors.
     pub(crate) damaged_head: Vec<(Area, String)>,
 }
 
 impl StoredPartition {
-    /// Reads a partition, what of the head was written included, from the state database as of one moment.
+    /// Reads a partition and its head values from a snapshot of the state database.
     pub(crate) fn read(snapshot: &Snapshot<'_>, key: PartitionKey, now_ns: i64) -> Result<Self, EngineError> {
         let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
         for item in scan_at(snapshot, &key.section(Section::Dictionary)) {
             let (at, value) = item?;
-            // A block that is missing would give its numbers to the next.
+            // A missing block would shift the numbers of the next one.
             check_key(&at, &key.dictionary_block(stored.blocks.len() as u32))?;
             let block = Block::read(&at, &value)?;
             stored.blocks.push((at, block));
@@ -46,14 +47,14 @@ impl StoredPartition {
         Ok(stored)
     }
 
-    /// Reads what a partition has beside its dictionary and its head.
+    /// Reads a partition without its dictionary and its head.
     pub(crate) fn outline(snapshot: &Snapshot<'_>, key: PartitionKey) -> Result<Partition, EngineError> {
         let mut stored = Self { partition: Partition::new(key, 0), blocks: Vec::new(), damaged_head: Vec::new() };
         stored.read_outline(snapshot)?;
         Ok(stored.partition)
     }
 
-    /// Its series, and what it left out, in how many blocks.
+    /// Reads the series and the dropped names. Returns the number of blocks of dropped names.
     fn read_outline(&mut self, snapshot: &Snapshot<'_>) -> Result<u32, EngineError> {
         let key = self.partition.key;
         for item in scan_at(snapshot, &key.section(Section::Series)) {
@@ -122,7 +123,7 @@ impl StoredPartition {
         Ok(())
     }
 
-    /// How many of each there are.
+    /// Numbers of entries of the partition's lists.
     fn lengths(&self) -> Lengths {
         let mut lengths = self.partition.lengths();
         for (_, block) in &self.blocks {
@@ -132,18 +133,17 @@ impl StoredPartition {
         lengths
     }
 
-    /// The partition, in numbers of the vocabulary, which learns what it lacks.
+    /// Adds the definitions to the tenant's dictionary, and returns the partition in its numbers.
     ///
-    /// # Errors
-    /// What is there twice.
-    pub(crate) fn into_partition(self, vocabulary: &mut TenantDictionary) -> Result<Partition, Corruption> {
+    /// # Errors A definition occurs twice.
+    pub(crate) fn into_partition(self, shared: &mut TenantDictionary) -> Result<Partition, Corruption> {
         let Self { mut partition, blocks, .. } = self;
         for (at, block) in blocks {
-            if !partition.learn(&block, vocabulary) {
+            if !partition.add_block(&block, shared) {
                 return Err(corrupt(&at));
             }
         }
-        partition.join(vocabulary);
+        partition.join(shared);
         Ok(partition)
     }
 }

@@ -1,9 +1,10 @@
-//! What all partitions of a tenant that are in memory refer to, each thing once: names, locations, attributes, label sets, and
-//! stacks as a tree.
+//! The dictionary that all partitions of a tenant in memory share: names, locations, attributes, label sets, and
+//! stacks as a tree. It holds each of them once.
 //!
-//! A partition's dictionary on disk is its own, so that it can be dropped; in memory most of them say the same, so they are
-//! numbers of this. Node 0 of the tree is the root; a stacktrace is the node at which it ends, its frames are on the way up.
-//! Parents stand before their children. The vocabulary only grows; when partitions were let go, it is made anew.
+//! On disk each partition has its own dictionary, so that it can be dropped. In memory most dictionaries would hold
+//! the same definitions, so partitions hold numbers of this one. Node 0 of the tree is the root. A stacktrace is the
+//! node at which it ends, and its frames are on the path to the root. Parents have smaller numbers than their
+//! children. The dictionary only grows; after partitions were evicted, it is rebuilt.
 
 use std::hash::BuildHasher as _;
 use std::ops::DerefMut;
@@ -17,30 +18,30 @@ use roaring::RoaringBitmap;
 use crate::memory::footprint::{Footprint, MemoryTotal};
 use crate::memory::partition::Partition;
 
-/// Making a vocabulary anew that takes less saves nothing.
+/// Size in bytes below which rebuilding the dictionary saves nothing.
 const SMALL_BYTES: usize = 16 << 20;
 
 /// The node of the empty stacktrace.
 pub(crate) const ROOT: u32 = 0;
 
-/// A frame under its caller's node.
+/// A frame below its caller's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
     pub(crate) parent: u32,
     pub(crate) location: u32,
 }
 
-/// Where the stacktraces of a batch end, `None` where that is not known, in the vocabulary of a generation.
+/// The nodes of a batch's stacktraces; `None` for unknown stacktraces. The nodes belong to one generation.
 #[derive(Debug)]
 pub(crate) struct BatchNodes {
     generation: u64,
     pub(crate) nodes: Vec<Option<u32>>,
 }
 
-/// See the module.
+/// The shared dictionary of a tenant.
 #[derive(Debug)]
 pub(crate) struct TenantDictionary {
-    /// Its stacks and pairs are not used.
+    /// Definitions; its stacks and pairs are not used.
     pub(crate) dictionary: Dictionary,
     nodes: Vec<Node>,
     /// Nodes by parent and location.
@@ -48,10 +49,10 @@ pub(crate) struct TenantDictionary {
     stacks: HashMap<StackHash, u32, FixedState>,
     labels: HashSet<Arc<LabelSet>, FixedState>,
     label_bytes: usize,
-    /// Which vocabulary this is: numbers mean something only in the same.
+    /// Number of this dictionary. Numbers of nodes and definitions are valid only within one generation.
     generation: u64,
     hashes: FixedState,
-    /// What it took when it held only what was needed.
+    /// Memory use directly after the last rebuild, in bytes.
     renewed_bytes: usize,
     footprint: Footprint,
 }
@@ -87,29 +88,30 @@ impl TenantDictionary {
         self.nodes.len()
     }
 
-    /// The node at which a stacktrace ends, if any partition in memory has it.
+    /// The node of a stacktrace, if any partition in memory has it.
     pub(crate) fn find_stack(&self, hash: StackHash) -> Option<u32> {
         self.stacks.get(&hash).copied()
     }
 
-    /// All stacktraces, and the nodes at which they end.
+    /// All stacktraces, and their nodes.
     pub(crate) fn stacks(&self) -> impl Iterator<Item = (StackHash, u32)> + '_ {
         self.stacks.iter().map(|(&hash, &node)| (hash, node))
     }
 
-    /// The nodes at which the stacktraces of a batch end, by id.
+    /// The nodes of a batch's stacktraces, in the order of their IDs.
     pub(crate) fn nodes_of(&self, dictionary: &Dictionary) -> BatchNodes {
         let nodes = dictionary.stacks.keys().map(|&hash| self.find_stack(hash)).collect();
         BatchNodes { generation: self.generation, nodes }
     }
 
-    /// The same as of now; none if this vocabulary was made anew meanwhile.
+    /// The nodes in the current generation. All are `None` if the dictionary was rebuilt in the meantime.
     pub(crate) fn current(&self, of: &BatchNodes) -> Vec<Option<u32>> {
         if of.generation == self.generation { of.nodes.clone() } else { vec![None; of.nodes.len()] }
     }
 
-    /// The node below another one, which is made if it is not there. `known`: how many nodes there were when the caller began to add
-    /// a tree that has each node once: below one of its own nothing can be there, so it is not looked for, which takes longest.
+    /// The child of a node, which is created if it is missing. `known` is the number of nodes before the caller began
+    /// to add a tree that has each node once. A node above it has no other children, so the lookup, the slowest step,
+    /// is skipped.
     pub(crate) fn child(&mut self, parent: u32, location: u32, known: usize) -> u32 {
         let Self { nodes, children, hashes, .. } = self;
         let wanted = Node { parent, location };
@@ -127,7 +129,7 @@ impl TenantDictionary {
         node
     }
 
-    /// The node of a stacktrace whose locations, leaf first, are numbers of this vocabulary.
+    /// Adds a stacktrace whose locations, leaf first, are numbers of this dictionary. Returns its node.
     pub(crate) fn add_stack(&mut self, hash: StackHash, leaf_first: &[u32]) -> u32 {
         let known = self.nodes.len();
         let node = leaf_first.iter().rev().fold(ROOT, |node, &location| self.child(node, location, known));
@@ -135,12 +137,12 @@ impl TenantDictionary {
         node
     }
 
-    /// Notes that a stacktrace ends at a node; `false` if it ends at another one already.
+    /// Notes the node of a stacktrace; `false` if the stacktrace has another node already.
     pub(crate) fn name_stack(&mut self, hash: StackHash, node: u32) -> bool {
         *self.stacks.entry(hash).or_insert(node) == node
     }
 
-    /// The node of a batch's stacktrace; `None` if the batch leaves it out and it is not known here.
+    /// The node of a batch's stacktrace. `None` if the batch omits its definition and the stacktrace is unknown.
     pub(crate) fn import_stack(&mut self, importer: &mut Importer<'_>, from: &Dictionary, id: u32) -> Option<u32> {
         let hash = from.stacks.hash(id);
         if let Some(node) = self.find_stack(hash) {
@@ -165,7 +167,7 @@ impl TenantDictionary {
         proto::dictionary::stack_hash(&hashes)
     }
 
-    /// The label set, shared with all that are equal.
+    /// Returns the shared copy of a label set.
     pub(crate) fn share_labels(&mut self, labels: Arc<LabelSet>) -> Arc<LabelSet> {
         if let Some(known) = self.labels.get(&labels) {
             return Arc::clone(known);
@@ -175,7 +177,7 @@ impl TenantDictionary {
         labels
     }
 
-    /// Becomes another one, of what these partitions need and nothing else, to whose numbers theirs are changed.
+    /// Rebuilds the dictionary with the definitions that these partitions need, and renumbers the partitions.
     pub(crate) fn renew(&mut self, generation: u64, partitions: &mut [impl DerefMut<Target = Partition>]) {
         let mut new = Self::new(generation);
         let mut importer = Importer::new(&self.dictionary);
@@ -202,25 +204,25 @@ impl TenantDictionary {
         self.recount();
     }
 
-    /// Whether it has more than doubled since it held only what was needed.
+    /// Whether the dictionary has more than doubled since the last rebuild.
     pub(crate) fn has_doubled(&self) -> bool {
         self.memory_bytes() > self.renewed_bytes.max(SMALL_BYTES) * 2
     }
 
-    /// Counts it in a total, from now on.
+    /// Counts the dictionary in a total from now on.
     pub(crate) fn count_in(&mut self, total: &MemoryTotal) {
         self.footprint = Footprint::new(total);
         self.recount();
     }
 
-    /// To be called when it has changed.
+    /// Updates the total; must be called after every change.
     pub(crate) fn recount(&mut self) {
         self.footprint.set(self.memory_bytes());
     }
 
-    /// About how many bytes it takes.
+    /// Approximate memory use, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
-        // A slot of a table beside what it holds: one byte and the load.
+        // A slot of a hash table takes a byte besides its content, divided by the load factor.
         self.dictionary.memory_bytes()
             + self.nodes.capacity() * size_of::<Node>()
             + self.children.capacity() * 6
@@ -237,20 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_of_a_batch_mean_nothing_in_a_vocabulary_that_was_made_anew() {
+    fn a_rebuilt_dictionary_does_not_know_nodes_of_earlier_batches() {
         let mut batch = Dictionary::default();
         let function = batch.intern_function(proto::Function::default());
         let lines = [Line { function, line: 1, column: 0 }].into();
         let location = batch.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines });
         batch.intern_stack(stack_hash(&[batch.location_hash(location)]), Some(&[location]));
-        let mut vocabulary = TenantDictionary::new(1);
-        let before = vocabulary.nodes_of(&batch);
-        assert_eq!(vocabulary.current(&before), [Some(ROOT), None]);
-        let node = vocabulary.import_stack(&mut Importer::new(&batch), &batch, 1);
-        let nodes = vocabulary.nodes_of(&batch);
-        assert_eq!(vocabulary.current(&nodes), [Some(ROOT), node]);
+        let mut shared = TenantDictionary::new(1);
+        let before = shared.nodes_of(&batch);
+        assert_eq!(shared.current(&before), [Some(ROOT), None]);
+        let node = shared.import_stack(&mut Importer::new(&batch), &batch, 1);
+        let nodes = shared.nodes_of(&batch);
+        assert_eq!(shared.current(&nodes), [Some(ROOT), node]);
         let mut partitions: [Box<Partition>; 0] = [];
-        vocabulary.renew(2, &mut partitions);
-        assert_eq!(vocabulary.current(&nodes), [None, None]);
+        shared.renew(2, &mut partitions);
+        assert_eq!(shared.current(&nodes), [None, None]);
     }
 }

@@ -1,4 +1,4 @@
-//! What an engine has to answer, be it behind a power cut or on a damaged disk.
+//! Checks of an engine after a power cut or on a damaged disk.
 
 use proto::{Answer, Dictionary, Selection};
 use storage_engine::{Engine, Position, SelectError};
@@ -11,7 +11,7 @@ pub(crate) fn position(index: usize) -> Position {
     Position { index: index as u64, log_id: bytes::Bytes::from(format!("id {}", index - 1)) }
 }
 
-/// Whether all answers are the model's; or else which is not.
+/// Checks that all answers are the model's. The error describes the first that differs.
 pub(crate) fn check_answers(engine: &Engine, moment: &Moment, selections: &[Selection]) -> Result<(), String> {
     selections.iter().try_for_each(|selection| {
         let answer = engine.select(selection);
@@ -23,24 +23,24 @@ fn check_answer(answer: Result<Answer, SelectError>, moment: &Moment, selection:
     let answer = match answer {
         Err(SelectError::Engine(error)) => return Err(error.to_string()),
         Err(_refused) if selection.fold.window().start_ns < moment.horizon_ns => return Ok(()),
-        Err(refused) => return Err(format!("all samples are there, and {refused}")),
+        Err(refused) => return Err(format!("all samples are kept, but the engine answered: {refused}")),
         Ok(answer) => answer,
     };
     if let Some(missing) = answer.missing.iter().find(|missing| missing.window.end_ns > moment.horizon_ns) {
-        return Err(format!("it is there, and said to be missing: {missing:?}"));
+        return Err(format!("a time is reported as missing although its samples are kept: {missing:?}"));
     }
     let got = sums_of(&answer, selection, &Dictionary::default());
     let (wanted, _) = model_sums(&moment.rows, selection, &[], &answer.missing);
     if got == wanted {
         return Ok(());
     }
-    let lacks = |of: &Sums, other: &Sums| {
+    let missing_in = |of: &Sums, other: &Sums| {
         format!("{:?}", of.iter().filter(|cell| other.get(cell.0) != Some(cell.1)).collect::<Vec<_>>())
     };
-    Err(format!("the answer has {}, and should have {}", lacks(&got, &wanted), lacks(&wanted, &got)))
+    Err(format!("the answer has {}, and should have {}", missing_in(&got, &wanted), missing_in(&wanted, &got)))
 }
 
-/// Nothing on disk is at fault.
+/// Checks that nothing on disk is damaged.
 pub(crate) fn check_disk(engine: &Engine) -> Result<(), String> {
     let verified = engine.verify().map_err(|error| error.to_string())?;
     if verified.faults == 0 { Ok(()) } else { Err(format!("{} faults: {:?}", verified.faults, verified.described)) }

@@ -1,15 +1,19 @@
-//! What a power cut may leave of files.
+//! Model of the files that remain after a power cut.
 //!
-//! The model of the file system, as hard as POSIX permits and no harder than what RocksDB is written for:
-//! - What was written to a file before the last sync of this file is there. Of what was written later, each sector of 512 bytes is
-//!   as it was after any of the writes to it, or before them; the file ends where it ended after any of the operations on it. What was
-//!   never written is zeros. Or, as where a file system orders data: a prefix of the writes, the last one torn at any byte.
-//! - Names that a directory had when it was last synced are there. Later ones: a prefix of what happened to the names of all
-//!   directories, as journals keep them; or, of all that is not synced, any subset. To move a name is one step.
-//! - A file that was synced has the name with which it was made: POSIX does not promise that, ext4, XFS, Btrfs and F2FS do, and RocksDB
-//!   relies on it where it moves `CURRENT` to a new `MANIFEST`. `sync_file_range` promises nothing.
+//! The model is as strict as POSIX permits, but not stricter than RocksDB is written for:
+//! - Bytes that were written before the last sync of their file remain. Each sector of 512 bytes that was written
+//!   later has
+//! the content after any of the later writes, or before them. The file has the length after any of its operations.
+//! Bytes that were never written are zeros. On a file system that orders data, a prefix of the writes remains
+//! instead, with the last write torn at any byte.
+//! - Names that a directory had when it was last synced remain. Of the later changes, either a prefix remains over
+//!   all
+//! directories, as with a journal, or any subset. A rename is one step.
+//! - A file that was synced has the name with which it was created. POSIX does not promise this, but ext4, XFS, Btrfs
+//!   and
+//! F2FS do. RocksDB relies on it when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises nothing.
 //!
-//! Not modelled: sectors that come back with what another file had there, and disks that break their promise.
+//! The model does not cover sectors with old content of other files, or disks that break their promises.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,27 +21,27 @@ use std::path::Path;
 
 use testkit::random::Random;
 
-/// Of a file or a directory.
+/// Number of a file or a directory.
 pub(crate) type Inode = u64;
 /// A directory, and a name in it.
-pub(crate) type Place = (Inode, OsString);
+pub(crate) type EntryName = (Inode, OsString);
 
 const SECTOR: usize = 512;
 
-/// What happened to files, and between.
+/// A change of files, or a note between the changes.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
-    Enter {
-        place: Place,
+    Create {
+        entry: EntryName,
         inode: Inode,
         is_directory: bool,
     },
-    Leave {
-        place: Place,
+    Remove {
+        entry: EntryName,
     },
-    Move {
-        from: Place,
-        to: Place,
+    Rename {
+        from: EntryName,
+        to: EntryName,
         inode: Inode,
     },
     Write {
@@ -50,13 +54,13 @@ pub(crate) enum Operation {
         length: u64,
     },
     Sync(Inode),
-    /// Something that a disk here does not do.
+    /// A change that the model does not support.
     Unknown,
-    /// The engine said that everything up to this log index is durable.
-    Told(usize),
-    /// There is a snapshot at this place, as of this log index.
+    /// The engine reported that everything up to this log index is durable.
+    Durable(usize),
+    /// A snapshot as of this log index was taken.
     Snapshot {
-        place: Place,
+        entry: EntryName,
         index: usize,
     },
 }
@@ -64,40 +68,40 @@ pub(crate) enum Operation {
 /// Files and directories.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
-    names: BTreeMap<Place, Inode>,
+    names: BTreeMap<EntryName, Inode>,
     contents: BTreeMap<Inode, Vec<u8>>,
     directories: BTreeSet<Inode>,
 }
 
-/// What is lost beside what POSIX lets no file system lose.
+/// Unsynced changes that a power cut loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     Nothing,
-    /// What came last: of the names, and of each file.
+    /// The last changes of names, and the last changes of each file.
     Tails,
-    /// What came last of the names; any sectors of each file.
+    /// The last changes of names, and any sectors of each file.
     Sectors,
-    /// Any names, and any sectors.
+    /// Any changes of names, and any sectors.
     Anything,
 }
 
 impl Disk {
-    /// What is left after some operations and a power cut.
+    /// The disk after some operations and a power cut.
     pub(crate) fn after(operations: &[Operation], loss: Loss, random: &mut Random) -> Self {
         let mut disk = Self::default();
         let mut synced: BTreeMap<Inode, usize> = BTreeMap::new();
         for (at, operation) in operations.iter().enumerate() {
             match operation {
                 Operation::Sync(inode) => drop(synced.insert(*inode, at)),
-                Operation::Enter { inode, is_directory: true, .. } => drop(disk.directories.insert(*inode)),
+                Operation::Create { inode, is_directory: true, .. } => drop(disk.directories.insert(*inode)),
                 _ => {}
             }
         }
         let is_synced = |inode: &Inode, at: usize| synced.get(inode).is_some_and(|&sync| at < sync);
         let cut = random.below(operations.len() + 1);
         let percent = [0, 20, 50, 80, 100][random.below(5)];
-        let keeps_name = |place: &Place, at: usize, random: &mut Random| match loss {
-            _ if is_synced(&place.0, at) => true,
+        let keeps_name = |entry: &EntryName, at: usize, random: &mut Random| match loss {
+            _ if is_synced(&entry.0, at) => true,
             Loss::Nothing => true,
             Loss::Tails | Loss::Sectors => at < cut,
             Loss::Anything => random.chance(percent),
@@ -105,13 +109,13 @@ impl Disk {
         let mut unsynced: BTreeMap<Inode, Vec<&Operation>> = BTreeMap::new();
         for (at, operation) in operations.iter().enumerate() {
             match operation {
-                Operation::Enter { place, inode, .. } if is_synced(inode, at) || keeps_name(place, at, random) => {
-                    disk.names.insert(place.clone(), *inode);
+                Operation::Create { entry, inode, .. } if is_synced(inode, at) || keeps_name(entry, at, random) => {
+                    disk.names.insert(entry.clone(), *inode);
                 }
-                Operation::Leave { place } if keeps_name(place, at, random) => {
-                    disk.names.remove(place);
+                Operation::Remove { entry } if keeps_name(entry, at, random) => {
+                    disk.names.remove(entry);
                 }
-                Operation::Move { from, to, inode } if keeps_name(to, at, random) => {
+                Operation::Rename { from, to, inode } if keeps_name(to, at, random) => {
                     disk.names.remove(from);
                     disk.names.insert(to.clone(), *inode);
                 }
@@ -135,12 +139,12 @@ impl Disk {
         disk
     }
 
-    /// What is at a place.
-    pub(crate) fn at(&self, place: &Place) -> Option<Inode> {
-        self.names.get(place).copied()
+    /// The file or directory with this name.
+    pub(crate) fn at(&self, entry: &EntryName) -> Option<Inode> {
+        self.names.get(entry).copied()
     }
 
-    /// The names and contents of the files of a directory.
+    /// Names and contents of the files of a directory.
     pub(crate) fn files(&self, directory: Inode) -> BTreeMap<&OsString, &[u8]> {
         let of = |inode: &Inode| self.contents.get(inode).map(Vec::as_slice).unwrap_or_default();
         let inside = self.names.range((directory, OsString::new())..(directory + 1, OsString::new()));
@@ -148,14 +152,14 @@ impl Disk {
         files.map(|((_, name), inode)| (name, of(inode))).collect()
     }
 
-    /// Makes a directory what this one is.
+    /// Writes the files of a directory to `path`.
     pub(crate) fn write(&self, directory: Inode, path: &Path) -> std::io::Result<()> {
         std::fs::create_dir_all(path)?;
         self.files(directory).into_iter().try_for_each(|(name, content)| std::fs::write(path.join(name), content))
     }
 }
 
-/// Changes a content as an operation does.
+/// Applies an operation to a content.
 fn change(content: &mut Vec<u8>, operation: &Operation) {
     match operation {
         Operation::Write { offset, bytes, .. } => {
@@ -180,9 +184,10 @@ fn keep_prefix(content: &mut Vec<u8>, operations: &[&Operation], random: &mut Ra
     }
 }
 
-/// `percent`: of the sectors that are as they were last.
+/// `percent` of the sectors keep their last content.
 fn keep_sectors(content: &mut Vec<u8>, operations: &[&Operation], percent: usize, random: &mut Random) {
-    // Contents after each operation: a sector on disk was a page in memory, with all that had been written to it by then.
+    // Contents after each operation. A sector on disk is a page of memory with everything that was written to it by
+    // then.
     let mut versions = vec![content.clone()];
     for operation in operations {
         let mut next = versions[versions.len() - 1].clone();

@@ -1,4 +1,4 @@
-//! A script that was played on an engine: its entries, what the model knew behind each, and what was done to files meanwhile.
+//! A script that ran on an engine: its entries, the model after each entry, and the recorded file operations.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use super::samples::{DAY, T0};
 use super::world::{Row, Step, World, step};
 use testkit::random::Random;
 
-/// Steps of a script.
+/// Number of steps of a script.
 const STEPS: std::ops::Range<usize> = 30..70;
-/// Steps of a hundred at which a snapshot is taken.
+/// Percentage of the steps after which a snapshot is taken.
 const SNAPSHOTS_PERCENT: usize = 4;
 
-/// What the model knows behind an entry.
+/// The model after an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
     pub(crate) rows: Arc<Vec<Row>>,
-    /// Up to where raw samples were dropped.
+    /// Time up to which raw samples were dropped.
     pub(crate) horizon_ns: i64,
 }
 
-/// See the module.
+/// A script with its recorded operations.
 pub(crate) struct History {
     pub(crate) log: Vec<Entry>,
-    /// By log index; the first is of nothing.
+    /// Moments by log index; the first is before all entries.
     pub(crate) moments: Vec<Moment>,
     pub(crate) operations: Vec<Operation>,
-    /// The engine's directory.
+    /// Directory of the engine.
     pub(crate) root: Inode,
     pub(crate) has_small_head: bool,
     pub(crate) selections: Vec<Selection>,
@@ -48,7 +48,7 @@ fn runner(seed: u64) -> TestRunner {
 }
 
 fn steps(seed: u64) -> Vec<Step> {
-    // A power cut is what comes behind it, and snapshots are taken beside it.
+    // The test cuts the power itself, and `record` takes the snapshots.
     let step = step().prop_map(|step| if matches!(step, Step::Crash | Step::Snapshot) { Step::Restart } else { step });
     let steps = prop::collection::vec(step, STEPS);
     steps.new_tree(&mut runner(seed)).unwrap().current()
@@ -70,7 +70,7 @@ fn selections(seed: u64) -> Vec<Selection> {
 }
 
 impl History {
-    /// Plays the script of a seed.
+    /// Runs the script of a seed.
     pub(crate) fn record(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let has_small_head = random.chance(30);
@@ -83,16 +83,16 @@ impl History {
         for (number, step) in steps(seed).iter().enumerate() {
             world.step(step);
             moments.resize(world.log.len() + 1, moment(&world));
-            recorder::note(Operation::Told(flushed(world.engine())));
+            recorder::note(Operation::Durable(flushed(world.engine())));
             if random.chance(SNAPSHOTS_PERCENT) {
                 let name = format!("{number}");
                 let taken = world.engine().snapshot(&snapshots.path().join(&name)).unwrap();
                 let index = taken.position.map_or(0, |position| position.index as usize);
-                recorder::note(Operation::Told(index));
-                recorder::note(Operation::Snapshot { place: (parent, name.into()), index });
+                recorder::note(Operation::Durable(index));
+                recorder::note(Operation::Snapshot { entry: (parent, name.into()), index });
             }
         }
-        // Whatever it did in the background is done then.
+        // Closing the engine ends its background work.
         world.engine = None;
         let operations = recorder::stop();
         assert_is_whole(&operations, root, world.directory.path());
@@ -100,7 +100,7 @@ impl History {
         Self { log, moments, operations, root, has_small_head, selections: selections(seed) }
     }
 
-    /// An operation at which a power cut may come, more often one near to those that matter most.
+    /// The number of operations before a power cut. Operations other than writes are more likely to be near it.
     pub(crate) fn draw(&self, random: &mut Random) -> usize {
         let count = self.operations.len() + 1;
         let at = random.below(count);
@@ -110,7 +110,7 @@ impl History {
     }
 }
 
-/// In memory: it is not the disk under it that is tested.
+/// A directory in memory: the disk under it is not tested.
 pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }
@@ -119,24 +119,24 @@ fn moment(world: &World) -> Moment {
     Moment { rows: Arc::new(world.rows.clone()), horizon_ns: world.horizon_ns(Tier::Raw) }
 }
 
-/// The log index up to which an engine says that everything is durable.
+/// The log index up to which the engine reports everything as durable.
 pub(crate) fn flushed(engine: &Engine) -> usize {
     engine.flushed().map_or(0, |position| position.index as usize)
 }
 
-/// Played back, the operations give the directory as it is: none was missed.
+/// Asserts that the recorded operations produce the directory as it is, so none was missed.
 fn assert_is_whole(operations: &[Operation], root: Inode, path: &Path) {
     for operation in operations {
         assert!(!matches!(operation, Operation::Unknown), "a file was changed in a way that is not recorded");
     }
     let disk = Disk::after(operations, Loss::Nothing, &mut Random::new(0));
-    let played = disk.files(root);
+    let replayed = disk.files(root);
     let mut names = 0;
     for file in std::fs::read_dir(path).unwrap().map(Result::unwrap) {
         names += 1;
         let content = std::fs::read(file.path()).unwrap();
-        assert!(played.get(&file.file_name()).is_some_and(|played| *played == content), "{:?}", file.path());
+        assert!(replayed.get(&file.file_name()).is_some_and(|replayed| *replayed == content), "{:?}", file.path());
     }
-    assert_eq!(names, played.len(), "{:?}", played.keys());
+    assert_eq!(names, replayed.len(), "{:?}", replayed.keys());
     assert!(operations.iter().any(|operation| matches!(operation, Operation::Sync(_))), "no sync was recorded");
 }

@@ -1,8 +1,9 @@
-//! Power cuts: whatever a disk may leave of what RocksDB had written and not yet synced, the engine opens, has everything that it had
-//! told to be durable, and, behind a replay of the log, everything.
+//! Power cuts. Whatever the disk keeps of writes that RocksDB has not synced, the engine opens. It has everything
+//! that it reported as durable and, after a replay of the log, everything.
 //!
-//! A script is played on a real engine, and every operation on its files recorded (`recorder`). Then, again and again: the power is
-//! cut behind the k-th operation, the disk is what may be left (`disk`), and an engine is opened on it.
+//! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
+//! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine
+//! on it.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -34,7 +35,7 @@ use testkit::random::Random;
 
 /// Power cuts of each script.
 const STATES_OF_A_SCRIPT: u64 = 50;
-/// After so many there is no need for more.
+/// Number of failed states after which the test ends.
 const FAILED_MAX: usize = 10;
 
 fn config(history: &History, path: &Path) -> Config {
@@ -42,12 +43,12 @@ fn config(history: &History, path: &Path) -> Config {
     Config { head_bytes_max: if history.has_small_head { 200 } else { config.head_bytes_max }, ..config }
 }
 
-/// Opens what is left and looks at it; then the log is replayed.
-fn check_state(history: &History, path: &Path, told: usize, compacts: bool) -> Result<(), String> {
+/// Opens the state after a power cut and checks it, then replays the log and checks again.
+fn check_state(history: &History, path: &Path, durable: usize, compacts: bool) -> Result<(), String> {
     let engine = Engine::open(config(history, path)).map_err(|error| format!("it does not open: {error}"))?;
     let index = flushed(&engine);
-    if index < told {
-        return Err(format!("{told} entries were told to be durable, {index} are there"));
+    if index < durable {
+        return Err(format!("{durable} entries were reported as durable, but the state has {index}"));
     }
     check_disk(&engine)?;
     check_answers(&engine, &history.moments[index], &history.selections)?;
@@ -61,32 +62,32 @@ fn check_state(history: &History, path: &Path, told: usize, compacts: bool) -> R
     check_answers(&engine, now, &history.selections)
 }
 
-/// A snapshot is all of the engine as of its position.
+/// Checks that a snapshot holds everything up to its position.
 fn check_snapshot(history: &History, path: &Path, index: usize) -> Result<(), String> {
     let engine = Engine::open(config(history, path)).map_err(|error| format!("the snapshot does not open: {error}"))?;
     if flushed(&engine) != index {
-        return Err(format!("the snapshot is as of {}, not of {index}", flushed(&engine)));
+        return Err(format!("the snapshot ends at entry {}, not at {index}", flushed(&engine)));
     }
     check_disk(&engine)?;
     check_answers(&engine, &history.moments[index], &history.selections)
 }
 
-/// One power cut; returns what kind it was.
+/// Tests one power cut, and returns its kind.
 fn cut(history: &History, seed: u64) -> Result<Loss, String> {
     let mut random = Random::new(seed);
     let at = history.draw(&mut random);
     let loss = [Loss::Tails, Loss::Sectors, Loss::Anything][random.below(3)];
     let done = &history.operations[..at];
     let disk = Disk::after(done, loss, &mut random);
-    let told = done
+    let durable = done
         .iter()
         .rev()
-        .find_map(|operation| if let Operation::Told(index) = operation { Some(*index) } else { None });
+        .find_map(|operation| if let Operation::Durable(index) = operation { Some(*index) } else { None });
     let folder = directory();
     disk.write(history.root, &folder.path().join("state")).unwrap();
-    let checked = check_state(history, &folder.path().join("state"), told.unwrap_or_default(), random.chance(20));
+    let checked = check_state(history, &folder.path().join("state"), durable.unwrap_or_default(), random.chance(20));
     let snapshots = done.iter().filter_map(|operation| match operation {
-        Operation::Snapshot { place, index } => Some((disk.at(place)?, *index)),
+        Operation::Snapshot { entry, index } => Some((disk.at(entry)?, *index)),
         _ => None,
     });
     let snapshots = checked.and_then(|()| {
@@ -102,7 +103,7 @@ fn cut(history: &History, seed: u64) -> Result<Loss, String> {
             let left = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("crash-{seed}"));
             disk.write(history.root, &left).unwrap();
             Err(format!(
-                "seed {seed}, behind operation {at} of {}, {loss:?} ({}): {what}",
+                "seed {seed}, after operation {at} of {}, {loss:?} ({}): {what}",
                 history.operations.len(),
                 left.display()
             ))
@@ -114,16 +115,18 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// `VARVE_CRASH_STATES` and `VARVE_CRASH_SEED` make it longer, and go on with the script of a seed. What RocksDB does in the background
-/// is not the same each time, so a state that failed is kept, too.
+/// Environment variables: `VARVE_CRASH_STATES` sets the number of power cuts, and `VARVE_CRASH_SEED` repeats the
+/// script of a seed. RocksDB's background work differs between runs, so a failed state is also kept on disk.
 #[test]
-fn no_power_cut_loses_what_was_told_to_be_durable() {
+fn no_power_cut_loses_anything_that_was_reported_as_durable() {
     let states = number("VARVE_CRASH_STATES").unwrap_or(500);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let first = number("VARVE_CRASH_SEED").unwrap_or(now.as_secs());
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut kinds: BTreeMap<Loss, u64> = BTreeMap::new();
-    let (mut operations, mut checked, mut failed) = (0, 0, Vec::new());
+    let mut operations = 0;
+    let mut checked = 0;
+    let mut failed = Vec::new();
     for script in first.. {
         let of_script = STATES_OF_A_SCRIPT.min(states - checked);
         if of_script == 0 || failed.len() >= FAILED_MAX {
@@ -131,7 +134,8 @@ fn no_power_cut_loses_what_was_told_to_be_durable() {
         }
         let history = History::record(script);
         operations += history.operations.len();
-        let (next, results) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+        let next = AtomicU64::new(0);
+        let results = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| {
@@ -152,7 +156,7 @@ fn no_power_cut_loses_what_was_told_to_be_durable() {
         }
         checked += of_script;
         if checked % 1000 == 0 {
-            println!("{checked} power cuts; on from here with VARVE_CRASH_SEED={}", script + 1);
+            println!("{checked} power cuts; continue with VARVE_CRASH_SEED={}", script + 1);
         }
     }
     println!(

@@ -1,10 +1,11 @@
-//! Records what RocksDB does to files.
+//! Recorder of RocksDB's file operations.
 //!
-//! The functions of the C library that change files are defined here, in the program itself: the linker takes these for everything
-//! that is linked into it, RocksDB included, before those of the shared library. Each makes the system call, and while a recording
-//! goes on it notes it under one lock, so the list of operations is in the order in which they happened.
+//! This program defines the C library's functions that change files. The linker resolves calls to them, also
+//! RocksDB's, before those of the shared library. Each function makes the system call. While a recording is in
+//! progress, it notes the call under one lock, so the operations are in the order in which they happened.
 //!
-//! Whether any way to change a file was forgotten, the test finds out: played back, a recording has to give the directory as it is.
+//! The test checks that no way to change a file was forgotten: the replayed recording must produce the directory as
+//! it is.
 
 #![allow(unsafe_code, reason = "functions of the C library are defined, and called")]
 
@@ -20,44 +21,44 @@ use parking_lot::Mutex;
 use super::disk::{Inode, Operation};
 
 static IS_RECORDING: AtomicBool = AtomicBool::new(false);
-static TAPE: Mutex<Option<Tape>> = Mutex::new(None);
+static RECORDING: Mutex<Option<Recording>> = Mutex::new(None);
 
-/// What was recorded so far, and what it is about.
+/// The recorded operations, and the state that is needed to interpret the next ones.
 #[derive(Default)]
-struct Tape {
+struct Recording {
     operations: Vec<Operation>,
     inodes: u64,
-    /// Of directories by path; those that were there before the recording get a number when they are first used.
+    /// Numbers of directories by path. Directories from before the recording get a number on first use.
     directories: HashMap<PathBuf, Inode>,
     names: HashMap<(Inode, OsString), Inode>,
     descriptors: HashMap<c_int, Inode>,
 }
 
-/// Records from now on, of the whole process.
+/// Starts to record the operations of the whole process.
 pub(crate) fn start() {
-    *TAPE.lock() = Some(Tape::default());
+    *RECORDING.lock() = Some(Recording::default());
     IS_RECORDING.store(true, Ordering::SeqCst);
 }
 
-/// Notes something between the operations.
+/// Adds a note between the operations.
 pub(crate) fn note(operation: Operation) {
-    if let Some(tape) = TAPE.lock().as_mut() {
-        tape.operations.push(operation);
+    if let Some(recording) = RECORDING.lock().as_mut() {
+        recording.operations.push(operation);
     }
 }
 
 /// The number of a directory.
 pub(crate) fn directory(path: &Path) -> Inode {
-    TAPE.lock().get_or_insert_default().directory(path)
+    RECORDING.lock().get_or_insert_default().directory(path)
 }
 
-/// The recording, which ends.
+/// Ends the recording and returns its operations.
 pub(crate) fn stop() -> Vec<Operation> {
     IS_RECORDING.store(false, Ordering::SeqCst);
-    TAPE.lock().take().unwrap_or_default().operations
+    RECORDING.lock().take().unwrap_or_default().operations
 }
 
-impl Tape {
+impl Recording {
     fn directory(&mut self, path: &Path) -> Inode {
         let Self { directories, inodes, .. } = self;
         *directories.entry(path.components().collect()).or_insert_with(|| {
@@ -67,7 +68,7 @@ impl Tape {
     }
 
     /// The directory and the name of a path.
-    fn place(&mut self, path: &Path) -> (Inode, OsString) {
+    fn entry(&mut self, path: &Path) -> (Inode, OsString) {
         let directory = self.directory(path.parent().unwrap_or(path));
         (directory, path.file_name().unwrap_or_default().to_owned())
     }
@@ -78,8 +79,8 @@ impl Tape {
             self.descriptors.insert(descriptor, inode);
             return;
         }
-        let place = self.place(path);
-        match self.names.get(&place) {
+        let entry = self.entry(path);
+        match self.names.get(&entry) {
             Some(&inode) => {
                 self.descriptors.insert(descriptor, inode);
                 if flags & libc::O_TRUNC != 0 {
@@ -89,9 +90,9 @@ impl Tape {
             None if flags & libc::O_CREAT != 0 => {
                 self.inodes += 1;
                 let inode = self.inodes;
-                self.names.insert(place.clone(), inode);
+                self.names.insert(entry.clone(), inode);
                 self.descriptors.insert(descriptor, inode);
-                self.operations.push(Operation::Enter { place, inode, is_directory: false });
+                self.operations.push(Operation::Create { entry, inode, is_directory: false });
             }
             None => {}
         }
@@ -104,55 +105,55 @@ impl Tape {
     }
 
     fn moved(&mut self, from: &Path, to: &Path) {
-        let (from_place, to_place) = (self.place(from), self.place(to));
-        let Some(inode) = self.names.remove(&from_place) else { return };
-        self.names.insert(to_place.clone(), inode);
-        // Paths below a directory that is moved are others now.
+        let from_entry = self.entry(from);
+        let to_entry = self.entry(to);
+        let Some(inode) = self.names.remove(&from_entry) else { return };
+        self.names.insert(to_entry.clone(), inode);
+        // Paths below a renamed directory change.
         let below: Vec<PathBuf> = self.directories.keys().filter(|path| path.starts_with(from)).cloned().collect();
         for path in below {
             if let (Ok(rest), Some(directory)) = (path.strip_prefix(from), self.directories.remove(&path)) {
                 self.directories.insert(to.join(rest).components().collect(), directory);
             }
         }
-        self.operations.push(Operation::Move { from: from_place, to: to_place, inode });
+        self.operations.push(Operation::Rename { from: from_entry, to: to_entry, inode });
     }
 }
 
 fn is_directory(descriptor: c_int) -> bool {
-    // SAFETY: `stat` is plain data, and fstat writes nothing but it.
+    // SAFETY: `stat` is plain data, and fstat writes nothing else.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         libc::fstat(descriptor, &raw mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFDIR
     }
 }
 
-/// Makes a call, and tells the tape of one that succeeded; no other is made in between.
-fn recorded(call: impl FnOnce() -> c_long, note: impl FnOnce(&mut Tape, c_long)) -> c_long {
+/// Makes a call and records it if it succeeds. No other call is made in between.
+fn recorded(call: impl FnOnce() -> c_long, note: impl FnOnce(&mut Recording, c_long)) -> c_long {
     if !IS_RECORDING.load(Ordering::SeqCst) {
         return call();
     }
-    let mut tape = TAPE.lock();
+    let mut recording = RECORDING.lock();
     let result = call();
-    if let Some(tape) = tape.as_mut().filter(|_| result >= 0) {
-        note(tape, result);
+    if let Some(recording) = recording.as_mut().filter(|_| result >= 0) {
+        note(recording, result);
     }
     result
 }
 
-/// # Safety
-/// A path as the C library takes it.
+/// # Safety `path` is a valid C string.
 unsafe fn path<'a>(path: *const c_char) -> &'a Path {
-    // SAFETY: who calls the C library gives a string that ends with a zero.
+    // SAFETY: callers of the C library pass a string that ends with a zero.
     Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(path) }.to_bytes()))
 }
 
-// The real ones are variadic; integers are passed in the same registers, and what is not given is not read.
+// The original functions are variadic. Integers are passed in the same registers, and missing ones are not read.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn open(name: *const c_char, flags: c_int, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, name, flags, mode) };
     // SAFETY: as above.
-    recorded(call, |tape, result| tape.opened(unsafe { path(name) }, flags, result as c_int)) as c_int
+    recorded(call, |recording, result| recording.opened(unsafe { path(name) }, flags, result as c_int)) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -165,20 +166,20 @@ unsafe extern "C" fn open64(name: *const c_char, flags: c_int, mode: mode_t) -> 
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_close, descriptor) };
-    recorded(call, |tape, _| tape.closed(descriptor)) as c_int
+    recorded(call, |recording, _| recording.closed(descriptor)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, count: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_write, descriptor, bytes, count) };
-    recorded(call, |tape, result| {
-        // SAFETY: a descriptor that was written to, and the bytes that were.
+    recorded(call, |recording, result| {
+        // SAFETY: the descriptor was written to, and `bytes` holds the bytes that were written.
         let (end, bytes) = unsafe {
             let end = libc::lseek(descriptor, 0, libc::SEEK_CUR);
             (end, std::slice::from_raw_parts(bytes.cast::<u8>(), result as usize))
         };
-        tape.wrote(descriptor, (end - result).cast_unsigned(), bytes);
+        recording.wrote(descriptor, (end - result).cast_unsigned(), bytes);
     }) as ssize_t
 }
 
@@ -186,10 +187,10 @@ unsafe extern "C" fn write(descriptor: c_int, bytes: *const c_void, count: size_
 unsafe extern "C" fn pwrite(descriptor: c_int, bytes: *const c_void, count: size_t, offset: off_t) -> ssize_t {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_pwrite64, descriptor, bytes, count, offset) };
-    recorded(call, |tape, result| {
-        // SAFETY: the bytes that were written.
+    recorded(call, |recording, result| {
+        // SAFETY: `bytes` holds the bytes that were written.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), result as usize) };
-        tape.wrote(descriptor, offset.cast_unsigned(), bytes);
+        recording.wrote(descriptor, offset.cast_unsigned(), bytes);
     }) as ssize_t
 }
 
@@ -203,9 +204,9 @@ unsafe extern "C" fn pwrite64(descriptor: c_int, bytes: *const c_void, count: si
 unsafe extern "C" fn ftruncate(descriptor: c_int, length: off_t) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_ftruncate, descriptor, length) };
-    recorded(call, |tape, _| {
-        if let Some(&inode) = tape.descriptors.get(&descriptor) {
-            tape.operations.push(Operation::Resize { inode, length: length.cast_unsigned() });
+    recorded(call, |recording, _| {
+        if let Some(&inode) = recording.descriptors.get(&descriptor) {
+            recording.operations.push(Operation::Resize { inode, length: length.cast_unsigned() });
         }
     }) as c_int
 }
@@ -220,10 +221,10 @@ unsafe extern "C" fn ftruncate64(descriptor: c_int, length: off_t) -> c_int {
 unsafe extern "C" fn fallocate(descriptor: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_fallocate, descriptor, mode, offset, length) };
-    recorded(call, |tape, _| {
-        // RocksDB asks for space behind the end, and gives it back; neither changes what can be read.
-        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && tape.descriptors.contains_key(&descriptor) {
-            tape.operations.push(Operation::Unknown);
+    recorded(call, |recording, _| {
+        // RocksDB allocates space after the end of a file and releases it; neither changes the content.
+        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && recording.descriptors.contains_key(&descriptor) {
+            recording.operations.push(Operation::Unknown);
         }
     }) as c_int
 }
@@ -238,24 +239,24 @@ unsafe extern "C" fn fallocate64(descriptor: c_int, mode: c_int, offset: off_t, 
 unsafe extern "C" fn fsync(descriptor: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_fsync, descriptor) };
-    recorded(call, |tape, _| tape.synced(descriptor)) as c_int
+    recorded(call, |recording, _| recording.synced(descriptor)) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fdatasync(descriptor: c_int) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_fdatasync, descriptor) };
-    recorded(call, |tape, _| tape.synced(descriptor)) as c_int
+    recorded(call, |recording, _| recording.synced(descriptor)) as c_int
 }
 
-// It begins to write and promises nothing: there is nothing to note.
+// This function starts a write and promises nothing, so there is nothing to record.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sync_file_range(descriptor: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { libc::syscall(libc::SYS_sync_file_range, descriptor, offset, length, flags) as c_int }
 }
 
-impl Tape {
+impl Recording {
     fn closed(&mut self, descriptor: c_int) {
         self.descriptors.remove(&descriptor);
     }
@@ -272,19 +273,19 @@ unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) };
     // SAFETY: as above.
-    recorded(call, |tape, _| tape.moved(unsafe { path(from) }, unsafe { path(to) })) as c_int
+    recorded(call, |recording, _| recording.moved(unsafe { path(from) }, unsafe { path(to) })) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn link(from: *const c_char, to: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_linkat, libc::AT_FDCWD, from, libc::AT_FDCWD, to, 0) };
-    recorded(call, |tape, _| {
+    recorded(call, |recording, _| {
         // SAFETY: as above.
-        let (from, to) = unsafe { (tape.place(path(from)), tape.place(path(to))) };
-        if let Some(&inode) = tape.names.get(&from) {
-            tape.names.insert(to.clone(), inode);
-            tape.operations.push(Operation::Enter { place: to, inode, is_directory: false });
+        let (from, to) = unsafe { (recording.entry(path(from)), recording.entry(path(to))) };
+        if let Some(&inode) = recording.names.get(&from) {
+            recording.names.insert(to.clone(), inode);
+            recording.operations.push(Operation::Create { entry: to, inode, is_directory: false });
         }
     }) as c_int
 }
@@ -294,18 +295,18 @@ unsafe extern "C" fn unlink(name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name, 0) };
     // SAFETY: as above.
-    recorded(call, |tape, _| tape.left(unsafe { path(name) })) as c_int
+    recorded(call, |recording, _| recording.left(unsafe { path(name) })) as c_int
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, name, libc::AT_REMOVEDIR) };
-    recorded(call, |tape, _| {
+    recorded(call, |recording, _| {
         // SAFETY: as above.
         let path = unsafe { path(name) };
-        tape.left(path);
-        tape.directories.remove(path);
+        recording.left(path);
+        recording.directories.remove(path);
     }) as c_int
 }
 
@@ -313,20 +314,21 @@ unsafe extern "C" fn rmdir(name: *const c_char) -> c_int {
 unsafe extern "C" fn mkdir(name: *const c_char, mode: mode_t) -> c_int {
     // SAFETY: the caller's promise.
     let call = || unsafe { libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, name, mode) };
-    recorded(call, |tape, _| {
+    recorded(call, |recording, _| {
         // SAFETY: as above.
         let path = unsafe { path(name) };
-        let (place, inode) = (tape.place(path), tape.directory(path));
-        tape.names.insert(place.clone(), inode);
-        tape.operations.push(Operation::Enter { place, inode, is_directory: true });
+        let entry = recording.entry(path);
+        let inode = recording.directory(path);
+        recording.names.insert(entry.clone(), inode);
+        recording.operations.push(Operation::Create { entry, inode, is_directory: true });
     }) as c_int
 }
 
-impl Tape {
+impl Recording {
     fn left(&mut self, path: &Path) {
-        let place = self.place(path);
-        if self.names.remove(&place).is_some() {
-            self.operations.push(Operation::Leave { place });
+        let entry = self.entry(path);
+        if self.names.remove(&entry).is_some() {
+            self.operations.push(Operation::Remove { entry });
         }
     }
 }

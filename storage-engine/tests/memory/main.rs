@@ -1,6 +1,7 @@
-//! Memory: however much is ingested, a process with one engine takes no more than the budgets of head, dictionary and cache, and a fifth.
+//! Memory use: a process with one engine takes at most 1.2 times the budgets of head, dictionary and cache, however
+//! much is ingested.
 //!
-//! The peak is a process' own, so each load runs in a child of this test.
+//! Peak memory is measured per process, so each load runs in a child process of this test.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -18,23 +19,23 @@ use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
 
 const CACHE_BYTES: usize = 32 << 20;
 
-/// Bytes of a sample in the head: time, stack, value, attributes.
+/// Bytes of a sample in the head: time, stack, value and attributes.
 const SAMPLE_BYTES: usize = 24;
-/// Tells the child that it is one.
+/// Environment variable that is set in the child process.
 const LOAD: &str = "VARVE_TEST_MEMORY_LOAD";
 
-/// How samples come.
+/// Samples to ingest.
 #[derive(Clone, Copy, Debug)]
 struct Load {
     series: usize,
     stacks: usize,
-    /// Of each series, in a batch of one second.
+    /// Samples of each series in a batch, which covers one second.
     samples_of_series: usize,
-    /// Series take turns: so many are in one batch.
+    /// Series in a batch; the series take turns.
     series_of_batch: usize,
-    /// Between two batches.
+    /// Time between two batches, in nanoseconds.
     step_ns: i64,
-    /// The budgets.
+    /// Budgets, in bytes.
     head_bytes: usize,
     dictionary_bytes: usize,
 }
@@ -44,13 +45,13 @@ impl Load {
         (self.head_bytes + self.dictionary_bytes + CACHE_BYTES) * 12 / 10
     }
 
-    /// Ten times the head's budget.
+    /// Number of batches that make ten times the budget of the head.
     fn batches(&self) -> usize {
         self.head_bytes * 10 / SAMPLE_BYTES / (self.series_of_batch * self.samples_of_series)
     }
 }
 
-/// Few series of many samples: services of many cores.
+/// Few series of many samples, as of services with many cores.
 const DENSE: Load = Load {
     series: 20,
     stacks: 5000,
@@ -61,7 +62,7 @@ const DENSE: Load = Load {
     dictionary_bytes: 16 << 20,
 };
 
-/// Stacks of three functions, as pairs from 1 on.
+/// A dictionary with stacks of three functions; their pairs are numbered from 1 on.
 fn dictionary(stacks: usize) -> Dictionary {
     let mut dictionary = Dictionary::default();
     let set = dictionary.intern_attributes(Vec::new());
@@ -94,7 +95,7 @@ fn status_bytes(name: &str) -> usize {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Ingests as a node does: what a batch makes due is flushed.
+/// Ingests as a node does, which flushes when a batch makes it due.
 fn ingest(load: Load) {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {
@@ -108,7 +109,7 @@ fn ingest(load: Load) {
     let engine = Engine::open(config).unwrap();
     let tenant = TenantId::default_tenant();
     let dictionary = dictionary(load.stacks);
-    // A partition's start: all of it is in one or two.
+    // The start of a partition: all samples are in one or two partitions.
     let start_ns = Tier::Raw.partition_ns() * 83_000;
     let batches = load.batches();
     let mut state = 1_u64;
@@ -139,7 +140,8 @@ fn ingest(load: Load) {
             engine.flush().unwrap();
         }
     }
-    let (peak, dictionary) = (status_bytes("VmHWM"), engine.dictionary_bytes());
+    let peak = status_bytes("VmHWM");
+    let dictionary = engine.dictionary_bytes();
     println!(
         "{} samples of {} series: peak {} MB of {} MB allowed; dictionary {} MB",
         batches * load.series_of_batch * load.samples_of_series,
@@ -160,7 +162,7 @@ fn child_ingests() {
 }
 
 #[test]
-fn ten_times_the_head_of_dense_series_stays_in_the_budgets() {
+fn dense_series_of_ten_times_the_head_stay_within_the_budgets() {
     let mut child = Process::new(std::env::current_exe().unwrap());
     child.args(["--exact", "child_ingests", "--ignored", "--nocapture"]).env(LOAD, "1");
     let output = child.output().unwrap();

@@ -1,4 +1,4 @@
-//! Answers of the engine and of the model, in one form.
+//! Answers of the engine and of the model in one form, so that they can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use proto::{
 use super::samples::{T0, time};
 use super::world::Row;
 
-/// (group, bucket or time, root-first stack) to sum.
+/// Sums by (group, bucket or time, stack with the root first).
 pub(crate) type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
 
 /// A condition on stacks, by the names of their functions.
@@ -35,7 +35,8 @@ impl Condition {
     }
 }
 
-/// All that a stack must meet, and how many hundredths of the locations are known when it is first asked for.
+/// The conditions that a stack must meet, and the percentage of the locations that the client of the first request
+/// knows.
 pub(crate) type Conditions = (Vec<Condition>, u32);
 
 pub(crate) fn conditions() -> impl Strategy<Value = Conditions> {
@@ -48,7 +49,7 @@ pub(crate) fn conditions() -> impl Strategy<Value = Conditions> {
     (prop_oneof![Just(Vec::new()), prop::collection::vec(condition, 1..3)], 0..=100_u32)
 }
 
-/// The function of a location of the model.
+/// Name of the function of a location of the model.
 pub(crate) fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     let Location::Lines { lines, .. } = &dictionary.locations[location as usize] else {
         panic!("all locations of the model have lines")
@@ -56,7 +57,7 @@ pub(crate) fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     dictionary.strings.get(dictionary.functions[lines[0].function as usize].name)
 }
 
-/// `known`: the locations that need not be in the answer.
+/// Sums of an answer. `known` holds the locations that the answer may omit.
 pub(crate) fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
     let count = selection.locations.known.count;
@@ -78,24 +79,24 @@ pub(crate) fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary
             _ => answer.bucket_times_ns[cell.bucket as usize],
         };
         let before = out.insert((group, bucket, stack), cell.sum);
-        assert!(before.is_none(), "a cell is there twice");
+        assert!(before.is_none(), "a cell occurs twice");
     }
     out
 }
 
-/// Groups and buckets, or times.
-pub(crate) type Places = BTreeSet<(BTreeMap<String, String>, i64)>;
+/// Groups with their buckets or times.
+pub(crate) type GroupBuckets = BTreeSet<(BTreeMap<String, String>, i64)>;
 
-/// Where there are samples, but no stack that passes.
-pub(crate) fn unpassed_of(answer: &Answer, selection: &Selection) -> Places {
-    let place = |unpassed: &Unpassed| {
+/// Groups and buckets with samples, but without a stack that meets the conditions.
+pub(crate) fn unpassed_of(answer: &Answer, selection: &Selection) -> GroupBuckets {
+    let group_bucket = |unpassed: &Unpassed| {
         let bucket = match selection.fold {
             Fold::Sum(_) => i64::from(unpassed.bucket),
             _ => answer.bucket_times_ns[unpassed.bucket as usize],
         };
         (labels(&answer.groups[unpassed.group as usize]), bucket)
     };
-    answer.unpassed.iter().map(place).collect()
+    answer.unpassed.iter().map(group_bucket).collect()
 }
 
 fn labels(group: &LabelSet) -> BTreeMap<String, String> {
@@ -117,19 +118,20 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
     }
 }
 
-/// Whether a sample may match, by the labels of its series that no tier drops.
+/// Whether a sample may match, by the labels that no tier drops.
 pub(crate) fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
-/// What the model answers, without times that are said to be missing; and where there are samples, but no stack that passes.
+/// Sums that the model expects, without the times that the answer reports as missing. Also returns the groups and
+/// buckets with samples, but without a stack that meets the conditions.
 pub(crate) fn model_sums(
     rows: &[Row],
     selection: &Selection,
     conditions: &[Condition],
     missing: &[Missing],
-) -> (Sums, Places) {
+) -> (Sums, GroupBuckets) {
     let window = selection.fold.window();
     let is_missing =
         |time: i64| missing.iter().any(|missing| missing.window.start_ns < time && time <= missing.window.end_ns);
@@ -142,7 +144,9 @@ pub(crate) fn model_sums(
         let time = last.entry(&row.labels).or_insert(row.time_ns);
         *time = row.time_ns.max(*time);
     }
-    let (mut out, mut unpassed, mut passed) = (Sums::new(), Places::new(), Places::new());
+    let mut out = Sums::new();
+    let mut unpassed = GroupBuckets::new();
+    let mut passed = GroupBuckets::new();
     for row in rows.iter().filter(in_window).filter(matches) {
         let bucket = match &selection.fold {
             Fold::Sum(windows) => {
@@ -171,7 +175,7 @@ pub(crate) fn model_sums(
             unpassed.insert((group, bucket));
         }
     }
-    unpassed.retain(|place| !passed.contains(place));
+    unpassed.retain(|group_bucket| !passed.contains(group_bucket));
     (out, unpassed)
 }
 

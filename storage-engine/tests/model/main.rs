@@ -1,15 +1,15 @@
-//! The engine against a plain `Vec` of samples: whatever is applied, flushed, sealed, rolled up, restarted, expired and deleted,
-//! every answer is equal.
+//! The engine compared with a plain `Vec` of samples. After any entries, flushes, sealing, rollups, restarts,
+//! expiries and deletions, every answer is equal.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod answers;
 mod missing;
 mod partitions;
+mod replicas;
 mod samples;
 mod threads;
 mod timelines;
-mod verdicts;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,29 +26,29 @@ use answers::{
 };
 use world::{Dropped, Row, Step, World, step};
 
-/// The answer is the model's; or it is refused, and that is right.
+/// Checks that the answer is the model's, or that its refusal is justified.
 fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let (conditions, hundredths) = conditions;
     let known = Known::of(world, selection);
-    let asked = known.asked(selection, conditions, known.count() * hundredths / 100);
-    let (known, asked, answer) = match world.engine().select(&asked) {
-        // What it lacks is in memory now.
+    let request = known.request(selection, conditions, known.count() * hundredths / 100);
+    let (known, request, answer) = match world.engine().select(&request) {
+        // The first request loads the missing locations into memory.
         Ok(answer) if answer.lacks_locations => {
-            let lacked = asked.locations.known;
+            let known_before = request.locations.known;
             let known = Known::of(world, selection);
-            prop_assert!(lacked != known.numbers(), "nothing was lacking: {:?}", selection);
-            let asked = known.asked(selection, conditions, known.count());
-            let answer = world.engine().select(&asked);
+            prop_assert!(known_before != known.numbers(), "no location was missing: {:?}", selection);
+            let request = known.request(selection, conditions, known.count());
+            let answer = world.engine().select(&request);
             prop_assert!(!answer.as_ref().is_ok_and(|answer| answer.lacks_locations), "{:?}", selection);
-            (known, asked, answer)
+            (known, request, answer)
         }
-        answer => (known, asked, answer),
+        answer => (known, request, answer),
     };
     let answer = match answer {
         Err(SelectError::DroppedName { horizon_ns, .. } | SelectError::GaugeSummed { horizon_ns }) => {
             prop_assert!(window.start_ns < horizon_ns && horizon_ns <= world.horizon_ns(Tier::Raw), "{:?}", selection);
-            // Nothing is refused for what other series lack.
+            // A query is refused only for samples of its own series.
             let touched = Tier::Day.window_start_ns(Tier::Day.window_of(window.start_ns.saturating_add(1)));
             let hit = |row: &Row| touched < row.time_ns && row.time_ns <= world.horizon_ns(Tier::Raw);
             prop_assert!(world.rows.iter().any(|row| hit(row) && may_match(row, selection)), "{:?}", selection);
@@ -59,19 +59,19 @@ fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Resul
     for missing in &answer.missing {
         prop_assert!(missing.window.end_ns <= world.horizon_ns(Tier::Raw), "{:?}", missing);
     }
-    let read = Answer::from_wire(answer.to_wire(), &asked).unwrap();
+    let read = Answer::from_wire(answer.to_wire(), &request).unwrap();
     prop_assert_eq!((&read.missing, read.windows_read), (&answer.missing, answer.windows_read));
     let (wanted, unpassed) = model_sums(&world.rows, selection, conditions, &answer.missing);
-    prop_assert_eq!(sums_of(&read, &asked, &known.dictionary), wanted, "{:?} {:?}", selection, conditions);
-    prop_assert_eq!(unpassed_of(&read, &asked), unpassed, "{:?} {:?}", selection, conditions);
+    prop_assert_eq!(sums_of(&read, &request, &known.dictionary), wanted, "{:?} {:?}", selection, conditions);
+    prop_assert_eq!(unpassed_of(&read, &request), unpassed, "{:?} {:?}", selection, conditions);
     if !conditions.is_empty() {
-        // Of what does not pass, nothing is told.
+        // Stacks that do not meet the conditions are not in the answer.
         prop_assert!(selection.stacks != StackDetail::None || read.nodes.len() == 1);
     }
     Ok(())
 }
 
-/// The locations that the engine has in memory.
+/// Locations that the engine has in memory.
 struct Known {
     generation: u64,
     dictionary: Dictionary,
@@ -90,7 +90,7 @@ impl Known {
         assert_eq!(
             functions(&rest.dictionary),
             functions(&page.dictionary)[half.count as usize..],
-            "behind what is known"
+            "only the unknown locations"
         );
         Self { generation: page.generation, dictionary: page.dictionary }
     }
@@ -103,8 +103,8 @@ impl Known {
         KnownLocations { generation: self.generation, count: self.count() }
     }
 
-    /// The selection of who knows so many.
-    fn asked(&self, selection: &Selection, conditions: &[Condition], count: u32) -> Selection {
+    /// The selection of a client that knows the first `count` locations.
+    fn request(&self, selection: &Selection, conditions: &[Condition], count: u32) -> Selection {
         let filter = |condition: &Condition| {
             let mut filter = StackFilter::new(condition.place, condition.is_negated, false);
             let named = |location: &u32| {
@@ -119,7 +119,7 @@ impl Known {
     }
 }
 
-/// The series are the model's.
+/// Checks that the listed series are the model's.
 fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseError> {
     let window = selection.fold.window();
     let answer = match world.engine().series(&selection.tenant, &selection.matchers, window) {
@@ -141,7 +141,7 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
         return Ok(());
     }
     prop_assert!(window.start_ns < world.horizon_ns(Tier::Raw), "{:?}", answer.left_out);
-    // Of each series what is left, and nothing else.
+    // A listed series has the remaining labels of a series of the model, and no others.
     let is_left = |whole: &BTreeMap<String, String>, left: &BTreeMap<String, String>| {
         let gone = |name: &String| answer.left_out.iter().any(|label| label.name == *name);
         whole.iter().all(|(name, value)| left.get(name).map_or_else(|| gone(name), |of_left| of_left == value))
@@ -152,30 +152,51 @@ fn check_series(world: &World, selection: &Selection) -> Result<(), TestCaseErro
     Ok(())
 }
 
-/// What happens, what is asked then, and whether the head is small and labels are dropped.
-type Case = (Vec<Step>, Vec<(Selection, Conditions)>, bool, bool);
+/// A generated test case.
+#[derive(Clone, Debug)]
+struct Case {
+    steps: Vec<Step>,
+    selections: Vec<(Selection, Conditions)>,
+    has_small_head: bool,
+    drops_labels: bool,
+}
 
-fn run(&(ref steps, ref selections, small_head, drops): &Case) -> Result<(), TestCaseError> {
-    let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
-    let mut world = World::with(small_head, dropped);
-    for step in steps {
+impl Case {
+    fn any() -> impl Strategy<Value = Self> {
+        let steps = prop::collection::vec(step(), 1..25);
+        let selections = prop::collection::vec((selection(), conditions()), 1..6);
+        (steps, selections, prop::bool::weighted(0.3), prop::bool::weighted(0.3)).prop_map(
+            |(steps, selections, has_small_head, drops_labels)| Self {
+                steps,
+                selections,
+                has_small_head,
+                drops_labels,
+            },
+        )
+    }
+}
+
+fn run(case: &Case) -> Result<(), TestCaseError> {
+    let dropped: Dropped = if case.drops_labels { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
+    let mut world = World::with(case.has_small_head, dropped);
+    for step in &case.steps {
         world.step(step);
     }
     let verified = world.engine().verify().unwrap();
     prop_assert_eq!(&verified.described, &Vec::<String>::new());
-    for (selection, conditions) in selections {
+    for (selection, conditions) in &case.selections {
         check(&world, selection, conditions)?;
         check_series(&world, selection)?;
     }
-    // Whatever was lost by a power cut now was in the log.
+    // Everything that a power cut loses now is in the log.
     world.step(&Step::Crash);
-    for (selection, conditions) in selections {
+    for (selection, conditions) in &case.selections {
         check(&world, selection, conditions)?;
     }
     Ok(())
 }
 
-/// `VARVE_MODEL_CASES` and `VARVE_MODEL_SEED` make it longer, and repeat it.
+/// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a run.
 #[test]
 fn every_answer_is_the_models() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
@@ -194,10 +215,7 @@ fn every_answer_is_the_models() {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&(seed.wrapping_add(worker)).to_le_bytes());
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        let steps = prop::collection::vec(step(), 1..25);
-        let selections = prop::collection::vec((selection(), conditions()), 1..6);
-        let case = (steps, selections, prop::bool::weighted(0.3), prop::bool::weighted(0.3));
-        runner.run(&case, |case| run(&case)).map_err(|error| error.to_string())
+        runner.run(&Case::any(), |case| run(&case)).map_err(|error| error.to_string())
     };
     let failed: Vec<String> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|worker| scope.spawn(move || work(worker))).collect();

@@ -1,4 +1,4 @@
-//! What answers say that they lack, and what is answered all the same from what is kept.
+//! Missing times and labels: reports of them in answers, and answers from the tiers that are kept.
 
 use proto::answer::LeftOutLabel;
 use proto::selection::Operation;
@@ -8,7 +8,7 @@ use storage_engine::SelectError;
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Dropped, Step, World};
 
-/// A service with samples in the first half minute, and another much later.
+/// A world with samples of a service in the first half minute, and a sample of another service much later.
 fn world(service: u8, dropped: Dropped) -> World {
     let mut world = World::with(false, dropped);
     world.step(&Step::Append((0..30).map(|second| Drawn::simple(service, second, 1, 5)).collect(), None));
@@ -42,15 +42,15 @@ fn selection(service: u8, fold: Fold, group_by: &[&str]) -> Selection {
     }
 }
 
-// Found by review: of half a minute of which only minutes are kept, no series was listed, and nothing said why.
+// A query for half a minute of which only minutes were kept listed no series and gave no reason.
 #[test]
-fn a_list_says_which_times_it_lacks_and_only_those_in_which_there_is_more() {
+fn a_list_reports_missing_times_only_if_they_have_more_series() {
     let mut world = world(0, [&[], &[]]);
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let part = list(&world, 0, seconds(5, 20));
     assert_eq!((part.series.len(), part.missing.len()), (0, 1));
     assert_eq!((part.missing[0].window, part.missing[0].finest), (seconds(5, 20), Tier::Minute));
-    // The other service has nothing there, so nothing of it is lacking.
+    // The other service has no samples there, so none of them are missing.
     let other = list(&world, 1, seconds(5, 20));
     assert_eq!((other.series.len(), other.missing.len()), (0, 0));
     let whole = list(&world, 0, Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY / 4 });
@@ -58,7 +58,7 @@ fn a_list_says_which_times_it_lacks_and_only_those_in_which_there_is_more() {
 }
 
 #[test]
-fn a_list_has_labels_where_any_tier_still_has_them_and_says_which_it_lost() {
+fn a_list_has_labels_that_any_tier_keeps_and_reports_the_dropped() {
     let mut world = world(0, [&["zone"], &["zone", "region"]]);
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let day = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY };
@@ -70,23 +70,23 @@ fn a_list_has_labels_where_any_tier_still_has_them_and_says_which_it_lost() {
     assert!(lost.left_out.contains(&LeftOutLabel { tier: Tier::Day, name: "zone".to_owned() }), "{lost:?}");
 }
 
-// Found by review: gauges' windows were kept and never read.
+// Windows of gauges were kept but never read.
 #[test]
-fn the_last_point_of_a_gauge_comes_from_windows_where_its_samples_are_gone() {
+fn a_gauges_last_point_comes_from_windows_once_samples_expired() {
     let mut world = world(3, [&[], &[]]);
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let day = Window { start_ns: T0 / DAY * DAY, end_ns: T0 / DAY * DAY + DAY };
     let last = world.engine().select(&selection(3, Fold::Last(day), &[])).unwrap();
     assert_eq!((last.bucket_times_ns, last.cells[0].sum, last.missing.len()), (vec![T0 + 29 * SECOND], 5, 0));
     assert_eq!((last.windows_read.days, last.samples, last.series), (1, 1, 1));
-    // All its points are not kept, and no range changes that.
+    // Not all of its points are kept, and no other range changes that.
     let points = world.engine().select(&selection(3, Fold::Points(day), &[])).unwrap();
     assert_eq!((points.cells.len(), points.missing[0].finest), (0, Tier::Raw));
 }
 
-// Found by review: what another series lacked refused it.
+// A query was refused because samples of another series were missing.
 #[test]
-fn a_question_is_refused_only_for_what_its_own_series_lack() {
+fn a_query_is_refused_only_if_its_own_series_miss_samples() {
     let mut world = world(0, [&[], &[]]);
     world.expire(Tier::Raw, T0 + 90_000 * SECOND);
     let all = Window { start_ns: T0 - DAY, end_ns: T0 + 2 * DAY };
@@ -96,7 +96,7 @@ fn a_question_is_refused_only_for_what_its_own_series_lack() {
     let old = world.engine().select(&selection(0, fold(), &["thread_name"]));
     assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 
-    // Found by review: of many windows with gaps between them all were taken for lacking, unseen.
+    // With many windows and gaps between them, all samples counted as missing.
     let part_ns = (all.end_ns - all.start_ns) / 200;
     let windows = || {
         let starts = (0..200).map(|part| all.start_ns + part * part_ns);
@@ -108,9 +108,9 @@ fn a_question_is_refused_only_for_what_its_own_series_lack() {
     assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 }
 
-// Found by review: of two retention classes the one with the higher number was taken for the newer.
+// Of two retention classes, the one with the higher number was taken for the newer.
 #[test]
-fn the_last_point_is_the_newest_of_all_classes() {
+fn the_last_point_is_the_newest_of_all_retention_classes() {
     let mut world = World::new();
     let mut old = batch_of(&[Drawn::simple(3, 0, 1, 7)], None);
     old.retention_class = 1;
@@ -118,7 +118,7 @@ fn the_last_point_is_the_newest_of_all_classes() {
     world.append_whole(batch_of(&[Drawn::simple(3, 100, 2, 8)], None));
     let last = world.engine().select(&selection(3, Fold::Last(seconds(-10, 200)), &[])).unwrap();
     assert_eq!((last.bucket_times_ns, last.cells.len(), last.cells[0].sum), (vec![T0 + 100 * SECOND], 1, 8));
-    // Of one time, both are the last.
+    // Points of the same time are both the last.
     let mut same = batch_of(&[Drawn::simple(3, 100, 2, 30)], None);
     same.retention_class = 1;
     world.append_whole(same);

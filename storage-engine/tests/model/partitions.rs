@@ -1,4 +1,4 @@
-//! Partitions: what is dropped, refused and kept.
+//! Partitions: tests of expiry, refusals and memory.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::{Step, World, config, listing};
 
 #[test]
-fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
+fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     let mut knows = World::new();
     let samples = [Drawn::simple(0, 0, 1, 5)];
     knows.step(&Step::Append(samples.to_vec(), None));
@@ -21,24 +21,24 @@ fn what_refers_to_definitions_that_are_not_there_dangles_and_changes_nothing() {
     let left_out = knows.engine().strip(&mut stripped).unwrap().unwrap();
     assert!(stripped.series[0].labels.is_none());
     let stacks = stripped.dictionary.stacks.iter().skip(1);
-    assert!({ stacks }.all(|(_, stack)| stack.is_none()), "everything was known");
+    assert!({ stacks }.all(|(_, stack)| stack.is_none()), "every stack was known");
     let mut world = World::new();
     assert_eq!(world.append_whole(stripped.clone()), Outcome::Dangling);
     assert_eq!(world.engine().head_bytes(), 0);
-    // Where it was left out before it came, it is not even proposed: here there is no such partition, then no such stack in it.
+    // Such a batch is not even proposed: the shard first has no such partition, then no such stack in it.
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
     world.step(&Step::Append(vec![Drawn::simple(0, 1, 2, 5)], None));
     assert!(matches!(world.engine().strip(&mut stripped.clone()), Err(StripError::Dangling)));
     knows.engine().strip(&mut stripped.clone()).unwrap();
-    // Whole again, it has everything.
+    // The complete batch is applied.
     stripped.restore(left_out);
     assert_eq!(world.append_whole(stripped), Outcome::Applied);
     assert_eq!(world.append_whole(batch_of(&samples, None)), Outcome::Applied);
 }
 
-// Found by review: it would have replaced the sums of its minute, hour and day.
+// The sample would have replaced the sums of its minute, hour and day.
 #[test]
-fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
+fn a_sample_before_the_horizon_of_raw_samples_changes_no_sum() {
     let mut world = World::new();
     let in_time: Vec<Drawn> = (0..30).map(|second| Drawn::simple(0, second, 1, 5)).collect();
     world.step(&Step::Append(in_time, None));
@@ -61,7 +61,7 @@ fn a_sample_that_comes_behind_the_horizon_of_raw_samples_changes_no_sum() {
 }
 
 #[test]
-fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
+fn windows_of_a_shard_without_new_samples_are_rolled_up_to_days() {
     let mut world = World::new();
     world.step(&Step::Append(vec![Drawn::simple(0, 0, 1, 5), Drawn::simple(0, 7_000, 1, 5)], None));
     world.step(&Step::Flush);
@@ -87,14 +87,14 @@ fn the_windows_of_a_shard_to_which_nothing_is_sent_any_more_become_days() {
 }
 
 #[test]
-fn nothing_is_deleted_where_labels_do_not_say_whether_a_series_matches() {
+fn nothing_is_deleted_if_labels_cannot_decide_what_matches() {
     let drawn = || vec![Drawn::simple(0, 0, 1, 5), Drawn::simple(1, 5, 1, 7)];
     let delete = |world: &mut World, name: &str, operation, value: &str| {
         let matchers = vec![Matcher { name: name.to_owned(), operation, value: value.to_owned() }];
         let window = Window { start_ns: T0 - DAY, end_ns: T0 + DAY };
         world.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window }))
     };
-    // Samples have the attribute, series do not: it would have taken all of them.
+    // Samples have the attribute but series do not, so the matcher would have matched all series.
     let mut world = World::new();
     world.step(&Step::Append(drawn(), None));
     let outcome = delete(&mut world, "thread_name", Operation::NotEqual, "t9");
@@ -104,7 +104,7 @@ fn nothing_is_deleted_where_labels_do_not_say_whether_a_series_matches() {
         Outcome::Deleted { samples: 1, windows: 0 },
         "service 0 is in the other region"
     );
-    // Hours have no zone, and nothing finer is kept.
+    // Hours drop the zone, and nothing finer is kept.
     let mut world = World::with(false, [&["zone"], &["zone"]]);
     world.step(&Step::Append(drawn(), None));
     world.step(&Step::Wait(40_000));
@@ -126,16 +126,16 @@ fn an_entry_out_of_order_is_refused() {
     assert!(world.engine().apply(position, &world.log[0]).is_err());
 }
 
-// Found by review: files went before the state that no longer needs them was on disk.
+// Files were deleted before the state that no longer needs them was on disk.
 #[test]
-fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
+fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
     let mut world = World::new();
     let mut random = 1_u64;
     let mut next = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         random.cast_signed()
     };
-    // In another partition of days than today.
+    // A partition of days before today's.
     let old = T0 - 200 * DAY;
     let mut total = 0_i128;
     // More than two files of 64 MiB below level 0.
@@ -176,7 +176,7 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
     world.engine = Some(Engine::open(config(world.directory.path())).unwrap());
     let answer = world.engine().select(&selection).unwrap();
     assert_eq!((answer.samples, answer.cells[0].sum), (8_000_000, total));
-    // The log is replayed, and now it goes for good.
+    // The replay of the log drops the partitions for good.
     for i in 4..world.log.len() {
         world.apply(i);
     }
@@ -187,11 +187,11 @@ fn until_a_dropped_partition_is_flushed_away_the_disk_holds_all_of_it() {
     world.step(&Step::Crash);
     assert_eq!(world.engine().select(&selection).unwrap().samples, 0);
     let left: u64 = listing(world.directory.path()).iter().map(|(_, length)| length).sum();
-    assert!(left < 100 << 20, "{left} bytes are still there");
+    assert!(left < 100 << 20, "{left} bytes are still on disk");
 }
 
 #[test]
-fn a_batch_of_too_many_partitions_is_refused_and_one_of_many_is_taken_in_one_pass() {
+fn a_batch_may_cover_many_partitions_but_not_too_many() {
     let mut world = World::new();
     let spread = |partitions: i64| -> Vec<_> { (0..partitions).map(|i| Drawn::simple(0, i * 21_600, 1, 1)).collect() };
     let refused = world.engine().strip(&mut batch_of(&spread(200), None)).unwrap_err();
@@ -203,7 +203,7 @@ fn a_batch_of_too_many_partitions_is_refused_and_one_of_many_is_taken_in_one_pas
 }
 
 #[test]
-fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
+fn over_the_dictionary_budget_new_definitions_are_refused() {
     let mut world = World::new();
     world.engine = None;
     let config = Config { dictionary_bytes_max: 1, ..config(world.directory.path()) };
@@ -221,7 +221,7 @@ fn over_the_budget_of_dictionaries_only_what_is_known_is_taken() {
 }
 
 #[test]
-fn what_tells_no_stacks_apart_needs_no_dictionary() {
+fn queries_that_do_not_group_by_stack_load_no_dictionary() {
     let mut world = World::new();
     let drawn = |second: i64| Drawn { thread: (second % 3) as u8, ..Drawn::simple((second % 2) as u8, second, 1, 5) };
     for day in 0..4 {
@@ -243,18 +243,18 @@ fn what_tells_no_stacks_apart_needs_no_dictionary() {
     let loaded_before = engine.dictionary_bytes();
     let by_service = engine.select(&selection("service_name")).unwrap();
     assert_eq!(by_service.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
-    // An empty vocabulary takes some.
+    // An empty tenant dictionary takes some memory.
     assert!(engine.dictionary_bytes() < loaded_before + 1000);
-    // What threads are called is in the dictionary.
+    // The names of threads are in the dictionary.
     let by_thread = engine.select(&selection("thread_name")).unwrap();
     assert_eq!(by_thread.cells.iter().map(|cell| cell.sum).sum::<i128>(), 4 * 30 * 5 - 5);
     assert!(by_thread.groups.len() > 1, "{:?}", by_thread.groups);
     assert!(engine.dictionary_bytes() > loaded_before + 1000);
 }
 
-// Found by review: who had gone left his question running, and eight of them let nobody else in.
+// A query continued after its client had gone, and eight of them blocked all others.
 #[test]
-fn a_question_that_nobody_waits_for_any_more_reads_nothing_more() {
+fn a_cancelled_query_reads_nothing_more() {
     let mut world = World::new();
     let days: Vec<Drawn> =
         (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
@@ -281,13 +281,13 @@ fn a_question_that_nobody_waits_for_any_more_reads_nothing_more() {
         let is_wanted = until(last);
         let cancelled = world.engine().select_while(&selection, &|| is_wanted(&looks));
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
-        assert_eq!(looks.get(), last, "once it was said, nobody asks again");
+        assert_eq!(looks.get(), last, "no check follows the one that cancels");
         let is_wanted = until(last);
         let cancelled = world.engine().series_while(&selection.tenant, &[], window, &|| is_wanted(&looks));
         assert!(matches!(cancelled, Err(SelectError::Cancelled)), "{cancelled:?}");
         assert_eq!(looks.get(), last);
     }
-    // Eight partitions, each with a series.
+    // There are eight partitions with one series each.
     let is_wanted = until(100);
     assert_eq!(world.engine().select_while(&selection, &|| is_wanted(&looks)).unwrap().samples, 8);
     assert_eq!(looks.get(), 16);

@@ -1,4 +1,4 @@
-//! What the tests push, and how a batch of it looks.
+//! Generated samples, and batches of them.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use proto::dictionary::{Attribute, AttributeValue, stack_hash};
 use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Batch, BatchId, Dictionary, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId};
 
-/// A little behind the end of a day, UTC.
+/// Shortly after the start of a day, UTC.
 pub(crate) const T0: i64 = 20_717 * DAY + 5_000 * SECOND;
 pub(crate) const SECOND: i64 = 1_000_000_000;
 pub(crate) const DAY: i64 = 86_400 * SECOND;
 
-/// One sample as it is drawn.
+/// A generated sample.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
     pub(crate) service: u8,
-    /// Nanoseconds since [`T0`].
+    /// Time in nanoseconds since [`T0`].
     pub(crate) time: i64,
     pub(crate) user: u8,
     pub(crate) kernel: u8,
@@ -34,7 +34,7 @@ impl Drawn {
     }
 }
 
-/// Times over three days, many of them on the edges of minutes, hours and days.
+/// Samples over three days, many of them on the edges of minutes, hours and days.
 pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
     let value = prop_oneof![4 => -5..50_i64, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
     (0..4_u8, time(), 0..6_u8, 0..3_u8, value, 0..4_u8).prop_map(|(service, time, user, kernel, value, thread)| Drawn {
@@ -55,7 +55,7 @@ pub(crate) fn time() -> impl Strategy<Value = i64> {
     prop_oneof![2 => anywhere, 1 => on_edge, 1 => -900 * SECOND..0_i64]
 }
 
-/// Services 0 to 2 have CPU time, 3 has a gauge.
+/// Labels of a service: 0 to 2 have CPU time, 3 has a gauge.
 pub(crate) fn labels_of(service: u8) -> LabelSet {
     let kind = if service == 3 {
         "memory:inuse_space:bytes:space:bytes"
@@ -70,7 +70,7 @@ pub(crate) fn labels_of(service: u8) -> LabelSet {
     ])
 }
 
-/// Stack `i` is `main`, then one function for each bit; kernel stack 0 is none.
+/// The user stack `i` is `main`, then one function for each bit. Kernel stack 0 is empty.
 pub(crate) fn functions_of(user: u8, kernel: u8) -> Vec<String> {
     let mut stack = vec!["main".to_owned()];
     stack.extend((0..3).filter(|bit| user >> bit & 1 == 1).map(|bit| format!("f{bit}")));

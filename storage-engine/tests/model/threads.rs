@@ -1,5 +1,5 @@
-//! Entries, flushes and queries of old times, all at once, in a store of more partitions than stay in memory: nothing waits for
-//! ever, nothing fails, and every answer is right.
+//! Entries, flushes and queries of old times at once, in a store with more partitions than stay in memory. No thread
+//! waits forever, no call fails, and every answer is right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -15,25 +15,25 @@ use storage_engine::{Engine, Position};
 use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use super::world::config;
 
-/// More than stay in memory.
+/// Number of partitions: more than stay in memory.
 const PARTITIONS: i64 = 120;
 const SAMPLES: i64 = 30;
 const RUNS_FOR: Duration = Duration::from_secs(6);
 const PATIENCE: Duration = Duration::from_secs(120);
 const PARTITION_S: i64 = 6 * 3600;
 
-/// The end of a partition, the newest first, which is today's.
+/// End of a partition in seconds since [`T0`]. Partition 0 is today's, and larger numbers are older.
 fn end_s(partition: i64) -> i64 {
     (T0 / SECOND / PARTITION_S - partition) * PARTITION_S - T0 / SECOND
 }
 
-/// What a thread does; returns how much it did.
+/// Work of a thread; returns the number of operations done.
 type Work = Box<dyn FnOnce(&Shared) -> usize + Send>;
 
 struct Shared {
     engine: Engine,
     stops: AtomicBool,
-    /// Up to where minutes may be dropped by now.
+    /// Time up to which minutes may be dropped by now.
     horizon_ns: AtomicI64,
 }
 
@@ -59,7 +59,7 @@ impl Shared {
     }
 }
 
-/// Appends of now and of old times, deletions of another service, and what is old goes.
+/// Appends new and old samples, deletes those of another service, and expires old ones.
 fn apply(shared: &Shared, mut index: u64) {
     let mut now_s = 0;
     let mut propose = |now_s: i64, command: Command| {
@@ -105,21 +105,21 @@ fn flush(shared: &Shared) {
 }
 
 fn query(shared: &Shared, seed: i64) -> usize {
-    let mut asked = 0;
+    let mut queries = 0;
     while shared.goes_on() {
-        // Far apart, so that most are not in memory.
-        let partition = (asked as i64 * 37 + seed) % PARTITIONS;
+        // The partitions are far apart, so most are not in memory.
+        let partition = (queries as i64 * 37 + seed) % PARTITIONS;
         let sum = shared.sum(partition);
         if T0 + end_s(partition + 1) * SECOND >= shared.horizon_ns.load(Ordering::SeqCst) && partition > 0 {
             assert_eq!(sum, i128::from(SAMPLES * 5), "partition {partition}");
         }
-        asked += 1;
+        queries += 1;
     }
-    asked
+    queries
 }
 
 #[test]
-fn old_times_are_asked_for_beside_entries_and_flushes_and_nobody_waits_for_ever() {
+fn queries_of_old_times_run_beside_entries_and_flushes() {
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap();
     let engine = Engine::open(config(directory.path())).unwrap();
     let mut index = 0;
@@ -147,7 +147,8 @@ fn old_times_are_asked_for_beside_entries_and_flushes_and_nobody_waits_for_ever(
     work.extend([1, 50, 90].map(|seed| -> Work { Box::new(move |shared: &Shared| query(shared, seed)) }));
     let threads = work.len();
     for work in work {
-        let (shared, done) = (Arc::clone(&shared), done.clone());
+        let shared = Arc::clone(&shared);
+        let done = done.clone();
         std::thread::spawn(move || {
             let worked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&shared)));
             shared.stops.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Series over dense samples, whose chunks have timelines: every answer is the model's, wherever windows divide bins.
+//! Series over dense samples, whose chunks have timelines. Every answer is the model's, wherever windows divide bins.
 
 use std::cell::Cell;
 
@@ -11,10 +11,10 @@ use super::check;
 use super::samples::{Drawn, SECOND, T0};
 use super::world::{Step, World};
 
-/// Tenths of a second before [`T0`] in which there are samples: parts of three chunks.
+/// Samples begin this many tenths of a second before [`T0`], in three chunks.
 const TENTHS: i64 = 13_000;
 
-/// Samples of one service at about equal distances, as a profiler takes them; some on the edges of bins.
+/// Samples of one service at nearly equal distances, as a profiler takes them; some are on the edges of bins.
 fn dense() -> impl Strategy<Value = Vec<Drawn>> {
     let values =
         prop_oneof![3 => Just(vec![52_i64]), 2 => Just(vec![1, 2, 3]), 1 => Just(vec![-1, 1, 0, i64::MAX, i64::MIN])];
@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Windows of less than a minute, so that no minute answers for them: on seconds, on tenths, or anywhere.
+/// Windows of less than a minute, which minutes cannot answer: on seconds, on tenths, or anywhere.
 fn series() -> impl Strategy<Value = Selection> {
     let step = prop_oneof![Just(50), Just(100), Just(150), Just(300), Just(10), Just(25), Just(1), 1..590_i64];
     let off = prop_oneof![2 => Just(0_i64), 1 => Just(1_300_000_000), 1 => -SECOND..SECOND];
@@ -57,7 +57,8 @@ fn series() -> impl Strategy<Value = Selection> {
         |(start, step, off, count, groups, group_by_series, has_gauge)| {
             let start_ns = (T0 / SECOND * 10 + start).div_euclid(step) * step * (SECOND / 10) + off;
             let edges: Vec<i64> = (0..count as i64).map(|i| start_ns + i * step * (SECOND / 10)).collect();
-            let (name, value) = ("service_name".to_owned(), "s3".to_owned());
+            let name = "service_name".to_owned();
+            let value = "s3".to_owned();
             let no_gauge = Matcher { name, operation: Operation::NotEqual, value };
             Selection {
                 tenant: TenantId::default_tenant(),
@@ -72,7 +73,8 @@ fn series() -> impl Strategy<Value = Selection> {
     )
 }
 
-// Sealed chunks took five times as long as the head for the chart that the web UI shows first: their events were read.
+// The chart that the web UI shows first took five times as long from sealed chunks as from the head, because their
+// events were read.
 #[test]
 fn steps_of_15_s_over_sealed_samples_read_no_events() {
     let mut world = World::new();
@@ -107,8 +109,10 @@ fn steps_of_15_s_over_sealed_samples_read_no_events() {
 }
 
 #[test]
-fn series_of_dense_samples_are_the_models_wherever_windows_lie() {
-    let (whole, divided, from_events) = (Cell::new(0), Cell::new(0), Cell::new(0));
+fn series_of_dense_samples_are_the_models_for_any_windows() {
+    let whole = Cell::new(0);
+    let divided = Cell::new(0);
+    let from_events = Cell::new(0);
     let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
     let case = (prop::collection::vec(step(), 2..10), prop::collection::vec(series(), 10..30));
     let result = runner.run(&case, |(steps, selections)| {
@@ -135,5 +139,5 @@ fn series_of_dense_samples_are_the_models_wherever_windows_lie() {
     });
     println!("{whole:?} without events, {divided:?} with some, {from_events:?} of events alone");
     result.unwrap();
-    assert!(whole.get() > 300 && divided.get() > 300 && from_events.get() > 300, "the paths are not all taken");
+    assert!(whole.get() > 300 && divided.get() > 300 && from_events.get() > 300, "not all paths were taken");
 }

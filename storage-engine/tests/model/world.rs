@@ -1,4 +1,4 @@
-//! An engine, its log, and the plain list of samples that it should answer from.
+//! An engine, its log, and the plain list of samples that its answers are compared with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -15,12 +15,12 @@ use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
 
 use super::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
 
-/// One sample as the model knows it.
+/// A sample of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) time_ns: i64,
-    /// Function names, root first; kernel part behind the user part.
+    /// Function names, root first: the user part, then the kernel part.
     pub(crate) stack: Vec<String>,
     pub(crate) value: i64,
     pub(crate) thread: Option<String>,
@@ -28,24 +28,24 @@ pub(crate) struct Row {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// Samples, and the batch id.
+    /// Samples, and the ID of the batch.
     Append(Vec<Drawn>, Option<u8>),
     Flush,
-    /// Seals everything that can be.
+    /// Seals everything.
     Compact,
-    /// Ends cleanly.
+    /// Closes the engine and opens it again.
     Restart,
-    /// Ends as by a power cut: what is not flushed is lost.
+    /// Stops as in a power cut, which loses everything that is not flushed, and restarts.
     Crash,
-    /// Goes on from a snapshot.
+    /// Replaces the state with a snapshot of it.
     Snapshot,
     /// A tier, and seconds since [`T0`].
     Expire(Tier, i64),
-    /// Label and value, by number, and seconds since [`T0`].
+    /// Label and value by number, and two times in seconds since [`T0`].
     Delete((u8, u8), i64, i64),
-    /// Time passes without entries, seconds.
+    /// Seconds that pass without entries.
     Wait(i64),
-    /// The engine hears that it is so much later, seconds.
+    /// Advances the engine's clock by this many seconds.
     PassTime(i64),
 }
 
@@ -64,21 +64,21 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Labels that hours and days leave out.
+/// Labels that hours and days drop.
 pub(crate) type Dropped = [&'static [&'static str]; 2];
 
 pub(crate) struct World {
-    // Before its directory: closing writes.
+    // The engine is dropped before its directory, because closing writes.
     pub(crate) engine: Option<Engine>,
     pub(crate) directory: tempfile::TempDir,
     pub(crate) log: Vec<Entry>,
     pub(crate) rows: Vec<Row>,
     now_ns: i64,
-    /// For each id, in which partitions of raw samples its batches' newest samples were.
+    /// For each ID, the raw partitions of the newest samples of its batches.
     ids: BTreeMap<u8, BTreeSet<i64>>,
-    /// Up to where each tier was dropped.
+    /// Time up to which each tier was dropped.
     pub(crate) horizons_ns: BTreeMap<Tier, i64>,
-    /// Whether the head is so small that it is evicted all the time.
+    /// Whether the head is so small that it is sealed all the time.
     small_head: bool,
     dropped: Dropped,
 }
@@ -122,7 +122,7 @@ impl World {
         self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
     }
 
-    /// Entry `i` of the log has index `i + 1`.
+    /// Applies entry `i` of the log, which has index `i + 1`.
     pub(crate) fn apply(&self, i: usize) -> Outcome {
         self.apply_at(i, &self.log[i])
     }
@@ -133,7 +133,7 @@ impl World {
     }
 
     pub(crate) fn propose(&mut self, command: Command) -> Outcome {
-        // As a node does: what is logged are the command's own bytes; what is applied is what was proposed, or what was read back.
+        // A node logs the bytes of the command. It applies the proposed command, or the one that it read back.
         self.now_ns += 1;
         let mut bytes = Vec::new();
         command.encode(&mut bytes);
@@ -151,11 +151,12 @@ impl World {
         self.propose(Command::Append(Arc::new(batch)))
     }
 
-    /// From now on the directory is what a power cut would have left of it.
+    /// Replaces the directory with its content after a power cut.
     pub(crate) fn lose_memory(&mut self) {
-        // As of one moment: copied again if RocksDB changed anything meanwhile.
+        // The copy is repeated if RocksDB changed a file in the meantime.
         let left = loop {
-            let (before, left) = (listing(self.directory.path()), directory());
+            let before = listing(self.directory.path());
+            let left = directory();
             let copy = |(name, _): &(OsString, u64)| {
                 std::fs::copy(self.directory.path().join(name), left.path().join(name)).is_ok()
             };
@@ -180,7 +181,7 @@ impl World {
                 self.engine().compact().unwrap();
                 assert_eq!(self.engine().head_bytes(), 0);
             }
-            Step::Snapshot => self.go_on_from_a_snapshot(),
+            Step::Snapshot => self.continue_from_a_snapshot(),
             Step::Restart | Step::Crash => {
                 if matches!(step, Step::Crash) {
                     self.lose_memory();
@@ -201,7 +202,7 @@ impl World {
         }
     }
 
-    fn go_on_from_a_snapshot(&mut self) {
+    fn continue_from_a_snapshot(&mut self) {
         let directory = directory();
         let snapshot = directory.path().join("snapshot");
         let position = self.engine().snapshot(&snapshot).unwrap().position;
@@ -219,14 +220,14 @@ impl World {
         let mut batch = batch_of(samples, id);
         self.engine().strip(&mut batch).unwrap();
         let outcome = self.append_whole(batch);
-        // What comes behind the horizon of raw samples comes too late.
+        // Samples before the horizon of raw samples are too old.
         let horizon_ns = self.horizon_ns(Tier::Raw);
         let rows: Vec<Row> = samples.iter().map(row_of).filter(|row| row.time_ns > horizon_ns).collect();
         let samples_too_old = (samples.len() - rows.len()) as u64;
         let partition = |row: &Row| (row.time_ns - 1).div_euclid(Tier::Raw.partition_ns());
         let newest = rows.iter().map(partition).max();
         let counted = id.zip(newest).is_some_and(|(id, newest)| {
-            // A day of them: a retry without times of its own has later ones.
+            // A retry of a push without times has later ones, so IDs are looked up in a day of partitions.
             self.ids.get(&id).is_some_and(|partitions| partitions.range(newest - 4..=newest).next().is_some())
         });
         match (counted, samples_too_old) {
@@ -248,10 +249,10 @@ impl World {
             let known = self.horizons_ns.entry(tier).or_insert(i64::MIN);
             *known = horizon_ns.max(*known);
         }
-        // Ids go with the raw samples.
+        // IDs are dropped with the raw samples.
         let kept = self.horizon_ns(Tier::Raw).div_euclid(Tier::Raw.partition_ns());
         self.ids.values_mut().for_each(|partitions| partitions.retain(|&partition| partition >= kept));
-        // What no tier holds is gone.
+        // Samples that no tier holds are gone.
         let gone = Tier::ALL.map(|tier| self.horizon_ns(tier)).into_iter().min().unwrap();
         self.rows.retain(|row| row.time_ns > gone);
     }
@@ -268,16 +269,17 @@ impl World {
         storage_engine::check_deletion(&deletion).unwrap();
         let outcome = self.propose(Command::Delete(deletion));
         if let Outcome::Undecidable { tier, matcher: 0 } = outcome {
-            // Only of times of which nothing finer is kept, in a tier that leaves the label out.
+            // Refused only for times without a finer tier, in a tier that drops the label.
             let finer = Tier::from_number(tier.number() - 1).unwrap();
             let dropped = self.dropped[usize::from(tier.number() - 2)];
             assert!(dropped.contains(&name) && window.start_ns < self.horizon_ns(finer), "{outcome:?} {window:?}");
             return;
         }
         let horizons = Tier::ALL.map(|tier| self.horizon_ns(tier));
-        let (mut samples, mut windows) = (0, 0);
+        let mut samples = 0;
+        let mut windows = 0;
         self.rows.retain(|row| {
-            // Where finer tiers are gone, the whole window goes.
+            // If the finer tiers are dropped, the whole window is deleted.
             let time = row.time_ns;
             let finest = (0..4).find(|&tier| time > horizons[tier]).map_or(Tier::Day, |tier| Tier::ALL[tier]);
             let (start_ns, end_ns) = match finest {
@@ -290,12 +292,12 @@ impl World {
         });
         let Outcome::Deleted { samples: deleted, windows: of_windows } = outcome else { panic!("{outcome:?}") };
         assert_eq!(deleted, samples);
-        // Days are counted beside the hours that they are made of.
+        // The count includes days as well as the hours that they are summed from.
         assert_eq!(of_windows > 0, windows > 0, "{of_windows} windows, {windows} samples");
     }
 }
 
-/// In memory where that is possible: no case tests the disk.
+/// A directory in memory if possible: no test case depends on the disk.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }

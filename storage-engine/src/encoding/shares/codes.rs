@@ -17,7 +17,7 @@ pub(crate) const ESCAPE: u32 = 15;
 /// Length of the longest code, in bits.
 pub(crate) const CODE_LENGTH_MAX: u32 = 10;
 /// Lengths of the codes of symbols, for sums whose highest six bits are from 6, 8, 12, 16, 24, 32 and 48 on. They are
-/// Huffman codes for the symbols of the benchmark data sets H and L and of a Poisson distribution.
+/// Huffman codes for the symbols of the mixes H and L of `bench` and of a Poisson distribution.
 const CODE_LENGTHS: [[u8; 16]; 7] = [
     [1, 2, 3, 4, 5, 6, 9, 9, 9, 9, 10, 10, 10, 10, 9, 9],
     [1, 2, 3, 4, 5, 6, 8, 9, 10, 10, 10, 10, 10, 10, 9, 9],

@@ -1,5 +1,5 @@
-//! Replicas that apply the same entries come to the same outcomes and the same sums, whatever each of them flushes, seals, rolls up
-//! and reopens by itself.
+//! Replicas that apply the same entries have the same outcomes and the same sums, whatever each of them flushes,
+//! seals, rolls up and reopens.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use storage_engine::{Engine, Outcome, Position};
 use super::samples::{Drawn, SECOND, T0, batch_of, drawn};
 use super::world::{Dropped, config};
 
-/// Work that a replica does by itself.
+/// Work that a replica does on its own.
 #[derive(Clone, Copy, Debug)]
 enum Upkeep {
     Nothing,
     Flush,
     Compact,
-    /// Hears that it is this many seconds after [`T0`], and flushes.
+    /// Advances the clock to this many seconds after [`T0`], and flushes.
     PassTime(i64),
     Reopen,
 }
 
 #[derive(Clone, Debug)]
-enum Deed {
-    /// Samples; the services with a bit set have no label `zone`.
+enum Proposal {
+    /// Samples, and the services without label `zone` as a bit set.
     Append(Vec<Drawn>, u8),
     /// A tier, and seconds since [`T0`].
     Expire(Tier, i64),
-    /// Name and value by number, and seconds since [`T0`].
+    /// Name and value by number, and two times in seconds since [`T0`].
     Delete((u8, u8), i64, i64),
 }
 
-/// An entry, and what each of the two replicas does after it.
-type Step = (Deed, [Upkeep; 2]);
+/// An entry, and the work of the two replicas after it.
+type Step = (Proposal, [Upkeep; 2]);
 
 fn upkeep() -> impl Strategy<Value = Upkeep> {
     prop_oneof![
@@ -47,19 +47,19 @@ fn upkeep() -> impl Strategy<Value = Upkeep> {
     ]
 }
 
-fn deed() -> impl Strategy<Value = Deed> {
+fn proposal() -> impl Strategy<Value = Proposal> {
     prop_oneof![
-        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8).prop_map(|(samples, bare)| Deed::Append(samples, bare)),
+        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8).prop_map(|(samples, bare)| Proposal::Append(samples, bare)),
         2 => (0..4_u8, -200_000..40_000_i64)
-            .prop_map(|(tier, second)| Deed::Expire(Tier::from_number(tier).unwrap(), second)),
+            .prop_map(|(tier, second)| Proposal::Expire(Tier::from_number(tier).unwrap(), second)),
         3 => ((0..4_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
-            .prop_map(|(label, second, length)| Deed::Delete(label, second, second + length)),
+            .prop_map(|(label, second, length)| Proposal::Delete(label, second, second + length)),
     ]
 }
 
-fn entry(deed: &Deed, index: usize) -> Entry {
-    let command = match deed {
-        Deed::Append(samples, bare) => {
+fn entry(proposal: &Proposal, index: usize) -> Entry {
+    let command = match proposal {
+        Proposal::Append(samples, bare) => {
             let mut batch = batch_of(samples, None);
             for series in &mut batch.series {
                 let labels = series.labels.take().unwrap();
@@ -71,10 +71,10 @@ fn entry(deed: &Deed, index: usize) -> Entry {
             }
             Command::Append(Arc::new(batch))
         }
-        Deed::Expire(tier, second) => {
+        Proposal::Expire(tier, second) => {
             Command::Expire { tier: *tier, retention_class: 0, before_ns: T0 + second * SECOND }
         }
-        Deed::Delete((name, value), start, end) => {
+        Proposal::Delete((name, value), start, end) => {
             let (name, value) = match name {
                 0 => ("service_name", format!("s{value}")),
                 1 => ("region", ["eu", "us"][usize::from(*value) % 2].to_owned()),
@@ -90,7 +90,7 @@ fn entry(deed: &Deed, index: usize) -> Entry {
 }
 
 struct Replica {
-    // Before its directory: closing writes.
+    // The engine is dropped before its directory, because closing writes.
     engine: Option<Engine>,
     directory: tempfile::TempDir,
     dropped: Dropped,
@@ -143,7 +143,7 @@ impl Replica {
         }
     }
 
-    /// The signature of all its windows, with everything sealed and rolled up.
+    /// Signature of all windows, with everything sealed and rolled up.
     fn signature(&self) -> u128 {
         self.engine().pass_time(T0 + 500_000 * SECOND);
         self.engine().compact().unwrap();
@@ -156,11 +156,12 @@ impl Replica {
 fn run(steps: &[Step], drops: bool) -> Result<(), TestCaseError> {
     let dropped: Dropped = if drops { [&["zone"], &["zone", "region"]] } else { [&[], &[]] };
     let mut replicas = [Replica::new(dropped), Replica::new(dropped)];
-    for (index, (deed, upkeep)) in steps.iter().enumerate() {
-        let entry = entry(deed, index);
+    for (index, (proposal, upkeep)) in steps.iter().enumerate() {
+        let entry = entry(proposal, index);
         let [one, other] = &mut replicas;
-        let (of_one, of_other) = (one.apply(&entry), other.apply(&entry));
-        prop_assert_eq!(of_one, of_other, "entry {}: {:?}", index, deed);
+        let of_one = one.apply(&entry);
+        let of_other = other.apply(&entry);
+        prop_assert_eq!(of_one, of_other, "entry {}: {:?}", index, proposal);
         one.keep(upkeep[0]);
         other.keep(upkeep[1]);
     }
@@ -171,23 +172,24 @@ fn run(steps: &[Step], drops: bool) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn replicas_that_flush_at_other_times_come_to_the_same(
-        steps in prop::collection::vec((deed(), [upkeep(), upkeep()]), 1..16),
+    fn replicas_that_flush_at_different_times_stay_equal(
+        steps in prop::collection::vec((proposal(), [upkeep(), upkeep()]), 1..16),
         drops in prop::bool::ANY,
     ) {
         run(&steps, drops)?;
     }
 }
 
-/// Old samples without threads; later ones with threads, in the same partition of hours, which one replica has rolled up.
+/// Old samples without threads, and later ones with threads in the same partition of hours, which one replica has
+/// rolled up.
 #[test]
-fn a_deletion_is_decided_alike_however_far_a_replica_has_rolled_up() {
+fn a_deletion_does_not_depend_on_the_progress_of_the_rollup() {
     let old = Drawn { thread: 0, ..Drawn::simple(0, -100_000, 1, 5) };
     let steps = [
-        (Deed::Append(vec![old], 0), [Upkeep::Nothing; 2]),
-        (Deed::Expire(Tier::Minute, -50_000), [Upkeep::Nothing; 2]),
-        (Deed::Append(vec![Drawn::simple(0, -20_000, 1, 5)], 0), [Upkeep::PassTime(10_000), Upkeep::Nothing]),
-        (Deed::Delete((3, 1), -110_000, -90_000), [Upkeep::Nothing; 2]),
+        (Proposal::Append(vec![old], 0), [Upkeep::Nothing; 2]),
+        (Proposal::Expire(Tier::Minute, -50_000), [Upkeep::Nothing; 2]),
+        (Proposal::Append(vec![Drawn::simple(0, -20_000, 1, 5)], 0), [Upkeep::PassTime(10_000), Upkeep::Nothing]),
+        (Proposal::Delete((3, 1), -110_000, -90_000), [Upkeep::Nothing; 2]),
     ];
     run(&steps, false).unwrap();
 }
