@@ -9,6 +9,7 @@
 pub(crate) mod apply;
 pub(crate) mod state;
 pub(crate) mod upkeep;
+pub(crate) mod write_lock;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,6 +25,7 @@ use rocksdb::DB;
 use crate::database::key::{PartitionKey, Section};
 use crate::database::{self, Snapshot};
 use crate::engine::state::State;
+use crate::engine::write_lock::WriteLock;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::damage::{Damage, read_replaced};
 use crate::integrity::quarantine::damaged_keys::Walk;
@@ -36,6 +38,8 @@ use crate::{Config, Position};
 
 /// One shard's data. All methods take `&self`. One thread at a time may call apply and skip; any thread may call the
 /// others.
+///
+/// Lock order: `writing`, `loading`, then those of `State`, `flushed`.
 pub struct Engine {
     pub(crate) config: Config,
     pub(crate) database: DB,
@@ -45,7 +49,7 @@ pub struct Engine {
     /// Held while a partition is read into memory, so that concurrent readers read it once.
     loading: Mutex<()>,
     /// Held while the database is written.
-    pub(crate) writing: Mutex<()>,
+    pub(crate) writing: WriteLock,
     /// Last position up to which the database is durable.
     pub(crate) flushed: Mutex<Option<Position>>,
     /// Whether table files with damaged blocks were found since the engine was opened.
@@ -64,7 +68,8 @@ impl Engine {
     /// Opens or creates the state. Entries that were applied but not flushed must be applied again.
     ///
     /// # Errors
-    /// [`EngineError`]: another process has it open, the disk fails, or the state is corrupt or of another version.
+    /// [`EngineError`]: another process has the directory open, the disk fails, or the state is corrupt or of another
+    /// version.
     pub fn open(config: Config) -> Result<Self, EngineError> {
         let (database, is_damaged) = open_repaired(&config)?;
         let applied = database::read_position(&database)?;
@@ -91,7 +96,7 @@ impl Engine {
             state: RwLock::new(state),
             definitions,
             loading: Mutex::new(()),
-            writing: Mutex::new(()),
+            writing: WriteLock::default(),
             flushed: Mutex::new(applied),
             needs_repair: AtomicBool::new(false),
             has_damaged_files: AtomicBool::new(is_damaged),

@@ -158,7 +158,8 @@ impl Engine {
         let mut refused = None;
         for pass in 0_usize.. {
             let mut planned = self.plan_query(query, tiers)?;
-            // A search for last points cannot be decided before its partitions are read.
+            // Times before the found points do not matter to a query for last points, so it is checked only after
+            // reading.
             if query.aggregate != Aggregate::Last
                 && let Some(conflict) = &refused
             {
@@ -220,7 +221,7 @@ impl Engine {
         let mut with_heads = BTreeMap::new();
         for (key, part) in plan.parts.iter().filter(|(_, part)| !part.raw.is_empty()) {
             if !state.existing.contains(key) {
-                // The query would be planned again and again.
+                // Without this error, the query would be planned again without end.
                 let key = key.in_tier(Tier::Raw).prefix();
                 return Err(Corruption { key, check: CorruptionCheck::Content }.into());
             }

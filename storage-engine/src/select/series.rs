@@ -45,7 +45,7 @@ impl Engine {
             Err(SelectError::DroppedName { name, .. }) if !matchers.iter().any(|matcher| matcher.name == name) => {
                 self.series_as(tenant, matchers, window, false, is_wanted)
             }
-            answer => answer,
+            response => response,
         }
     }
 
@@ -70,7 +70,7 @@ impl Engine {
             is_wanted,
         };
         let (list, summary) = self.read(&query, || List { matchers: &ready, ..List::default() })?;
-        let mut answer = SeriesAnswer {
+        let mut response = SeriesAnswer {
             series: Vec::new(),
             left_out: list.left_out.into_iter().collect(),
             missing: summary.missing,
@@ -80,14 +80,14 @@ impl Engine {
         if list.names_without_label.iter().any(|name| list.attribute_names.contains(*name)) {
             let by_samples =
                 self.select_as(&selection_of(tenant, matchers, window), Aggregate::Any, whole, is_wanted)?;
-            answer.series = by_samples.groups;
-            answer.missing = by_samples.missing;
+            response.series = by_samples.groups;
+            response.missing = by_samples.missing;
         } else {
-            answer.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
+            response.series = list.series.iter().map(|labels| LabelSet::clone(labels)).collect();
         }
-        answer.series.sort_unstable();
-        answer.attribute_names = list.attribute_names.into_iter().collect();
-        Ok(answer)
+        response.series.sort_unstable();
+        response.attribute_names = list.attribute_names.into_iter().collect();
+        Ok(response)
     }
 }
 

@@ -14,7 +14,7 @@ use proto::{FramePlace, LocationSets};
 use crate::memory::partition::Pair;
 use crate::memory::tenant_dictionary::{ROOT, TenantDictionary};
 
-/// One bit for each filter: it matches, before negation. The last bit: the stack has an unknown location.
+/// One bit for each filter that matches, before negation. The last bit marks a stack with an unknown location.
 type Mask = u32;
 
 const UNKNOWN: Mask = 1 << 31;

@@ -321,7 +321,7 @@ mod tests {
         let reversed: Vec<&[&str]> = stacks.iter().rev().copied().collect();
         let again = name(&mut tree, &vocabulary(2, &reversed));
         let same: Vec<u32> = again[..5].iter().rev().copied().collect();
-        assert_eq!(same, named[..5], "found by what they are");
+        assert_eq!(same, named[..5], "nodes are found by parent and location");
         let more = again[5..].iter().filter(|node| **node as usize >= count).count();
         assert_eq!(more, 4, "only pairs that are new have new nodes");
     }

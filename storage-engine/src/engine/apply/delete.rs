@@ -21,6 +21,7 @@ use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
 use crate::engine::upkeep::flush::{events_key, stale_key};
 use crate::engine::upkeep::seal::{Sealing, SeriesWindow, StoredChunk, StoredChunks, write_chunk, write_minutes};
+use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError, SelectError};
 use crate::integrity::quarantine::area::{Area, area_of};
 use crate::integrity::quarantine::damaged_keys::Walk;
@@ -65,13 +66,13 @@ pub fn check_deletion(deletion: &Deletion) -> Result<(), SelectError> {
 
 impl Engine {
     pub(crate) fn delete(&self, position: Position, now_ns: i64, deletion: &Deletion) -> Result<Outcome, EngineError> {
-        let _writing = self.writing.lock();
+        let writing = self.writing.lock();
         // Invalid matchers were refused when the deletion was proposed. A check here would differ between versions.
         let matchers =
             deletion.matchers.iter().map(ReadyMatcher::new).collect::<Result<Vec<_>, _>>().unwrap_or_default();
         let mut selected = Vec::new();
         if !matchers.is_empty() {
-            self.complete_coarser(deletion)?;
+            self.complete_coarser(&writing, deletion)?;
             for key in self.partitions_of(deletion) {
                 match self.selected(key, &matchers)? {
                     Ok(of_partition) => selected.extend(of_partition),
@@ -89,7 +90,7 @@ impl Engine {
         }
         // After this write, no head has samples of the time.
         let sealed_ns = deletion.window.end_ns.saturating_add(Tier::Raw.window_ns());
-        self.write_all(WriteBatch::default(), Sealing::Before(sealed_ns))?;
+        self.write_all(&writing, WriteBatch::default(), Sealing::Before(sealed_ns))?;
         let mut changes = Changes::default();
         for selected in selected {
             match selected.key.tier {
@@ -135,8 +136,8 @@ impl Engine {
 
     /// Seals and rolls up everything that the verdict depends on, so that the verdict follows from the log alone. A
     /// partition of hours or days learns its series and its dropped names when windows are rolled up, and each
-    /// replica does that at its own time. The caller holds `writing`.
-    fn complete_coarser(&self, deletion: &Deletion) -> Result<(), EngineError> {
+    /// replica does that at its own time.
+    fn complete_coarser(&self, writing: &Writing<'_>, deletion: &Deletion) -> Result<(), EngineError> {
         let Window { start_ns, end_ns } = deletion.window;
         let complete_ns = {
             let state = self.state.read();
@@ -148,8 +149,8 @@ impl Engine {
             state.expired.keys().filter_map(ends_ns).max()
         };
         let Some(complete_ns) = complete_ns else { return Ok(()) };
-        self.write_all(WriteBatch::default(), Sealing::Before(complete_ns))?;
-        self.roll_up(complete_ns)
+        self.write_all(writing, WriteBatch::default(), Sealing::Before(complete_ns))?;
+        self.roll_up(writing, complete_ns)
     }
 
     /// Returns the partitions to delete from: raw samples, and coarser tiers where the finer one was dropped. Other

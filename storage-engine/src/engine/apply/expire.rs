@@ -27,7 +27,7 @@ impl Engine {
         class: u8,
         before_ns: i64,
     ) -> Result<Outcome, EngineError> {
-        let _writing = self.writing.lock();
+        let writing = self.writing.lock();
         // Raw samples use the dictionary of their minutes, so they are dropped with them.
         let is_expired = |key: &PartitionKey| {
             let same = key.tier == tier || (tier == Tier::Minute && key.tier == Tier::Raw);
@@ -35,8 +35,8 @@ impl Engine {
         };
         let expired: Vec<PartitionKey> = self.state.read().existing.iter().copied().filter(is_expired).collect();
         if let Some(end_ns) = expired.iter().map(|key| key.end_ns()).max() {
-            self.write_all(WriteBatch::default(), Sealing::Before(end_ns))?;
-            self.roll_up(end_ns)?;
+            self.write_all(&writing, WriteBatch::default(), Sealing::Before(end_ns))?;
+            self.roll_up(&writing, end_ns)?;
         }
         let mut batch = WriteBatch::default();
         {
@@ -75,7 +75,7 @@ impl Engine {
             state.applied = Some(position);
             state.clock_ns = state.clock_ns.max(now_ns);
         }
-        self.write_all(batch, Sealing::Due)?;
+        self.write_all(&writing, batch, Sealing::Due)?;
         Ok(Outcome::Applied)
     }
 }

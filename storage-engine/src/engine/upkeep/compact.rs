@@ -10,6 +10,7 @@ use crate::database::key::PartitionKey;
 use crate::database::unlogged;
 use crate::engine::Engine;
 use crate::engine::upkeep::seal::Sealing;
+use crate::engine::write_lock::Writing;
 use crate::error::EngineError;
 
 impl Engine {
@@ -21,25 +22,25 @@ impl Engine {
     pub fn compact(&self) -> Result<Flushed, EngineError> {
         // Entries wait for this lock if the head is full, so it is released between steps.
         {
-            let _writing = self.writing.lock();
-            self.write_all(WriteBatch::default(), Sealing::Before(i64::MAX))?;
+            let writing = self.writing.lock();
+            self.write_all(&writing, WriteBatch::default(), Sealing::Before(i64::MAX))?;
         }
         let clock_ns = self.state.read().sealing_clock_ns();
         for tier in [Tier::Hour, Tier::Day] {
             for due in self.due(tier, clock_ns) {
-                let _writing = self.writing.lock();
-                self.roll_up_window(&due)?;
+                let writing = self.writing.lock();
+                self.roll_up_window(&writing, &due)?;
             }
         }
         let keys: Vec<PartitionKey> =
             self.state.read().existing.iter().filter(|key| key.tier != Tier::Raw).copied().collect();
         for key in keys {
-            let _writing = self.writing.lock();
-            self.join_dictionary(key)?;
+            let writing = self.writing.lock();
+            self.join_dictionary(&writing, key)?;
         }
         let flushed = {
-            let _writing = self.writing.lock();
-            self.make_durable()?
+            let writing = self.writing.lock();
+            self.make_durable(&writing)?
         };
         if self.has_damaged_files.load(Ordering::Relaxed) {
             // RocksDB refuses all writes after a compaction that read a damaged block.
@@ -52,9 +53,8 @@ impl Engine {
         Ok(flushed)
     }
 
-    /// Merges the blocks of a partition's dictionary into one, because they repeat shared names. The caller holds
-    /// `writing`.
-    fn join_dictionary(&self, key: PartitionKey) -> Result<(), EngineError> {
+    /// Merges the blocks of a partition's dictionary into one, because they repeat shared names.
+    fn join_dictionary(&self, _writing: &Writing<'_>, key: PartitionKey) -> Result<(), EngineError> {
         let partition = match self.partition(key) {
             Ok(Some(partition)) => partition,
             Ok(None) => return Ok(()),

@@ -20,6 +20,7 @@ use crate::database::{self, unlogged};
 use crate::encoding::head_block;
 use crate::engine::Engine;
 use crate::engine::upkeep::seal::{GRACE_NS, Sealed, Sealing, SeriesWindow, is_due};
+use crate::engine::write_lock::Writing;
 use crate::error::EngineError;
 use crate::integrity::quarantine::damage::UnwrittenDamage;
 use crate::memory::batch_ids::{self, FrozenIds};
@@ -102,15 +103,15 @@ impl Engine {
     }
 
     fn flush_all(&self) -> Result<Flushed, EngineError> {
-        let _writing = self.writing.lock();
-        self.write_all(WriteBatch::default(), Sealing::Due)?;
+        let writing = self.writing.lock();
+        self.write_all(&writing, WriteBatch::default(), Sealing::Due)?;
         let clock_ns = self.state.read().sealing_clock_ns();
-        self.roll_up(clock_ns.saturating_sub(GRACE_NS))?;
-        self.make_durable()
+        self.roll_up(&writing, clock_ns.saturating_sub(GRACE_NS))?;
+        self.make_durable(&writing)
     }
 
     /// Flushes RocksDB. Returns the position up to which the state is durable then.
-    pub(crate) fn make_durable(&self) -> Result<Flushed, EngineError> {
+    pub(crate) fn make_durable(&self, _writing: &Writing<'_>) -> Result<Flushed, EngineError> {
         // Both were written in the same batch.
         let position = database::read_position(&self.database)?;
         let written = Flushed { position, membership: database::read_membership(&self.database)? };
@@ -120,19 +121,24 @@ impl Engine {
     }
 
     /// Moves everything from memory into the database, in one write after the content of `batch`, and seals windows
-    /// that were evicted before. The caller holds `writing`.
-    pub(crate) fn write_all(&self, batch: WriteBatch, sealing: Sealing) -> Result<(), EngineError> {
+    /// that were evicted before.
+    pub(crate) fn write_all(
+        &self,
+        writing: &Writing<'_>,
+        batch: WriteBatch,
+        sealing: Sealing,
+    ) -> Result<(), EngineError> {
         let Some(frozen) = self.freeze() else { return Ok(()) };
         let encoded = self.encode(&frozen, batch, sealing)?;
-        self.write(&frozen, encoded)?;
+        self.write(writing, &frozen, encoded)?;
         let log_index = frozen.position.index;
         drop(frozen);
-        self.seal_evicted(sealing, log_index)?;
+        self.seal_evicted(writing, sealing, log_index)?;
         self.state.write().evict(self.config.idle_dictionary_bytes_max());
         Ok(())
     }
 
-    fn write(&self, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
+    fn write(&self, _writing: &Writing<'_>, frozen: &FrozenState, encoded: Encoded) -> Result<(), EngineError> {
         // The lock is exclusive, so that no query finds samples both in the database and in the head.
         let mut state = self.state.write();
         self.database.write_opt(encoded.sealed.batch, &unlogged())?;

@@ -19,6 +19,7 @@ use crate::encoding::sums::Row;
 use crate::encoding::windows::{self, WindowRows};
 use crate::engine::Engine;
 use crate::engine::upkeep::flush::stale_key;
+use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
@@ -45,11 +46,11 @@ struct RollUp<'a> {
 }
 
 impl Engine {
-    /// Sums up every stale window that ends at or before a time. The caller holds `writing`.
-    pub(crate) fn roll_up(&self, before_ns: i64) -> Result<(), EngineError> {
+    /// Sums up every stale window that ends at or before a time.
+    pub(crate) fn roll_up(&self, writing: &Writing<'_>, before_ns: i64) -> Result<(), EngineError> {
         for tier in [Tier::Hour, Tier::Day] {
             for due in self.due(tier, before_ns) {
-                self.roll_up_window(&due)?;
+                self.roll_up_window(writing, &due)?;
             }
         }
         Ok(())
@@ -71,8 +72,8 @@ impl Engine {
         due
     }
 
-    /// Sums up one window. The caller holds `writing`.
-    pub(crate) fn roll_up_window(&self, due: &DueWindow) -> Result<(), EngineError> {
+    /// Sums up one window.
+    pub(crate) fn roll_up_window(&self, _writing: &Writing<'_>, due: &DueWindow) -> Result<(), EngineError> {
         let &DueWindow { tier, class, window, tenant, .. } = due;
         let Some(finer) = Tier::from_number(tier.number() - 1) else { return Ok(()) };
         let source = PartitionKey::of(finer, class, tenant, tier.window_end_ns(window));

@@ -18,6 +18,7 @@ use crate::encoding::windows::{self, Minutes, WindowRows};
 use crate::engine::Engine;
 use crate::engine::state::State;
 use crate::engine::upkeep::flush::{events_key, stale_key};
+use crate::engine::write_lock::Writing;
 use crate::error::{Corruption, CorruptionCheck, EngineError, is_corruption};
 use crate::integrity::quarantine::area::Area;
 use crate::integrity::quarantine::damaged_keys::Walk;
@@ -146,8 +147,13 @@ impl State {
 }
 
 impl Engine {
-    /// Merges the chunks of each evicted window whose time is over. The caller holds `writing`.
-    pub(crate) fn seal_evicted(&self, sealing: Sealing, log_index: u64) -> Result<(), EngineError> {
+    /// Merges the chunks of each evicted window whose time is over.
+    pub(crate) fn seal_evicted(
+        &self,
+        writing: &Writing<'_>,
+        sealing: Sealing,
+        log_index: u64,
+    ) -> Result<(), EngineError> {
         let evicted: Vec<StaleKey> = self.state.read().evicted(sealing).collect();
         let mut sealed = Sealed::default();
         for key in evicted {
@@ -163,13 +169,13 @@ impl Engine {
             let at = SeriesWindow { raw: minutes.in_tier(Tier::Raw), window: key.window, series: key.series, is_gauge };
             self.seal(at, None, log_index, &mut sealed)?;
             if sealed.batch.size_in_bytes() >= PIECE_BYTES {
-                self.write_sealed(&mut sealed)?;
+                self.write_sealed(writing, &mut sealed)?;
             }
         }
-        self.write_sealed(&mut sealed)
+        self.write_sealed(writing, &mut sealed)
     }
 
-    fn write_sealed(&self, sealed: &mut Sealed) -> Result<(), EngineError> {
+    fn write_sealed(&self, _writing: &Writing<'_>, sealed: &mut Sealed) -> Result<(), EngineError> {
         let Sealed { batch, marks, .. } = sealed;
         // Until the state changes, the window is stale and queries read its chunks. Old and new chunks hold the same
         // samples.

@@ -18,9 +18,9 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: the directory may be incomplete.
     pub fn snapshot(&self, directory: &Path) -> Result<Flushed, EngineError> {
-        let _writing = self.writing.lock();
-        self.write_all(WriteBatch::default(), Sealing::Due)?;
-        let flushed = self.make_durable()?;
+        let writing = self.writing.lock();
+        self.write_all(&writing, WriteBatch::default(), Sealing::Due)?;
+        let flushed = self.make_durable(&writing)?;
         Checkpoint::new(&self.database)?.create_checkpoint(directory)?;
         Ok(flushed)
     }
