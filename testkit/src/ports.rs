@@ -11,9 +11,9 @@ use std::sync::{Mutex, PoisonError};
 /// First port of the first block.
 const FIRST_PORT: u16 = 10_000;
 /// Number of blocks. The last one ends below 32,768, where the kernel's own range begins by default.
-const BLOCKS: u16 = 110;
-/// Ports of a block.
-const BLOCK_PORTS: u16 = 200;
+const BLOCKS: u16 = 44;
+/// Ports of a block: more than one test binary uses, since clients keep connections to the ports of ended servers.
+const BLOCK_PORTS: u16 = 500;
 
 /// A reserved block of ports.
 struct Block {
