@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use proto::{TenantId, Tier};
+use proto::{Samples, TenantId, Tier};
 
 use crate::Position;
 use crate::database::Expired;
@@ -62,6 +62,14 @@ impl State {
     /// Returns the clock for sealing and rolling up, which change no response, in nanoseconds.
     pub(crate) fn sealing_clock_ns(&self) -> i64 {
         self.clock_ns.max(self.now_ns)
+    }
+
+    /// Adds samples by series to the head of a partition.
+    pub(crate) fn add_samples(&mut self, partition: &mut Partition, samples: Vec<(u32, Samples)>, now_ns: i64) {
+        let before = partition.head.size();
+        samples.into_iter().for_each(|(series, samples)| partition.head.add(series, samples, now_ns));
+        self.head += partition.head.size();
+        self.head -= before;
     }
 
     /// Returns a tenant's vocabulary.

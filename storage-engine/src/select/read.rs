@@ -193,10 +193,8 @@ impl<'a> PartReader<'a> {
 
     fn read_chunks(&mut self, series: &SeriesView, visitor: &mut impl Visitor) -> Result<(), SelectError> {
         let raw = self.part.key.in_tier(Tier::Raw);
-        let key_of = |interval: &Interval| {
-            let window = Tier::Raw.window_of(interval.start_ns.saturating_add(1));
-            raw.series_window(Section::Chunks, series.number, window)
-        };
+        let window_of = |interval: &Interval| Tier::Raw.window_of(interval.start_ns.saturating_add(1));
+        let key_of = |interval: &Interval| raw.series_window(Section::Chunks, series.number, window_of(interval));
         let mut intervals = self.part.plan.raw.as_slice();
         let Some(first) = intervals.first() else { return Ok(()) };
         self.chunks.seek(&key_of(first));
@@ -213,10 +211,9 @@ impl<'a> PartReader<'a> {
             };
             let (number, window) = numbers_of(key)?;
             let start_ns = Tier::Raw.window_start_ns(window);
-            let end_ns = Tier::Raw.window_end_ns(window);
             intervals = &intervals[intervals.partition_point(|interval| interval.end_ns <= start_ns)..];
             let Some(next) = intervals.first().filter(|_| number == series.number) else { return Ok(()) };
-            if next.start_ns >= end_ns {
+            if next.start_ns >= Tier::Raw.window_end_ns(window) {
                 let next = key_of(next);
                 self.chunks.seek(&next);
                 continue;
@@ -241,8 +238,8 @@ impl<'a> PartReader<'a> {
                 match if is_inside { visitor.needs(chunk.first_ns, chunk.last_ns) } else { Need::Samples } {
                     Need::Nothing => {}
                     Need::Sums => {
-                        let Chunk { samples, total, sums, .. } = chunk;
-                        let read = ReadSums { samples, total, last_ns: None, sums };
+                        let read =
+                            ReadSums { samples: chunk.samples, total: chunk.total, last_ns: None, sums: chunk.sums };
                         if visitor.sums(first.bucket, &read)?.is_none() {
                             self.meet(Section::Chunks, area, corrupt(key).into());
                         }

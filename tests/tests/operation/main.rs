@@ -1,6 +1,6 @@
 //! Operation of a varve: access, commands, deletion, metrics, and the system clock.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod access;
 mod clock_jump;

@@ -146,45 +146,34 @@ impl Engine {
         }
         // Definitions are added first. Nothing refers to them yet, so the state is locked only while samples are
         // added.
-        let partitions: Vec<_> = partitions
-            .into_iter()
-            .map(|Destination { key, partition, parts }| {
-                (self.existing_or_new(key, partition, &vocabulary), parts, incomplete.contains(&key))
-            })
-            .collect();
         let mut imported = Vec::new();
         let mut skipped = Vec::new();
-        for (partition, parts, skips_undefined) in partitions {
+        for Destination { key, partition, parts } in partitions {
+            let partition = self.existing_or_new(key, partition, &vocabulary);
             let mut vocabulary = vocabulary.write();
             let mut inner = partition.write();
+            let skips_undefined = incomplete.contains(&key);
             let mut import =
                 Import::new(batch, vocabulary.current(&nodes), self.config.time_resolution, skips_undefined);
             let samples: Vec<_> =
                 parts.iter().filter_map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
             inner.recount();
             vocabulary.recount();
-            skipped.extend(import.skipped.into_iter().map(|window| (inner.key, window)));
+            skipped.extend(import.skipped.into_iter().map(|window| (key, window)));
             drop(inner);
             imported.push((partition, samples));
         }
         let mut state = self.state.write();
         for (key, window) in skipped {
-            state.quarantine_in_all_tiers(
-                key,
-                Area::of_windows(window, window),
-                "definitions of new samples were damaged",
-            );
+            let area = Area::of_windows(window, window);
+            state.quarantine_in_all_tiers(key, area, "definitions of new samples were damaged");
         }
         if is_new_tenant {
             state.tenants.insert(batch.tenant.clone(), tenant);
             state.unwritten_tenants.insert(tenant, batch.tenant.clone());
         }
         for (partition, samples) in imported {
-            let mut inner = partition.write();
-            let before = inner.head.size();
-            samples.into_iter().for_each(|(series, samples)| inner.head.add(series, samples, now_ns));
-            state.head += inner.head.size();
-            state.head -= before;
+            state.add_samples(&mut partition.write(), samples, now_ns);
         }
         if let Some((id, &partition)) = batch.id.zip(id_partitions.first()) {
             state.batch_ids.insert(id, partition);
