@@ -2,16 +2,14 @@
 //!
 //! The model is as strict as POSIX permits, but not stricter than RocksDB is written for:
 //! - Bytes that were written before the last sync of their file remain. Each sector of 512 bytes that was written
-//!   later has
-//! the content after any of the later writes, or before them. The file has the length after any of its operations.
-//! Bytes that were never written are zeros. On a file system that orders data, a prefix of the writes remains
-//! instead, with the last write torn at any byte.
-//! - Names that a directory had when it was last synced remain. Of the later changes, either a prefix remains over
-//!   all
-//! directories, as with a journal, or any subset. A rename is one step.
+//!   later has the content after any of the later writes, or before them. The file has the length after any of its
+//!   operations. Bytes that were never written are zeros. On a file system that orders data, a prefix of the writes
+//!   remains instead, with the last write torn at any byte.
+//! - Names that a directory had when it was last synced remain. Of the later changes, either a prefix remains over all
+//!   directories, as with a journal, or any subset. A rename is one step.
 //! - A file that was synced has the name with which it was created. POSIX does not promise this, but ext4, XFS, Btrfs
-//!   and
-//! F2FS do. RocksDB relies on it when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises nothing.
+//!   and F2FS do. RocksDB relies on it when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises
+//!   nothing.
 //!
 //! The model does not cover sectors with old content of other files, or disks that break their promises.
 
