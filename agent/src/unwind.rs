@@ -1,9 +1,13 @@
 //! Unwind tables: the rules by which BPF unwinds the stacks of a file's code.
 //!
-//! Read in this order: `rule` (how one frame leads to its caller), `table` (which rule holds at which address, as BPF
-//! reads it), `call_frames` (rules from `.eh_frame` and `.debug_frame`), `go_frames` (from Go's own table),
-//! `instructions` (from code that nothing describes), `file_table` (all of these for one file), `bpf_tables` (the
-//! tables that BPF has).
+//! # Read in this order
+//! - `rule`: how one frame leads to its caller.
+//! - `table`: the rule of each address, as BPF reads it.
+//! - `call_frames`: rules from `.eh_frame` and `.debug_frame`.
+//! - `go_frames`: rules from Go's own table.
+//! - `instructions`: rules for code without unwind information, from its instructions.
+//! - `file_table`: the table of one file, from all of these.
+//! - `bpf_tables`: the tables that are loaded into BPF maps.
 
 pub(crate) mod bpf_tables;
 pub(crate) mod call_frames;

@@ -3,9 +3,13 @@
 //! # Does not
 //! Do I/O, read a clock, start a thread, or know how anything is stored.
 //! # Read in this order
-//! [`TenantId`], [`profile_type`] and [`label`] (a series) → [`dictionary`] (what a sample refers to) → [`batch`] (the
-//! normal form of a push, and what goes to a shard) → [`tier`] → `shard` (requests to a shard and its responses) →
-//! [`limits`] → `formats` (all of it as bytes).
+//! - [`TenantId`], [`profile_type`] and [`label`]: the parts of a series.
+//! - [`dictionary`]: the entries that samples refer to.
+//! - [`batch`]: the normal form of a push, and the batches that go to shards.
+//! - [`tier`]: windows and partitions.
+//! - `shard`: requests to a shard, and its responses.
+//! - [`limits`]: every limit, with its reason.
+//! - `formats`: the wire formats.
 
 pub mod batch;
 pub mod build_id;

@@ -5,8 +5,8 @@
 //! short. A file system that does not order data before lengths may leave a list that has its length and lacks a
 //! sector. RocksDB refuses such a list, or skips a record that begins in the missing sector.
 //!
-//! Invariant: a list is truncated only at a record of which a sector is zeros, so what remains is a beginning of it: the
-//! database as of an earlier position. A record that is damaged otherwise stays, and RocksDB refuses it. The caller
+//! Invariant: a list is truncated only at a record of which a sector is zeros, so what remains is a beginning of it:
+//! the database as of an earlier position. A record that is damaged otherwise stays, and RocksDB refuses it. The caller
 //! decides whether files that only the rest names are needed, because RocksDB deletes them.
 
 use std::fs::{self, OpenOptions};

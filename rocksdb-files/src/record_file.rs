@@ -8,9 +8,9 @@
 //! A record does not cross a block: a longer one has a part in each. Kind 0 without bytes is space that was never
 //! written.
 //!
-//! RocksDB reads a file forever if a record after the first has a kind that only recycled logs have: it takes the record
-//! for the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such a kind is damage,
-//! and [`check`] finds it before RocksDB reads the file.
+//! RocksDB reads a file forever if a record after the first has a kind that only recycled logs have: it takes the
+//! record for the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such a kind is
+//! damage, and [`check`] finds it before RocksDB reads the file.
 
 use std::fs::File;
 use std::io::{self, Read, Write as _};

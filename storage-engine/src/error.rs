@@ -98,8 +98,8 @@ pub enum StripError {
     },
     /// The batch would give a partition too many series, and each series costs memory and time in every query.
     #[error(
-        "six hours would have {series} series, and at most {series_max} are allowed: label {label:?} has {values} values; \
-         make it an attribute of samples, or drop it"
+        "six hours would have {series} series, and at most {series_max} are allowed: label {label:?} has {values} \
+         values; make it an attribute of samples, or drop it"
     )]
     TooManySeries {
         /// Number of series with those of the batch.
@@ -189,7 +189,8 @@ pub enum SelectError {
     SelectsEverything,
     /// The answer exceeds the memory budget of one query.
     #[error(
-        "the answer has more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger step or fewer groups"
+        "the answer has more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger step or \
+         fewer groups"
     )]
     TooLarge {
         /// Maximum number of cells, from `limits`.

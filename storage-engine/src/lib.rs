@@ -1,13 +1,14 @@
 //! Durable storage for one shard of profiles: applies entries in log order, and selects sums.
 //!
 //! # Promise
-//! When [`Engine::flush`] returns a position, everything applied up to it survives a power cut. Later entries are in the
-//! Raft log, which may be purged only up to that position. The same entries give the same responses on every replica.
+//! When [`Engine::flush`] returns a position, everything applied up to it survives a power cut. Later entries are in
+//! the Raft log, which may be purged only up to that position. The same entries give the same responses on every
+//! replica.
 //! # Does not
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
-//! `encoding` (bytes, see `FORMAT.md`) → `database` (keys) → `memory` (what is not sealed, dictionaries) → `engine` (the
-//! state, entries, upkeep) → `select` (queries) → `integrity` (damage).
+//! `encoding` (bytes, see `FORMAT.md`) → `database` (keys) → `memory` (what is not sealed, dictionaries) → `engine`
+//! (the state, entries, upkeep) → `select` (queries) → `integrity` (damage).
 
 use bytes::Bytes;
 use proto::Tier;
@@ -67,8 +68,8 @@ pub enum Outcome {
         /// Minutes, hours and days of series that were deleted, where finer tiers had been dropped.
         windows: u64,
     },
-    /// Nothing was deleted, because a tier does not say which of its series match. It dropped the label of this matcher,
-    /// or the label is an attribute of samples.
+    /// Nothing was deleted, because a tier does not say which of its series match. It dropped the label of this
+    /// matcher, or the label is an attribute of samples.
     Undecidable {
         /// The tier.
         tier: Tier,

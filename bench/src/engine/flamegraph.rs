@@ -209,7 +209,8 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     locations.collect()
 }
 
-/// The response of a shard with the stacks of so many services. Stacks branch off one another, more often deep than not.
+/// The response of a shard with the stacks of so many services. Stacks branch off one another, more often deep than
+/// not.
 fn answer_of(services: u64) -> Answer {
     let mut answer = Answer { nodes: vec![Node { parent: 0, location: 0 }], ..Answer::default() };
     answer.groups.push(LabelSet::default());

@@ -115,8 +115,8 @@ impl Repaired {
     }
 }
 
-/// Opens the replica again, which repairs its files. Returns it with a permit that holds queries until it serves. `None`: the node
-/// stops, or the replica failed for good and is closed.
+/// Opens the replica again, which repairs its files. Returns it with a permit that holds queries until it serves.
+/// `None`: the node stops, or the replica failed for good and is closed.
 async fn repair(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,

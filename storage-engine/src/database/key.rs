@@ -1,11 +1,11 @@
 //! Keys of the state database. All integers are big-endian, so keys sort as their parts do.
 //!
 //! ```text
-//! 00 tag                                                    the shard: f format, a applied position, m membership, c clock
+//! 00 tag                                                    of the shard: format f, position a, membership m, clock c
 //! 00 x tier u8 | class u8                                   time up to which partitions were dropped
 //! 02 tenant u32                                             name of a tenant
-//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window that must be summed again from the finer tier
-//! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series, first and last window
+//! 03 tier u8 | class u8 | window u32 | tenant u32 | series u32   a window to be summed again from the finer tier
+//! 04 partition | series u32 u32 | window u32 u32            damaged values: first and last series and window
 //! 05 key                                                    a repair lost keys from this one on
 //! 10 tier u8 | class u8 | start u32 | tenant u32 | section  a partition; it is dropped as one range
 //!    raw:   c: series u32 | window u32 | log index u64      chunks: sums, and the events of small chunks
@@ -15,8 +15,8 @@
 //!    other: s: first series u32                             series, in blocks
 //!           d: sequence u32                                 dictionary blocks
 //!           n: sequence u32                                 names of labels and attributes that the tier drops
-//!           w: series u32 | window u32                      windows; one value holds the ten minutes of a chunk's window
-//! 11 partition ...                                          values of a partition with damaged definitions, moved from 10
+//!           w: series u32 | window u32                      windows; a value holds the ten minutes of a chunk
+//! 11 partition ...                                          moved from 10: a partition with damaged definitions
 //! ```
 //!
 //! `start` is the number of the partition, counted from 1970 in partitions of the tier. `window` is the number of the

@@ -246,7 +246,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_numbers_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300), count in 0..400_usize) {
+        fn arbitrary_bytes_decode_to_numbers_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+            count in 0..400_usize,
+        ) {
             if let Some(read) = read(&bytes, count) {
                 prop_assert_eq!(read.len(), count);
             }

@@ -187,7 +187,9 @@ mod tests {
         ) {
             let window = 2_983_333;
             let mut samples = Samples::default();
-            rows.iter().for_each(|&(time, pair, value, set)| samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set));
+            for &(time, pair, value, set) in &rows {
+                samples.push(Tier::Raw.window_start_ns(window) + time, pair, value, set);
+            }
             sort_by_time(&mut samples);
             let mut scratch = Scratch::default();
             let sealed = seal(&samples, window, false, &mut scratch).unwrap();
@@ -197,7 +199,8 @@ mod tests {
             prop_assert_eq!((chunk.first_ns, chunk.last_ns), (samples.times_ns[0], samples.times_ns[rows.len() - 1]));
             let got = chunk.samples(sealed.events.as_deref()).unwrap();
             let sorted = |s: &Samples| {
-                let mut rows: Vec<_> = (0..s.len()).map(|i| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i])).collect();
+                let row = |i: usize| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i]);
+                let mut rows: Vec<_> = (0..s.len()).map(row).collect();
                 rows.sort_unstable();
                 rows
             };

@@ -306,11 +306,13 @@ mod tests {
             let value = frame::pack(b"k", &encode(&from, &pairs, &[]), LEVEL_GROWING).unwrap();
             let (mut to, _) = tenant_dictionary(&known);
             let added = Block::read(b"k", &value).unwrap().add_to(&mut to).unwrap();
-            let wanted: Vec<_> = pairs.iter().map(|pair| (names(&from, pair.user), names(&from, pair.kernel))).collect();
-            let got: Vec<_> = added.pairs.iter().map(|pair| (names(&to, pair.user), names(&to, pair.kernel))).collect();
+            let named = |dictionary: &_, pair: &Pair| (names(dictionary, pair.user), names(dictionary, pair.kernel));
+            let wanted: Vec<_> = pairs.iter().map(|pair| named(&from, pair)).collect();
+            let got: Vec<_> = added.pairs.iter().map(|pair| named(&to, pair)).collect();
             prop_assert_eq!(got, wanted);
             // A stacktrace of the block is found by its hash.
-            let hashes: Vec<u128> = (0..from.dictionary.locations.len()).map(|id| from.dictionary.location_hash(id as u32)).collect();
+            let locations = 0..from.dictionary.locations.len();
+            let hashes: Vec<u128> = locations.map(|id| from.dictionary.location_hash(id as u32)).collect();
             for (pair, added) in pairs.iter().zip(&added.pairs) {
                 prop_assert_eq!(to.find_stack(from.hash_of(pair.user, &hashes)), Some(added.user));
             }

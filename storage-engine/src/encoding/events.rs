@@ -273,7 +273,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn events_decode_to_the_encoded_samples(rows_in in prop::collection::vec(row(), 1..700), unit in prop_oneof![Just(1), Just(52_631_578)]) {
+        fn events_decode_to_the_encoded_samples(
+            rows_in in prop::collection::vec(row(), 1..700),
+            unit in prop_oneof![Just(1), Just(52_631_578)],
+        ) {
             let samples = samples(&rows_in, unit);
             // Stacks 0 to 49 have indexes 49 to 0.
             let index: Vec<u32> = (0..50).rev().collect();
@@ -297,7 +300,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_events_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), count in 0..20_usize) {
+        fn arbitrary_bytes_decode_to_events_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            count in 0..20_usize,
+        ) {
             let _read_or_not = read_all(&bytes, count, &[1, 2, 3]);
         }
     }

@@ -2,8 +2,8 @@
 //! when the window is sealed into a chunk.
 //!
 //! ```text
-//! compressed: | count varint | first time zigzag | time differences varint ... | pairs varint ... | values zigzag ... |
-//!             | attribute sets varint ... |
+//! compressed: | count varint | first time zigzag | time differences varint ... | pairs varint ... |
+//!             | values zigzag ... | attribute sets varint ... |
 //! ```
 //!
 //! Samples are sorted by time.
@@ -90,7 +90,8 @@ mod tests {
             let got = decode(b"k", &block).unwrap();
             prop_assert!(got.times_ns.is_sorted());
             let multiset = |s: &Samples| {
-                let mut rows: Vec<_> = (0..s.len()).map(|i| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i])).collect();
+                let row = |i: usize| (s.times_ns[i], s.pairs[i], s.values[i], s.attribute_sets[i]);
+                let mut rows: Vec<_> = (0..s.len()).map(row).collect();
                 rows.sort_unstable();
                 rows
             };
@@ -98,7 +99,9 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_claim_more_memory_than_they_justify(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_claim_more_memory_than_they_justify(
+            bytes in prop::collection::vec(any::<u8>(), 0..100),
+        ) {
             if let Some(samples) = read(&bytes) {
                 prop_assert!(samples.len() <= bytes.len() / 4);
             }

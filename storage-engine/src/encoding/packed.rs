@@ -153,7 +153,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_block_decodes_to_the_encoded_numbers(numbers in prop::collection::vec(prop_oneof![8 => 0..20_u32, 2 => 0..5000_u32, 1 => any::<u32>()], 0..=128)) {
+        fn a_block_decodes_to_the_encoded_numbers(
+            numbers in prop::collection::vec(prop_oneof![8 => 0..20_u32, 2 => 0..5000_u32, 1 => any::<u32>()], 0..=128),
+        ) {
             let mut bytes = vec![7];
             put_block(&mut bytes, &numbers);
             bytes.push(9);
@@ -168,7 +170,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_a_block_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), count in 0..200_usize) {
+        fn arbitrary_bytes_decode_to_a_block_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..600),
+            count in 0..200_usize,
+        ) {
             let mut rest = bytes.as_slice();
             if take_block(&mut rest, count, &mut [0; BLOCK]).is_some() {
                 prop_assert!(count <= BLOCK);

@@ -303,7 +303,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn divisions_decode_to_the_encoded_parts(shares in prop::collection::vec(parts(), 0..60), selected in 0..1024_u16) {
+        fn divisions_decode_to_the_encoded_parts(
+            shares in prop::collection::vec(parts(), 0..60),
+            selected in 0..1024_u16,
+        ) {
             let mut bytes = Vec::new();
             put_shares(&mut bytes, shares.iter().copied());
             let sums: Vec<u32> = shares.iter().map(|parts| parts.iter().sum()).collect();
@@ -311,7 +314,8 @@ mod tests {
             let wanted: Vec<u32> = shares.iter().map(of).collect();
             prop_assert_eq!(read(&bytes, &sums, 0x3ff, selected), Some(wanted));
             // Minutes that are not stored have no part.
-            let used = (0..MINUTES).filter(|&i| shares.iter().any(|parts| parts[i] > 0)).fold(0, |used, i| used | 1 << i);
+            let is_used = |&i: &usize| shares.iter().any(|parts| parts[i] > 0);
+            let used = (0..MINUTES).filter(is_used).fold(0, |used, i| used | 1 << i);
             prop_assert!(read(&bytes, &sums, used, selected).is_some());
             if used & selected != 0 {
                 prop_assert_eq!(read(&bytes, &sums, used & !(1 << (used & selected).trailing_zeros()), selected), None);
@@ -321,7 +325,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_parts_of_the_sums_or_none(bytes in prop::collection::vec(any::<u8>(), 0..60), sums in prop::collection::vec(any::<u32>(), 0..20)) {
+        fn arbitrary_bytes_decode_to_parts_of_the_sums_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            sums in prop::collection::vec(any::<u32>(), 0..20),
+        ) {
             if let Some(parts) = read(&bytes, &sums, 0x3ff, 0x155) {
                 prop_assert!(parts.iter().zip(&sums).all(|(part, sum)| part <= sum));
             }

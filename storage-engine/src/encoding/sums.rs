@@ -4,7 +4,8 @@
 //! | rows varint | form u8 | ... |
 //! form 0: | pairs, ascending | sum / unit, in packed blocks |
 //! form 1: | pairs, ascending | sum / unit, a sum each |            if one is negative or needs more than 32 bits
-//! form 2: | lists varint | ( sum / unit varint | rows varint | pairs, ascending ) ... | rows varint | remaining rows, as form 0 |
+//! form 2: | lists varint | ( sum / unit varint | rows varint | pairs, ascending ) ... |
+//!         | rows varint | remaining rows, as form 0 |
 //! ```
 //!
 //! Most stacks have a sum of one or two samples. Form 2 therefore lists the pairs of each frequent small sum
@@ -258,7 +259,12 @@ mod tests {
     }
 
     fn sum() -> impl Strategy<Value = i128> {
-        prop_oneof![20 => 1..3_i128, 8 => 0..40_i128, 1 => any::<i64>().prop_map(i128::from), 1 => any::<i128>().prop_map(|sum| sum / 4)]
+        prop_oneof![
+            20 => 1..3_i128,
+            8 => 0..40_i128,
+            1 => any::<i64>().prop_map(i128::from),
+            1 => any::<i128>().prop_map(|sum| sum / 4),
+        ]
     }
 
     proptest! {

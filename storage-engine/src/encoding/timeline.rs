@@ -336,7 +336,10 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_a_timeline_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200), samples in 0..9_u64) {
+        fn arbitrary_bytes_decode_to_a_timeline_or_none(
+            bytes in prop::collection::vec(any::<u8>(), 0..200),
+            samples in 0..9_u64,
+        ) {
             let _read_or_not = Timeline::read(&bytes, WINDOW, samples, samples.into());
         }
     }

@@ -99,7 +99,8 @@ mod tests {
             put_sum(&mut bytes, sum);
             put_bytes(&mut bytes, b"abc");
             let rest = &mut bytes.as_slice();
-            prop_assert_eq!((take(rest), take(rest).map(unzigzag), take_sum(rest)), (Some(number), Some(signed), Some(sum)));
+            let taken = (take(rest), take(rest).map(unzigzag), take_sum(rest));
+            prop_assert_eq!(taken, (Some(number), Some(signed), Some(sum)));
             prop_assert_eq!(take_bytes(rest), Some(b"abc".as_slice()));
             prop_assert!(rest.is_empty());
         }

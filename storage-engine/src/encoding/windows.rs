@@ -2,11 +2,13 @@
 //! chunk's window.
 //!
 //! ```text
-//! | kind u8 | unit varint | windows varint | window ... |                                       kinds 0 and 1
+//! kinds 0 and 1:
+//! | kind u8 | unit varint | windows varint | window ... |
 //! window, kind 0: sums        | slot u8 | samples varint | total | sums, with length |
 //! window, kind 1: last points | slot u8 | samples varint | total | last time zigzag | sums, with length |
 //!
-//! | kind u8 = 2 | unit varint | windows varint | ( slot u8 | samples varint | total ) ... |     minutes that share their sums
+//! kind 2: minutes that share their sums
+//! | kind u8 = 2 | unit varint | windows varint | ( slot u8 | samples varint | total ) ... |
 //! | sums of all windows, with length | divisions, see `encoding::shares` |
 //! ```
 //!
@@ -273,7 +275,11 @@ mod tests {
     proptest! {
         #[test]
         fn windows_decode_to_the_encoded_ones(
-            rows in prop::collection::btree_map(0..10_u8, (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, sum(), 1..60)), 1..10),
+            rows in prop::collection::btree_map(
+                0..10_u8,
+                (1..1000_u64, 1..=60_000_000_000_i64, prop::collection::btree_map(0..500_u32, sum(), 1..60)),
+                1..10,
+            ),
             is_gauge: bool,
             selected in 0..11_usize,
         ) {
@@ -281,7 +287,9 @@ mod tests {
             let minute_ns = |slot: u8| start_ns + i64::from(slot) * Tier::Minute.window_ns();
             let windows: Vec<WindowRows> = rows
                 .into_iter()
-                .map(|(slot, (samples, last, rows))| WindowRows { slot, samples, last_ns: minute_ns(slot) + last, rows: rows.into_iter().collect() })
+                .map(|(slot, (samples, last, rows))| {
+                    WindowRows { slot, samples, last_ns: minute_ns(slot) + last, rows: rows.into_iter().collect() }
+                })
                 .collect();
             let bytes = encode(&windows, is_gauge, start_ns);
             let read = decode(&bytes, Tier::Raw, WINDOW).unwrap();
@@ -305,7 +313,9 @@ mod tests {
             }
             prop_assert_eq!(samples, windows[..selected].iter().map(|window| window.samples).sum::<u64>());
             let mut wanted: BTreeMap<u32, i128> = BTreeMap::new();
-            windows[..selected].iter().flat_map(|window| &window.rows).for_each(|row| *wanted.entry(row.0).or_default() += row.1);
+            for row in windows[..selected].iter().flat_map(|window| &window.rows) {
+                *wanted.entry(row.0).or_default() += row.1;
+            }
             let mut got = BTreeMap::new();
             slots.drain(|stack, sum| { got.insert(stack, sum); });
             prop_assert_eq!(got, wanted);

@@ -10,7 +10,8 @@ pub(crate) enum Damage {
     Truncated,
     /// With those of another value, or with other bytes of a file.
     Swapped,
-    /// Of a value: its content is changed, and its checksum is that of the changed content, as if the software were at fault.
+    /// Of a value: its content is changed, and its checksum is that of the changed content, as if the software were at
+    /// fault.
     Rewritten,
 }
 

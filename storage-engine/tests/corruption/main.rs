@@ -1,10 +1,10 @@
-//! Damage: whatever a disk does to a value, the engine opens, answers everything else exactly, names the damaged times, and takes new
-//! samples. It refuses to open only if the damage hits a value without which the state has no meaning, or a file that holds one. No
-//! answer is wrong, and `verify` finds all damage that a query could find.
+//! Damage: whatever a disk does to a value, the engine opens, answers everything else exactly, names the damaged times,
+//! and takes new samples. It refuses to open only if the damage hits a value without which the state has no meaning, or
+//! a file that holds one. No answer is wrong, and `verify` finds all damage that a query could find.
 //!
-//! Values are damaged through RocksDB, so its checksums are right and those of the engine are tested. Files are damaged directly, so
-//! RocksDB's checksums are tested. No disk makes the last kind of damage: wrong content under a right checksum. It must neither cause
-//! a panic nor take unbounded memory.
+//! Values are damaged through RocksDB, so its checksums are right and those of the engine are tested. Files are damaged
+//! directly, so RocksDB's checksums are tested. No disk makes the last kind of damage: wrong content under a right
+//! checksum. It must neither cause a panic nor take unbounded memory.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
@@ -254,7 +254,8 @@ const PEAK_BYTES_MAX: u64 = 1 << 30;
 /// Cases between two lines that say how far it is.
 const PROGRESS_EVERY: usize = 5000;
 
-/// `VARVE_CORRUPTION_CASES` of each kind and damage; `VARVE_CORRUPTION_SEED` repeats them, `VARVE_CORRUPTION_KIND` does one kind only.
+/// `VARVE_CORRUPTION_CASES` of each kind and damage; `VARVE_CORRUPTION_SEED` repeats them, `VARVE_CORRUPTION_KIND` does
+/// one kind only.
 #[test]
 fn all_damage_is_detected_and_none_is_served() {
     let cases = number("VARVE_CORRUPTION_CASES").unwrap_or(9) as usize;
@@ -299,7 +300,8 @@ fn all_damage_is_detected_and_none_is_served() {
     assert!(peak_bytes() < PEAK_BYTES_MAX, "{} bytes of memory", peak_bytes());
 }
 
-/// A value that is not there has no checksum: that it is missing shows in those that were made of it, or that it was made of.
+/// A value that is not there has no checksum: that it is missing shows in those that were made of it, or that it was
+/// made of.
 #[test]
 fn a_lost_value_is_found_where_another_tier_tells_of_it() {
     let store = Store::new();

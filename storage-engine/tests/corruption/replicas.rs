@@ -1,5 +1,5 @@
-//! Two replicas that apply the same entries, one of which has damaged definitions: the outcomes are the same, and so is everything that
-//! the damaged one does not report as damaged.
+//! Two replicas that apply the same entries, one of which has damaged definitions: the outcomes are the same, and so is
+//! everything that the damaged one does not report as damaged.
 
 use std::sync::Arc;
 

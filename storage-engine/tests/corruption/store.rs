@@ -84,7 +84,8 @@ impl Answer {
 /// An answer, or that there is none.
 pub(crate) type Answered = Option<Answer>;
 
-/// Checks an answer of a damaged store: it is exact except for the times that it reports as damaged, and there it is not too large.
+/// Checks an answer of a damaged store: it is exact except for the times that it reports as damaged, and there it is
+/// not too large.
 pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<&Answer>) -> Result<(), String> {
     let (Some(wanted), Some(got)) = (wanted, got) else {
         return if wanted.is_none() { Ok(()) } else { Err("it is refused".to_owned()) };

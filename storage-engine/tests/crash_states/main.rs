@@ -160,7 +160,8 @@ fn no_power_cut_loses_anything_that_was_reported_as_durable() {
         }
     }
     println!(
-        "{checked} power cuts ({kinds:?}), {operations} operations; again with VARVE_CRASH_SEED={first} VARVE_CRASH_STATES={states}"
+        "{checked} power cuts ({kinds:?}), {operations} operations; \
+         again with VARVE_CRASH_SEED={first} VARVE_CRASH_STATES={states}"
     );
     assert!(failed.is_empty(), "{} failed\n{}", failed.len(), failed.join("\n"));
     assert!(states < 500 || kinds.values().all(|&count| count > 50), "{kinds:?}");

@@ -49,7 +49,8 @@ fn upkeep() -> impl Strategy<Value = Upkeep> {
 
 fn proposal() -> impl Strategy<Value = Proposal> {
     prop_oneof![
-        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8).prop_map(|(samples, bare)| Proposal::Append(samples, bare)),
+        5 => (prop::collection::vec(drawn(), 1..12), 0..8_u8)
+            .prop_map(|(samples, bare)| Proposal::Append(samples, bare)),
         2 => (0..4_u8, -200_000..40_000_i64)
             .prop_map(|(tier, second)| Proposal::Expire(Tier::from_number(tier).unwrap(), second)),
         3 => ((0..4_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)

@@ -51,7 +51,8 @@ pub(crate) enum Step {
 
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8)).prop_map(|(samples, id)| Step::Append(samples, id)),
+        8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8))
+            .prop_map(|(samples, id)| Step::Append(samples, id)),
         3 => Just(Step::Flush),
         1 => Just(Step::Compact),
         1 => Just(Step::Restart),
@@ -59,8 +60,10 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Snapshot),
         2 => (0..40_000_i64).prop_map(Step::Wait),
         1 => (0..400_000_i64).prop_map(Step::PassTime),
-        1 => (0..4_u8, -200_000..-20_000_i64).prop_map(|(tier, second)| Step::Expire(Tier::from_number(tier).unwrap(), second)),
-        1 => ((0..3_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64).prop_map(|(label, second, length)| Step::Delete(label, second, second + length)),
+        1 => (0..4_u8, -200_000..-20_000_i64)
+            .prop_map(|(tier, second)| Step::Expire(Tier::from_number(tier).unwrap(), second)),
+        1 => ((0..3_u8, 0..4_u8), -200_000..60_000_i64, 1..100_000_i64)
+            .prop_map(|(label, second, length)| Step::Delete(label, second, second + length)),
     ]
 }
 

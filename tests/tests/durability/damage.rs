@@ -1,5 +1,5 @@
-//! A damaged table file of the state, under load: the process keeps running, other times are answered exactly, new samples are stored, and
-//! answers, metrics and `varve admin verify` name the damaged times.
+//! A damaged table file of the state, under load: the process keeps running, other times are answered exactly, new
+//! samples are stored, and answers, metrics and `varve admin verify` name the damaged times.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -74,17 +74,8 @@ pub(crate) fn below_workspace(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap().to_str().unwrap().to_owned()
 }
 
-/// Fails with all violations, except for those in pending files and folders; and with each pending one that has none.
-pub(crate) fn check(rule: &str, violations: &[(String, String)], pending: &[&str]) {
-    let is_in = |path: &str, entry: &str| {
-        path.strip_prefix(entry).is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || entry.ends_with('/'))
-    };
-    let found: Vec<String> = violations
-        .iter()
-        .filter(|(path, _)| !pending.iter().any(|entry| is_in(path, entry)))
-        .map(|(path, what)| format!("{path}: {what}"))
-        .collect();
+/// Fails with all violations: pairs of a path and what is wrong there.
+pub(crate) fn check(rule: &str, violations: &[(String, String)]) {
+    let found: Vec<String> = violations.iter().map(|(path, what)| format!("{path}: {what}")).collect();
     assert!(found.is_empty(), "{rule}; {} violations: {found:#?}", found.len());
-    let done: Vec<_> = pending.iter().filter(|entry| !violations.iter().any(|(path, _)| is_in(path, entry))).collect();
-    assert!(done.is_empty(), "{rule}; these are done, so remove them from the pending ones: {done:?}");
 }

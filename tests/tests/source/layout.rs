@@ -10,26 +10,6 @@ const ENTRIES_MAX: usize = 15;
 /// Characters of a test's name.
 const TEST_NAME_MAX: usize = 70;
 
-/// Folders with too many entries that are still to be regrouped.
-const FOLDERS_PENDING: &[&str] =
-    &["proto/src", "router/src", "router/src/query", "router/ui/src/flame", "router/ui/src/page", "storage-engine/src"];
-/// Files and folders with modules in another style.
-const MODULES_PENDING: &[&str] = &[
-    "router/src/ingest",
-    "router/src/query",
-    "storage-engine/src/encoding",
-    "storage-engine/tests/corruption",
-    "storage-engine/tests/crash_states",
-];
-/// Files and folders with test names that are too long.
-const TEST_NAMES_PENDING: &[&str] = &[
-    "proto/src",
-    "router/src",
-    "storage-engine/src",
-    "storage-engine/tests",
-    "symbol-store/src",
-    "symbol-store/tests",
-];
 
 #[test]
 fn no_source_file_is_longer_than_500_lines() {
@@ -39,7 +19,7 @@ fn no_source_file_is_longer_than_500_lines() {
     let long = sources.iter().map(|source| (source, before_tests(&source.text)));
     let long = long.filter(|(_, lines)| *lines > LINES_MAX);
     let violations: Vec<_> = long.map(|(source, lines)| (source.path.clone(), format!("{lines} lines"))).collect();
-    check("split these files along their nouns", &violations, &[]);
+    check("split these files along their nouns", &violations);
 }
 
 #[test]
@@ -51,7 +31,7 @@ fn no_source_folder_has_more_than_15_entries() {
             violations.push((below_workspace(&folder.path), format!("{entries} entries")));
         }
     });
-    check("group the files of these folders", &violations, FOLDERS_PENDING);
+    check("group the files of these folders", &violations);
 }
 
 #[test]
@@ -67,7 +47,7 @@ fn modules_have_one_style() {
             violations.push((source.path.clone(), "has a path attribute".to_owned()));
         }
     }
-    check("a module is x.rs with its folder x", &violations, MODULES_PENDING);
+    check("a module is x.rs with its folder x", &violations);
 }
 
 #[test]
@@ -87,5 +67,5 @@ fn test_names_have_at_most_70_characters() {
             }
         }
     }
-    check("shorten these test names", &violations, TEST_NAMES_PENDING);
+    check("shorten these test names", &violations);
 }

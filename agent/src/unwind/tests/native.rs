@@ -1,8 +1,8 @@
 //! The BPF unwinder in a plain process, without privileges. The C code of the BPF programs is compiled for it
 //! (`ebpf/native/kernel.c`), and walks the stacks of stopped children.
 //!
-//! The stacks are compared with those of framehop and gdb, frame by frame up to the root: at the deepest point of deep
-//! programs, at every instruction of a program that uses stacks in every way, and at random moments.
+//! The stacks are compared with those of framehop and gdb, frame by frame up to the root. They are taken at the deepest
+//! point of deep programs, at every instruction of a program that uses stacks in every way, and at random moments.
 //! `VARVE_UNWIND_SEED` chooses these moments, as far as possible, and is printed if a stack differs.
 //!
 //! Known fault: the stack is lost in the last nine instructions of glibc's longjmp(3), which hold the address of the

@@ -5,7 +5,8 @@ use proto::{Tier, Window};
 use crate::database::key::{self, PartitionKey, Section, two_numbers};
 use crate::integrity::quarantine::damaged_keys::DamagedKeys;
 
-/// Ranges of series and of windows of one partition, both ends included. Windows of minutes are numbered as those of chunks.
+/// Ranges of series and of windows of one partition, both ends included. Windows of minutes are numbered as those of
+/// chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Area {
     pub(crate) series: (u32, u32),
@@ -30,7 +31,8 @@ impl Area {
         Self::of_windows(numbered.window_of(key.start_ns().saturating_add(1)), numbered.window_of(last_ns))
     }
 
-    /// The area from one key's series and window to another's, both included. Keys are ordered by series, then by window.
+    /// The area from one key's series and window to another's, both included. Keys are ordered by series, then by
+    /// window.
     pub(crate) fn between(key: PartitionKey, from: (u32, u32), to: (u32, u32)) -> Self {
         let whole = Self::whole(key, key.end_ns());
         if from.0 != to.0 {

@@ -1,10 +1,11 @@
-//! All known damage of a shard, as areas of its partitions: values that cannot be read, or that were lost because of damage.
+//! All known damage of a shard, as areas of its partitions: values that cannot be read, or that were lost because of
+//! damage.
 //!
-//! Invariant: every value that an answer, a chunk or a rollup had to skip because of damage lies in an area. An area may also hold
-//! readable values. Answers include those, and still report the area as damaged.
+//! Invariant: every value that an answer, a chunk or a rollup had to skip because of damage lies in an area. An area
+//! may also hold readable values. Answers include those, and still report the area as damaged.
 //!
-//! Areas are kept in memory as soon as the damage is found, and written with the next flush. A partition has at most [`AREAS_MAX`]
-//! areas, which are dropped with it, so the retention bounds their number.
+//! Areas are kept in memory as soon as the damage is found, and written with the next flush. A partition has at most
+//! [`AREAS_MAX`] areas, which are dropped with it, so the retention bounds their number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) struct NewDamage {
     pub(crate) area: Area,
     /// The error that the read failed with.
     pub(crate) what: String,
-    /// The key of a value that passes its checksum but contradicts itself. It must be skipped, because part of it may be readable.
+    /// The key of a value that passes its checksum but contradicts itself. It must be skipped, because part of it may
+    /// be readable.
     pub(crate) skipped: Option<Vec<u8>>,
 }
 
@@ -80,8 +82,8 @@ impl Damage {
         true
     }
 
-    /// Records that a value must not be read. Returns whether that was unknown. Only faulty software writes such values, so few are
-    /// recorded. Others are read as far as possible, and still reported as damaged.
+    /// Records that a value must not be read. Returns whether that was unknown. Only faulty software writes such
+    /// values, so few are recorded. Others are read as far as possible, and still reported as damaged.
     pub(crate) fn skip(&mut self, key: &[u8]) -> bool {
         let is_new = self.skipped.len() < SKIPPED_MAX && !self.skipped.contains(key);
         if is_new {
@@ -211,7 +213,8 @@ impl UnwrittenDamage {
     }
 }
 
-/// Every partition that replaced one with damaged definitions, see [`State::replaced`](crate::engine::state::State::replaced).
+/// Every partition that replaced one with damaged definitions, see
+/// [`State::replaced`](crate::engine::state::State::replaced).
 pub(crate) fn read_replaced(snapshot: &Snapshot<'_>) -> Result<BTreeMap<PartitionKey, u64>, EngineError> {
     let mut replaced = BTreeMap::new();
     let mut walk = Walk::new(snapshot, key::quarantined_partitions().to_vec());

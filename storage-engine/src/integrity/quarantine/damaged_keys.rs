@@ -1,8 +1,8 @@
 //! Reading around blocks of the database that fail RocksDB's own checksum.
 //!
-//! An iterator that reads such a block stops with an error that does not tell the block's keys. Seeks to keys inside the block fail, and
-//! seeks to keys after it succeed. So the next readable key is found by seeks at growing distances, then by bisection. Good keys between
-//! two damaged blocks may be skipped if the blocks are near each other.
+//! An iterator that reads such a block stops with an error that does not tell the block's keys. Seeks to keys inside
+//! the block fail, and seeks to keys after it succeed. So the next readable key is found by seeks at growing distances,
+//! then by bisection. Good keys between two damaged blocks may be skipped if the blocks are near each other.
 
 use rocksdb::{DB, DBRawIteratorWithThreadMode, ReadOptions};
 
@@ -27,8 +27,8 @@ pub(crate) struct DamagedKeys {
     pub(crate) error: rocksdb::Error,
 }
 
-/// Makes iterators over the keys before an end. After an iterator's first error its later seeks into the same block seem to succeed, so
-/// it is replaced by a new one.
+/// Makes iterators over the keys before an end. After an iterator's first error its later seeks into the same block
+/// seem to succeed, so it is replaced by a new one.
 #[derive(Clone)]
 pub(crate) struct Source<'a> {
     of: Of<'a>,
@@ -59,8 +59,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Replaces an iterator that failed at or after `from`. Returns one at the first readable key from there on, and the keys before it
-    /// that cannot be read, if there are any.
+    /// Replaces an iterator that failed at or after `from`. Returns one at the first readable key from there on, and
+    /// the keys before it that cannot be read, if there are any.
     pub(crate) fn after_error(&self, from: &[u8]) -> Result<(RawIterator<'a>, Option<DamagedKeys>), EngineError> {
         // A step to the key may have failed although the key itself can be read.
         let error = match self.sought(from) {

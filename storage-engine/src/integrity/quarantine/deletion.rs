@@ -1,5 +1,5 @@
-//! Deletions of times with damage: values that cannot be read are deleted with everything that was made from them, because data that is
-//! to be deleted never stays.
+//! Deletions of times with damage: values that cannot be read are deleted with everything that was made from them,
+//! because data that is to be deleted never stays.
 
 use proto::entry::Deletion;
 use proto::{Tier, Window};
@@ -17,8 +17,8 @@ use crate::memory::matcher::ReadyMatcher;
 const MADE_FROM_DAMAGED: &str = "deleted with the damaged values that it was made from";
 
 impl Engine {
-    /// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones: nobody can tell
-    /// which of their series match. The caller holds `writing`.
+    /// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones:
+    /// nobody can tell which of their series match. The caller holds `writing`.
     pub(crate) fn delete_damaged_partitions(
         &self,
         deletion: &Deletion,
@@ -39,8 +39,8 @@ impl Engine {
         self.drop_damaged_partitions(is_touched)
     }
 
-    /// Deletes the coarser windows of the selected series that were made from a time of a partition: they cannot be made again without
-    /// the deleted samples.
+    /// Deletes the coarser windows of the selected series that were made from a time of a partition: they cannot be
+    /// made again without the deleted samples.
     fn delete_made_from(
         &self,
         source: PartitionKey,

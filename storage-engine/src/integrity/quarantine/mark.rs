@@ -15,7 +15,8 @@ impl State {
         self.sealing_clock_ns().saturating_add(limits::TIME_AHEAD_MAX_NS)
     }
 
-    /// Adds damage. Returns whether it was unknown. Minutes whose raw samples are readable become stale instead, and are made again.
+    /// Adds damage. Returns whether it was unknown. Minutes whose raw samples are readable become stale instead, and
+    /// are made again.
     pub(crate) fn quarantine(&mut self, found: &NewDamage) -> bool {
         let NewDamage { key, area, what, skipped } = found;
         if !self.existing.contains(key) {
@@ -37,7 +38,8 @@ impl State {
         self.add_damage(*key, *area, what) || is_skipped
     }
 
-    /// Adds an area. Its partition counts as existing from then on, even if nothing else is left of it, so that queries report the damage.
+    /// Adds an area. Its partition counts as existing from then on, even if nothing else is left of it, so that queries
+    /// report the damage.
     pub(crate) fn add_damage(&mut self, key: PartitionKey, area: Area, what: &str) -> bool {
         if key.end_ns() <= self.horizon_ns(key.tier, key.class) {
             return false;
@@ -49,8 +51,8 @@ impl State {
         self.damage.add(key, area, what)
     }
 
-    /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet made from it.
-    /// `in_head`: windows of chunks that may have samples in the head.
+    /// Quarantines a whole partition because its definitions are damaged, and the coarser windows that were not yet
+    /// made from it. `in_head`: windows of chunks that may have samples in the head.
     pub(crate) fn quarantine_partition(&mut self, key: PartitionKey, what: &str, in_head: &BTreeSet<u32>) -> bool {
         if self.loaded.contains_key(&key) {
             // Its definitions are in memory.

@@ -1,9 +1,10 @@
-//! Repair of a state database that has table files with damaged blocks: a compaction that reads one makes RocksDB refuse all writes.
+//! Repair of a state database that has table files with damaged blocks: a compaction that reads one makes RocksDB
+//! refuse all writes.
 //!
-//! The file `DAMAGED` in the state's directory lists the numbers of damaged files as soon as one is found. The next time that the state
-//! is opened, it is rebuilt beside the old one, with hard links to all other files. Both are read in step, so the readable values of the
-//! damaged files are found and written again. Keys that cannot be read are recorded (`key::lost`), and quarantined when the state is
-//! opened.
+//! The file `DAMAGED` in the state's directory lists the numbers of damaged files as soon as one is found. The next
+//! time that the state is opened, it is rebuilt beside the old one, with hard links to all other files. Both are read
+//! in step, so the readable values of the damaged files are found and written again. Keys that cannot be read are
+//! recorded (`key::lost`), and quarantined when the state is opened.
 //!
 //! Invariant: the old directory does not change until the new one is complete. One rename decides.
 
@@ -190,8 +191,9 @@ fn ranges(files: &[LiveFile]) -> Vec<(Vec<u8>, Vec<u8>)> {
     joined
 }
 
-/// Makes a key range of the new database equal to the readable part of the old one. Values that only the new one has are deleted: the
-/// damaged files held their deletions, or newer values that are lost. Records the keys that cannot be read.
+/// Makes a key range of the new database equal to the readable part of the old one. Values that only the new one has
+/// are deleted: the damaged files held their deletions, or newer values that are lost. Records the keys that cannot be
+/// read.
 fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), EngineError> {
     let mut of_old = Walk::on(old, from.to_vec(), end.to_vec());
     let mut of_new = Walk::on(new, from.to_vec(), end.to_vec());
@@ -231,8 +233,8 @@ fn copy_readable(old: &DB, new: &DB, from: &[u8], end: &[u8]) -> Result<(), Engi
     Ok(new.write_opt(batch, &unlogged())?)
 }
 
-/// The value of a key, if it can be read. Other than an iterator, a lookup finds the value of a newer file where an older file has a
-/// damaged block.
+/// The value of a key, if it can be read. Other than an iterator, a lookup finds the value of a newer file where an
+/// older file has a damaged block.
 fn lookup(database: &DB, key: &[u8]) -> Result<Option<Box<[u8]>>, EngineError> {
     match database.get(key) {
         Ok(found) => Ok(found.map(Vec::into_boxed_slice)),
@@ -292,7 +294,8 @@ mod tests {
 
     #[test]
     fn a_file_named_by_an_error_is_listed_once() {
-        let text = "Corruption: block checksum mismatch: stored = 1, computed = 2, type = 4  in /data/shard-0001/000123.sst offset 9 size 8";
+        let text = "Corruption: block checksum mismatch: stored = 1, computed = 2, type = 4  \
+                    in /data/shard-0001/000123.sst offset 9 size 8";
         assert_eq!(file_named(text), Some(123));
         assert_eq!(file_named("Corruption: bad"), None);
         let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Replacing a partition whose definitions are damaged: its values are moved to keys of their own, and an empty partition begins under the
-//! old keys, so that new samples of its time are stored.
+//! Replacing a partition whose definitions are damaged: its values are moved to keys of their own, and an empty
+//! partition begins under the old keys, so that new samples of its time are stored.
 //!
 //! Nothing reads the moved values. They are deleted when their time expires, or with a deletion of any of it.
 
@@ -21,7 +21,8 @@ use crate::memory::partition::Partition;
 const PIECE_BYTES: usize = 1 << 20;
 
 impl Engine {
-    /// As [`Engine::partition`], but replaces a partition whose definitions are damaged. The caller does not hold `writing`.
+    /// As [`Engine::partition`], but replaces a partition whose definitions are damaged. The caller does not hold
+    /// `writing`.
     pub(crate) fn partition_or_replacement(
         &self,
         key: PartitionKey,
@@ -40,8 +41,8 @@ impl Engine {
         }
     }
 
-    /// Replaces a partition by an empty one if its definitions are damaged. The key is of minutes, hours or days; the raw samples of the
-    /// same time are moved with the minutes. The caller holds `writing`.
+    /// Replaces a partition by an empty one if its definitions are damaged. The key is of minutes, hours or days; the
+    /// raw samples of the same time are moved with the minutes. The caller holds `writing`.
     pub(crate) fn replace_partition(&self, key: PartitionKey) -> Result<(), EngineError> {
         if !self.state.read().damage.has_damaged_definitions(key) {
             // Another thread has replaced it.
@@ -72,8 +73,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Drops the values of a partition whose definitions are damaged, and begins an empty one under its keys. Its areas stay, and so do
-    /// the IDs of batches: a retry counts once.
+    /// Drops the values of a partition whose definitions are damaged, and begins an empty one under its keys. Its areas
+    /// stay, and so do the IDs of batches: a retry counts once.
     fn begin_replacement(&self, key: PartitionKey, mut batch: WriteBatch) -> Result<(), EngineError> {
         // Values of the new partition are written to files with larger numbers.
         let files = self.database.live_files()?;
@@ -104,8 +105,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion calls this for the partitions
-    /// of its time, because nobody can tell which of their series match. The caller holds `writing`.
+    /// Drops the values of partitions whose definitions are damaged, and the moved values of replaced ones. A deletion
+    /// calls this for the partitions of its time, because nobody can tell which of their series match. The caller holds
+    /// `writing`.
     pub(crate) fn drop_damaged_partitions(
         &self,
         is_touched: impl Fn(&PartitionKey) -> bool,
@@ -130,8 +132,8 @@ impl Engine {
     }
 }
 
-/// Key ranges of a partition of minutes, hours or days. Those of minutes include the raw samples of the same time, but not the IDs of
-/// batches.
+/// Key ranges of a partition of minutes, hours or days. Those of minutes include the raw samples of the same time, but
+/// not the IDs of batches.
 fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut ranges = vec![(key.prefix(), key.end())];
     if key.tier == Tier::Minute {
@@ -142,7 +144,8 @@ fn ranges(key: PartitionKey) -> Vec<(Vec<u8>, Vec<u8>)> {
     ranges
 }
 
-/// Records that a partition was replaced. `newest` is the number of the newest table file that the old one may have values in.
+/// Records that a partition was replaced. `newest` is the number of the newest table file that the old one may have
+/// values in.
 fn put_marker(key: PartitionKey, newest: u64, batch: &mut WriteBatch) {
     database::put(batch, &key::quarantined(&key.prefix()), &newest.to_be_bytes());
 }

@@ -31,9 +31,9 @@ template <int N> struct Nest {
 int main() { sink = Nest<299>::call({"one", "two", "a name that does not fit into the string itself"}); }
 "#;
 
-/// Between two `int3`: calls through the PLT with lazy binding, callbacks from the C library, stacks of unknown and of
-/// large size, aligned stacks, a signal handler on the same stack or on its own, and tail calls. Then the same again,
-/// for ever.
+/// Repeats one round for ever, with an `int3` before and after it. A round has calls through the PLT with lazy binding,
+/// callbacks from the C library, and tail calls. Its frames are of unknown size, of large size, or aligned, and its
+/// signal handler runs on the same stack or on its own.
 pub(super) const BUSY: &str = r#"
 #define _GNU_SOURCE
 #include <signal.h>
