@@ -72,7 +72,7 @@ pub struct Segment {
     pub address: u64,
     /// Length in memory, in bytes.
     pub memory_size: u64,
-    /// Whether it contains code.
+    /// True if it contains code.
     pub executable: bool,
 }
 
@@ -183,7 +183,7 @@ pub fn gnu_build_id(notes: &[u8]) -> Option<Vec<u8>> {
     notes.find(|note| note.descriptor.len() <= limits::GNU_BUILD_ID_BYTES_MAX).map(|note| note.descriptor.to_vec())
 }
 
-/// Whether `file` has DWARF sections, compressed or not.
+/// Returns whether `file` has DWARF sections, compressed or not.
 #[must_use]
 pub fn has_dwarf(file: &File) -> bool {
     let names: [&[u8]; 2] = [b".debug_info", b".zdebug_info"];

@@ -21,7 +21,7 @@ pub struct MapsLine<'a> {
     pub start: u64,
     /// End: the first address after the mapping.
     pub end: u64,
-    /// Whether the mapping is executable.
+    /// True if the mapping is executable.
     pub executable: bool,
     /// Offset in the file, in bytes.
     pub offset: u64,

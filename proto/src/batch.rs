@@ -52,7 +52,7 @@ impl Samples {
         self.times_ns.len()
     }
 
-    /// Whether there are no samples.
+    /// Returns whether there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.times_ns.is_empty()
@@ -79,7 +79,7 @@ pub struct Push {
     pub rejected: u64,
     /// Reasons why profiles were refused or truncated: a few sentences, the last of which counts the others.
     pub warnings: Vec<String>,
-    /// Whether the times of the samples are in the push, so that equal bytes are the same push.
+    /// True if the times of the samples are in the push, so that equal bytes are the same push.
     pub has_own_times: bool,
 }
 
@@ -151,7 +151,7 @@ impl Batch {
         Stripped { stacks, labels }
     }
 
-    /// Whether it holds every definition that its samples refer to.
+    /// Returns whether it holds every definition that its samples refer to.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.dictionary.stacks.iter().all(|(_, stack)| stack.is_some())

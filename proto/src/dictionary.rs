@@ -180,7 +180,7 @@ impl Dictionary {
         self.pairs.intern(pair)
     }
 
-    /// Whether this dictionary has all attribute sets of another.
+    /// Returns whether this dictionary has all attribute sets of another.
     #[must_use]
     pub fn has_attributes_of(&self, other: &Self) -> bool {
         let text = |id: u32| self.strings.find(other.strings.get(id));

@@ -83,7 +83,7 @@ impl LabelSet {
         self.0.len()
     }
 
-    /// Whether the set has no label.
+    /// Returns whether the set has no label.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

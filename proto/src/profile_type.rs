@@ -20,7 +20,7 @@ impl ValueType {
         Self { kind: kind.to_owned(), unit: unit.to_owned() }
     }
 
-    /// Whether this is `cpu` in `nanoseconds`.
+    /// Returns whether this is `cpu` in `nanoseconds`.
     #[must_use]
     pub fn is_cpu_time(&self) -> bool {
         is_cpu_time(&self.kind, &self.unit)
@@ -119,7 +119,7 @@ impl ProfileType {
         &self.period
     }
 
-    /// Whether the values are a state (heap in use, goroutines, threads), which cannot be summed over time.
+    /// Returns whether the values are a state (heap in use, goroutines, threads), which cannot be summed over time.
     #[must_use]
     pub fn is_gauge(&self) -> bool {
         let kind = self.sample.kind.as_str();

@@ -83,7 +83,7 @@ fn torn_at(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// Whether the record at `start` has only zeros in one of its sectors.
+/// Returns whether the record at `start` has only zeros in one of its sectors.
 fn misses_a_sector(bytes: &[u8], start: usize) -> bool {
     let (first, rest) = bytes.split_at(bytes.len().min((start / SECTOR + 1) * SECTOR));
     let mut parts = rest.chunks(SECTOR).chain(first.get(start..));

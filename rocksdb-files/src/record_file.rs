@@ -39,7 +39,7 @@ impl Header {
         Some(Self { crc: [a, b, c, d], length: usize::from(u16::from_le_bytes([low, high])), kind })
     }
 
-    /// Whether the record at `at` is complete and has the right checksum.
+    /// Returns whether the record at `at` is complete and has the right checksum.
     pub(crate) fn is_good(&self, bytes: &[u8], at: usize) -> bool {
         let summed = bytes.get(at + HEADER - 1..at + HEADER + self.length);
         summed.is_some_and(|summed| masked(crc32c::crc32c(summed)).to_le_bytes() == self.crc)

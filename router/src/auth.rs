@@ -63,7 +63,7 @@ impl Auth {
     }
 }
 
-/// Whether the authority of a `Host` header is loopback.
+/// Returns whether the authority of a `Host` header is loopback.
 fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(bracketed) => bracketed.split(']').next().unwrap_or_default(),

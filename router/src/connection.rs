@@ -117,7 +117,7 @@ pub struct Connection<Io> {
     patience: Duration,
     /// When the head must be complete; set by its first byte.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Whether a head was complete before.
+    /// True if a head was complete before.
     is_in_use: bool,
     fault: Fault,
 }
@@ -211,9 +211,9 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         true
     }
 
-    /// Whether `received` should be parsed: it may hold a whole head, it exceeds the limit, or it has doubled since
-    /// the last time. The time for a head that arrives byte by byte therefore grows with its length and not with its
-    /// square.
+    /// Returns whether `received` should be parsed: it may hold a whole head, it exceeds the limit, or it has doubled
+    /// since the last time. The time for a head that arrives byte by byte therefore grows with its length and not with
+    /// its square.
     fn is_worth_parsing(&mut self) -> bool {
         let new = self.received.get(self.scanned.saturating_sub(3)..).unwrap_or_default();
         let has_empty_line =

@@ -135,7 +135,7 @@ pub enum NodesError {
 }
 
 impl NodesError {
-    /// Whether the shard does not hold a stack that the batch does not define. It stored nothing of the batch.
+    /// Returns whether the shard does not hold a stack that the batch does not define. It stored nothing of the batch.
     pub(crate) fn is_dangling(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Aborted)
     }

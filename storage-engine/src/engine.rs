@@ -52,9 +52,9 @@ pub struct Engine {
     pub(crate) writing: WriteLock,
     /// Last position up to which the database is durable.
     pub(crate) flushed: Mutex<Option<Position>>,
-    /// Whether table files with damaged blocks were found since the engine was opened.
+    /// True if table files with damaged blocks were found since the engine was opened.
     pub(crate) needs_repair: AtomicBool,
-    /// Whether there are table files with damaged blocks. Nothing is compacted then.
+    /// True if there are table files with damaged blocks. Nothing is compacted then.
     pub(crate) has_damaged_files: AtomicBool,
 }
 
@@ -178,7 +178,7 @@ impl Engine {
         }
         let _loading = self.loading.lock();
         loop {
-            let (vocabulary, drops, now_ns) = {
+            let (shared, drops, now_ns) = {
                 let mut state = self.state.write();
                 if let Some(partition) = state.loaded.get(&key) {
                     return Ok(Some(Arc::clone(partition)));
@@ -189,14 +189,14 @@ impl Engine {
                 if state.damage.has_damaged_definitions(key) {
                     return Err(EngineError::Quarantined { tier: key.tier, end_ns: key.end_ns() });
                 }
-                (state.vocabulary(key.tenant), state.drops, state.clock_ns)
+                (state.tenant_dictionary(key.tenant), state.drops, state.clock_ns)
             };
             // Reads without the locks that `apply` takes. A partition that is not loaded has no head, so the database
             // holds all of it. No other thread loads it meanwhile, but it may be dropped, and a new one created in
             // its place.
             let read = StoredPartition::read(&self.database.snapshot(), key, now_ns).and_then(|mut stored| {
                 let damaged_head = std::mem::take(&mut stored.damaged_head);
-                Ok((stored.into_partition(&mut vocabulary.write())?, damaged_head))
+                Ok((stored.into_partition(&mut shared.write())?, damaged_head))
             });
             let (partition, damaged_head) = match read {
                 Err(error) if error.is_damage() && self.state.read().drops == drops => {
@@ -207,7 +207,7 @@ impl Engine {
                 read => read?,
             };
             let mut state = self.state.write();
-            let is_current = vocabulary.read().generation() == partition.generation;
+            let is_current = shared.read().generation() == partition.generation;
             if state.drops == drops && is_current {
                 damaged_head.iter().for_each(|(area, what)| state.quarantine_in_all_tiers(key, *area, what));
                 let partition = state.keep(partition);
@@ -273,12 +273,12 @@ impl Engine {
         self.database.cancel_all_background_work(false);
     }
 
-    /// Returns a tenant's vocabulary.
-    pub(crate) fn vocabulary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
-        if let Some(vocabulary) = self.state.read().vocabularies.get(&tenant) {
-            return Arc::clone(vocabulary);
+    /// Returns a tenant's dictionary.
+    pub(crate) fn tenant_dictionary(&self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
+        if let Some(shared) = self.state.read().dictionaries.get(&tenant) {
+            return Arc::clone(shared);
         }
-        self.state.write().vocabulary(tenant)
+        self.state.write().tenant_dictionary(tenant)
     }
 
     /// Returns the approximate memory of dictionaries and series, in bytes.

@@ -3,7 +3,7 @@
 use proto::Tier;
 use proto::build_id::to_hex;
 
-/// Whether RocksDB read bytes that differ from those that it wrote.
+/// Returns whether RocksDB read bytes that differ from those that it wrote.
 pub(crate) fn is_corruption(error: &rocksdb::Error) -> bool {
     error.kind() == rocksdb::ErrorKind::Corruption
 }
@@ -54,7 +54,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whether the disk is full. Nothing is lost, and writes succeed again once there is space.
+    /// Returns whether the disk is full. Nothing is lost, and writes succeed again once there is space.
     #[must_use]
     pub fn is_disk_full(&self) -> bool {
         match self {
@@ -64,12 +64,12 @@ impl EngineError {
         }
     }
 
-    /// Whether a value passes its checksum but its content is invalid.
+    /// Returns whether a value passes its checksum but its content is invalid.
     pub(crate) fn is_content(&self) -> bool {
         matches!(self, Self::Corruption(Corruption { check: CorruptionCheck::Content, .. }))
     }
 
-    /// Whether data on disk is damaged. Only the damaged values are lost.
+    /// Returns whether data on disk is damaged. Only the damaged values are lost.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -240,7 +240,7 @@ pub enum SelectError {
 }
 
 impl SelectError {
-    /// Whether data on disk is damaged, as in [`EngineError::is_damage`].
+    /// Returns whether data on disk is damaged, as in [`EngineError::is_damage`].
     #[must_use]
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Engine(error) if error.is_damage())

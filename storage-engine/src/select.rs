@@ -2,7 +2,7 @@
 //!
 //! `plan` chooses the windows and intervals to read, and `gather` reads their partitions one after another.
 //! `accumulator` sums each partition by its local pair numbers without locks, then merges named stacks into one tree
-//! under the vocabulary's lock.
+//! under the tenant dictionary's lock.
 
 pub(crate) mod accumulator;
 pub(crate) mod adders;

@@ -33,7 +33,7 @@ pub struct Frame {
     pub line: u32,
     /// Line in `file` on which the function is declared, or 0 if unknown.
     pub start_line: u32,
-    /// Whether inlined calls are missing, because the response would exceed
+    /// True if inlined calls are missing, because the response would exceed
     /// [`crate::limits::FRAMES_PER_ADDRESS_MAX`].
     pub is_cut: bool,
 }

@@ -33,7 +33,7 @@ pub(crate) struct Found {
     pub(crate) image: ElfImage,
     /// Separate debug file.
     pub(crate) debug_file: Option<File>,
-    /// Whether one of the two files has DWARF.
+    /// True if one of the two files has DWARF.
     pub(crate) has_dwarf: bool,
 }
 

@@ -41,7 +41,7 @@ pub struct Config {
     pub directory: PathBuf,
     /// Program that runs [`crate::convert::run_child`].
     pub converter: Converter,
-    /// Whether files of this host are used, as in the embedded mode, where the profiles come from this host.
+    /// True if files of this host are used, as in the embedded mode, where the profiles come from this host.
     pub host_files: bool,
     /// Directory in which the distribution puts separate debug files: `/usr/lib/debug`.
     pub debug_directory: String,
@@ -237,7 +237,7 @@ impl Shared {
         }
     }
 
-    /// Whether a file may have more symbols than the host-made table for `id`.
+    /// Returns whether a file may have more symbols than the host-made table for `id`.
     fn is_better(&self, id: &BuildId, found: &Found) -> bool {
         found.has_dwarf || self.directory.header(id, Origin::Host).is_some_and(|header| header.is_old())
     }

@@ -80,7 +80,7 @@ pub struct Load {
 pub struct Behaviour {
     /// Clients at once.
     pub clients: usize,
-    /// Whether each push has an `Idempotency-Key` and is retried until it gets a response.
+    /// True if each push has an `Idempotency-Key` and is retried until it gets a response.
     pub retries: bool,
     /// Between two pushes of one client.
     pub pause: Duration,

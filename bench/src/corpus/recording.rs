@@ -77,7 +77,7 @@ impl Frames {
         })
     }
 
-    /// Whether the agent gave up after a few frames of the program. Where it gave up at the far end, behind the
+    /// Returns whether the agent gave up after a few frames of the program. Where it gave up at the far end, behind the
     /// frames of a runtime, the stack is as good as whole.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         let locations = || self.leaf_first(stack).map(|location| &self.locations[location as usize]);

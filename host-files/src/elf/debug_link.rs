@@ -34,7 +34,7 @@ impl DebugLink {
         is_plain.then_some(Self { name, crc })
     }
 
-    /// Whether the bytes of `file` have this link's checksum. Reads the whole file; its position is not used.
+    /// Returns whether the bytes of `file` have this link's checksum. Reads the whole file; its position is not used.
     ///
     /// # Errors
     ///

@@ -20,7 +20,7 @@ const SHF_COMPRESSED: u64 = 1 << 11;
 
 /// The fields of the ELF header that locate the other headers.
 pub(super) struct Header {
-    /// Whether this is a 64-bit file.
+    /// True if this is a 64-bit file.
     pub(super) wide: bool,
     pub(super) big_endian: bool,
     program_headers_offset: u64,
@@ -50,7 +50,7 @@ pub(super) struct Section {
     /// Offset of its name in the section of names, in bytes.
     pub(super) name: u32,
     pub(super) kind: u32,
-    /// Whether its bytes are compressed.
+    /// True if its bytes are compressed.
     pub(super) is_compressed: bool,
     pub(super) address: u64,
     pub(super) offset: u64,

@@ -26,7 +26,7 @@ pub(super) struct Reading {
     pub(super) system_ns: i64,
     /// Time since the system booted, suspended or not, nanoseconds. It never jumps.
     pub(super) elapsed_ns: i64,
-    /// Whether the kernel reports that a time server keeps the system clock right.
+    /// True if the kernel reports that a time server keeps the system clock right.
     pub(super) is_synchronized: bool,
 }
 

@@ -50,7 +50,7 @@ impl AttributeSets {
         self.ends.len()
     }
 
-    /// Whether there are no sets.
+    /// Returns whether there are no sets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()

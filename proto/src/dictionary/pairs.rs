@@ -40,7 +40,7 @@ impl Pairs {
         self.pairs.len()
     }
 
-    /// Whether there are no pairs.
+    /// Returns whether there are no pairs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()

@@ -41,7 +41,7 @@ impl Stacks {
         self.hashes.len()
     }
 
-    /// Whether there are no stacks.
+    /// Returns whether there are no stacks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hashes.is_empty()
@@ -59,7 +59,7 @@ impl Stacks {
         self.ids.find(kept(hash.0), |id| self.hashes[id as usize] == *hash)
     }
 
-    /// Whether the table has a stack with this hash.
+    /// Returns whether the table has a stack with this hash.
     #[must_use]
     pub fn contains_key(&self, hash: &StackHash) -> bool {
         self.find(hash).is_some()

@@ -98,16 +98,16 @@ pub struct Mapping {
     /// Build ID, as an index in the string table.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// Whether all its locations have functions.
+    /// True if all its locations have functions.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
-    /// Whether all their functions have files.
+    /// True if all their functions have files.
     #[prost(bool, tag = "8")]
     pub has_filenames: bool,
-    /// Whether all their lines have numbers.
+    /// True if all their lines have numbers.
     #[prost(bool, tag = "9")]
     pub has_line_numbers: bool,
-    /// Whether inlined calls are lines of their own.
+    /// True if inlined calls are lines of their own.
     #[prost(bool, tag = "10")]
     pub has_inline_frames: bool,
 }

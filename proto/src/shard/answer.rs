@@ -33,7 +33,7 @@ pub struct Answer {
     pub missing: Vec<Missing>,
     /// Groups and buckets that have samples but no cell, ascending.
     pub unpassed: Vec<Unpassed>,
-    /// Whether unknown locations decide the conditions on some stacks. If so, there are no cells.
+    /// True if unknown locations decide the conditions on some stacks. If so, there are no cells.
     pub lacks_locations: bool,
 }
 

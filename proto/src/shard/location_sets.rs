@@ -28,9 +28,9 @@ pub struct KnownLocations {
 pub struct StackFilter {
     /// Position in the stack: the leaf, or any position.
     pub place: FramePlace,
-    /// Whether the condition is negated.
+    /// True if the condition is negated.
     pub is_negated: bool,
-    /// Whether the empty stack counts as a stack with a location in the set.
+    /// True if the empty stack counts as a stack with a location in the set.
     pub has_empty: bool,
     /// Bit `n % 8` of byte `n / 8` tells whether location `n` is in the set. Locations beyond the end are not in it.
     pub locations: Vec<u8>,

@@ -75,7 +75,7 @@ pub struct Selection {
     pub fold: Fold,
     /// Labels and attributes of samples whose distinct values form the groups.
     pub group_by: Vec<String>,
-    /// Whether the whole label set of a series is part of the group.
+    /// True if the whole label set of a series is part of the group.
     pub group_by_series: bool,
     /// Part of the stacks that the response contains.
     pub stacks: StackDetail,

@@ -50,7 +50,7 @@ pub trait Shards: Send + Sync {
 /// The result of storing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// Whether the ID of the batch was known, so that nothing was counted again.
+    /// True if the ID of the batch was known, so that nothing was counted again.
     pub duplicate: bool,
     /// Number of samples that were dropped because they are older than the retention.
     pub samples_too_old: u64,

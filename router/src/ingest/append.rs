@@ -15,7 +15,7 @@ pub(crate) struct Acknowledged {
     /// Samples that were skipped because they are older than `retention`.
     pub(crate) samples_too_old: u64,
     pub(crate) retention: Duration,
-    /// Whether a shard had a batch with this id already, and so stored no definition of this one.
+    /// True if a shard had a batch with this id already, and so stored no definition of this one.
     pub(crate) is_duplicate: bool,
 }
 

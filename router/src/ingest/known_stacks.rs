@@ -104,7 +104,7 @@ pub(crate) struct DefinitionPlan<'k> {
     defined: Vec<StackKey>,
     /// The first partition that the push reaches, by shard.
     partitions: BTreeMap<u32, PartitionKey>,
-    /// Whether the push reaches several partitions of one shard.
+    /// True if the push reaches several partitions of one shard.
     is_spread: bool,
 }
 
@@ -114,7 +114,7 @@ impl<'k> DefinitionPlan<'k> {
         Self { known, tenant, placement, defined: Vec::new(), partitions: BTreeMap::new(), is_spread: false }
     }
 
-    /// Whether every stack is defined.
+    /// Returns whether every stack is defined.
     pub(crate) fn defines_all(&self) -> bool {
         self.known.is_none()
     }
@@ -129,8 +129,8 @@ impl<'k> DefinitionPlan<'k> {
         self.is_spread |= *self.partitions.entry(shard).or_insert(partition) != partition;
     }
 
-    /// Whether the push reaches several partitions of a shard. Each of them must hold every stack that the push does
-    /// not define, whichever partition refers to it, so such a push defines all its stacks.
+    /// Returns whether the push reaches several partitions of a shard. Each of them must hold every stack that the push
+    /// does not define, whichever partition refers to it, so such a push defines all its stacks.
     pub(crate) fn is_spread(&self) -> bool {
         self.is_spread
     }

@@ -66,7 +66,7 @@ fn hash(tenant: &TenantId, parts: &[&[u8]]) -> BatchId {
     BatchId(hash.digest128())
 }
 
-/// Whether there is a stack, a pair of stacks or an attribute set that no sample refers to.
+/// Returns whether there is a stack, a pair of stacks or an attribute set that no sample refers to.
 fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
     let samples = || profiles.iter().map(|profile| &profile.samples);
     is_any_unused(dictionary.pairs.len(), samples().flat_map(|samples| &samples.pairs).copied())
@@ -77,7 +77,8 @@ fn has_unused(dictionary: &Dictionary, profiles: &[Profile]) -> bool {
         || is_any_unused(dictionary.stacks.len(), dictionary.pairs.iter().flat_map(|pair| [pair.user, pair.kernel]))
 }
 
-/// Whether an id below `length` is not among these. Entry 0 of a table is the empty one, which needs no reference.
+/// Returns whether an id below `length` is not among these. Entry 0 of a table is the empty one, which needs no
+/// reference.
 fn is_any_unused(length: usize, used: impl Iterator<Item = u32>) -> bool {
     let mut is_used = vec![false; length];
     used.for_each(|id| is_used[id as usize] = true);

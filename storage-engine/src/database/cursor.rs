@@ -19,7 +19,7 @@ pub(crate) struct Cursor<'a> {
     iterator: RawIterator<'a>,
     /// The iterator is at or after the first key from here on. `None` before the first seek.
     floor: Option<Vec<u8>>,
-    /// Whether no key from the floor on can be read.
+    /// True if no key from the floor on can be read.
     is_at_end: bool,
 }
 

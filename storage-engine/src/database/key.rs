@@ -141,7 +141,7 @@ impl PartitionKey {
         self.start_ns().saturating_add(self.tier.partition_ns())
     }
 
-    /// Whether the partition overlaps `(start, end]`.
+    /// Returns whether the partition overlaps `(start, end]`.
     pub(crate) fn overlaps(self, start_ns: i64, end_ns: i64) -> bool {
         self.start_ns() < end_ns && start_ns < self.end_ns()
     }
@@ -263,8 +263,8 @@ impl StaleKey {
         key
     }
 
-    /// Whether the window is summed from values of this partition. A window of minutes is summed from the raw samples
-    /// of its own partition.
+    /// Returns whether the window is summed from values of this partition. A window of minutes is summed from the raw
+    /// samples of its own partition.
     pub(crate) fn is_made_of(&self, key: PartitionKey) -> bool {
         // Minutes are numbered by the windows of chunks.
         let numbering = if self.tier == Tier::Minute { Tier::Raw } else { self.tier };

@@ -84,7 +84,7 @@ struct HighBits<'a> {
 }
 
 impl HighBits<'_> {
-    /// Whether no bits remain after the high part of the last number.
+    /// Returns whether no bits remain after the high part of the last number.
     fn ends_with(&self, high: u32) -> bool {
         let bits = self.taken + u64::from(high);
         self.word == 0 && self.bytes.is_empty() && self.length as u64 == bits.div_ceil(8)

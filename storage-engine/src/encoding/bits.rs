@@ -64,7 +64,7 @@ impl<'a> BitReader<'a> {
         number as u32
     }
 
-    /// Whether all bytes were read, and no bits after the end.
+    /// Returns whether all bytes were read, and no bits after the end.
     pub(crate) fn is_at_end(&self) -> bool {
         self.taken.div_ceil(8) == self.bytes.len()
     }

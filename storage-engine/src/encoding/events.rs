@@ -176,7 +176,7 @@ impl<'a> Events<'a> {
     }
 }
 
-/// Whether times since a minute's start are inside the minute and ascend for each attribute set.
+/// Returns whether times since a minute's start are inside the minute and ascend for each attribute set.
 fn times_are_of_a_minute(times: &[i64], set_ends: &[usize]) -> bool {
     let mut start = 0;
     set_ends.iter().all(|&end| {

@@ -111,7 +111,7 @@ impl<'a> Shares<'a> {
         Self { selected, ..self }
     }
 
-    /// Whether all stored minutes are selected, so no division has to be read.
+    /// Returns whether all stored minutes are selected, so no division has to be read.
     pub(crate) fn are_all_selected(&self) -> bool {
         self.selected == self.stored
     }
@@ -273,7 +273,7 @@ impl ShareReader<'_> {
         (parts.others == 0).then_some(parts.selected as u32)
     }
 
-    /// Whether no bits remain after the last division.
+    /// Returns whether no bits remain after the last division.
     pub(crate) fn is_at_end(&self) -> bool {
         self.group == 0 && self.digits.is_at_end() && self.codes.is_at_end()
     }

@@ -196,7 +196,7 @@ impl Timeline {
         (start_ns < end_ns && self.of_bins(bin, bin + 1).0 > 0).then_some((start_ns, end_ns))
     }
 
-    /// Whether these samples, sorted by time, have this timeline.
+    /// Returns whether these samples, sorted by time, have this timeline.
     pub(crate) fn is_of(&self, samples: &Samples) -> bool {
         let Some(bins) = Bins::of(samples, self.start_ns, self.width_ns) else { return false };
         let is_as_long = (bins.first, bins.samples.len() + 1) == (self.first, self.samples.len());

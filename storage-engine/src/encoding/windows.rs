@@ -190,7 +190,7 @@ pub(crate) struct StoredWindow<'a> {
     /// Time of a gauge's point.
     pub(crate) last_ns: Option<i64>,
     pub(crate) sums: Sums<'a>,
-    /// Whether the windows of the value share their sums.
+    /// True if the windows of the value share their sums.
     are_shared: bool,
 }
 

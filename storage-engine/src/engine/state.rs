@@ -23,7 +23,7 @@ const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// State of an engine in memory.
 ///
-/// Lock order: state, vocabulary, then partitions in the order of their keys, so finer tiers first.
+/// Lock order: state, tenant dictionary, then partitions in the order of their keys, so finer tiers first.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) applied: Option<Position>,
@@ -39,7 +39,7 @@ pub(crate) struct State {
     pub(crate) existing: BTreeSet<PartitionKey>,
     /// Partitions in memory. Raw samples are in the partition of their minutes.
     pub(crate) loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
-    pub(crate) vocabularies: BTreeMap<u32, Arc<RwLock<TenantDictionary>>>,
+    pub(crate) dictionaries: BTreeMap<u32, Arc<RwLock<TenantDictionary>>>,
     pub(crate) generations: u64,
     /// Windows that are not the sum of their finer windows (yet).
     pub(crate) stale: BTreeSet<StaleKey>,
@@ -52,9 +52,9 @@ pub(crate) struct State {
     /// Number of times that partitions were dropped. If it changed during a read, the data may belong to a dropped
     /// partition.
     pub(crate) drops: u64,
-    /// Memory of vocabularies and partitions, including those that only a query still holds.
+    /// Memory of tenants' dictionaries and partitions, including those that only a query still holds.
     pub(crate) definitions: MemoryTotal,
-    /// Tenants whose vocabulary may hold entries that no partition in memory needs.
+    /// Tenants whose tenant dictionary may hold entries that no partition in memory needs.
     pub(crate) outgrown: BTreeSet<u32>,
 }
 
@@ -72,16 +72,16 @@ impl State {
         self.head -= before;
     }
 
-    /// Returns a tenant's vocabulary.
-    pub(crate) fn vocabulary(&mut self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
-        let Self { vocabularies, generations, definitions, .. } = self;
-        let vocabulary = vocabularies.entry(tenant).or_insert_with(|| {
+    /// Returns a tenant's dictionary.
+    pub(crate) fn tenant_dictionary(&mut self, tenant: u32) -> Arc<RwLock<TenantDictionary>> {
+        let Self { dictionaries, generations, definitions, .. } = self;
+        let shared = dictionaries.entry(tenant).or_insert_with(|| {
             *generations += 1;
-            let mut vocabulary = TenantDictionary::new(*generations);
-            vocabulary.count_in(definitions);
-            Arc::new(RwLock::new(vocabulary))
+            let mut shared = TenantDictionary::new(*generations);
+            shared.count_in(definitions);
+            Arc::new(RwLock::new(shared))
         });
-        Arc::clone(vocabulary)
+        Arc::clone(shared)
     }
 
     /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has nothing at or before it.
@@ -133,13 +133,13 @@ impl State {
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |state: &Self| state.dictionary_bytes() > bytes_max;
         if is_over(self) {
-            // Unneeded entries of vocabularies go before partitions that a query may need.
-            self.renew_vocabularies(true);
+            // Unneeded entries of tenants' dictionaries go before partitions that a query may need.
+            self.renew_dictionaries(true);
         }
         let is_over = is_over(self);
         let count = self.loaded.len();
         if !is_over && count <= IDLE_PARTITIONS_MAX {
-            return self.renew_vocabularies(false);
+            return self.renew_dictionaries(false);
         }
         let bytes_left = if is_over { bytes_max / 4 * 3 } else { bytes_max };
         let count_left = if count > IDLE_PARTITIONS_MAX { IDLE_PARTITIONS_MAX / 4 * 3 } else { count };
@@ -147,7 +147,7 @@ impl State {
         oldest_first.sort_by_key(|key| key.end_ns());
         let mut freed = 0;
         for key in oldest_first {
-            // Entries of the vocabulary that only this partition needs are freed later, about as much again.
+            // Entries of the tenant dictionary that only this partition needs are freed later, about as much again.
             let bytes = self.dictionary_bytes().saturating_sub(freed);
             if self.loaded.len() <= 1 || (self.loaded.len() <= count_left && bytes <= bytes_left) {
                 break;
@@ -161,26 +161,26 @@ impl State {
             drop(inner);
             self.forget(&key);
         }
-        self.renew_vocabularies(is_over);
+        self.renew_dictionaries(is_over);
     }
 
-    /// Rebuilds vocabularies from the entries that partitions in memory need. `all`: every vocabulary with unneeded
-    /// entries. Otherwise, only those that doubled in size or that no partition needs. Takes long, and blocks all
-    /// other threads.
-    pub(crate) fn renew_vocabularies(&mut self, all: bool) {
+    /// Rebuilds tenants' dictionaries from the entries that partitions in memory need. `all`: every tenant dictionary
+    /// with unneeded entries. Otherwise, only those that doubled in size or that no partition needs. Takes long, and
+    /// blocks all other threads.
+    pub(crate) fn renew_dictionaries(&mut self, all: bool) {
         let mut kept = BTreeSet::new();
         for tenant in std::mem::take(&mut self.outgrown) {
-            let Some(vocabulary) = self.vocabularies.get(&tenant).map(Arc::clone) else { continue };
+            let Some(shared) = self.dictionaries.get(&tenant).map(Arc::clone) else { continue };
             let is_needed = self.loaded.keys().any(|key| key.tenant == tenant);
-            if is_needed && !all && !vocabulary.read().has_doubled() {
+            if is_needed && !all && !shared.read().has_doubled() {
                 kept.insert(tenant);
                 continue;
             }
             self.generations += 1;
             let partitions: Vec<_> = self.loaded.iter().filter(|(key, _)| key.tenant == tenant).collect();
-            let mut vocabulary = vocabulary.write();
+            let mut shared = shared.write();
             let mut partitions: Vec<_> = partitions.iter().map(|(_, partition)| partition.write()).collect();
-            vocabulary.renew(self.generations, &mut partitions);
+            shared.renew(self.generations, &mut partitions);
         }
         self.outgrown = kept;
     }
@@ -196,21 +196,21 @@ mod tests {
 
     /// Adds a written partition of minutes, `number` partitions after the first, with a series that no other one has.
     fn partition(state: &mut State, number: u32, label_bytes: usize) {
-        let vocabulary = state.vocabulary(TENANT);
-        let mut vocabulary = vocabulary.write();
+        let shared = state.tenant_dictionary(TENANT);
+        let mut shared = shared.write();
         let key = PartitionKey::of(Tier::Minute, 0, TENANT, i64::from(number + 1) * Tier::Minute.partition_ns());
-        let mut partition = Partition::new(key, vocabulary.generation());
+        let mut partition = Partition::new(key, shared.generation());
         let value = format!("{number}{}", "x".repeat(label_bytes));
         let labels = LabelSet::new(vec![Label::new("pod", &value)]);
         let fingerprint = labels.fingerprint(&TenantId::default_tenant());
-        partition.add_series(fingerprint, || vocabulary.share_labels(Arc::new(labels)));
+        partition.add_series(fingerprint, || shared.share_labels(Arc::new(labels)));
         partition.wrote(partition.lengths());
-        vocabulary.recount();
+        shared.recount();
         state.keep(partition);
     }
 
     #[test]
-    fn many_partitions_are_evicted_at_once_and_few_vocabularies_rebuilt() {
+    fn many_partitions_are_evicted_at_once_and_few_dictionaries_rebuilt() {
         let mut state = State::default();
         for number in 0..1500 {
             partition(&mut state, number, 10);
@@ -218,7 +218,7 @@ mod tests {
             assert!(state.loaded.len() <= IDLE_PARTITIONS_MAX);
         }
         assert!(state.loaded.len() >= IDLE_PARTITIONS_MAX / 4 * 3, "{}", state.loaded.len());
-        assert_eq!(state.generations, 1, "a small vocabulary was rebuilt");
+        assert_eq!(state.generations, 1, "a small dictionary was rebuilt");
         // 64 MiB of labels in total, few of which are needed.
         for number in 1500..1564 {
             partition(&mut state, number, 1 << 20);

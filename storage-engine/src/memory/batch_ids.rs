@@ -35,7 +35,7 @@ pub(crate) struct BatchIds {
 pub(crate) type FrozenIds = Arc<IdsByPartition>;
 
 impl BatchIds {
-    /// Whether a batch with this ID was applied since the last flush, in one of these partitions.
+    /// Returns whether a batch with this ID was applied since the last flush, in one of these partitions.
     pub(crate) fn is_unwritten(&self, id: BatchId, partitions: &[PartitionKey]) -> bool {
         partitions.iter().any(|&key| self.new.contains_key(&(id, key)) || self.frozen.contains_key(&(id, key)))
     }
@@ -73,8 +73,8 @@ pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     }
 }
 
-/// Whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts. An ID
-/// in a block that cannot be read counts as missing: a batch that counts twice is better than one that is
+/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts.
+/// An ID in a block that cannot be read counts as missing: a batch that counts twice is better than one that is
 /// acknowledged and lost.
 pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
     for partition in partitions {

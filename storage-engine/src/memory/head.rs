@@ -176,7 +176,7 @@ impl Head {
         std::iter::successors(from((0, 0)), move |&window| from((window.checked_add(1)?, 0)))
     }
 
-    /// Whether a series has samples in a window.
+    /// Returns whether a series has samples in a window.
     pub(crate) fn holds(&self, window: u32, series: u32) -> bool {
         self.chunks.contains_key(&(window, series))
     }

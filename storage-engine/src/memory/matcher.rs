@@ -94,7 +94,8 @@ pub(crate) fn attribute(dictionary: &Dictionary, attribute_set: u32, name: &str)
         .map_or_else(String::new, |attribute| attribute.value.render(&dictionary.strings))
 }
 
-/// Whether queries write a key, which may have dots, as `name`. Allocates nothing if the key is a label name already.
+/// Returns whether queries write a key, which may have dots, as `name`. Allocates nothing if the key is a label name
+/// already.
 fn is_written_as(key: &str, name: &str) -> bool {
     key == name || (key.len() <= name.len().saturating_mul(4) && proto::label::sanitize_label_name(key) == name)
 }

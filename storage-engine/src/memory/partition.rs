@@ -281,7 +281,7 @@ impl Partition {
         self.dropped_names.iter()
     }
 
-    /// Whether any raw sample of the partition's time has an attribute of this name.
+    /// Returns whether any raw sample of the partition's time has an attribute of this name.
     pub(crate) fn is_attribute(&self, name: &str) -> bool {
         self.attribute_names.contains(name)
     }
@@ -294,8 +294,8 @@ impl Partition {
         node == ROOT || self.stacks.contains(node)
     }
 
-    /// Whether the partition has every definition that a batch omits. `nodes` holds the current nodes of the batch's
-    /// stacks.
+    /// Returns whether the partition has every definition that a batch omits. `nodes` holds the current nodes of the
+    /// batch's stacks.
     pub(crate) fn has_stripped_definitions(&self, batch: &Batch, nodes: &BatchNodes) -> bool {
         let stacks = batch.dictionary.stacks.iter().zip(&nodes.nodes);
         let mut stripped = stacks.filter(|((_, stack), _)| stack.is_none());
@@ -346,7 +346,7 @@ impl Partition {
         self.persisted = to;
     }
 
-    /// Whether any definitions are missing from the state database.
+    /// Returns whether any definitions are missing from the state database.
     pub(crate) fn has_unwritten(&self) -> bool {
         self.persisted != self.lengths()
     }

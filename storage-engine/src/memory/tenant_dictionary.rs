@@ -204,7 +204,7 @@ impl TenantDictionary {
         self.recount();
     }
 
-    /// Whether the dictionary has more than doubled since the last rebuild.
+    /// Returns whether the dictionary has more than doubled since the last rebuild.
     pub(crate) fn has_doubled(&self) -> bool {
         self.memory_bytes() > self.renewed_bytes.max(SMALL_BYTES) * 2
     }

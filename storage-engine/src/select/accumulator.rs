@@ -1,7 +1,7 @@
 //! Sums of one selection over all partitions, up to the finished response.
 //!
 //! Each partition is summed by its own pair numbers, without locks. The sums then get the nodes of one stack tree,
-//! under the vocabulary's lock.
+//! under the tenant dictionary's lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::select::stack_filter::{NODES_PER_LOCK, Passing, StackFiltering};
 use crate::select::totals::{Total, Totals};
 use crate::select::tree::StackTree;
 
-/// Stacks that get their nodes under one hold of the vocabulary's lock: some milliseconds for the deepest ones.
+/// Stacks that get their nodes under one hold of the tenant dictionary's lock: some milliseconds for the deepest ones.
 const STACKS_PER_LOCK: usize = 4096;
 
 /// Sum whose stack has no node yet.
@@ -278,12 +278,12 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Gives the sums of a partition the nodes of their stacks. Returns [`Progress::Dropped`] if the partition was
-    /// dropped meanwhile and the vocabulary rebuilt without it.
+    /// dropped meanwhile and the tenant dictionary rebuilt without it.
     fn name(&mut self, view: &View<'_>, part: &PartView, sums: &[PartSum]) -> Result<Progress, SelectError> {
         let total =
             |&PartSum { group, bucket, series, sum, .. }: &PartSum, node| Total { group, bucket, node, series, sum };
         let is_passed = |sum: &PartSum| sum.pair != UNPASSED;
-        let Some(vocabulary) = view.vocabulary.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
+        let Some(shared) = view.shared.as_ref().filter(|_| self.selection.stacks != StackDetail::None) else {
             sums.iter().for_each(|sum| self.totals.add(total(sum, if is_passed(sum) { 0 } else { UNPASSED })));
             return Ok(Progress::Done);
         };
@@ -291,9 +291,9 @@ impl<'a> Accumulator<'a> {
         let mut nodes = Vec::new();
         for sums in sums.chunks(STACKS_PER_LOCK) {
             // The locks are released between pieces, because `apply` waits for them.
-            let vocabulary = vocabulary.read();
+            let shared = shared.read();
             let partition = part.partition.read();
-            if partition.generation != vocabulary.generation() {
+            if partition.generation != shared.generation() {
                 return Ok(Progress::Dropped);
             }
             pairs.clear();
@@ -305,7 +305,7 @@ impl<'a> Accumulator<'a> {
                 pairs.push(pair.ok_or_else(corrupt)?);
             }
             drop(partition);
-            let mut naming = self.tree.resume(&vocabulary);
+            let mut naming = self.tree.resume(&shared);
             nodes.clear();
             naming.name(&pairs, &mut nodes)?;
             naming.stop();
@@ -372,18 +372,18 @@ impl<'a> Accumulator<'a> {
 fn passing(filtering: &mut StackFiltering<'_>, view: &View<'_>, part: &PartView) -> Option<Passing> {
     let mut passing = Passing::default();
     while passing.pairs() < part.known.pairs {
-        let vocabulary = view.vocabulary.as_ref()?.read();
+        let shared = view.shared.as_ref()?.read();
         let partition = part.partition.read();
-        if partition.generation != vocabulary.generation() {
+        if partition.generation != shared.generation() {
             return None;
         }
-        if filtering.follow(&vocabulary) {
+        if filtering.follow(&shared) {
             let next =
                 partition.pairs.as_slice().iter().take(part.known.pairs).skip(passing.pairs()).take(NODES_PER_LOCK);
             if next.len() == 0 {
                 return None;
             }
-            filtering.add_passing(&vocabulary, next.copied(), &mut passing);
+            filtering.add_passing(&shared, next.copied(), &mut passing);
         }
     }
     Some(passing)

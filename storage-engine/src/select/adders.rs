@@ -208,7 +208,7 @@ impl Visitor for AttributeAdder<'_, '_> {
             if self.last_ns.is_some_and(|last_ns| last_ns != time_ns) {
                 continue;
             }
-            let names = self.view.vocabulary.as_ref().map(|vocabulary| (vocabulary, &self.part.partition));
+            let names = self.view.shared.as_ref().map(|shared| (shared, &self.part.partition));
             let Some(group) = self.grouping.group(self.groups, names, set) else { continue };
             let bucket = if self.by_time { time_ns } else { bucket.into() };
             if self.add(group, bucket, pair, samples.values[row].into()).is_none() {

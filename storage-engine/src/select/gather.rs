@@ -60,7 +60,7 @@ impl Query<'_> {
 /// Result that a query computes from the samples of a series. It decides which windows can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aggregate {
-    /// Whether there is any sample.
+    /// True if there is any sample.
     Any,
     /// Sums. The windows of gauges hold none.
     Sums,
@@ -71,7 +71,7 @@ pub(crate) enum Aggregate {
 
 /// Data that a query reads in addition to the partitions.
 pub(crate) struct View<'a> {
-    pub(crate) vocabulary: Option<Arc<RwLock<TenantDictionary>>>,
+    pub(crate) shared: Option<Arc<RwLock<TenantDictionary>>>,
     pub(crate) snapshot: Snapshot<'a>,
     /// Same as [`Query::is_wanted`].
     pub(crate) is_wanted: &'a dyn Fn() -> bool,
@@ -231,9 +231,9 @@ impl Engine {
         }
         let damaged = plan.parts.keys().filter(|_| !state.damage.is_empty());
         let damage = damaged.map(|key| (*key, PartDamage::of(&state.damage, *key))).collect();
-        let vocabulary = tenant.and_then(|tenant| state.vocabularies.get(&tenant).map(Arc::clone));
+        let shared = tenant.and_then(|tenant| state.dictionaries.get(&tenant).map(Arc::clone));
         let found = RefCell::default();
-        let view = View { vocabulary, snapshot: self.database.snapshot(), is_wanted: query.is_wanted, found };
+        let view = View { shared, snapshot: self.database.snapshot(), is_wanted: query.is_wanted, found };
         Ok(PlannedQuery { plan, with_heads, damage, damaged: Vec::new(), view })
     }
 
@@ -280,7 +280,7 @@ impl Engine {
                         Err(error) if error.is_damage() => return Ok(Progress::Dropped),
                         Err(error) => return Err(error.into()),
                     };
-                    planned.view.vocabulary = Some(self.vocabulary(key.tenant));
+                    planned.view.shared = Some(self.tenant_dictionary(key.tenant));
                     // A partition that was not loaded at that moment had no head.
                     let mut part = gather(*key, partition, plan, query);
                     part.series.iter_mut().for_each(|series| series.head.clear());

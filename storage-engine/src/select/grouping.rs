@@ -101,15 +101,15 @@ impl<'a> Grouping<'a> {
             return known;
         }
         let value = |name: &str| {
-            let Some((vocabulary, partition)) = names else { return String::new() };
-            let vocabulary = vocabulary.read();
+            let Some((shared, partition)) = names else { return String::new() };
+            let shared = shared.read();
             let partition = partition.read();
-            // The partition was dropped and the vocabulary rebuilt without it. The query runs again.
-            if partition.generation != vocabulary.generation() {
+            // The partition was dropped and the tenant dictionary rebuilt without it. The query runs again.
+            if partition.generation != shared.generation() {
                 return String::new();
             }
             let set = partition.attribute_sets.get(attribute_set).unwrap_or_default();
-            attribute(&vocabulary.dictionary, set, name)
+            attribute(&shared.dictionary, set, name)
         };
         let matches = self.on_samples.iter().all(|matcher| matcher.accepts(&value(&matcher.name)));
         let group = matches.then(|| {

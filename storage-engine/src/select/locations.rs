@@ -7,7 +7,7 @@ use proto::{Dictionary, Importer, KnownLocations, LocationPage, TenantId};
 use crate::engine::Engine;
 use crate::memory::partition::saturating_u32;
 
-/// Locations in one page. The vocabulary is locked while it is read, and `apply` waits: some milliseconds.
+/// Locations in one page. The tenant dictionary is locked while it is read, and `apply` waits: some milliseconds.
 const LOCATIONS_MAX: usize = 1 << 14;
 
 /// Maximum size of a page in bytes. The last location may exceed it.
@@ -17,17 +17,17 @@ impl Engine {
     /// Returns locations of a tenant that are in memory and that come after the known ones. Starts with the first if
     /// the router knows another generation. Returns an empty page for a tenant without locations.
     pub fn locations(&self, tenant: &TenantId, known: KnownLocations) -> LocationPage {
-        let vocabulary = {
+        let shared = {
             let state = self.state.read();
-            state.tenants.get(tenant).and_then(|tenant| state.vocabularies.get(tenant)).map(Arc::clone)
+            state.tenants.get(tenant).and_then(|tenant| state.dictionaries.get(tenant)).map(Arc::clone)
         };
-        let Some(vocabulary) = vocabulary else { return LocationPage::default() };
-        let vocabulary = vocabulary.read();
-        let generation = vocabulary.generation();
-        let count = saturating_u32(vocabulary.dictionary.locations.len());
+        let Some(shared) = shared else { return LocationPage::default() };
+        let shared = shared.read();
+        let generation = shared.generation();
+        let count = saturating_u32(shared.dictionary.locations.len());
         let is_known = known.generation == generation && known.count <= count;
         let first = if is_known { known.count } else { 0 };
-        let mut importer = Importer::new(&vocabulary.dictionary);
+        let mut importer = Importer::new(&shared.dictionary);
         let mut dictionary = Dictionary::default();
         for location in (first..count).take(LOCATIONS_MAX) {
             importer.location(&mut dictionary, location);

@@ -1,11 +1,11 @@
-//! Evaluates the stack filters of a query on the vocabulary's tree of stacks.
+//! Evaluates the stack filters of a query on the tenant dictionary's tree of stacks.
 //!
 //! Callers precede callees in the tree, so one pass over its nodes computes the filters that each node's frames
 //! match.
 //! A filter is a set of locations that the router knows. If a stack has an unknown location, the response is empty
 //! and says so.
 //! Partitions are still read into memory then, so that the router can fetch all locations that it misses.
-//! If the vocabulary is rebuilt while partitions are read, locations are matched by their hashes.
+//! If the tenant dictionary is rebuilt while partitions are read, locations are matched by their hashes.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -29,13 +29,13 @@ pub(crate) struct StackFiltering<'a> {
     known: Vec<Mask>,
     /// Hashes of the known locations, recorded while their generation was current.
     hashes: Vec<u128>,
-    /// Masks by hash, once the vocabulary was rebuilt.
+    /// Masks by hash, once the tenant dictionary was rebuilt.
     by_hash: Option<HashMap<u128, Mask, FixedState>>,
-    /// Mask of each location of the vocabulary, as far as it was read.
+    /// Mask of each location of the tenant dictionary, as far as it was read.
     locations: Vec<Mask>,
-    /// Mask of each node of the vocabulary: the combined masks of its locations up to the root.
+    /// Mask of each node of the tenant dictionary: the combined masks of its locations up to the root.
     paths: Vec<Mask>,
-    /// Generation of the vocabulary that `paths` refers to.
+    /// Generation of the tenant dictionary that `paths` refers to.
     generation: u64,
     /// Masks of the filters on leaves, of the negated filters, and of those that match the empty stack.
     leaf: Mask,
@@ -122,12 +122,12 @@ impl<'a> StackFiltering<'a> {
         self.has_unknown
     }
 
-    /// Processes up to [`NODES_PER_LOCK`] new nodes of the vocabulary. Returns whether all nodes are processed.
-    pub(crate) fn follow(&mut self, vocabulary: &TenantDictionary) -> bool {
-        if self.generation != vocabulary.generation() || self.paths.is_empty() {
-            self.begin(vocabulary);
+    /// Processes up to [`NODES_PER_LOCK`] new nodes of the tenant dictionary. Returns whether all nodes are processed.
+    pub(crate) fn follow(&mut self, shared: &TenantDictionary) -> bool {
+        if self.generation != shared.generation() || self.paths.is_empty() {
+            self.begin(shared);
         }
-        let dictionary = &vocabulary.dictionary;
+        let dictionary = &shared.dictionary;
         for location in self.locations.len()..dictionary.locations.len() {
             let mask = match &self.by_hash {
                 Some(by_hash) => {
@@ -139,28 +139,28 @@ impl<'a> StackFiltering<'a> {
             };
             self.locations.push(mask);
         }
-        let end = vocabulary.nodes().min(self.paths.len() + NODES_PER_LOCK);
+        let end = shared.nodes().min(self.paths.len() + NODES_PER_LOCK);
         self.paths.reserve(end - self.paths.len());
         for node in self.paths.len()..end {
-            let node = vocabulary.node(u32::try_from(node).unwrap_or(u32::MAX));
+            let node = shared.node(u32::try_from(node).unwrap_or(u32::MAX));
             self.paths.push(self.paths[node.parent as usize] | self.location(node.location));
         }
-        end == vocabulary.nodes()
+        end == shared.nodes()
     }
 
-    /// Starts again with another vocabulary.
-    fn begin(&mut self, vocabulary: &TenantDictionary) {
-        self.generation = vocabulary.generation();
+    /// Starts again with another tenant dictionary.
+    fn begin(&mut self, shared: &TenantDictionary) {
+        self.generation = shared.generation();
         self.paths.clear();
         self.paths.push(0);
         self.locations.clear();
         let count = self.sets.known.count;
         if self.sets.known.generation == self.generation {
-            let count = count.min(u32::try_from(vocabulary.dictionary.locations.len()).unwrap_or(u32::MAX));
-            self.hashes = (0..count).map(|location| vocabulary.dictionary.location_hash(location)).collect();
+            let count = count.min(u32::try_from(shared.dictionary.locations.len()).unwrap_or(u32::MAX));
+            self.hashes = (0..count).map(|location| shared.dictionary.location_hash(location)).collect();
             self.by_hash = None;
         } else if self.by_hash.is_none() {
-            // Empty if the vocabulary of the filters was never seen. Then all locations are unknown.
+            // Empty if the tenant dictionary of the filters was never seen. Then all locations are unknown.
             let mask = |(location, &hash): (usize, &u128)| (hash, self.known.get(location).copied().unwrap_or(0));
             self.by_hash = Some(self.hashes.iter().enumerate().map(mask).collect());
         }
@@ -169,25 +169,25 @@ impl<'a> StackFiltering<'a> {
     /// Evaluates pairs whose nodes were all processed.
     pub(crate) fn add_passing(
         &mut self,
-        vocabulary: &TenantDictionary,
+        shared: &TenantDictionary,
         pairs: impl Iterator<Item = Pair>,
         passing: &mut Passing,
     ) {
         for pair in pairs {
-            let met = self.met(vocabulary, pair);
+            let met = self.met(shared, pair);
             self.has_unknown |= met & UNKNOWN != 0;
             passing.push(met & self.all ^ self.negated == self.all);
         }
     }
 
     /// Returns the mask of a stack: of its leaf for filters on leaves, of all its frames for the others.
-    fn met(&self, vocabulary: &TenantDictionary, pair: Pair) -> Mask {
+    fn met(&self, shared: &TenantDictionary, pair: Pair) -> Mask {
         let leaf = if pair.kernel == ROOT { pair.user } else { pair.kernel };
         if leaf == ROOT {
             return self.empty;
         }
         let any = self.paths[pair.user as usize] | self.paths[pair.kernel as usize];
-        any & !self.leaf | self.location(vocabulary.node(leaf).location) & self.leaf
+        any & !self.leaf | self.location(shared.node(leaf).location) & self.leaf
     }
 
     #[inline]
@@ -204,14 +204,15 @@ mod tests {
 
     const GENERATION: u64 = 3;
 
-    /// Returns a vocabulary with stacks of location numbers below 5, leaf first, and the nodes at which they end.
-    fn vocabulary(stacks: &[&[u32]]) -> (TenantDictionary, Vec<u32>) {
-        let mut vocabulary = TenantDictionary::new(GENERATION);
-        let dictionary = &mut vocabulary.dictionary;
+    /// Returns a tenant dictionary with stacks of location numbers below 5, leaf first, and the nodes at which they
+    /// end.
+    fn tenant_dictionary(stacks: &[&[u32]]) -> (TenantDictionary, Vec<u32>) {
+        let mut shared = TenantDictionary::new(GENERATION);
+        let dictionary = &mut shared.dictionary;
         (0..5).for_each(|number| assert_eq!(location(dictionary, &number.to_string()), number));
-        let ends = stacks.iter().zip(1..).map(|(stack, hash)| vocabulary.add_stack(proto::StackHash(hash), stack));
+        let ends = stacks.iter().zip(1..).map(|(stack, hash)| shared.add_stack(proto::StackHash(hash), stack));
         let ends = ends.collect();
-        (vocabulary, ends)
+        (shared, ends)
     }
 
     fn location(dictionary: &mut Dictionary, name: &str) -> u32 {
@@ -233,16 +234,16 @@ mod tests {
         generation: u64,
         filters: Vec<StackFilter>,
     ) -> (Vec<bool>, bool) {
-        let (vocabulary, ends) = of;
+        let (shared, ends) = of;
         let sets = LocationSets { known: KnownLocations { generation, count }, filters };
         let mut filtering = StackFiltering::new(&sets).unwrap();
         // The empty stack, each stack alone, and each with the next one as its kernel part.
         let mut pairs = vec![Pair { user: ROOT, kernel: ROOT }];
         pairs.extend(ends.iter().map(|&user| Pair { user, kernel: ROOT }));
         pairs.extend(ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] }));
-        while !filtering.follow(vocabulary) {}
+        while !filtering.follow(shared) {}
         let mut passing = Passing::default();
-        filtering.add_passing(vocabulary, pairs.iter().copied(), &mut passing);
+        filtering.add_passing(shared, pairs.iter().copied(), &mut passing);
         assert_eq!(passing.has(64), None);
         let passes = (0..pairs.len() as u32).map(|pair| passing.has(pair).unwrap()).collect();
         (passes, filtering.has_unknown())
@@ -250,7 +251,7 @@ mod tests {
 
     #[test]
     fn filters_match_frames_of_both_parts_and_the_leaf_is_the_kernels() {
-        let of = vocabulary(&[&[2, 1], &[3, 1], &[4]]);
+        let of = shared(&[&[2, 1], &[3, 1], &[4]]);
         let pass = |filters| passing(&of, 5, GENERATION, filters);
         let any = FramePlace::Any;
         let leaf = FramePlace::Leaf;
@@ -269,7 +270,7 @@ mod tests {
 
     #[test]
     fn stacks_with_unknown_locations_are_reported() {
-        let of = vocabulary(&[&[2, 1], &[3, 1]]);
+        let of = shared(&[&[2, 1], &[3, 1]]);
         let only = |place| vec![filter(place, false, &[2])];
         assert!(!passing(&of, 4, GENERATION, only(FramePlace::Any)).1);
         assert!(passing(&of, 3, GENERATION, only(FramePlace::Any)).1, "3 is not known");
@@ -277,23 +278,23 @@ mod tests {
         assert!(passing(&of, 4, GENERATION + 1, only(FramePlace::Leaf)).1, "other numbers");
     }
 
-    // Regression: after the vocabulary was rebuilt while partitions were read, every stack had unknown locations, at
-    // each retry.
+    // Regression: after the tenant dictionary was rebuilt while partitions were read, every stack had unknown
+    // locations, at each retry.
     #[test]
     fn filters_match_the_same_locations_after_their_numbers_change() {
-        let first = vocabulary_of(1, &["a", "b", "c"]);
-        let second = vocabulary_of(2, &["c", "x", "b"]);
+        let first = dictionary_of(1, &["a", "b", "c"]);
+        let second = dictionary_of(2, &["c", "x", "b"]);
         let known = KnownLocations { generation: 1, count: 3 };
         let pass = |of: &[&TenantDictionary], filters: Vec<StackFilter>| {
             let sets = LocationSets { known, filters };
             let mut filtering = StackFiltering::new(&sets).unwrap();
             let mut passing = Passing::default();
-            for vocabulary in of {
-                while !filtering.follow(vocabulary) {}
+            for shared in of {
+                while !filtering.follow(shared) {}
                 passing = Passing::default();
                 // Node n has only location n - 1.
                 let pairs = (1..4).map(|user| Pair { user, kernel: ROOT });
-                filtering.add_passing(vocabulary, pairs, &mut passing);
+                filtering.add_passing(shared, pairs, &mut passing);
             }
             ((0..3).map(|pair| passing.has(pair).unwrap()).collect::<Vec<_>>(), filtering.has_unknown())
         };
@@ -301,18 +302,18 @@ mod tests {
         assert_eq!(pass(&[&first], of_b()), (vec![false, true, false], false));
         let (passing, has_unknown) = pass(&[&first, &second], of_b());
         assert_eq!((passing[0], passing[2], has_unknown), (false, true, true), "x is not known");
-        let third = vocabulary_of(3, &["b", "a", "c"]);
+        let third = dictionary_of(3, &["b", "a", "c"]);
         assert_eq!(pass(&[&first, &third], of_b()), (vec![true, false, false], false));
         assert!(pass(&[&third], of_b()).1, "of these numbers nothing was ever known");
     }
 
-    /// Returns a vocabulary with one stack for each function.
-    fn vocabulary_of(generation: u64, functions: &[&str]) -> TenantDictionary {
-        let mut vocabulary = TenantDictionary::new(generation);
+    /// Returns a tenant dictionary with one stack for each function.
+    fn dictionary_of(generation: u64, functions: &[&str]) -> TenantDictionary {
+        let mut shared = TenantDictionary::new(generation);
         for (name, hash) in functions.iter().zip(1..) {
-            let location = location(&mut vocabulary.dictionary, name);
-            vocabulary.add_stack(proto::StackHash(hash), &[location]);
+            let location = location(&mut shared.dictionary, name);
+            shared.add_stack(proto::StackHash(hash), &[location]);
         }
-        vocabulary
+        shared
     }
 }

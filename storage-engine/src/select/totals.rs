@@ -33,7 +33,7 @@ pub(crate) enum Totals {
 #[derive(Default)]
 pub(crate) struct NodeSums {
     sums: Vec<i128>,
-    /// Whether anything was added to the node; its sum may be zero.
+    /// True if anything was added to the node; its sum may be zero.
     has: Vec<bool>,
     count: usize,
     has_unpassed: bool,

@@ -1,10 +1,9 @@
 //! Stack tree of one response: user frames from the root on, kernel frames below the leaf of the user part.
 //!
-//! Locations that the router knows keep their numbers in the vocabulary. The others are copied, and their numbers
-//! follow.
-//! If the vocabulary is rebuilt, none of its locations count as known. A node may then occur twice: with the known
-//! number and with the copied location.
-//! The router merges both, as it merges all nodes that have the same names.
+//! Locations that the router knows keep their numbers in the tenant dictionary. The others are copied, and their
+//! numbers follow. If the tenant dictionary is rebuilt, none of its locations count as known. A node may then occur
+//! twice: with the known number and with the copied location. The router merges both, as it merges all nodes that have
+//! the same names.
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -21,20 +20,20 @@ pub(crate) struct StackTree {
     known: KnownLocations,
     dictionary: Dictionary,
     nodes: Vec<Node>,
-    /// Children by parent and location: of kernel parts and single leaves, and of all nodes once the vocabulary was
-    /// rebuilt.
+    /// Children by parent and location: of kernel parts and single leaves, and of all nodes once the tenant dictionary
+    /// was rebuilt.
     children: HashMap<(u32, u32), u32, FixedState>,
     has_all_children: bool,
-    /// Node of the user part in this tree, by node of the vocabulary; 0 if there is none yet.
+    /// Node of the user part in this tree, by node of the tenant dictionary; 0 if there is none yet.
     users: Vec<u32>,
-    /// Nodes of the vocabulary to add, one bit each. All bits are 0 outside [`Naming::name`].
+    /// Nodes of the tenant dictionary to add, one bit each. All bits are 0 outside [`Naming::name`].
     marked: Vec<u64>,
     copied: Copied,
-    /// Generation of the vocabulary; `None` before the first.
+    /// Generation of the tenant dictionary; `None` before the first.
     generation: Option<u64>,
 }
 
-/// [`StackTree`] with the vocabulary that it is built from.
+/// [`StackTree`] with the tenant dictionary that it is built from.
 pub(crate) struct Naming<'a> {
     from: &'a TenantDictionary,
     /// Copies unknown locations; `None` before the first.
@@ -63,10 +62,10 @@ impl StackTree {
         }
     }
 
-    /// Continues with the vocabulary, which may have grown or been rebuilt meanwhile.
+    /// Continues with the tenant dictionary, which may have grown or been rebuilt meanwhile.
     pub(crate) fn resume<'a>(&'a mut self, from: &'a TenantDictionary) -> Naming<'a> {
         if self.generation.is_some_and(|generation| generation != from.generation()) {
-            self.forget_vocabulary();
+            self.forget_dictionary();
         }
         self.generation = Some(from.generation());
         grow(&mut self.users, from.nodes());
@@ -75,8 +74,8 @@ impl StackTree {
         Naming { from, importer: None, known, tree: self, path: Vec::new() }
     }
 
-    /// Forgets the vocabulary's nodes. Nodes are then found by parent and location.
-    fn forget_vocabulary(&mut self) {
+    /// Forgets the tenant dictionary's nodes. Nodes are then found by parent and location.
+    fn forget_dictionary(&mut self) {
         self.users.clear();
         self.copied = Copied::default();
         if !self.has_all_children {
@@ -143,7 +142,7 @@ impl Naming<'_> {
         Ok(())
     }
 
-    /// Returns the number in the response for a location of the vocabulary.
+    /// Returns the number in the response for a location of the tenant dictionary.
     #[inline]
     fn location(&mut self, location: u32) -> u32 {
         if location < self.known {
@@ -164,8 +163,9 @@ impl Naming<'_> {
         self.tree.child(ROOT, location)
     }
 
-    /// Adds the missing user parts. Callers precede callees in the vocabulary, so one pass down its numbers marks all
-    /// needed nodes, and one pass up adds them. Both passes access memory in order, unlike a walk up each stack.
+    /// Adds the missing user parts. Callers precede callees in the tenant dictionary, so one pass down its numbers
+    /// marks all needed nodes, and one pass up adds them. Both passes access memory in order, unlike a walk up each
+    /// stack.
     fn add_users(&mut self, pairs: &[Pair]) -> Result<(), SelectError> {
         let mut low = usize::MAX;
         let mut high = 0;
@@ -242,7 +242,7 @@ impl Naming<'_> {
 }
 
 /// Extends a list to `length` with default values. The first allocation uses zeroed pages, most of which are never
-/// touched: one service has few of a vocabulary's stacks.
+/// touched: one service has few of a tenant dictionary's stacks.
 fn grow<T: Copy + Default>(list: &mut Vec<T>, length: usize) {
     if list.is_empty() {
         *list = vec![T::default(); length];
@@ -263,12 +263,13 @@ mod tests {
 
     use super::*;
 
-    /// Returns a vocabulary with stacks of functions, leaf first, in this order, and the nodes at which they end.
-    fn vocabulary(generation: u64, stacks: &[&[&str]]) -> (TenantDictionary, Vec<u32>) {
-        let mut vocabulary = TenantDictionary::new(generation);
+    /// Returns a tenant dictionary with stacks of functions, leaf first, in this order, and the nodes at which they
+    /// end.
+    fn tenant_dictionary(generation: u64, stacks: &[&[&str]]) -> (TenantDictionary, Vec<u32>) {
+        let mut shared = TenantDictionary::new(generation);
         let mut ends = Vec::new();
         for stack in stacks {
-            let dictionary = &mut vocabulary.dictionary;
+            let dictionary = &mut shared.dictionary;
             let mut location = |name: &&str| {
                 let name = dictionary.strings.intern(name);
                 let function = dictionary.intern_function(Function { name, ..Function::default() });
@@ -276,17 +277,17 @@ mod tests {
                 dictionary.intern_location(Location::Lines { mapping_file: 0, frame_type: 0, lines })
             };
             let locations: Vec<u32> = stack.iter().map(&mut location).collect();
-            let hashes: Vec<u128> = locations.iter().map(|&id| vocabulary.dictionary.location_hash(id)).collect();
-            ends.push(vocabulary.add_stack(stack_hash(&hashes), &locations));
+            let hashes: Vec<u128> = locations.iter().map(|&id| shared.dictionary.location_hash(id)).collect();
+            ends.push(shared.add_stack(stack_hash(&hashes), &locations));
         }
-        (vocabulary, ends)
+        (shared, ends)
     }
 
-    fn name(tree: &mut StackTree, (vocabulary, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
+    fn name(tree: &mut StackTree, (shared, ends): &(TenantDictionary, Vec<u32>)) -> Vec<u32> {
         // Each stack alone, and with the next one as its kernel part.
         let alone = ends.iter().map(|&user| Pair { user, kernel: tenant_dictionary::ROOT });
         let below = ends.windows(2).map(|ends| Pair { user: ends[0], kernel: ends[1] });
-        let mut naming = tree.resume(vocabulary);
+        let mut naming = tree.resume(shared);
         let mut nodes = Vec::new();
         naming.name(&alone.chain(below).collect::<Vec<_>>(), &mut nodes).unwrap();
         naming.stop();
@@ -307,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn stacks_keep_their_nodes_when_the_vocabulary_is_rebuilt() {
+    fn stacks_keep_their_nodes_when_the_tenant_dictionary_is_rebuilt() {
         let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
         let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
-        let first = vocabulary(1, stacks);
+        let first = shared(1, stacks);
         let named = name(&mut tree, &first);
         for (node, stack) in named.iter().zip(stacks) {
             assert_eq!(path(&tree, *node), *stack);
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(name(&mut tree, &first), named, "nothing is new");
         let count = tree.nodes.len();
         let reversed: Vec<&[&str]> = stacks.iter().rev().copied().collect();
-        let again = name(&mut tree, &vocabulary(2, &reversed));
+        let again = name(&mut tree, &shared(2, &reversed));
         let same: Vec<u32> = again[..5].iter().rev().copied().collect();
         assert_eq!(same, named[..5], "nodes are found by parent and location");
         let more = again[5..].iter().filter(|node| **node as usize >= count).count();
@@ -332,7 +333,7 @@ mod tests {
         let deep: Vec<&str> = names.iter().map(String::as_str).collect();
         let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
         let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
-        let named = name(&mut tree, &vocabulary(1, &stacks[..1]));
+        let named = name(&mut tree, &shared(1, &stacks[..1]));
         assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
     }
 }

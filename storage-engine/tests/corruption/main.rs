@@ -227,7 +227,7 @@ fn case(store: &Store, number: usize, seed: u64, (is_file, kind, damage): Kind) 
     what.map_err(|what| format!("case {number}, seed {seed}, {damage:?} {kind}: {what}"))
 }
 
-/// Whether it is a file, its kind, and what is done to it.
+/// True if it is a file, its kind, and what is done to it.
 type Kind = (bool, &'static str, Damage);
 
 fn kinds() -> Vec<Kind> {

@@ -118,7 +118,7 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
     }
 }
 
-/// Whether a sample may match, by the labels that no tier drops.
+/// Returns whether a sample may match, by the labels that no tier drops.
 pub(crate) fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))

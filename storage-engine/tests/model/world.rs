@@ -81,7 +81,7 @@ pub(crate) struct World {
     ids: BTreeMap<u8, BTreeSet<i64>>,
     /// Time up to which each tier was dropped.
     pub(crate) horizons_ns: BTreeMap<Tier, i64>,
-    /// Whether the head is so small that it is sealed all the time.
+    /// True if the head is so small that it is sealed all the time.
     small_head: bool,
     dropped: Dropped,
 }

@@ -160,7 +160,7 @@ impl Builder {
         parts
     }
 
-    /// Whether the addresses are code, and fit into the 32 bits of a symcache.
+    /// Returns whether the addresses are code, and fit into the 32 bits of a symcache.
     fn fits(&self, start: u64, end: u64) -> bool {
         self.code.contains(start, end) && self.base <= start && end - self.base < u64::from(u32::MAX)
     }

@@ -24,7 +24,7 @@ impl Coverage {
         Self { ranges }
     }
 
-    /// Whether all of `start..end` is covered.
+    /// Returns whether all of `start..end` is covered.
     pub(super) fn contains(&self, start: u64, end: u64) -> bool {
         self.at(start).is_some_and(|(_, covered_end)| start < end && end <= covered_end)
     }

@@ -100,8 +100,8 @@ fn drop_capabilities() -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether the reader of standard output, which is the parent, has ended. It may have ended while no death signal was
-/// set.
+/// Returns whether the reader of standard output, which is the parent, has ended. It may have ended while no death
+/// signal was set.
 fn is_orphan() -> io::Result<bool> {
     let mut output = libc::pollfd { fd: libc::STDOUT_FILENO, events: 0, revents: 0 };
     // SAFETY: one structure, valid for reading and writing, that outlives the call.

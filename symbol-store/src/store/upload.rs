@@ -28,7 +28,7 @@ pub struct Added {
     pub functions: u64,
     /// Best source of names in the file.
     pub source: Source,
-    /// Whether its names are used from now on. False if an uploaded file with the same build ID has more symbols.
+    /// True if its names are used from now on. False if an uploaded file with the same build ID has more symbols.
     pub is_used: bool,
 }
 

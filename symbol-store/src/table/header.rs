@@ -40,22 +40,22 @@ impl Header {
         (PREAMBLE_BYTES + self.body().len()).next_multiple_of(64)
     }
 
-    /// Whether the segments convert file offsets to addresses. Those of a debug file only have addresses.
+    /// Returns whether the segments convert file offsets to addresses. Those of a debug file only have addresses.
     pub(crate) fn has_file_offsets(&self) -> bool {
         self.segments.iter().any(|segment| segment.executable && segment.file_size > 0)
     }
 
-    /// Whether no other file with this build ID can have more symbols.
+    /// Returns whether no other file with this build ID can have more symbols.
     pub(crate) fn is_best(&self) -> bool {
         self.source == Source::Dwarf && !self.is_old()
     }
 
-    /// Whether the current version makes a better table of the same file.
+    /// Returns whether the current version makes a better table of the same file.
     pub(crate) fn is_old(&self) -> bool {
         self.version < VERSION
     }
 
-    /// Whether the table has no names.
+    /// Returns whether the table has no names.
     pub(crate) fn is_nameless(&self) -> bool {
         self.source == Source::CallFrames
     }

@@ -18,7 +18,7 @@ fn split(workshop: &StoreWorkshop) {
     workshop.run("objcopy --add-gnu-debuglink=nested.debug nested");
 }
 
-/// Whether `hidden`, which only DWARF and `.symtab` have, is found with its line.
+/// Returns whether `hidden`, which only DWARF and `.symtab` have, is found with its line.
 fn has_lines(workshop: &StoreWorkshop) -> Result<bool, Reason> {
     let path = workshop.path("nested");
     let address = workshop.address_of("whole", "hidden");

@@ -69,7 +69,7 @@ fn assert_without_rights(way: &str, status: &str, user: &str) {
     }
 }
 
-/// Whether the tests run as root with all capabilities. Otherwise there are no privileges to drop.
+/// Returns whether the tests run as root with all capabilities. Otherwise there are no privileges to drop.
 fn is_root() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     // CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SETFCAP.

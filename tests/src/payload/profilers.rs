@@ -14,7 +14,7 @@ pub struct Profiler {
     pub period_type: ValueType,
     /// In the unit of the period; 0 where the profiler gives none.
     pub period: u64,
-    /// Whether the profile is of an interval, and not since the process started.
+    /// True if the profile is of an interval, and not since the process started.
     pub has_duration: bool,
 }
 

@@ -10,7 +10,6 @@ const ENTRIES_MAX: usize = 15;
 /// Characters of a test's name.
 const TEST_NAME_MAX: usize = 70;
 
-
 #[test]
 fn no_source_file_is_longer_than_500_lines() {
     let before_tests = |text: &str| text.lines().take_while(|line| line.trim() != "#[cfg(test)]").count();

@@ -9,7 +9,6 @@ const SENTENCE_WORDS_MAX: usize = 35;
 /// Abbreviations whose period does not end a sentence.
 const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "vs.", "etc."];
 
-
 #[test]
 fn no_line_is_longer_than_120_characters() {
     let mut violations = Vec::new();
@@ -69,7 +68,7 @@ fn no_sentence_has_more_than_35_words() {
     check("split these sentences", &violations);
 }
 
-/// Whether a word stands in a line by itself.
+/// Returns whether a word stands in a line by itself.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {

@@ -23,7 +23,7 @@ pub(crate) async fn rewrite_errors(request: Request, next: Next) -> Response {
     }
 }
 
-/// Whether the request's body is protobuf.
+/// Returns whether the request's body is protobuf.
 pub(crate) fn is_protobuf(headers: &HeaderMap) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default().trim();

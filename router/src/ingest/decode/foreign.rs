@@ -100,7 +100,7 @@ pub(crate) fn recognize(body: &[u8]) -> Option<Foreign> {
     text(start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(start).trim_ascii_start())
 }
 
-/// Whether these bytes contain `part`, in upper or lower case.
+/// Returns whether these bytes contain `part`, in upper or lower case.
 fn has(bytes: &[u8], part: &[u8]) -> bool {
     part.is_empty() || bytes.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
@@ -124,7 +124,7 @@ fn text(start: &[u8]) -> Option<Foreign> {
     is_folded(start).then_some(Foreign { name: "folded stacks", advice: CONVERT })
 }
 
-/// Whether the first line is `frame;frame;frame value`.
+/// Returns whether the first line is `frame;frame;frame value`.
 fn is_folded(start: &[u8]) -> bool {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let Ok(line) = str::from_utf8(line.trim_ascii_end()) else { return false };

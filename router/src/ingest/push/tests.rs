@@ -85,13 +85,13 @@ struct FakeNode {
     samples_too_old: u64,
     /// Stacks that were defined.
     held: Mutex<HashSet<StackHash>>,
-    /// Whether each batch defined all its stacks, in the order of arrival.
+    /// True if each batch defined all its stacks, in the order of arrival.
     are_whole: Mutex<Vec<bool>>,
     /// Ids of the batches, in the order of arrival.
     ids: Mutex<Vec<Option<BatchId>>>,
-    /// Whether every batch is refused for missing definitions.
+    /// True if every batch is refused for missing definitions.
     is_faulty: bool,
-    /// Whether every batch is said to be a duplicate.
+    /// True if every batch is said to be a duplicate.
     is_duplicate: bool,
 }
 
@@ -153,7 +153,7 @@ impl Fixture {
         self.pusher.push(&TenantId::default_tenant(), arriving).await
     }
 
-    /// Whether each batch of a push defined all its stacks.
+    /// Returns whether each batch of a push defined all its stacks.
     async fn are_whole(&self, arriving: Arriving) -> Vec<bool> {
         self.push(arriving).await.unwrap();
         std::mem::take(&mut *self.node.are_whole.lock().unwrap())

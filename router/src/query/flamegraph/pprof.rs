@@ -71,7 +71,7 @@ impl Keys {
         answer.groups.iter().map(&mut key).collect()
     }
 
-    /// Whether any group has labels.
+    /// Returns whether any group has labels.
     pub(crate) fn has_labels(&self) -> bool {
         !self.label_sets.is_empty()
     }
@@ -130,7 +130,7 @@ impl Keys {
     }
 }
 
-/// Whether the frame of a line has no name.
+/// Returns whether the frame of a line has no name.
 fn is_unnamed(line: &NamedLine, frames: Frames<'_>) -> bool {
     let why = frames.get(line.frame).and_then(|frame| frame.unnamed);
     why.is_some_and(|why| !frames.table.unnamed[why as usize].has_name())

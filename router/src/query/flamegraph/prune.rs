@@ -30,7 +30,7 @@ pub(crate) struct PrunedNode {
     pub(crate) kind: NodeKind,
     pub(crate) own: i128,
     pub(crate) total: i128,
-    /// Whether stacks end here. `own` may still be 0 if negative values cancel out positive ones.
+    /// True if stacks end here. `own` may still be 0 if negative values cancel out positive ones.
     pub(crate) has_own: bool,
 }
 

@@ -49,9 +49,9 @@ pub(crate) struct StackTree {
     weighing: usize,
     /// `None` if some values are negative: a node may then weigh more than its parent.
     weights: Option<Weights>,
-    /// Whether the own values of each node cancel out. Empty if no value is negative.
+    /// True if the own values of each node cancel out. Empty if no value is negative.
     cancelled_out: Vec<bool>,
-    /// Whether a stack passes or ends at each node, whatever its total is. Empty if no value is negative.
+    /// True if a stack passes or ends at each node, whatever its total is. Empty if no value is negative.
     passed: Vec<bool>,
     /// Kept for the next tree.
     indices: Vec<u32>,
@@ -267,12 +267,12 @@ impl StackTree {
         &self.nodes
     }
 
-    /// Whether positive and negative values of the stacks that end at a node cancel out. Gauges may have both.
+    /// Returns whether positive and negative values of the stacks that end at a node cancel out. Gauges may have both.
     pub(crate) fn cancels_out(&self, node: u32) -> bool {
         self.cancelled_out.get(node as usize).copied().unwrap_or_default()
     }
 
-    /// Whether any stack passes or ends at a node.
+    /// Returns whether any stack passes or ends at a node.
     pub(crate) fn weighs(&self, node: u32) -> bool {
         self.total(node) != 0 || self.passed.get(node as usize).copied().unwrap_or_default()
     }

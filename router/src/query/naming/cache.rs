@@ -36,7 +36,7 @@ struct Entry {
     /// Number of its last use.
     last_use: u64,
     bytes: usize,
-    /// Whether the names were too large to be kept. New locations of shards are then loaded only for queries that
+    /// True if the names were too large to be kept. New locations of shards are then loaded only for queries that
     /// need them.
     is_too_large: bool,
 }
@@ -85,7 +85,7 @@ impl NameCache {
         entry.names.clone()
     }
 
-    /// Whether the names of a tenant were too large to be kept.
+    /// Returns whether the names of a tenant were too large to be kept.
     pub(crate) fn is_too_large(&self, tenant: &TenantId) -> bool {
         self.tenants.lock().entries.get(tenant).is_some_and(|entry| entry.is_too_large)
     }

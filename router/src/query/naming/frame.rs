@@ -59,7 +59,7 @@ pub(crate) struct Unnamed {
 }
 
 impl Unnamed {
-    /// Whether the frame has a name nevertheless: only calls inlined into it are missing.
+    /// Returns whether the frame has a name nevertheless: only calls inlined into it are missing.
     pub(crate) fn has_name(&self) -> bool {
         self.code == INLINED_OMITTED.0
     }
@@ -79,7 +79,7 @@ pub(crate) struct MissingNames {
     pub(crate) binary: String,
     /// For people.
     pub(crate) text: String,
-    /// Whether its symbol table is being made.
+    /// True if its symbol table is being made.
     pub(crate) is_pending: bool,
 }
 

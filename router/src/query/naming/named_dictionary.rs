@@ -145,7 +145,7 @@ impl NamedDictionary {
             + self.mappings.capacity() * size_of::<Option<MappingSource>>()
     }
 
-    /// Whether a location has a name.
+    /// Returns whether a location has a name.
     pub(crate) fn is_named(&self, location: u32) -> bool {
         self.spans.get(location as usize).is_some_and(|span| span.start != UNKNOWN)
     }

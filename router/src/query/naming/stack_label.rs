@@ -84,7 +84,7 @@ impl StackMatcher {
         Ok(Self { label, test, negated })
     }
 
-    /// Whether a value equals or matches the operand, whether the matcher is negated or not.
+    /// Returns whether a value equals or matches the operand, whether the matcher is negated or not.
     pub(crate) fn names(&self, value: &str) -> bool {
         match &self.test {
             Test::Equal(named) => named == value,

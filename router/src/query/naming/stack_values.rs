@@ -170,8 +170,8 @@ impl StackMatcher {
 }
 
 impl FrameTest<'_> {
-    /// Whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame has the
-    /// value "".
+    /// Returns whether a frame's value equals or matches the operand, whether the matcher is negated or not. No frame
+    /// has the value "".
     pub(crate) fn holds(&mut self, line: Option<&NamedLine>) -> bool {
         let Self { matcher, table, known } = self;
         let part = matcher.label.part;
@@ -179,7 +179,7 @@ impl FrameTest<'_> {
         *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
     }
 
-    /// Whether [`FrameTest::holds`] for a location: for its innermost frame, or for any, as the matcher says.
+    /// Returns whether [`FrameTest::holds`] for a location: for its innermost frame, or for any, as the matcher says.
     pub(crate) fn holds_for(&mut self, lines: &[KeptLine]) -> bool {
         match self.matcher.label.place {
             FramePlace::Leaf => self.holds(lines.first().map(|line| &line.line)),

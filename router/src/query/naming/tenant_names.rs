@@ -36,7 +36,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     known: KnownLocations,
-    /// Whether the shard has more.
+    /// True if the shard has more.
     is_missing_some: bool,
 }
 
@@ -53,7 +53,7 @@ struct ShardNames {
     dictionary: NamedDictionary,
 }
 
-/// Whether a shard still numbers its locations as before.
+/// True if a shard still numbers its locations as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
     Same,
@@ -68,7 +68,7 @@ struct ShardLocations {
 }
 
 impl TenantNames {
-    /// Whether both share their content.
+    /// Returns whether both share their content.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -78,7 +78,7 @@ impl TenantNames {
         self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
     }
 
-    /// Whether a shard has locations that are not known; `None` if nothing is known about the shard.
+    /// Returns whether a shard has locations that are not known; `None` if nothing is known about the shard.
     pub(crate) fn is_missing_some(&self, shard: u32) -> Option<bool> {
         self.0.progress.lock().get(&shard).map(|progress| progress.is_missing_some)
     }

@@ -118,12 +118,12 @@ impl Function {
         Self::NAMED.into_iter().find(|function| function.name() == name)
     }
 
-    /// Whether it is a sum over all samples of the window. Other functions get points.
+    /// Returns whether it is a sum over all samples of the window. Other functions get points.
     pub(crate) fn is_linear(self) -> bool {
         matches!(self, Self::Rate | Self::Increase | Self::SumOverTime)
     }
 
-    /// Whether results keep the metric's name, because they are values of the series itself.
+    /// Returns whether results keep the metric's name, because they are values of the series itself.
     pub(crate) fn keeps_name(self) -> bool {
         matches!(self, Self::Instant | Self::LastOverTime)
     }
@@ -158,7 +158,7 @@ impl Aggregation {
         }
     }
 
-    /// Whether it selects some of its operand's series, with all their labels.
+    /// Returns whether it selects some of its operand's series, with all their labels.
     pub(crate) fn selects(self) -> bool {
         matches!(self, Self::TopK | Self::BottomK)
     }
@@ -192,7 +192,7 @@ pub(crate) enum Operator {
 pub(crate) const OPERATORS: &str = "+ - * / % ^ == != < <= > >=";
 
 impl Operator {
-    /// Whether it compares.
+    /// Returns whether it compares.
     pub(crate) fn is_comparison(self) -> bool {
         !matches!(self, Self::Add | Self::Subtract | Self::Multiply | Self::Divide | Self::Modulo | Self::Power)
     }
@@ -201,7 +201,7 @@ impl Operator {
 /// Which series of the two sides match.
 #[derive(Debug)]
 pub(crate) struct Matching {
-    /// Whether series match on these labels, or on all but these.
+    /// True if series match on these labels, or on all but these.
     pub(crate) on: bool,
     pub(crate) labels: Vec<String>,
     pub(crate) cardinality: Cardinality,

@@ -14,7 +14,7 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// Whether it has a value at any step.
+    /// Returns whether it has a value at any step.
     pub(crate) fn has_values(&self) -> bool {
         self.values.iter().any(Option::is_some)
     }

@@ -19,7 +19,7 @@ use crate::query::selection::labels::{Labels, NAME_LABEL};
 #[derive(Debug)]
 pub(crate) struct VectorMatching<'a> {
     pub(crate) matching: &'a Matching,
-    /// Whether results lose the metric's name.
+    /// True if results lose the metric's name.
     pub(crate) drops_name: bool,
     /// Budget for the results.
     pub(crate) budget: Budget,

@@ -111,7 +111,7 @@ pub(crate) fn types_of(answer: &SeriesAnswer) -> BTreeSet<ProfileType> {
     answer.series.iter().filter_map(|labels| ProfileType::parse(labels.get(PROFILE_TYPE_LABEL))).collect()
 }
 
-/// Whether a metric name is a type's full id or short name.
+/// Returns whether a metric name is a type's full id or short name.
 pub(crate) fn is_named(profile_type: &ProfileType, name: &str) -> bool {
     profile_type.name() == name || profile_type.to_string() == name
 }

@@ -108,8 +108,8 @@ pub(super) struct NaiveNode {
     /// Labels that lists report as missing.
     pub(super) list: SeriesAnswer,
     /// Its locations and their numbers.
-    pub(super) vocabulary: Mutex<(Dictionary, u64)>,
-    /// Whether locations are renumbered after each request for them.
+    pub(super) dictionary: Mutex<(Dictionary, u64)>,
+    /// True if locations are renumbered after each request for them.
     pub(super) is_fickle: bool,
 }
 
@@ -122,12 +122,12 @@ impl NaiveNode {
         for frame in samples.iter().flat_map(|sample| &sample.stack) {
             location(&mut dictionary, frame);
         }
-        Self { samples, vocabulary: Mutex::new((dictionary, 7)), ..Self::default() }
+        Self { samples, dictionary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
     /// Renumbers its locations, as a node does that restarts or drops old partitions.
     pub(super) fn renumber(&self) {
-        let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
+        let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let mut anew = Dictionary::default();
         let mut importer = Importer::new(dictionary);
         for number in (0..dictionary.locations.len() as u32).rev() {
@@ -137,9 +137,9 @@ impl NaiveNode {
         *generation += 1;
     }
 
-    /// Whether a stack passes the filters. `None` if a location is not known.
+    /// Returns whether a stack passes the filters. `None` if a location is not known.
     fn passes(&self, stack: &[Frame], sets: &LocationSets) -> Option<bool> {
-        let (dictionary, generation) = &mut *self.vocabulary.lock().unwrap();
+        let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let numbers: Vec<u32> = stack.iter().map(|frame| location(dictionary, frame)).collect();
         let KnownLocations { generation: known, count } = sets.known;
         if !sets.filters.is_empty()
@@ -170,7 +170,7 @@ impl NaiveNode {
         }
         let KnownLocations { generation, count } = selection.locations.known;
         let known = {
-            let (dictionary, now) = &*self.vocabulary.lock().unwrap();
+            let (dictionary, now) = &*self.dictionary.lock().unwrap();
             if generation == *now { dictionary.clone() } else { Dictionary::default() }
         };
         let mut tree = Tree::new(selection.stacks, known, count);
@@ -328,7 +328,7 @@ impl Shards for NaiveNode {
     }
 
     async fn locations(&self, _shard: u32, _tenant: TenantId, known: KnownLocations) -> Result<LocationPage, Status> {
-        let (from, generation) = &mut *self.vocabulary.lock().unwrap();
+        let (from, generation) = &mut *self.dictionary.lock().unwrap();
         let first = if known.generation == *generation { known.count } else { 0 };
         let mut importer = Importer::new(from);
         let mut dictionary = Dictionary::default();

@@ -1,4 +1,4 @@
-//! Applies batches: adds definitions to the vocabulary and to partitions, and samples to heads.
+//! Applies batches: adds definitions to the tenant dictionary and to partitions, and samples to heads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -42,14 +42,14 @@ impl Engine {
         let known =
             keys.iter().map(|&key| self.partition_or_replacement(key)).collect::<Result<Option<Vec<_>>, _>>()?;
         let known = known.filter(|_| tenant.is_some()).unwrap_or_default();
-        let vocabulary = self.vocabulary(tenant.unwrap_or_default());
+        let shared = self.tenant_dictionary(tenant.unwrap_or_default());
         let left_out = if known.is_empty() {
             if !batch.is_whole() {
                 return Err(StripError::Dangling);
             }
             None
         } else {
-            Some(strip(batch, &known, &vocabulary.read()).ok_or(StripError::Dangling)?)
+            Some(strip(batch, &known, &shared.read()).ok_or(StripError::Dangling)?)
         };
         let new_series = batch.series.iter().filter(|series| series.labels.is_some()).count();
         if new_series > 0 {
@@ -59,7 +59,7 @@ impl Engine {
         }
         let bytes = self.dictionary_bytes();
         let bytes_max = self.config.dictionary_bytes_max;
-        if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &vocabulary.read())) {
+        if bytes > bytes_max && (left_out.is_none() || !defines_nothing(batch, &shared.read())) {
             return Err(StripError::DictionaryFull { bytes, bytes_max });
         }
         Ok(left_out)
@@ -136,8 +136,8 @@ impl Engine {
         for (key, parts) in parts {
             partitions.push(Destination { key, partition: self.partition_or_replacement(key)?, parts });
         }
-        let vocabulary = self.vocabulary(tenant);
-        let (nodes, incomplete) = known_nodes(batch, &partitions, &vocabulary.read());
+        let shared = self.tenant_dictionary(tenant);
+        let (nodes, incomplete) = known_nodes(batch, &partitions, &shared.read());
         // A partition that replaced a damaged one misses definitions that the entry may rely on. The entry is applied
         // there without the samples that need them, which lie in a damaged area. No other outcome may follow from
         // damage that only this replica has.
@@ -149,16 +149,14 @@ impl Engine {
         let mut imported = Vec::new();
         let mut skipped = Vec::new();
         for Destination { key, partition, parts } in partitions {
-            let partition = self.existing_or_new(key, partition, &vocabulary);
-            let mut vocabulary = vocabulary.write();
+            let partition = self.existing_or_new(key, partition, &shared);
+            let mut shared = shared.write();
             let mut inner = partition.write();
             let skips_undefined = incomplete.contains(&key);
-            let mut import =
-                Import::new(batch, vocabulary.current(&nodes), self.config.time_resolution, skips_undefined);
-            let samples: Vec<_> =
-                parts.iter().filter_map(|part| import.part(&mut inner, &mut vocabulary, part)).collect();
+            let mut import = Import::new(batch, shared.current(&nodes), self.config.time_resolution, skips_undefined);
+            let samples: Vec<_> = parts.iter().filter_map(|part| import.part(&mut inner, &mut shared, part)).collect();
             inner.recount();
-            vocabulary.recount();
+            shared.recount();
             skipped.extend(import.skipped.into_iter().map(|window| (key, window)));
             drop(inner);
             imported.push((partition, samples));
@@ -190,12 +188,12 @@ impl Engine {
         Ok(is_unwritten || batch_ids::is_written(&self.database, id, partitions)?)
     }
 
-    /// Returns the partition and adds it to the state, so that a rebuild of the vocabulary includes it.
+    /// Returns the partition and adds it to the state, so that a rebuild of the tenant dictionary includes it.
     fn existing_or_new(
         &self,
         key: PartitionKey,
         partition: Option<Arc<RwLock<Partition>>>,
-        vocabulary: &RwLock<TenantDictionary>,
+        shared: &RwLock<TenantDictionary>,
     ) -> Arc<RwLock<Partition>> {
         let mut state = self.state.write();
         state.existing.insert(key.in_tier(Tier::Raw));
@@ -203,7 +201,7 @@ impl Engine {
             return partition;
         }
         state.existing.insert(key);
-        let generation = vocabulary.read().generation();
+        let generation = shared.read().generation();
         state.keep(Partition::new(key, generation))
     }
 }
@@ -212,9 +210,9 @@ impl Engine {
 fn known_nodes(
     batch: &Batch,
     partitions: &[Destination<'_>],
-    vocabulary: &TenantDictionary,
+    shared: &TenantDictionary,
 ) -> (BatchNodes, Vec<PartitionKey>) {
-    let nodes = vocabulary.nodes_of(&batch.dictionary);
+    let nodes = shared.nodes_of(&batch.dictionary);
     let knows = |Destination { key, partition, .. }: &Destination<'_>| match partition {
         Some(partition) => partition.read().has_stripped_definitions(batch, &nodes),
         None => Partition::new(*key, 0).has_stripped_definitions(batch, &nodes),
@@ -240,11 +238,11 @@ struct Import<'a> {
     batch: &'a Batch,
     resolution: TimeResolution,
     importer: Importer<'a>,
-    /// Node in the vocabulary of each stack of the batch, if it is known.
+    /// Node in the tenant dictionary of each stack of the batch, if it is known.
     stacks: Vec<Option<u32>>,
     pairs: Vec<u32>,
     attribute_sets: Vec<u32>,
-    /// Whether to skip samples whose series or stack is not defined.
+    /// True if to skip samples whose series or stack is not defined.
     skips_undefined: bool,
     /// Windows of chunks that skipped samples were of.
     skipped: BTreeSet<u32>,
@@ -271,12 +269,7 @@ impl<'a> Import<'a> {
 
     /// Adds the definitions of a part to the partition. Returns the number of the series, and the samples with the
     /// partition's numbers. Returns `None` if undefined samples are skipped and the series is not defined.
-    fn part(
-        &mut self,
-        to: &mut Partition,
-        vocabulary: &mut TenantDictionary,
-        part: &Part<'_>,
-    ) -> Option<(u32, Samples)> {
+    fn part(&mut self, to: &mut Partition, shared: &mut TenantDictionary, part: &Part<'_>) -> Option<(u32, Samples)> {
         let series = part.series;
         if self.skips_undefined && series.labels.is_none() && !to.series.contains_key(&series.fingerprint) {
             part.for_each(|i| self.skip(series.samples.times_ns[i]));
@@ -285,7 +278,7 @@ impl<'a> Import<'a> {
         let labels = || series.labels.clone().unwrap_or_default();
         let number = match to.series.get_index_of(&series.fingerprint) {
             Some(number) => crate::memory::partition::saturating_u32(number),
-            None => to.add_series(series.fingerprint, || vocabulary.share_labels(Arc::new(labels()))),
+            None => to.add_series(series.fingerprint, || shared.share_labels(Arc::new(labels()))),
         };
         let from = &series.samples;
         let mut samples = Samples::with_capacity(part.samples() as usize);
@@ -294,8 +287,8 @@ impl<'a> Import<'a> {
                 self.skip(from.times_ns[i]);
                 return;
             }
-            let pair = self.pair(to, vocabulary, from.pairs[i]);
-            let set = self.attribute_set(to, vocabulary, from.attribute_sets[i]);
+            let pair = self.pair(to, shared, from.pairs[i]);
+            let set = self.attribute_set(to, shared, from.attribute_sets[i]);
             samples.push(self.resolution.round(from.times_ns[i]), pair, from.values[i], set);
         });
         Some((number, samples))
@@ -312,27 +305,26 @@ impl<'a> Import<'a> {
         [user, kernel].into_iter().all(|id| self.stacks[id as usize].is_some() || dictionary.stacks.get(id).is_some())
     }
 
-    fn pair(&mut self, to: &mut Partition, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
+    fn pair(&mut self, to: &mut Partition, shared: &mut TenantDictionary, id: u32) -> u32 {
         if self.pairs[id as usize] == UNKNOWN {
             let StackPair { user, kernel } = self.batch.dictionary.pairs[id as usize];
-            let pair = Pair { user: self.stack(vocabulary, user), kernel: self.stack(vocabulary, kernel) };
+            let pair = Pair { user: self.stack(shared, user), kernel: self.stack(shared, kernel) };
             self.pairs[id as usize] = to.add_pair(pair).0;
         }
         self.pairs[id as usize]
     }
 
-    fn stack(&mut self, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
-        let node = self.stacks[id as usize].unwrap_or_else(|| {
-            vocabulary.import_stack(&mut self.importer, &self.batch.dictionary, id).unwrap_or_default()
-        });
+    fn stack(&mut self, shared: &mut TenantDictionary, id: u32) -> u32 {
+        let node = self.stacks[id as usize]
+            .unwrap_or_else(|| shared.import_stack(&mut self.importer, &self.batch.dictionary, id).unwrap_or_default());
         self.stacks[id as usize] = Some(node);
         node
     }
 
-    fn attribute_set(&mut self, to: &mut Partition, vocabulary: &mut TenantDictionary, id: u32) -> u32 {
+    fn attribute_set(&mut self, to: &mut Partition, shared: &mut TenantDictionary, id: u32) -> u32 {
         if self.attribute_sets[id as usize] == UNKNOWN {
-            let set = self.importer.attributes(&mut vocabulary.dictionary, id);
-            self.attribute_sets[id as usize] = to.add_attribute_set(set, vocabulary).0;
+            let set = self.importer.attributes(&mut shared.dictionary, id);
+            self.attribute_sets[id as usize] = to.add_attribute_set(set, shared).0;
         }
         self.attribute_sets[id as usize]
     }

@@ -13,9 +13,9 @@ use crate::memory::tenant_dictionary::TenantDictionary;
 pub(crate) fn strip(
     batch: &mut Batch,
     partitions: &[Arc<RwLock<Partition>>],
-    vocabulary: &TenantDictionary,
+    shared: &TenantDictionary,
 ) -> Option<Stripped> {
-    let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| vocabulary.find_stack(hash)).collect();
+    let nodes: Vec<Option<u32>> = batch.dictionary.stacks.keys().map(|&hash| shared.find_stack(hash)).collect();
     // A definition stays if any partition misses it. Partitions are locked one at a time, so that `apply` never waits
     // long.
     let mut unknown_stacks: Vec<bool> = nodes.iter().map(Option::is_none).collect();
@@ -36,8 +36,8 @@ pub(crate) fn strip(
 }
 
 /// Returns whether a stripped batch defines only entries that are in memory already.
-pub(crate) fn defines_nothing(stripped: &Batch, vocabulary: &TenantDictionary) -> bool {
+pub(crate) fn defines_nothing(stripped: &Batch, shared: &TenantDictionary) -> bool {
     stripped.series.iter().all(|series| series.labels.is_none())
         && stripped.dictionary.stacks.iter().all(|(_, stack)| stack.is_none_or(<[u32]>::is_empty))
-        && vocabulary.dictionary.has_attributes_of(&stripped.dictionary)
+        && shared.dictionary.has_attributes_of(&stripped.dictionary)
 }

@@ -64,12 +64,12 @@ impl Engine {
         if partition.read().dictionary_blocks() < 2 {
             return Ok(());
         }
-        let vocabulary = self.vocabulary(key.tenant);
+        let shared = self.tenant_dictionary(key.tenant);
         // The next flush writes definitions that entries add meanwhile.
         let (blocks, whole) = {
-            let vocabulary = vocabulary.read();
+            let shared = shared.read();
             let partition = partition.read();
-            (partition.dictionary_blocks(), partition.whole_dictionary(&vocabulary))
+            (partition.dictionary_blocks(), partition.whole_dictionary(&shared))
         };
         let mut batch = WriteBatch::default();
         (0..blocks).for_each(|block| batch.delete(key.dictionary_block(block)));

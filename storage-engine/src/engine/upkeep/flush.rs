@@ -44,7 +44,7 @@ struct FrozenState {
 struct FrozenPartition {
     key: PartitionKey,
     partition: Arc<RwLock<Partition>>,
-    vocabulary: Arc<RwLock<TenantDictionary>>,
+    shared: Arc<RwLock<TenantDictionary>>,
     lengths: Lengths,
     chunks: Vec<Frozen>,
 }
@@ -176,8 +176,8 @@ impl Engine {
             let lengths = inner.lengths();
             let chunks = inner.head.freeze();
             drop(inner);
-            let vocabulary = state.vocabulary(key.tenant);
-            partitions.push(FrozenPartition { key, partition, vocabulary, lengths, chunks });
+            let shared = state.tenant_dictionary(key.tenant);
+            partitions.push(FrozenPartition { key, partition, shared, lengths, chunks });
         }
         Some(FrozenState {
             position,
@@ -196,8 +196,8 @@ impl Engine {
         for partition in &frozen.partitions {
             let FrozenPartition { key, lengths, chunks, .. } = partition;
             let unwritten = {
-                let vocabulary = partition.vocabulary.read();
-                partition.partition.read().unwritten(lengths, &vocabulary)
+                let shared = partition.shared.read();
+                partition.partition.read().unwritten(lengths, &shared)
             };
             unwritten.write(&mut out.sealed.batch)?;
             let mut fates = Vec::with_capacity(chunks.len());

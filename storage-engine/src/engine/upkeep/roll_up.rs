@@ -42,7 +42,7 @@ struct RollUp<'a> {
     due: &'a DueWindow,
     source: Arc<RwLock<Partition>>,
     target: Arc<RwLock<Partition>>,
-    vocabulary: Arc<RwLock<TenantDictionary>>,
+    shared: Arc<RwLock<TenantDictionary>>,
 }
 
 impl Engine {
@@ -89,8 +89,8 @@ impl Engine {
         };
         if let Some(source) = source {
             let target = self.partition_or_new(target)?;
-            let vocabulary = self.vocabulary(tenant);
-            let roll_up = RollUp { due, source, target, vocabulary };
+            let shared = self.tenant_dictionary(tenant);
+            let roll_up = RollUp { due, source, target, shared };
             for (series, sources) in roll_up.targets(self.tenant_name(tenant), self.config.dropped_labels(tier)) {
                 if self.sum_up(&roll_up, series, &sources, &mut batch)? {
                     restored.push(series);
@@ -101,10 +101,10 @@ impl Engine {
                 }
             }
             let (lengths, unwritten) = {
-                let vocabulary = roll_up.vocabulary.read();
+                let shared = roll_up.shared.read();
                 let target = roll_up.target.read();
                 let lengths = target.lengths();
-                (lengths, target.unwritten(&lengths, &vocabulary))
+                (lengths, target.unwritten(&lengths, &shared))
             };
             unwritten.write(&mut batch)?;
             written = Some((Arc::clone(&roll_up.target), lengths));
@@ -141,10 +141,10 @@ impl Engine {
             Err(EngineError::Quarantined { .. }) => self.replace_partition(key)?,
             Err(error) => return Err(error),
         }
-        let vocabulary = self.vocabulary(key.tenant);
+        let shared = self.tenant_dictionary(key.tenant);
         let mut state = self.state.write();
         state.existing.insert(key);
-        let generation = vocabulary.read().generation();
+        let generation = shared.read().generation();
         Ok(state.keep(Partition::new(key, generation)))
     }
 
@@ -192,7 +192,7 @@ impl Engine {
             }
             !damaged
         };
-        // Both partitions are locked, so that their numbers are of the same vocabulary. The finer one is locked
+        // Both partitions are locked, so that their numbers are of the same tenant dictionary. The finer one is locked
         // first, as a rebuild does.
         let source = roll_up.source.read();
         let mut target = roll_up.target.write();
@@ -323,7 +323,7 @@ impl RollUp<'_> {
 
     /// Returns the series to sum up by number in the target, each with its source series.
     fn targets(&self, tenant: TenantId, dropped: &[String]) -> BTreeMap<u32, Vec<u32>> {
-        let mut vocabulary = self.vocabulary.write();
+        let mut shared = self.shared.write();
         let source = self.source.read();
         let mut target = self.target.write();
         source.dropped_names().for_each(|name| target.add_dropped_name(name.clone()));
@@ -337,11 +337,11 @@ impl RollUp<'_> {
                 let Some((&fingerprint, labels)) = source.series.get_index(series as usize) else { continue };
                 let number = match target.series.get_index_of(&fingerprint) {
                     Some(number) => crate::memory::partition::saturating_u32(number),
-                    None => target.add_series(fingerprint, || vocabulary.share_labels(Arc::clone(labels))),
+                    None => target.add_series(fingerprint, || shared.share_labels(Arc::clone(labels))),
                 };
                 targets.entry(number).or_default().push(series);
             }
-            vocabulary.recount();
+            shared.recount();
             return targets;
         }
         let due: BTreeSet<u32> = self.due.series.iter().copied().collect();
@@ -359,10 +359,10 @@ impl RollUp<'_> {
             entry.sources.push(series);
             entry.is_due |= due.contains(&series);
         }
-        vocabulary.recount();
+        shared.recount();
         for (fingerprint, Merged { labels, sources, is_due }) in by_fingerprint {
             if is_due {
-                let share = || vocabulary.share_labels(Arc::new(labels));
+                let share = || shared.share_labels(Arc::new(labels));
                 targets.insert(target.add_series(fingerprint, share), sources);
             }
         }

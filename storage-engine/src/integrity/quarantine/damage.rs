@@ -134,12 +134,12 @@ impl Damage {
         self.areas.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether values of these windows of a series are damaged.
+    /// Returns whether values of these windows of a series are damaged.
     pub(crate) fn touches(&self, key: PartitionKey, series: u32, windows: (u32, u32)) -> bool {
         self.areas_of(key).any(|area| (area.series.0..=area.series.1).contains(&series) && area.touches(windows))
     }
 
-    /// Whether a window of a series lost values while its partition kept its definitions.
+    /// Returns whether a window of a series lost values while its partition kept its definitions.
     pub(crate) fn is_partly_damaged(&self, key: PartitionKey, series: u32, window: u32) -> bool {
         self.areas_of(key).any(|area| !area.has_all_series() && area.holds(series, window))
     }

@@ -33,12 +33,12 @@ impl PartDamage {
         if is_raw { &self.raw } else { &self.windows }
     }
 
-    /// Whether an area is known to be damaged.
+    /// Returns whether an area is known to be damaged.
     pub(crate) fn knows(&self, is_raw: bool, area: Area) -> bool {
         self.of_tier(is_raw).iter().any(|known| known.covers(area))
     }
 
-    /// Whether a value must not be read.
+    /// Returns whether a value must not be read.
     pub(crate) fn skips(&self, key: &[u8]) -> bool {
         !self.skipped.is_empty() && self.skipped.contains(key)
     }

@@ -22,8 +22,8 @@ impl Engine {
         self.state.write().quarantine(found)
     }
 
-    /// Whether table files with damaged blocks were found: they are repaired when the engine is opened again. Until
-    /// then nothing is compacted, because RocksDB refuses all writes after a compaction that read such a block.
+    /// Returns whether table files with damaged blocks were found: they are repaired when the engine is opened again.
+    /// Until then nothing is compacted, because RocksDB refuses all writes after a compaction that read such a block.
     pub fn needs_repair(&self) -> bool {
         self.needs_repair.load(Ordering::Relaxed)
     }

@@ -86,7 +86,7 @@ impl Engine {
         let is_of_partition = |stale: &StaleKey| stale.is_made_of(key);
         let stored = database::read_stale(&self.database.snapshot())?;
         stored.iter().filter(|stale| is_of_partition(stale)).for_each(|stale| batch.delete(stale.bytes()));
-        let vocabulary = self.vocabulary(key.tenant);
+        let shared = self.tenant_dictionary(key.tenant);
         let mut state = self.state.write();
         let damage = state.damage.unwritten();
         damage.write(&mut batch);
@@ -100,7 +100,7 @@ impl Engine {
         state.drops += 1;
         state.replaced.insert(key, newest);
         // It is kept in memory: until the file is repaired, reading it could meet the damaged blocks of the old one.
-        let generation = vocabulary.read().generation();
+        let generation = shared.read().generation();
         state.keep(Partition::new(key, generation));
         Ok(())
     }

@@ -42,8 +42,8 @@ impl<'a> PartitionCheck<'a> {
         dropped: &[String],
         verified: &mut Verified,
     ) -> Self {
-        let mut vocabulary = TenantDictionary::new(0);
-        let partition = match Partition::load(snapshot, key, &mut vocabulary, 0) {
+        let mut shared = TenantDictionary::new(0);
+        let partition = match Partition::load(snapshot, key, &mut shared, 0) {
             Ok(partition) => {
                 verified.values += u64::from(partition.dictionary_blocks());
                 partition
@@ -53,7 +53,7 @@ impl<'a> PartitionCheck<'a> {
                 Partition::new(key, 0)
             }
         };
-        let weights = Weights::new(&partition, &vocabulary, tenant, dropped);
+        let weights = Weights::new(&partition, &shared, tenant, dropped);
         Self {
             snapshot,
             key,

@@ -37,15 +37,9 @@ pub(crate) struct Signature {
 
 impl Weights {
     /// Computes the weights of a partition. `dropped`: labels that the next coarser tier drops.
-    pub(crate) fn new(
-        partition: &Partition,
-        vocabulary: &TenantDictionary,
-        tenant: &TenantId,
-        dropped: &[String],
-    ) -> Self {
+    pub(crate) fn new(partition: &Partition, shared: &TenantDictionary, tenant: &TenantId, dropped: &[String]) -> Self {
         let hashes = FixedState::default();
-        let stacks: HashMap<u32, StackHash, FixedState> =
-            vocabulary.stacks().map(|(hash, node)| (node, hash)).collect();
+        let stacks: HashMap<u32, StackHash, FixedState> = shared.stacks().map(|(hash, node)| (node, hash)).collect();
         let stack = |node: u32| stacks.get(&node).copied().unwrap_or_default();
         let pair = |pair: &Pair| hashes.hash_one((stack(pair.user), stack(pair.kernel)));
         let pairs = partition.pairs.as_slice().iter().map(pair).collect();

@@ -87,7 +87,7 @@ impl<'a> RawDictionary<'a> {
     }
 }
 
-/// Whether every field of an entry is zero, however it was written: link ids may be bytes of zeros.
+/// Returns whether every field of an entry is zero, however it was written: link ids may be bytes of zeros.
 fn is_zero(entry: &[u8]) -> bool {
     let zero = |field: Result<(u32, Value<'_>), WireError>| match field {
         Ok((_, Value::Varint(number) | Value::Fixed64(number))) => number == 0,

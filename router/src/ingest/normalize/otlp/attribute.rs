@@ -179,7 +179,7 @@ impl<'a> RequestDictionary<'a> {
     }
 }
 
-/// Whether anything was left.
+/// Returns whether anything was left.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let some = *left > 0;
     *left = left.saturating_sub(bytes);

@@ -31,12 +31,12 @@ pub(super) fn warn(columns: &[Column], duration_nanos: i64, name: Option<&str>, 
     }
 }
 
-/// Whether a sample type is one of Go's mutex and block profiles.
+/// Returns whether a sample type is one of Go's mutex and block profiles.
 fn is_contention(kind: &str) -> bool {
     matches!(kind, "contentions" | "delay")
 }
 
-/// Whether a sample type is a total of Go's heap and allocs profiles.
+/// Returns whether a sample type is a total of Go's heap and allocs profiles.
 fn is_allocation(kind: &str) -> bool {
     matches!(kind, "alloc_objects" | "alloc_space")
 }
