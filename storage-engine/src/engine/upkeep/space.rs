@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 
 use proto::Tier;
 use rocksdb::CompactOptions;
@@ -48,7 +47,7 @@ impl Engine {
     /// that of the raw samples. Deleted keys in shared files take space until a compaction, which this runs. Takes
     /// long. The drop must be flushed first.
     pub fn reclaim(&self, tier: Tier, retention_class: u8, before_ns: i64) {
-        if self.has_damaged_files.load(Ordering::Relaxed) {
+        if self.has_damaged_files() {
             // RocksDB refuses all writes after a compaction that read a damaged block.
             return;
         }

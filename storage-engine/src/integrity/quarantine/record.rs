@@ -28,6 +28,12 @@ impl Engine {
         self.needs_repair.load(Ordering::Relaxed)
     }
 
+    /// Returns whether there are table files with damaged blocks, including those that the last repair failed on. Until
+    /// they are repaired nothing is compacted, so dropped partitions still take disk space.
+    pub fn has_damaged_files(&self) -> bool {
+        self.has_damaged_files.load(Ordering::Relaxed)
+    }
+
     /// Lists the table file that an error of RocksDB names for repair.
     pub(crate) fn note_file(&self, what: &str) {
         let Some(number) = repair::file_named(what) else { return };
