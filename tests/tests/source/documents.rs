@@ -4,6 +4,8 @@ use std::fs;
 
 use tests::shared::workspace;
 
+use crate::files::{check, with_extensions};
+
 /// The number after `const NAME: u32 = ` in a source file.
 fn constant(file: &str, name: &str) -> u32 {
     let text = fs::read_to_string(workspace().join(file)).unwrap();
@@ -17,7 +19,7 @@ fn format_md_has_the_version_of_the_code() {
     for file in ["storage-engine/src/database.rs", "node/src/directory.rs"] {
         let version = constant(file, "FORMAT_VERSION");
         assert!(
-            text.contains(&format!("Format version {version} of ")),
+            text.contains(&format!("format version {version}.")),
             "FORMAT.md does not open with version {version}"
         );
         let row = format!("| {version} |");
@@ -41,11 +43,25 @@ fn architecture_md_names_every_crate_folder() {
 #[test]
 fn every_test_that_a_document_names_exists() {
     let mut missing = Vec::new();
-    for document in ["ARCHITECTURE.md", "README.md", "SECURITY.md", "CONTRIBUTING.md"] {
-        let text = fs::read_to_string(workspace().join(document)).unwrap();
-        let quoted = text.split('`').filter(|quoted| quoted.contains("/tests/") && quoted.ends_with(".rs"));
+    for document in with_extensions(&["md"]) {
+        let quoted = document.text.split('`').filter(|quoted| quoted.contains("/tests/") && quoted.ends_with(".rs"));
         let absent = quoted.filter(|path| !workspace().join(path).is_file());
-        missing.extend(absent.map(|path| format!("{document}: {path}")));
+        missing.extend(absent.map(|path| (document.path.clone(), path.to_owned())));
     }
-    assert!(missing.is_empty(), "{missing:?}");
+    check("correct these paths", &missing);
+}
+
+#[test]
+fn every_decision_is_listed() {
+    let list = fs::read_to_string(workspace().join("docs/decisions.md")).unwrap();
+    let decisions: Vec<_> = fs::read_dir(workspace().join("docs/decisions")).unwrap().collect();
+    assert!(!decisions.is_empty(), "no decision was found");
+    for decision in decisions {
+        let path = decision.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let (number, title) = text.lines().next().unwrap().trim_start_matches("# ").split_once(": ").unwrap();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        let entry = format!("- [{number}](decisions/{file}):\n  {title}\n");
+        assert!(list.contains(&entry), "docs/decisions.md has no entry {entry}");
+    }
 }
