@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn filters_match_frames_of_both_parts_and_the_leaf_is_the_kernels() {
-        let of = shared(&[&[2, 1], &[3, 1], &[4]]);
+        let of = tenant_dictionary(&[&[2, 1], &[3, 1], &[4]]);
         let pass = |filters| passing(&of, 5, GENERATION, filters);
         let any = FramePlace::Any;
         let leaf = FramePlace::Leaf;
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn stacks_with_unknown_locations_are_reported() {
-        let of = shared(&[&[2, 1], &[3, 1]]);
+        let of = tenant_dictionary(&[&[2, 1], &[3, 1]]);
         let only = |place| vec![filter(place, false, &[2])];
         assert!(!passing(&of, 4, GENERATION, only(FramePlace::Any)).1);
         assert!(passing(&of, 3, GENERATION, only(FramePlace::Any)).1, "3 is not known");

@@ -311,7 +311,7 @@ mod tests {
     fn stacks_keep_their_nodes_when_the_tenant_dictionary_is_rebuilt() {
         let stacks: &[&[&str]] = &[&["c", "b", "a"], &["b", "a"], &["d", "b", "a"], &["x"], &["c", "a"]];
         let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
-        let first = shared(1, stacks);
+        let first = tenant_dictionary(1, stacks);
         let named = name(&mut tree, &first);
         for (node, stack) in named.iter().zip(stacks) {
             assert_eq!(path(&tree, *node), *stack);
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(name(&mut tree, &first), named, "nothing is new");
         let count = tree.nodes.len();
         let reversed: Vec<&[&str]> = stacks.iter().rev().copied().collect();
-        let again = name(&mut tree, &shared(2, &reversed));
+        let again = name(&mut tree, &tenant_dictionary(2, &reversed));
         let same: Vec<u32> = again[..5].iter().rev().copied().collect();
         assert_eq!(same, named[..5], "nodes are found by parent and location");
         let more = again[5..].iter().filter(|node| **node as usize >= count).count();
@@ -333,7 +333,7 @@ mod tests {
         let deep: Vec<&str> = names.iter().map(String::as_str).collect();
         let stacks: Vec<&[&str]> = (0..300).map(|from| &deep[from..]).collect();
         let mut tree = StackTree::new(StackDetail::Full, KnownLocations::default());
-        let named = name(&mut tree, &shared(1, &stacks[..1]));
+        let named = name(&mut tree, &tenant_dictionary(1, &stacks[..1]));
         assert_eq!((path(&tree, named[0]).as_slice(), tree.nodes.len()), (names.as_slice(), 301));
     }
 }

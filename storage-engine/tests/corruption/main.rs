@@ -8,19 +8,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/answers.rs"]
-mod answers;
 mod damage;
 mod replicas;
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/samples.rs"]
-mod samples;
 mod store;
 mod timeline;
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/world.rs"]
-mod world;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

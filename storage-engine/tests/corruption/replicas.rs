@@ -7,9 +7,9 @@ use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Matcher, TenantId, Window};
 use storage_engine::{Engine, Outcome};
+use storage_model::samples::{SECOND, T0, batch_of};
 
 use super::damage::flip_bit;
-use super::samples::{SECOND, T0, batch_of};
 use super::store::{Store, answer, apply, check, samples};
 use testkit::random::Random;
 

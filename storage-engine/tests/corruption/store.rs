@@ -7,10 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::{Command, Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Engine, EngineError, Outcome, Position};
-
-use super::answers::{Sums, sums_of};
-use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use super::world;
+use storage_model::answers::{Sums, sums_of};
+use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use storage_model::world;
 
 /// The kinds of keys that `FORMAT.md` lists, and of windows each tier's.
 pub(crate) const KINDS: [&str; 21] = [

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proto::{Command, Entry};
 use storage_engine::{Engine, Outcome, Position};
-
-use super::samples::{Drawn, SECOND, T0, batch_of};
-use super::world;
+use storage_model::samples::{Drawn, SECOND, T0, batch_of};
+use storage_model::world;
 
 /// The flag of a chunk that has a timeline, see `FORMAT.md`.
 const HAS_TIMELINE: u8 = 2;

@@ -2,8 +2,8 @@
 
 use proto::{Answer, Dictionary, Selection};
 use storage_engine::{Engine, Position, SelectError};
+use storage_model::answers::{Sums, model_sums, sums_of};
 
-use super::answers::{Sums, model_sums, sums_of};
 use super::history::Moment;
 
 /// The position of an entry of the model's log.

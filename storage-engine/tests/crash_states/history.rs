@@ -8,12 +8,12 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::{Config as ProptestConfig, RngAlgorithm, TestRng, TestRunner};
 use proto::{Entry, Fold, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::Engine;
+use storage_model::answers::selection;
+use storage_model::samples::{DAY, T0};
+use storage_model::world::{Row, Step, World, step};
 
-use super::answers::selection;
 use super::disk::{Disk, Inode, Loss, Operation};
 use super::recorder;
-use super::samples::{DAY, T0};
-use super::world::{Row, Step, World, step};
 use testkit::random::Random;
 
 /// Number of steps of a script.

@@ -7,19 +7,10 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "a test fails by panicking")]
 
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/answers.rs"]
-mod answers;
 mod check;
 mod disk;
 mod history;
 mod recorder;
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/samples.rs"]
-mod samples;
-#[allow(dead_code, reason = "not all of the model is needed here")]
-#[path = "../model/world.rs"]
-mod world;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use storage_engine::{Config, Engine};
+use storage_model::world;
 
 use check::{check_answers, check_disk, position};
 use disk::{Disk, Loss, Operation};

@@ -3,14 +3,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-mod answers;
 mod missing;
 mod partitions;
 mod replicas;
-mod samples;
 mod threads;
 mod timelines;
-mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,11 +17,10 @@ use proto::{
     Answer, Dictionary, Fold, KnownLocations, LocationSets, Selection, SeriesAnswer, StackDetail, StackFilter, Tier,
 };
 use storage_engine::SelectError;
-
-use answers::{
+use storage_model::answers::{
     Condition, Conditions, Sums, conditions, function_of, may_match, model_sums, selection, sums_of, unpassed_of,
 };
-use world::{Dropped, Row, Step, World, step};
+use storage_model::world::{Dropped, Row, Step, World, step};
 
 /// Checks that the answer is the model's, or that its refusal is justified.
 fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Result<(), TestCaseError> {

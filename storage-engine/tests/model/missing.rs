@@ -4,9 +4,8 @@ use proto::answer::LeftOutLabel;
 use proto::selection::Operation;
 use proto::{Fold, Matcher, Selection, SeriesAnswer, StackDetail, TenantId, Tier, Window};
 use storage_engine::SelectError;
-
-use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use super::world::{Dropped, Step, World};
+use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use storage_model::world::{Dropped, Step, World};
 
 /// A world with samples of a service in the first half minute, and a sample of another service much later.
 fn world(service: u8, dropped: Dropped) -> World {
@@ -111,7 +110,7 @@ fn a_query_is_refused_only_if_its_own_series_miss_samples() {
 // Of two retention classes, the one with the higher number was taken for the newer.
 #[test]
 fn the_last_point_is_the_newest_of_all_retention_classes() {
-    let mut world = World::new();
+    let mut world = World::default();
     let mut old = batch_of(&[Drawn::simple(3, 0, 1, 7)], None);
     old.retention_class = 1;
     world.append_whole(old);

@@ -8,13 +8,12 @@ use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Samples, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Config, Engine, Outcome, Position, SelectError, StripError};
-
-use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use super::world::{Step, World, config, listing};
+use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use storage_model::world::{Step, World, config, listing};
 
 #[test]
 fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
-    let mut knows = World::new();
+    let mut knows = World::default();
     let samples = [Drawn::simple(0, 0, 1, 5)];
     knows.step(&Step::Append(samples.to_vec(), None));
     let mut stripped = batch_of(&samples, None);
@@ -22,7 +21,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
     assert!(stripped.series[0].labels.is_none());
     let stacks = stripped.dictionary.stacks.iter().skip(1);
     assert!({ stacks }.all(|(_, stack)| stack.is_none()), "every stack was known");
-    let mut world = World::new();
+    let mut world = World::default();
     assert_eq!(world.append_whole(stripped.clone()), Outcome::Dangling);
     assert_eq!(world.engine().head_bytes(), 0);
     // Such a batch is not even proposed: the shard first has no such partition, then no such stack in it.
@@ -39,7 +38,7 @@ fn a_batch_with_unknown_definitions_is_refused_and_changes_nothing() {
 // The sample would have replaced the sums of its minute, hour and day.
 #[test]
 fn a_sample_before_the_horizon_of_raw_samples_changes_no_sum() {
-    let mut world = World::new();
+    let mut world = World::default();
     let in_time: Vec<Drawn> = (0..30).map(|second| Drawn::simple(0, second, 1, 5)).collect();
     world.step(&Step::Append(in_time, None));
     world.step(&Step::Wait(40_000));
@@ -62,7 +61,7 @@ fn a_sample_before_the_horizon_of_raw_samples_changes_no_sum() {
 
 #[test]
 fn windows_of_a_shard_without_new_samples_are_rolled_up_to_days() {
-    let mut world = World::new();
+    let mut world = World::default();
     world.step(&Step::Append(vec![Drawn::simple(0, 0, 1, 5), Drawn::simple(0, 7_000, 1, 5)], None));
     world.step(&Step::Flush);
     assert!(!world.engine().wants_flush());
@@ -95,7 +94,7 @@ fn nothing_is_deleted_if_labels_cannot_decide_what_matches() {
         world.propose(Command::Delete(Deletion { tenant: TenantId::default_tenant(), matchers, window }))
     };
     // Samples have the attribute but series do not, so the matcher would have matched all series.
-    let mut world = World::new();
+    let mut world = World::default();
     world.step(&Step::Append(drawn(), None));
     let outcome = delete(&mut world, "thread_name", Operation::NotEqual, "t9");
     assert_eq!(outcome, Outcome::Undecidable { tier: Tier::Raw, matcher: 0 });
@@ -120,7 +119,7 @@ fn nothing_is_deleted_if_labels_cannot_decide_what_matches() {
 
 #[test]
 fn an_entry_out_of_order_is_refused() {
-    let mut world = World::new();
+    let mut world = World::default();
     world.step(&Step::Append(vec![Drawn::simple(0, 0, 1, 5)], None));
     let position = Position { index: 3, log_id: Bytes::new() };
     assert!(world.engine().apply(position, &world.log[0]).is_err());
@@ -129,7 +128,7 @@ fn an_entry_out_of_order_is_refused() {
 // Files were deleted before the state that no longer needs them was on disk.
 #[test]
 fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
-    let mut world = World::new();
+    let mut world = World::default();
     let mut random = 1_u64;
     let mut next = || {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -192,7 +191,7 @@ fn a_dropped_partition_stays_on_disk_until_the_drop_is_flushed() {
 
 #[test]
 fn a_batch_may_cover_many_partitions_but_not_too_many() {
-    let mut world = World::new();
+    let mut world = World::default();
     let spread = |partitions: i64| -> Vec<_> { (0..partitions).map(|i| Drawn::simple(0, i * 21_600, 1, 1)).collect() };
     let refused = world.engine().strip(&mut batch_of(&spread(200), None)).unwrap_err();
     assert!(refused.to_string().contains("200 spans"), "{refused}");
@@ -204,7 +203,7 @@ fn a_batch_may_cover_many_partitions_but_not_too_many() {
 
 #[test]
 fn over_the_dictionary_budget_new_definitions_are_refused() {
-    let mut world = World::new();
+    let mut world = World::default();
     world.engine = None;
     let config = Config { dictionary_bytes_max: 1, ..config(world.directory.path()) };
     world.engine = Some(Engine::open(config).unwrap());
@@ -222,7 +221,7 @@ fn over_the_dictionary_budget_new_definitions_are_refused() {
 
 #[test]
 fn queries_that_do_not_group_by_stack_load_no_dictionary() {
-    let mut world = World::new();
+    let mut world = World::default();
     let drawn = |second: i64| Drawn { thread: (second % 3) as u8, ..Drawn::simple((second % 2) as u8, second, 1, 5) };
     for day in 0..4 {
         world.step(&Step::Append((0..30).map(|second| drawn(day * 86_400 + second)).collect(), None));
@@ -255,7 +254,7 @@ fn queries_that_do_not_group_by_stack_load_no_dictionary() {
 // A query continued after its client had gone, and eight of them blocked all others.
 #[test]
 fn a_cancelled_query_reads_nothing_more() {
-    let mut world = World::new();
+    let mut world = World::default();
     let days: Vec<Drawn> =
         (0..8).map(|quarter| Drawn::simple(quarter % 3, i64::from(quarter) * 21_600, 1, 5)).collect();
     world.step(&Step::Append(days, None));

@@ -9,9 +9,8 @@ use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, LabelSet, Matcher, TenantId, Tier, Window};
 use storage_engine::{Engine, Outcome, Position};
-
-use super::samples::{Drawn, SECOND, T0, batch_of, drawn};
-use super::world::{Dropped, config};
+use storage_model::samples::{Drawn, SECOND, T0, batch_of, drawn};
+use storage_model::world::{Dropped, config};
 
 /// Work that a replica does on its own.
 #[derive(Clone, Copy, Debug)]

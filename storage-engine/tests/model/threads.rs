@@ -11,9 +11,8 @@ use proto::entry::Deletion;
 use proto::selection::Operation;
 use proto::{Command, Entry, Fold, Matcher, Selection, StackDetail, TenantId, Tier, Window};
 use storage_engine::{Engine, Position};
-
-use super::samples::{DAY, Drawn, SECOND, T0, batch_of};
-use super::world::config;
+use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
+use storage_model::world::config;
 
 /// Number of partitions: more than stay in memory.
 const PARTITIONS: i64 = 120;

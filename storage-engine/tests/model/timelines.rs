@@ -6,10 +6,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use proto::selection::Operation;
 use proto::{Fold, LocationSets, Matcher, Selection, StackDetail, TenantId, Window};
+use storage_model::samples::{Drawn, SECOND, T0};
+use storage_model::world::{Step, World};
 
 use super::check;
-use super::samples::{Drawn, SECOND, T0};
-use super::world::{Step, World};
 
 /// Samples begin this many tenths of a second before [`T0`], in three chunks.
 const TENTHS: i64 = 13_000;
@@ -77,7 +77,7 @@ fn series() -> impl Strategy<Value = Selection> {
 // events were read.
 #[test]
 fn steps_of_15_s_over_sealed_samples_read_no_events() {
-    let mut world = World::new();
+    let mut world = World::default();
     let drawn = |i: i64| {
         let noise = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         let time = -900 * SECOND + i * SECOND / 10 + noise as i64;
@@ -116,7 +116,7 @@ fn series_of_dense_samples_are_the_models_for_any_windows() {
     let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
     let case = (prop::collection::vec(step(), 2..10), prop::collection::vec(series(), 10..30));
     let result = runner.run(&case, |(steps, selections)| {
-        let mut world = World::new();
+        let mut world = World::default();
         steps.iter().for_each(|step| world.step(step));
         let verified = world.engine().verify().unwrap();
         prop_assert_eq!(&verified.described, &Vec::<String>::new());

@@ -8,34 +8,43 @@ use proto::label::PROFILE_TYPE_LABEL;
 use proto::{Batch, BatchId, Dictionary, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId};
 
 /// Shortly after the start of a day, UTC.
-pub(crate) const T0: i64 = 20_717 * DAY + 5_000 * SECOND;
-pub(crate) const SECOND: i64 = 1_000_000_000;
-pub(crate) const DAY: i64 = 86_400 * SECOND;
+pub const T0: i64 = 20_717 * DAY + 5_000 * SECOND;
+/// A second in nanoseconds.
+pub const SECOND: i64 = 1_000_000_000;
+/// A day in nanoseconds.
+pub const DAY: i64 = 86_400 * SECOND;
 
 /// A generated sample.
 #[derive(Clone, Debug)]
-pub(crate) struct Drawn {
-    pub(crate) service: u8,
+pub struct Drawn {
+    /// Number of the service, below 4.
+    pub service: u8,
     /// Time in nanoseconds since [`T0`].
-    pub(crate) time: i64,
-    pub(crate) user: u8,
-    pub(crate) kernel: u8,
-    pub(crate) value: i64,
-    pub(crate) thread: u8,
+    pub time: i64,
+    /// Number of the user stack, below 8.
+    pub user: u8,
+    /// Number of frames of the kernel.
+    pub kernel: u8,
+    /// Value in the unit of the profile type.
+    pub value: i64,
+    /// Number in the name of the thread, or 0 without a name.
+    pub thread: u8,
 }
 
 impl Drawn {
-    pub(crate) fn simple(service: u8, second: i64, user: u8, value: i64) -> Self {
+    /// A sample without kernel frames, of thread 1.
+    pub fn simple(service: u8, second: i64, user: u8, value: i64) -> Self {
         Self { service, time: second * SECOND, user, kernel: 0, value, thread: 1 }
     }
 
-    pub(crate) fn time_ns(&self) -> i64 {
+    /// Time since the epoch.
+    pub fn time_ns(&self) -> i64 {
         T0 + self.time
     }
 }
 
 /// Samples over three days, many of them on the edges of minutes, hours and days.
-pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
+pub fn drawn() -> impl Strategy<Value = Drawn> {
     let value = prop_oneof![4 => -5..50_i64, 1 => Just(i64::MAX), 1 => Just(i64::MIN)];
     (0..4_u8, time(), 0..6_u8, 0..3_u8, value, 0..4_u8).prop_map(|(service, time, user, kernel, value, thread)| Drawn {
         service,
@@ -47,7 +56,8 @@ pub(crate) fn drawn() -> impl Strategy<Value = Drawn> {
     })
 }
 
-pub(crate) fn time() -> impl Strategy<Value = i64> {
+/// Times in nanoseconds since [`T0`], as those of [`drawn`].
+pub fn time() -> impl Strategy<Value = i64> {
     let anywhere = -200_000 * SECOND..60_000 * SECOND;
     let on_edge =
         (prop_oneof![Just(60), Just(600), Just(3600), Just(21_600), Just(86_400)], -200_000..60_000_i64, -1..2_i64)
@@ -56,7 +66,7 @@ pub(crate) fn time() -> impl Strategy<Value = i64> {
 }
 
 /// Labels of a service: 0 to 2 have CPU time, 3 has a gauge.
-pub(crate) fn labels_of(service: u8) -> LabelSet {
+pub fn labels_of(service: u8) -> LabelSet {
     let kind = if service == 3 {
         "memory:inuse_space:bytes:space:bytes"
     } else {
@@ -71,7 +81,7 @@ pub(crate) fn labels_of(service: u8) -> LabelSet {
 }
 
 /// The user stack `i` is `main`, then one function for each bit. Kernel stack 0 is empty.
-pub(crate) fn functions_of(user: u8, kernel: u8) -> Vec<String> {
+pub fn functions_of(user: u8, kernel: u8) -> Vec<String> {
     let mut stack = vec!["main".to_owned()];
     stack.extend((0..3).filter(|bit| user >> bit & 1 == 1).map(|bit| format!("f{bit}")));
     stack.extend((0..kernel).map(|depth| format!("k{depth}")));
@@ -93,7 +103,8 @@ fn intern_stack(dictionary: &mut Dictionary, root_first: &[String]) -> u32 {
     dictionary.intern_stack(stack_hash(&hashes), Some(&locations))
 }
 
-pub(crate) fn batch_of(samples: &[Drawn], id: Option<u8>) -> Batch {
+/// A batch with all definitions. `id` counts from 0.
+pub fn batch_of(samples: &[Drawn], id: Option<u8>) -> Batch {
     let tenant = TenantId::default_tenant();
     let mut dictionary = Dictionary::default();
     let mut series: BTreeMap<u8, Samples> = BTreeMap::new();

@@ -10,18 +10,21 @@ use proto::{
     Window,
 };
 
-use super::samples::{T0, time};
-use super::world::Row;
+use crate::samples::{T0, time};
+use crate::world::Row;
 
 /// Sums by (group, bucket or time, stack with the root first).
-pub(crate) type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
+pub type Sums = BTreeMap<(BTreeMap<String, String>, i64, Vec<String>), i128>;
 
 /// A condition on stacks, by the names of their functions.
 #[derive(Clone, Debug)]
-pub(crate) struct Condition {
-    pub(crate) place: FramePlace,
-    pub(crate) is_negated: bool,
-    pub(crate) functions: Vec<String>,
+pub struct Condition {
+    /// Frames that are compared.
+    pub place: FramePlace,
+    /// True if a stack with such a function does not meet the condition.
+    pub is_negated: bool,
+    /// Names of functions.
+    pub functions: Vec<String>,
 }
 
 impl Condition {
@@ -37,9 +40,10 @@ impl Condition {
 
 /// The conditions that a stack must meet, and the percentage of the locations that the client of the first request
 /// knows.
-pub(crate) type Conditions = (Vec<Condition>, u32);
+pub type Conditions = (Vec<Condition>, u32);
 
-pub(crate) fn conditions() -> impl Strategy<Value = Conditions> {
+/// Conditions of a generated test case.
+pub fn conditions() -> impl Strategy<Value = Conditions> {
     let functions = prop::sample::subsequence(vec!["main", "f0", "f1", "f2", "k0", "k1", "none"], 0..4);
     let condition = (any::<bool>(), any::<bool>(), functions).prop_map(|(leaf, is_negated, functions)| Condition {
         place: if leaf { FramePlace::Leaf } else { FramePlace::Any },
@@ -50,7 +54,7 @@ pub(crate) fn conditions() -> impl Strategy<Value = Conditions> {
 }
 
 /// Name of the function of a location of the model.
-pub(crate) fn function_of(dictionary: &Dictionary, location: u32) -> &str {
+pub fn function_of(dictionary: &Dictionary, location: u32) -> &str {
     let Location::Lines { lines, .. } = &dictionary.locations[location as usize] else {
         panic!("all locations of the model have lines")
     };
@@ -58,7 +62,7 @@ pub(crate) fn function_of(dictionary: &Dictionary, location: u32) -> &str {
 }
 
 /// Sums of an answer. `known` holds the locations that the answer may omit.
-pub(crate) fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
+pub fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary) -> Sums {
     let mut out = Sums::new();
     let count = selection.locations.known.count;
     for cell in &answer.cells {
@@ -85,10 +89,10 @@ pub(crate) fn sums_of(answer: &Answer, selection: &Selection, known: &Dictionary
 }
 
 /// Groups with their buckets or times.
-pub(crate) type GroupBuckets = BTreeSet<(BTreeMap<String, String>, i64)>;
+pub type GroupBuckets = BTreeSet<(BTreeMap<String, String>, i64)>;
 
 /// Groups and buckets with samples, but without a stack that meets the conditions.
-pub(crate) fn unpassed_of(answer: &Answer, selection: &Selection) -> GroupBuckets {
+pub fn unpassed_of(answer: &Answer, selection: &Selection) -> GroupBuckets {
     let group_bucket = |unpassed: &Unpassed| {
         let bucket = match selection.fold {
             Fold::Sum(_) => i64::from(unpassed.bucket),
@@ -119,14 +123,14 @@ fn accepts(matcher: &Matcher, value: &str) -> bool {
 }
 
 /// Returns whether a sample may match, by the labels that no tier drops.
-pub(crate) fn may_match(row: &Row, selection: &Selection) -> bool {
+pub fn may_match(row: &Row, selection: &Selection) -> bool {
     let mut known = selection.matchers.iter().filter(|matcher| matcher.name == "service_name");
     known.all(|matcher| accepts(matcher, &row.labels["service_name"]))
 }
 
 /// Sums that the model expects, without the times that the answer reports as missing. Also returns the groups and
 /// buckets with samples, but without a stack that meets the conditions.
-pub(crate) fn model_sums(
+pub fn model_sums(
     rows: &[Row],
     selection: &Selection,
     conditions: &[Condition],
@@ -179,7 +183,8 @@ pub(crate) fn model_sums(
     (out, unpassed)
 }
 
-pub(crate) fn selection() -> impl Strategy<Value = Selection> {
+/// Selections of all kinds, over a few days around [`T0`].
+pub fn selection() -> impl Strategy<Value = Selection> {
     let matcher = (0..5_u8, 0..4_u8, 0..7_u8).prop_map(|(name, operation, value)| Matcher {
         name: ["service_name", "region", "thread_name", "missing", "zone"][usize::from(name)].to_owned(),
         operation: [Operation::Equal, Operation::NotEqual, Operation::Match, Operation::NotMatch]

@@ -13,23 +13,29 @@ use proto::selection::Operation;
 use proto::{Batch, Command, Entry, Matcher, TenantId, Tier, Window, wire};
 use storage_engine::{Config, Engine, Outcome, Position, TimeResolution};
 
-use super::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
+use crate::samples::{Drawn, SECOND, T0, batch_of, drawn, functions_of, labels_of};
 
 /// A sample of the model.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
-    pub(crate) labels: BTreeMap<String, String>,
-    pub(crate) time_ns: i64,
+pub struct Row {
+    /// Labels of the series.
+    pub labels: BTreeMap<String, String>,
+    /// Time since the epoch.
+    pub time_ns: i64,
     /// Function names, root first: the user part, then the kernel part.
-    pub(crate) stack: Vec<String>,
-    pub(crate) value: i64,
-    pub(crate) thread: Option<String>,
+    pub stack: Vec<String>,
+    /// Value in the unit of the profile type.
+    pub value: i64,
+    /// Name of the thread.
+    pub thread: Option<String>,
 }
 
+/// A step of a generated test case.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// Samples, and the ID of the batch.
     Append(Vec<Drawn>, Option<u8>),
+    /// Flushes.
     Flush,
     /// Seals everything.
     Compact,
@@ -49,7 +55,8 @@ pub(crate) enum Step {
     PassTime(i64),
 }
 
-pub(crate) fn step() -> impl Strategy<Value = Step> {
+/// Steps of all kinds, mostly appends and flushes.
+pub fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (prop::collection::vec(drawn(), 1..20), prop::option::of(0..6_u8))
             .prop_map(|(samples, id)| Step::Append(samples, id)),
@@ -68,30 +75,38 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
 }
 
 /// Labels that hours and days drop.
-pub(crate) type Dropped = [&'static [&'static str]; 2];
+pub type Dropped = [&'static [&'static str]; 2];
 
-pub(crate) struct World {
-    // The engine is dropped before its directory, because closing writes.
-    pub(crate) engine: Option<Engine>,
-    pub(crate) directory: tempfile::TempDir,
-    pub(crate) log: Vec<Entry>,
-    pub(crate) rows: Vec<Row>,
+/// An engine, its log, and the samples that it must hold.
+#[derive(Debug)]
+pub struct World {
+    /// The open engine. It is dropped before its directory, because closing writes.
+    pub engine: Option<Engine>,
+    /// Directory of the engine.
+    pub directory: tempfile::TempDir,
+    /// Entries that were proposed.
+    pub log: Vec<Entry>,
+    /// Samples that the engine must hold in at least one tier.
+    pub rows: Vec<Row>,
     now_ns: i64,
     /// For each ID, the raw partitions of the newest samples of its batches.
     ids: BTreeMap<u8, BTreeSet<i64>>,
     /// Time up to which each tier was dropped.
-    pub(crate) horizons_ns: BTreeMap<Tier, i64>,
+    horizons_ns: BTreeMap<Tier, i64>,
     /// True if the head is so small that it is sealed all the time.
     small_head: bool,
     dropped: Dropped,
 }
 
-impl World {
-    pub(crate) fn new() -> Self {
+impl Default for World {
+    fn default() -> Self {
         Self::with(false, [&[], &[]])
     }
+}
 
-    pub(crate) fn with(small_head: bool, dropped: Dropped) -> Self {
+impl World {
+    /// A world with an empty engine.
+    pub fn with(small_head: bool, dropped: Dropped) -> Self {
         let directory = directory();
         let mut world = Self {
             directory,
@@ -117,16 +132,18 @@ impl World {
         self.engine = Some(Engine::open(config).unwrap());
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    /// The engine, which must be open.
+    pub fn engine(&self) -> &Engine {
         self.engine.as_ref().unwrap()
     }
 
-    pub(crate) fn horizon_ns(&self, tier: Tier) -> i64 {
+    /// Time up to which a tier was dropped, or the minimum.
+    pub fn horizon_ns(&self, tier: Tier) -> i64 {
         self.horizons_ns.get(&tier).copied().unwrap_or(i64::MIN)
     }
 
     /// Applies entry `i` of the log, which has index `i + 1`.
-    pub(crate) fn apply(&self, i: usize) -> Outcome {
+    pub fn apply(&self, i: usize) -> Outcome {
         self.apply_at(i, &self.log[i])
     }
 
@@ -135,7 +152,8 @@ impl World {
         self.engine().apply(position, entry).unwrap()
     }
 
-    pub(crate) fn propose(&mut self, command: Command) -> Outcome {
+    /// Appends a command to the log and applies it.
+    pub fn propose(&mut self, command: Command) -> Outcome {
         // A node logs the bytes of the command. It applies the proposed command, or the one that it read back.
         self.now_ns += 1;
         let mut bytes = Vec::new();
@@ -150,12 +168,13 @@ impl World {
         }
     }
 
-    pub(crate) fn append_whole(&mut self, batch: Batch) -> Outcome {
+    /// Proposes a batch as it is. The rows of the model stay the same.
+    pub fn append_whole(&mut self, batch: Batch) -> Outcome {
         self.propose(Command::Append(Arc::new(batch)))
     }
 
     /// Replaces the directory with its content after a power cut.
-    pub(crate) fn lose_memory(&mut self) {
+    pub fn lose_memory(&mut self) {
         // The copy is repeated if RocksDB changed a file in the meantime.
         let left = loop {
             let before = listing(self.directory.path());
@@ -171,7 +190,8 @@ impl World {
         self.directory = left;
     }
 
-    pub(crate) fn step(&mut self, step: &Step) {
+    /// Runs a step, and checks its outcome.
+    pub fn step(&mut self, step: &Step) {
         match step {
             Step::Append(samples, id) => self.append(samples, *id),
             Step::Wait(seconds) => self.now_ns += seconds * SECOND,
@@ -244,7 +264,8 @@ impl World {
         }
     }
 
-    pub(crate) fn expire(&mut self, tier: Tier, before_ns: i64) {
+    /// Drops the partitions of a tier that end before a time.
+    pub fn expire(&mut self, tier: Tier, before_ns: i64) {
         self.propose(Command::Expire { tier, retention_class: 0, before_ns });
         let tiers: &[Tier] = if tier == Tier::Minute { &[Tier::Raw, Tier::Minute] } else { &[tier] };
         for &tier in tiers {
@@ -305,7 +326,8 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir()).unwrap()
 }
 
-pub(crate) fn row_of(drawn: &Drawn) -> Row {
+/// The row of a generated sample.
+pub fn row_of(drawn: &Drawn) -> Row {
     Row {
         labels: labels_of(drawn.service).iter().map(|label| (label.name.clone(), label.value.clone())).collect(),
         time_ns: drawn.time_ns(),
@@ -316,12 +338,13 @@ pub(crate) fn row_of(drawn: &Drawn) -> Row {
 }
 
 /// Name and length of each file.
-pub(crate) fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
+pub fn listing(directory: &Path) -> BTreeSet<(OsString, u64)> {
     let file = |file: std::fs::DirEntry| (file.file_name(), file.metadata().map_or(0, |metadata| metadata.len()));
     std::fs::read_dir(directory).unwrap().map(|entry| file(entry.unwrap())).collect()
 }
 
-pub(crate) fn config(directory: &Path) -> Config {
+/// Configuration of an engine for tests.
+pub fn config(directory: &Path) -> Config {
     Config {
         directory: directory.to_owned(),
         head_bytes_max: 1 << 20,
