@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::limits::Limits;
 use crate::reason::Unusable;
-use crate::table::Source;
+use crate::source::Source;
 
 mod build;
 mod call_frames;
@@ -36,7 +36,6 @@ mod symbols;
 mod system_calls;
 
 pub use child::run_child;
-pub(crate) use names::{only_start, parts};
 
 /// The program that runs [`run_child`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,12 +44,14 @@ pub struct Frame {
 pub struct Nameless {
     /// Reason why it has no name.
     pub reason: Reason,
+    /// The address as a virtual one, if it is in the code of a known file.
+    pub virtual_address: Option<u64>,
     /// Virtual address at which its function begins, if the call frame information of the file has it.
     pub function_start: Option<u64>,
 }
 
 impl From<Reason> for Nameless {
     fn from(reason: Reason) -> Self {
-        Self { reason, function_start: None }
+        Self { reason, virtual_address: None, function_start: None }
     }
 }

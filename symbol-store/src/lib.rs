@@ -40,11 +40,12 @@ pub mod limits;
 mod frame;
 mod host;
 mod reason;
+mod source;
 mod store;
 mod table;
 
 pub use frame::{Frame, Nameless, ObjectKey};
 pub use proto::Address;
 pub use reason::{Reason, Unusable};
+pub use source::Source;
 pub use store::{AddError, Added, Config, SymbolStore, Upload};
-pub use table::Source;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::table::Source;
+use crate::source::Source;
 
 /// The reason why an address has no name. [`Reason::code`] is stable. The text is for people.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

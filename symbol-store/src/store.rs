@@ -147,10 +147,11 @@ impl SymbolStore {
         // A job ends with a table or a remembered failure. If another caller started it, it may have had another
         // path. More rounds are needed only with extremely low limits.
         for round in 0..3 {
-            if let Some(table) = self.known_table(id, path, round > 0) {
+            let failure = self.shared.failures.lock().get(id, path);
+            if let Some(table) = self.known_table(id, path, round > 0 || failure.is_some()) {
                 return Ok(table);
             }
-            if let Some(reason) = self.shared.failures.lock().get(id, path) {
+            if let Some(reason) = failure {
                 return Err(reason);
             }
             if self.shared.host.is_none() {
@@ -168,8 +169,7 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// Returns the table for `id` from memory or disk. A host-made table without names counts only after a search,
-    /// which is `was_searched`: symbols may have been installed since the table was made.
+    /// Returns the table for `id` from memory or disk. See [`Shared::load`] for `was_searched`.
     fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {
@@ -181,14 +181,7 @@ impl SymbolStore {
             }
             return Some(table);
         }
-        let removals = self.shared.mapped.lock().removals();
-        let (table, origin) = self.shared.directory.best(id)?;
-        if origin == Origin::Host && table.header().is_nameless() && !was_searched {
-            return None;
-        }
-        let table = Arc::new(table);
-        self.shared.mapped.lock().insert(id, &table, origin, removals);
-        Some(table)
+        self.shared.load(id, was_searched)
     }
 
     /// Does the job in a separate thread, because the caller may not wait for it.
@@ -220,6 +213,19 @@ enum Purpose {
 }
 
 impl Shared {
+    /// Maps the table for `id` that is on disk. A host-made table without names counts only after a search, which is
+    /// `was_searched`: symbols may have been installed since the table was made.
+    fn load(&self, id: &BuildId, was_searched: bool) -> Option<Arc<Table>> {
+        let removals = self.mapped.lock().removals();
+        let (table, origin) = self.directory.best(id)?;
+        if origin == Origin::Host && table.header().is_nameless() && !was_searched {
+            return None;
+        }
+        let table = Arc::new(table);
+        self.mapped.lock().insert(id, &table, origin, removals);
+        Some(table)
+    }
+
     /// Searches this host for the file with the build ID `id` and makes its table, or remembers the failure.
     fn make_of_host(&self, id: &BuildId, path: &str, purpose: Purpose) {
         let found = self.host.as_ref().and_then(|host| host.find(id, path));
@@ -234,6 +240,10 @@ impl Shared {
             Ok(()) => tracing::info!(build_id = %id, path, "made a symbol table of a file of this host"),
             Err(reason) if purpose == Purpose::Make => self.failures.lock().insert(id, path, reason),
             Err(reason) => tracing::debug!(build_id = %id, path, %reason, "the symbol table could not be improved"),
+        }
+        if purpose == Purpose::Make {
+            // Later callers use the table without another search, even if none waits for this one.
+            let _now_mapped = self.load(id, true);
         }
     }
 

@@ -7,8 +7,8 @@
 //! in this order: magic, version, `header_len` against [`crate::limits::TABLE_HEADER_BYTES_MAX`], `header_hash`, the
 //! length of the symcache, and its hash.
 //!
-//! Addresses in the symcache are relative to `base`. Its function names are entries that [`convert::parts`] and
-//! [`convert::only_start`] parse, so no name is demangled outside of the child.
+//! Addresses in the symcache are relative to `base`. Its function names are entries (see [`entry`]) that hold demangled
+//! names, so no name is demangled outside of the child.
 //!
 //! Invariant: a table is used only for the build IDs in its header, which were read from the converted file.
 
@@ -27,11 +27,12 @@ use symbolic_symcache::SymCache;
 use thiserror::Error;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::convert;
 use crate::frame::{Frame, Nameless};
 use crate::limits;
 use crate::reason::Reason;
+use crate::source::Source;
 
+pub(crate) mod entry;
 mod header;
 
 pub(crate) use header::Header;
@@ -42,54 +43,6 @@ pub(crate) const VERSION: u32 = 2;
 /// Oldest supported version. Tables of uploads cannot be made again.
 const VERSION_MIN: u32 = 1;
 const PREAMBLE_BYTES: usize = 24;
-
-/// Source of the names in a symbol table, best last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Source {
-    /// Call frame information: starts of functions, without names.
-    CallFrames,
-    /// `.dynsym`: only exported functions.
-    Dynsym,
-    /// `.gnu_debugdata`: all functions, without lines.
-    GnuDebugdata,
-    /// `.symtab`: all functions, without lines.
-    Symtab,
-    /// DWARF: functions, lines and inlined calls. ELF symbols add the names that DWARF lacks.
-    Dwarf,
-}
-
-impl Source {
-    const ALL: [Self; 5] = [Self::CallFrames, Self::Dynsym, Self::GnuDebugdata, Self::Symtab, Self::Dwarf];
-
-    /// Stable name in snake case, for APIs.
-    #[must_use]
-    pub fn code(self) -> &'static str {
-        match self {
-            Self::CallFrames => "call_frames",
-            Self::Dynsym => "dynsym",
-            Self::GnuDebugdata => "gnu_debugdata",
-            Self::Symtab => "symtab",
-            Self::Dwarf => "dwarf",
-        }
-    }
-
-    pub(crate) fn from_code(code: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|source| source.code() == code)
-    }
-
-    pub(crate) fn sentence(self) -> &'static str {
-        match self {
-            Self::CallFrames => "the call frame information of this file, which has no names",
-            Self::Dynsym => {
-                "the exported symbols, which are all that is known of this file: \
-                 install its debug package, or run `varve upload` with its debug file"
-            }
-            Self::GnuDebugdata => "the symbols of this file's .gnu_debugdata",
-            Self::Symtab => "the .symtab of this file",
-            Self::Dwarf => "the debug information or symbols of this file",
-        }
-    }
-}
 
 /// The reason why a file in the store is not a symbol table.
 #[derive(Debug, Error)]
@@ -289,13 +242,14 @@ impl Lookup<'_> {
         let symcache = self.symcache.clone();
         let mut function_start = None;
         let mut frame = |location: symbolic_symcache::SourceLocation<'_, '_>| {
-            function_start = convert::only_start(location.function().name());
+            function_start = entry::only_start(location.function().name());
             if function_start.is_some() { None } else { self.frame(&location) }
         };
         let locations = symcache.lookup(relative).take(limits::INLINE_DEPTH_MAX);
         let frames: Arc<[Frame]> = locations.filter_map(&mut frame).collect();
         if frames.is_empty() {
-            return Err(Nameless { reason: self.table.reason(), function_start });
+            let virtual_address = relative.checked_add(self.table.header.base);
+            return Err(Nameless { reason: self.table.reason(), virtual_address, function_start });
         }
         Ok(frames)
     }
@@ -329,7 +283,7 @@ impl Lookup<'_> {
 
 impl FunctionNames {
     fn new(name: &str) -> Self {
-        let (function, system_name, start_line) = convert::parts(name);
+        let (function, system_name, start_line) = entry::parts(name);
         let shared: Arc<str> = Arc::from(function);
         let system_name = if system_name == function { Arc::clone(&shared) } else { Arc::from(system_name) };
         Self { function: shared, system_name, start_line }

@@ -181,7 +181,7 @@ impl<'a> NamedRecording<'a> {
                         has_names = true;
                         self.found[*index] = Some(frames);
                     }
-                    Err(Nameless { reason: why, function_start }) => {
+                    Err(Nameless { reason: why, function_start, .. }) => {
                         reason = reason.or(Some(why));
                         if let Some(start) = function_start {
                             self.nameless.insert(*index);

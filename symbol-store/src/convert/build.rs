@@ -20,7 +20,8 @@ use super::names::{self, Names};
 use super::start_lines::StartLines;
 use super::symbols::{Piece, Symbols};
 use crate::limits;
-use crate::table::Source;
+use crate::source::Source;
+use crate::table::entry;
 
 /// The bytes of a file and its debug file, and the address that is 0 in the symcache.
 pub(super) struct Inputs<'a> {
@@ -135,7 +136,7 @@ impl Builder {
         let taken = Coverage::new(self.covered.clone());
         let mut parts = 0;
         for (start, end, function) in flatten(functions.iter().map(|&(start, end)| (start, end, start)).collect()) {
-            parts += self.fill(&taken, start, end, &names::of_start(function));
+            parts += self.fill(&taken, start, end, &entry::of_start(function));
         }
         if parts > 0 && self.summary.functions == 0 {
             self.summary.source = Source::CallFrames;

@@ -3,14 +3,14 @@
 //! Compilers write entries for unwinding, and assemblers write them for hand-written code with CFI directives.
 //! Stripping keeps `.eh_frame`, so it has the starts of functions whose symbols were stripped.
 //!
-//! Invariant: an unreadable entry is skipped, and a section is read up to the first invalid length.
+//! Invariant: an unreadable entry is skipped by its length, and a section is read up to the first invalid length.
 
 use std::collections::HashMap;
 
-use gimli::{BaseAddresses, CieOrFde, DebugFrame, EhFrame, EndianSlice, RunTimeEndian, UnwindOffset, UnwindSection};
+use gimli::{BaseAddresses, DebugFrame, EhFrame, EndianSlice, Reader as _, RunTimeEndian, UnwindOffset, UnwindSection};
 use host_files::limits::CALL_FRAME_BYTES_MAX;
 use object::read::elf::{ElfFile, ElfFile32, ElfFile64, FileHeader};
-use object::{CompressionFormat, Endianness, Object as _, ObjectSection as _};
+use object::{Endianness, Object as _, ObjectSection as _};
 
 /// Adds the address ranges `start..end` of all functions with an entry in an ELF file, in the order of the file.
 pub(super) fn add(bytes: &[u8], functions: &mut Vec<(u64, u64)>) {
@@ -32,35 +32,42 @@ fn add_elf<H: FileHeader>(file: &ElfFile<'_, H>, address_bytes: u8, functions: &
     for name in [".eh_frame", ".debug_frame"] {
         let Some(section) = file.section_by_name(name) else { continue };
         let Ok(content) = section.compressed_data() else { continue };
-        let is_plain = content.format == CompressionFormat::None;
-        if !is_plain && content.uncompressed_size > CALL_FRAME_BYTES_MAX {
+        if content.uncompressed_size > CALL_FRAME_BYTES_MAX {
             continue;
         }
         let Ok(content) = content.decompress() else { continue };
         if name == ".eh_frame" {
             let mut frames = EhFrame::new(&content, endian);
             frames.set_address_size(address_bytes);
-            list(&frames, &bases.clone().set_eh_frame(section.address()), functions);
+            list(
+                &frames,
+                EndianSlice::new(&content, endian),
+                &bases.clone().set_eh_frame(section.address()),
+                functions,
+            );
         } else {
             let mut frames = DebugFrame::new(&content, endian);
             frames.set_address_size(address_bytes);
-            list(&frames, &bases, functions);
+            list(&frames, EndianSlice::new(&content, endian), &bases, functions);
         }
     }
 }
 
-/// Adds the functions of one section.
-fn list<'a, S>(section: &S, bases: &BaseAddresses, functions: &mut Vec<(u64, u64)>)
-where
+/// Adds the functions of one section, whose content is `bytes`.
+fn list<'a, S>(
+    section: &S,
+    bytes: EndianSlice<'a, RunTimeEndian>,
+    bases: &BaseAddresses,
+    functions: &mut Vec<(u64, u64)>,
+) where
     S: UnwindSection<EndianSlice<'a, RunTimeEndian>>,
     S::Offset: UnwindOffset<usize>,
 {
     // Thousands of entries share one common information entry (CIE), which is read once.
     let mut shared = HashMap::new();
-    let mut entries = section.entries(bases);
-    while let Ok(Some(entry)) = entries.next() {
-        let CieOrFde::Fde(partial) = entry else { continue };
-        let entry = partial.parse(|section, bases, offset| {
+    let mut rest = bytes;
+    while let Some(offset) = next_entry(&mut rest, bytes) {
+        let entry = section.fde_from_offset(bases, S::Offset::from(offset), |section, bases, offset| {
             let at: usize = UnwindOffset::into(offset);
             if let Some(known) = shared.get(&at) {
                 return Ok(Clone::clone(known));
@@ -69,6 +76,7 @@ where
             shared.insert(at, read.clone());
             Ok(read)
         });
+        // A CIE is no FDE.
         let Ok(entry) = entry else { continue };
         let start = entry.initial_address();
         let end = entry.end_address();
@@ -77,6 +85,14 @@ where
             functions.push((start, end));
         }
     }
+}
+
+/// Skips the next entry in `rest`, and returns its offset in `section`. `None` at the end, or at an invalid length.
+fn next_entry<'a>(rest: &mut EndianSlice<'a, RunTimeEndian>, section: EndianSlice<'a, RunTimeEndian>) -> Option<usize> {
+    let offset = rest.offset_from(section);
+    let (length, _format) = rest.read_initial_length().ok()?;
+    rest.skip(length).ok()?;
+    (length > 0).then_some(offset)
 }
 
 #[cfg(test)]
@@ -108,12 +124,29 @@ mod tests {
         section
     }
 
-    fn listed(section: &[u8]) -> Vec<(u64, u64)> {
+    fn listed_at(address: u64, section: &[u8]) -> Vec<(u64, u64)> {
         let mut frames = EhFrame::new(section, RunTimeEndian::Little);
         frames.set_address_size(8);
         let mut functions = Vec::new();
-        list(&frames, &BaseAddresses::default().set_eh_frame(SECTION_AT), &mut functions);
+        let bytes = EndianSlice::new(section, RunTimeEndian::Little);
+        list(&frames, bytes, &BaseAddresses::default().set_eh_frame(address), &mut functions);
         functions
+    }
+
+    fn listed(section: &[u8]) -> Vec<(u64, u64)> {
+        listed_at(SECTION_AT, section)
+    }
+
+    // It ended the section.
+    #[test]
+    fn an_unreadable_common_entry_is_skipped_with_its_functions_only() {
+        let functions = [(0x1000, 0x10), (0x1020, 8)];
+        // A CIE of version 99, and an FDE that refers to it.
+        let mut section = [8, 0, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0].to_vec();
+        section.extend([16, 0, 0, 0, 16, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        let before = section.len() as u64;
+        section.extend(eh_frame(&functions));
+        assert_eq!(listed_at(SECTION_AT - before, &section), [(0x1000, 0x1010), (0x1020, 0x1028)]);
     }
 
     proptest! {

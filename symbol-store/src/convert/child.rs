@@ -8,7 +8,7 @@ use host_files::elf::ElfImage;
 use symbolic_common::ByteView;
 
 use super::{Exit, build, confine, rights};
-use crate::table::Source;
+use crate::source::Source;
 
 /// The main function of the converter: drops privileges, converts, and returns the exit code.
 ///

@@ -1,9 +1,4 @@
-//! Function names in a symbol table: demangled and truncated, followed by the mangled name and the start line.
-//!
-//! `function [NUL system_name NUL start_line]`, where the bracket is present only if one of the two is known and adds
-//! information.
-//!
-//! The entry of a function without a name is U+001F and the hexadecimal address of its start.
+//! Function names as they are written to a symbol table: demangled and truncated.
 //!
 //! Demangled names have neither parameters nor return types. People search for such names, and they keep a flame graph
 //! readable. The mangled name still has the full information.
@@ -18,9 +13,6 @@ use crate::limits;
 
 /// Last character of a truncated name.
 const TRUNCATED: char = '…';
-
-/// First character of the entry of a function of which only the start is known. No compiler writes it.
-const ONLY_START: char = '\u{1f}';
 
 /// Names of one table. A function that is inlined in a thousand places is demangled once.
 #[derive(Debug, Default)]
@@ -55,7 +47,7 @@ pub(super) fn with_start_line(name: &str, start_line: u32) -> String {
     if start_line == 0 { name.to_owned() } else { format!("{name}\0{start_line}") }
 }
 
-/// Returns the entry in the table for a name that [`with_start_line`] made.
+/// Returns the [entry](crate::table::entry) for a name that [`with_start_line`] made.
 fn table_name(name_and_line: &str) -> String {
     let (name, start_line) = name_and_line.split_once('\0').unwrap_or((name_and_line, ""));
     let plain = || truncate(name, limits::NAME_BYTES_MAX);
@@ -64,24 +56,6 @@ fn table_name(name_and_line: &str) -> String {
         None if start_line.is_empty() => plain(),
         None => format!("{}\0\0{start_line}", plain()),
     }
-}
-
-/// Returns the entry of a function of which only the start is known, which is a virtual address.
-pub(super) fn of_start(start: u64) -> String {
-    format!("{ONLY_START}{start:x}")
-}
-
-/// Parses an entry that [`of_start`] made. `None` for any other entry.
-pub(crate) fn only_start(table_name: &str) -> Option<u64> {
-    u64::from_str_radix(table_name.strip_prefix(ONLY_START)?, 16).ok()
-}
-
-/// Splits an entry that [`table_name`] made into function, system name, and start line or 0.
-pub(crate) fn parts(table_name: &str) -> (&str, &str, u32) {
-    let mut parts = table_name.split('\0');
-    let function = parts.next().unwrap_or_default();
-    let system_name = parts.next().filter(|name| !name.is_empty()).unwrap_or(function);
-    (function, system_name, parts.next().and_then(|line| line.parse().ok()).unwrap_or(0))
 }
 
 /// Demangles a C++ or Rust name. `None` if it is not mangled.
@@ -146,6 +120,7 @@ impl Write for Bounded {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::entry::{of_start, parts};
 
     #[test]
     fn names_are_demangled_without_parameters_and_keep_the_mangled_name() {
@@ -170,13 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn the_start_of_a_function_without_a_name_is_read_back() {
-        for start in [0, 0x29_c2a0, u64::MAX] {
-            assert_eq!(only_start(&table_name(&of_start(start))), Some(start));
-        }
-        for name in ["main", "", "29c2a0", "\u{1f}", "\u{1f}main", "\u{1f}11112222333344445"] {
-            assert_eq!(only_start(name), None, "{name:?}");
-        }
+    fn the_entry_of_a_function_without_a_name_stays_as_it_is() {
+        let entry = of_start(0x29_c2a0);
+        assert_eq!(table_name(&entry), entry);
     }
 
     #[test]

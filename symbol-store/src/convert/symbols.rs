@@ -11,7 +11,7 @@ use object::{Endianness, Object as _, ObjectSection as _, ObjectSymbol as _, Sec
 
 use super::coverage::{Coverage, flatten};
 use crate::limits;
-use crate::table::Source;
+use crate::source::Source;
 
 /// A function, or a part of one that belongs to no other function.
 #[derive(Clone, Debug, PartialEq, Eq)]

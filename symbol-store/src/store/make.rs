@@ -12,7 +12,8 @@ use super::directory::Unfinished;
 use super::jobs::Slot;
 use crate::convert::{self, ConvertError};
 use crate::reason::Unusable;
-use crate::table::{Header, Source, Table, TableError, VERSION};
+use crate::source::Source;
+use crate::table::{Header, Table, TableError, VERSION};
 
 /// A file to convert, and its headers.
 #[derive(Clone, Copy, Debug)]

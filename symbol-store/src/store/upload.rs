@@ -17,7 +17,8 @@ use super::{Shared, SymbolStore};
 use crate::convert::ConvertError;
 use crate::limits;
 use crate::reason::Unusable;
-use crate::table::{Source, counted_bytes};
+use crate::source::Source;
+use crate::table::counted_bytes;
 
 /// The result of an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]

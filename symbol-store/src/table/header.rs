@@ -13,8 +13,9 @@ use host_files::elf::Segment;
 use proto::BuildId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{MAGIC, PREAMBLE_BYTES, Source, TableError, VERSION, VERSION_MIN};
+use super::{MAGIC, PREAMBLE_BYTES, TableError, VERSION, VERSION_MIN};
 use crate::limits;
+use crate::source::Source;
 
 /// The header of a symbol table: everything but the names.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,12 +2,14 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::time::Duration;
 
 use proto::BuildId;
-use symbol_store::{AddError, Address, Frame, ObjectKey, Reason, Source, SymbolStore};
+use symbol_store::convert::Converter;
+use symbol_store::{AddError, Address, Frame, Nameless, ObjectKey, Reason, Source, SymbolStore};
 use testkit::workshop::{have, skip};
 
-use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, names, until};
+use crate::workshop::{PATIENCE, StoreWorkshop, gnu_build_id, image, names, open, until};
 
 /// Hand-written assembly with CFI directives, as in cryptography libraries, and a function without them.
 const ASSEMBLY: &str = "\
@@ -72,6 +74,90 @@ fn every_address_of_a_nameless_function_has_its_start() {
         let start = workshop.address_of("whole", "block");
         assert_eq!(outcomes(&store, &path, &[start + 50, silent]), [Ok("block".to_owned()), Ok("silent".to_owned())]);
     }
+}
+
+// Without a caller that waited for it, each request began another conversion.
+#[test]
+fn a_table_without_names_is_made_once_even_if_nobody_waits() {
+    if !have(&["gcc", "strip", "nm", "sh"]) {
+        return;
+    }
+    let workshop = StoreWorkshop::new();
+    build(&workshop, "-pie -fPIE");
+    let started = workshop.path("started");
+    let mut config = workshop.config(true);
+    let script =
+        format!("echo >> '{}' && sleep 1 && exec '{}' \"$@\"", started.display(), config.converter.program.display());
+    config.converter =
+        Converter { program: "/bin/sh".into(), arguments: vec!["-c".to_owned(), script, "sh".to_owned()] };
+    let path = workshop.path("bare");
+    let id = gnu_build_id(&path);
+    let block = workshop.address_of("whole", "block");
+    let store = open(config);
+    let address = block + 50;
+    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let mut found = Vec::new();
+    let conversions = || fs::read(&started).unwrap_or_default().len();
+    until("the response is final, or there is another conversion", || {
+        found = store.symbolize(&object, &[Address::Virtual(address)], Duration::ZERO);
+        found != [Err(Reason::Converting.into())] || conversions() > 1
+    });
+    assert_eq!(conversions(), 1);
+    let described = Nameless { reason: Reason::Stripped, virtual_address: Some(address), function_start: Some(block) };
+    assert_eq!(found, [Err(described)]);
+}
+
+// The failed search for a better file was reported instead of the table.
+#[test]
+fn a_table_without_names_outlives_the_file() {
+    if !have(&["gcc", "strip", "nm"]) {
+        return;
+    }
+    let workshop = StoreWorkshop::new();
+    build(&workshop, "-pie -fPIE");
+    let path = workshop.path("bare");
+    let id = gnu_build_id(&path);
+    let block = workshop.address_of("whole", "block");
+    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let address = block + 50;
+    let described = Nameless { reason: Reason::Stripped, virtual_address: Some(address), function_start: Some(block) };
+    let described = [Err(described)];
+    let symbolize = |store: &SymbolStore, wait| store.symbolize(&object, &[Address::Virtual(address)], wait);
+    assert_eq!(symbolize(&workshop.host_store(), PATIENCE), described);
+    fs::remove_file(&path).unwrap();
+    let mut config = workshop.config(true);
+    config.limits.mapped_bytes_max = 0;
+    let store = open(config);
+    let mut found = Vec::new();
+    until("the search has ended", || {
+        found = symbolize(&store, Duration::ZERO);
+        found != [Err(Reason::Converting.into())]
+    });
+    assert_eq!(found, described);
+    // Its table is evicted from memory.
+    workshop.run("gcc calls.c -o other");
+    assert!(outcomes(&store, &workshop.path("other"), &[workshop.address_of("other", "main")])[0].is_ok());
+    assert_eq!(symbolize(&store, PATIENCE), described);
+}
+
+// File offsets were shown beside virtual addresses of starts of functions, as if both were the same.
+#[test]
+fn a_nameless_file_offset_has_its_virtual_address() {
+    if !have(&["gcc", "strip", "nm"]) {
+        return;
+    }
+    let workshop = StoreWorkshop::new();
+    build(&workshop, "-no-pie");
+    let path = workshop.path("bare");
+    let id = gnu_build_id(&path);
+    let address = workshop.address_of("whole", "silent") + 3;
+    let code = image(&path).segments.into_iter().find(|segment| segment.executable).unwrap();
+    let offset = address - code.address + code.offset;
+    assert_ne!(offset, address);
+    let object = ObjectKey { build_id: Some(&id), file: path.to_str().unwrap() };
+    let found = workshop.host_store().symbolize(&object, &[Address::FileOffset(offset)], PATIENCE);
+    let expected = Nameless { reason: Reason::Stripped, virtual_address: Some(address), function_start: None };
+    assert_eq!(found, [Err(expected)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use host_files::elf::ElfImage;
 use proto::BuildId;
@@ -51,7 +51,7 @@ impl StoreWorkshop {
     pub(crate) fn config(&self, host_files: bool) -> Config {
         Config {
             directory: self.path("store"),
-            converter: converter(),
+            converter: Converter { program: env!("CARGO_BIN_EXE_symbol-converter").into(), arguments: Vec::new() },
             host_files,
             debug_directory: self.debug_directory().to_str().unwrap().to_owned(),
             limits: Limits::DEFAULT,
@@ -86,26 +86,6 @@ pub(crate) fn open(config: Config) -> SymbolStore {
         store.is_some()
     });
     store.unwrap()
-}
-
-/// The example of this crate that `cargo test` builds beside its tests.
-fn converter() -> Converter {
-    let test = std::env::current_exe().unwrap();
-    let program = test.parent().and_then(Path::parent).unwrap().join("examples/convert");
-    // Cargo does not rebuild it when only some tests are selected by name.
-    let built = fs::metadata(&program).and_then(|metadata| metadata.modified());
-    let changed = newest(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
-    let is_current = built.is_ok_and(|built| changed <= built);
-    assert!(is_current, "{} is missing or old: run `cargo build -p symbol-store --examples`", program.display());
-    Converter { program, arguments: Vec::new() }
-}
-
-/// Time of modification of the newest file in `directory` and its subdirectories.
-fn newest(directory: &Path) -> SystemTime {
-    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
-    let changed =
-        |path: PathBuf| if path.is_dir() { newest(&path) } else { path.metadata().unwrap().modified().unwrap() };
-    entries.map(changed).max().unwrap()
 }
 
 pub(crate) fn image(path: &Path) -> ElfImage {

@@ -169,8 +169,8 @@ impl<'a> LineBuilder<'a> {
         KeptLine { line: NamedLine { frame, line: 0, column: 0, system_name: name }, start_line: 0, unnamed }
     }
 
-    /// The line of an address without a name, `binary+0xaddress`. All addresses of one function have the address of
-    /// its start, if that is known.
+    /// The line of an address without a name, `binary+0xaddress`. The number is the virtual address where its function
+    /// begins, or else its own virtual address. A file offset is shown only for a file of which no segments are known.
     fn unnamed_line(
         &mut self,
         file: &mut MappedFile<'_>,
@@ -178,7 +178,7 @@ impl<'a> LineBuilder<'a> {
         frame_type: u32,
         nameless: Nameless,
     ) -> KeptLine {
-        let Nameless { reason, function_start } = nameless;
+        let Nameless { reason, virtual_address, function_start } = nameless;
         self.name.clear();
         match file.path.rsplit('/').next() {
             Some(base) if !base.is_empty() => self.name.push_str(base),
@@ -186,7 +186,7 @@ impl<'a> LineBuilder<'a> {
             _ => self.name.push_str(NAMELESS),
         }
         let (Address::Virtual(number) | Address::FileOffset(number)) = address;
-        let number = function_start.unwrap_or(number);
+        let number = function_start.or(virtual_address).unwrap_or(number);
         // Writing to a String cannot fail.
         let _infallible = write!(self.name, "+{number:#x}");
         let unnamed = match &file.unnamed {

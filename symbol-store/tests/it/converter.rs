@@ -1,4 +1,4 @@
-//! The converter alone, as the tests of this crate start it. In production it is a subcommand of `varve`.
+//! The converter alone, which the tests of this crate start. In production it is a subcommand of `varve`.
 
 use std::process::ExitCode;
 
