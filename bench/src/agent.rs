@@ -1,8 +1,8 @@
 //! The cost of sampling, measured with a fixed mixed load ([`load`]).
 //!
 //! The load runs alone, with the agent, and with the agent and `--off-cpu`, in turn. A machine that becomes slower or
-//! faster therefore affects all three alike. BPF programs run in the time of the program that they interrupt, so
-//! their time ([`cost`]) is not part of the agent's own CPU time.
+//! faster therefore affects all three alike. A BPF program runs as a part of the program that it interrupts, so its
+//! time ([`cost`]) is not part of the agent's own CPU time.
 
 mod cost;
 mod load;
@@ -28,12 +28,12 @@ use sink::{Counts, Sink};
 
 /// Longest time until the first export of an agent on an idle machine; it exports every five seconds.
 const FIRST_EXPORT_MAX: Duration = Duration::from_secs(15);
-/// Load before it is measured: the agent has met all programs, and their unwind tables are made.
+/// Time of load before the measurement, until the agent has built the unwind tables of all programs.
 const WARM_UP: Duration = Duration::from_secs(4);
 const END_MAX: Duration = Duration::from_secs(20);
 const MB: f64 = 1e6;
 
-/// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does.
+/// Measures the cost of the agent: CPU, BPF, memory, start-up, and the slowdown of a load.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// varve binary whose agent is measured [default: the one beside this program]
@@ -75,7 +75,7 @@ impl Kind {
 #[derive(Debug)]
 struct Segment {
     kind: Kind,
-    /// Iterations of a second of each load.
+    /// Iterations per second of each load.
     throughput: Vec<f64>,
     seconds: f64,
     agent: Option<Cost>,
@@ -96,7 +96,7 @@ struct Cost {
     counts: Counts,
 }
 
-/// Measures, and prints each segment as it ends.
+/// Runs all measurements, and prints each segment as it ends.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     ensure!(0 < arguments.rounds && 0 < arguments.seconds, "there is nothing to measure");
@@ -204,14 +204,14 @@ impl RunningAgent {
         Client::new().metric(&self.http, name_end)
     }
 
-    /// Ends it, which sends what it has.
+    /// Stops the agent, which first sends all its samples.
     fn end(mut self) -> anyhow::Result<Sink> {
         self.process.end(END_MAX)?;
         Ok(self.sink)
     }
 }
 
-/// The figures of segments of one kind: the worst of what happens once in each, the mean of all else.
+/// Figures over segments of one kind: the worst value of what happens once per segment, the mean of everything else.
 fn figures(segments: &[&Segment]) -> Value {
     let kind = segments.first().map_or("", |segment| segment.kind.name());
     let mean = |load: usize| segments.iter().map(|of| of.throughput[load]).sum::<f64>() / segments.len() as f64;
@@ -248,7 +248,7 @@ fn figures(segments: &[&Segment]) -> Value {
     figures
 }
 
-/// Iterations with the agent over those without, of the loads that take all CPU they get: the geometric mean.
+/// Iterations with the agent divided by those without it: the geometric mean over the loads that use all CPU they get.
 fn throughput_part(with: &[&Segment], without: &[&Segment]) -> f64 {
     const BUSY: usize = 2;
     let mean = |segments: &[&Segment], load: usize| {

@@ -1,4 +1,4 @@
-//! Recordings of programs by varve's agent: their content, their file format, and how they are made.
+//! Recordings of programs by varve's agent: content, file format, and recording.
 
 mod builder;
 mod file;

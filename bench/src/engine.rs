@@ -1,5 +1,5 @@
-//! Measurements in this process: properties of a mix, the storage engine, a node with its log, and the router's part
-//! of a flame graph.
+//! Measurements in this process: properties of a mix, the storage engine, a node with its log, and a router's flame
+//! graph.
 
 pub(crate) mod flamegraph;
 pub(crate) mod node;

@@ -5,8 +5,9 @@
 //! recording sample by sample, with its threads, stacks and jitter. Each begins at another position, and starts again
 //! at the end.
 //!
-//! Three things differ from the recording. Both CPUs are always busy, so gaps of the recording are skipped. Stacks that
-//! could not be unwound get callers ([`donor`]). New stacks appear as fast as recorded ones did ([`growth`], [`tree`]).
+//! A pod differs from the recording in three ways. Both CPUs are always busy, so gaps of the recording are skipped.
+//! Stacks that could not be unwound get callers ([`donor`]). New stacks appear at the recorded rate ([`growth`],
+//! [`tree`]).
 //!
 //! # Modules, in the order of data
 //! - [`Mix`]: the sizes. [`lanes`]: a recording, ready to be played. [`service`] and [`corpus`]: one and all services.

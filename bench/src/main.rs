@@ -1,4 +1,4 @@
-//! Benchmarks of varve: of a running varve, of the storage engine and the node by themselves, and of the agent.
+//! Benchmarks of a running varve, of its parts, and of the agent.
 //!
 //! - [`corpus`]: stacks, times and threads that varve's agent recorded. [`generator`]: a fleet that plays them.
 //! - [`system`]: a running varve. [`engine`]: parts of varve in this process. [`agent`]: the cost of sampling.
@@ -29,18 +29,18 @@ enum Command {
     Storage(storage::Arguments),
     /// Measures series by pod in 15 s steps, from memory and once sealed
     Series(series::Arguments),
-    /// Measures a node without a router: appends a second, restart, disk use under lasting load
+    /// Measures a node without a router: appends per second, restart, disk use under lasting load
     Node(node::Arguments),
     /// Measures selections of the storage engine
     Select(select::Arguments),
     /// Measures the router's part of a flame graph
     Flamegraph(flamegraph::Arguments),
-    /// Measures what the agent costs: CPU, BPF, memory, start-up, and how much less a load does
+    /// Measures the cost of the agent: CPU, BPF, memory, start-up, and the slowdown of a load
     Agent(agent::Arguments),
-    /// Works as one of the programs that `bench agent` measures the agent on
+    /// Runs one of the load programs of `bench agent`; not for direct use
     #[command(hide = true)]
     AgentLoad(agent::LoadArguments),
-    /// Prints what a mix is like: stacks, threads, times, entropies
+    /// Prints statistics of a mix: stacks, threads, times, entropies
     Statistics(statistics::Arguments),
     /// Records a program with varve's agent into a corpus file (see bench/record-corpora)
     Record(record::Arguments),

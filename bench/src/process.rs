@@ -16,21 +16,21 @@ const TICKS_PER_S: f64 = 100.0;
 pub(crate) struct CoreTime(Duration);
 
 impl CoreTime {
-    /// Now. The kernel counts up at its ticks, some milliseconds apart: sums over many spans are exact, single ones
-    /// are not.
+    /// Reads the core time so far. The kernel updates it at its ticks, some milliseconds apart: sums over many spans
+    /// are exact, single spans are not.
     pub(crate) fn now() -> anyhow::Result<Self> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
         let ns = text.split(' ').next().context("/proc/thread-self/schedstat is empty")?;
         Ok(Self(Duration::from_nanos(ns.parse()?)))
     }
 
-    /// Core time since then.
+    /// Returns the core time that has passed since.
     pub(crate) fn elapsed(self) -> anyhow::Result<Duration> {
         Ok(Self::now()?.0.saturating_sub(self.0))
     }
 }
 
-/// Fields of /proc/PID/stat, from the state on.
+/// Reads the fields of /proc/PID/stat, from the state on.
 pub(crate) fn stat(pid: &str) -> anyhow::Result<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let (_, behind_name) = text.rsplit_once(") ").context("/proc/PID/stat has no name")?;

@@ -1,5 +1,7 @@
-//! Figures as JSON lines on standard output: first where and of what, then one line for each measure.
-//! With `--save NAME`, all of them in one file under `bench/results/`.
+//! Figures as JSON lines on standard output.
+//!
+//! The first line describes the machine and the binary; then follows one line per measure. `--save NAME` also writes
+//! all of them to one file in `bench/results/`.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +19,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Says where this runs and what is measured: a binary, or this program. `save`: the name of the file to be.
+    /// Prints the machine, and the measured binary or this program. `save` is the name of the file to write.
     pub(crate) fn start(binary: Option<&Path>, folder: &Path, save: Option<&str>) -> anyhow::Result<Self> {
         let now = jiff::Timestamp::now();
         let save_to = save.map(|name| result_path(&now.strftime("%Y-%m-%d").to_string(), name)).transpose()?;
@@ -45,7 +47,7 @@ impl Report {
         Ok(())
     }
 
-    /// Writes the file, if there shall be one.
+    /// Writes the file, if one was requested.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
         let Some(path) = self.save_to else { return Ok(()) };
         let text = serde_json::to_string_pretty(&self.lines)?;
@@ -60,14 +62,14 @@ pub(crate) fn print(figures: &Value) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{figures}").context("standard output")
 }
 
-/// Three significant digits, or whole numbers: more is noise.
+/// Rounds to three significant digits, or to a whole number: more digits are noise.
 pub(crate) fn rounded(value: f64) -> f64 {
     let digits = if value.abs() < 1.0 { 3 } else { (2 - value.abs().log10().floor() as i32).max(0) };
     let scale = 10_f64.powi(digits);
     (value * scale).round() / scale
 }
 
-/// The q-quantile: the smallest value such that a share of at least q is not above it.
+/// Returns the q-quantile: the smallest value that at least a share q of the values does not exceed.
 pub(crate) fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (sorted.len() as f64 * q).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).copied().map_or(f64::NAN, rounded)
@@ -81,7 +83,7 @@ fn result_path(date: &str, name: &str) -> anyhow::Result<PathBuf> {
     Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("results").join(format!("{date}-{name}.json")))
 }
 
-/// Of the sources beside this program's; "+changes" where they are not as committed.
+/// Returns the commit of this program's sources, with "+changes" if they differ from it.
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| said(Command::new("git").args(["-C", env!("CARGO_MANIFEST_DIR")]).args(arguments));
     let commit = git(&["rev-parse", "HEAD"])?;
@@ -89,7 +91,7 @@ fn commit() -> Option<String> {
     Some(if changed { commit + "+changes" } else { commit })
 }
 
-/// Standard output of a command; none if it failed.
+/// Returns the standard output of a command; `None` if it failed.
 fn said(command: &mut Command) -> Option<String> {
     let output = command.output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -1,5 +1,5 @@
-//! Measurements of a running varve over the network: ingest, restart, queries. Each compares the responses with what
-//! was sent.
+//! Measurements of a running varve over the network: ingest, restart, queries. Each compares the responses with the
+//! sent samples.
 
 mod client;
 mod history;

@@ -5,16 +5,16 @@ use proto::{
     Batch, BatchId, Dictionary, Function, Label, LabelSet, Line, Location, Samples, SeriesSamples, StackPair, TenantId,
 };
 
-/// 2026-01-01, on the edge of a partition.
+/// 2026-01-01 in nanoseconds since 1970, on the edge of a partition.
 pub const START_NS: i64 = 1_767_225_600_000_000_000;
 
-/// A batch with one sample for each serial, at a time of its own, all with one stack.
+/// Returns a batch with one sample per serial number, each at another time, all with the same stack.
 #[must_use]
 pub fn batch(id: Option<u128>, serials: impl IntoIterator<Item = i64>) -> Batch {
     batch_of(id, serials, |_serial| "main".to_owned())
 }
 
-/// As [`batch`], with a function name for each sample, which sets the size of the batch.
+/// Does the same as [`batch`], with a function name per sample, which determines the size of the batch.
 #[must_use]
 pub fn batch_of(
     id: Option<u128>,
@@ -56,13 +56,13 @@ pub fn long_name(serial: i64) -> String {
     (0..50_000).map(|_| next()).collect()
 }
 
-/// Time of a sample, nanoseconds since 1970.
+/// Returns the time of a sample, in nanoseconds since 1970.
 #[must_use]
 pub fn time_of(serial: i64) -> i64 {
     START_NS + serial * 1_000_000
 }
 
-/// Times of samples, nanoseconds since 1970.
+/// Returns the times of samples, in nanoseconds since 1970.
 #[must_use]
 pub fn times_of(serials: impl IntoIterator<Item = i64>) -> Vec<i64> {
     serials.into_iter().map(time_of).collect()

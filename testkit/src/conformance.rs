@@ -3,8 +3,7 @@
 //! - Dictionary tables begin with the zero value, and hold no duplicates and no orphans.
 //! - Indices are in range, and link ids and mapping ranges are well formed.
 //! - Attribute keys are unique, per resource, sample, location and mapping.
-//! - The samples of a profile have one shape, each sample identity occurs once, and times lie in the profile's
-//!   interval.
+//! - The samples of a profile have one shape. Each sample identity occurs once. Times are in the profile's interval.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Debug;

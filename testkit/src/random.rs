@@ -1,4 +1,4 @@
-//! Random numbers that depend on a seed and on nothing else.
+//! Pseudorandom numbers, which depend only on a seed.
 
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{RngCore as _, SeedableRng as _};

@@ -64,7 +64,7 @@ impl Arrival {
     }
 }
 
-/// A server that answers with given responses, then with success. Clones share their arrivals.
+/// A server that returns the given responses, then success. Clones share their arrivals.
 #[derive(Clone, Debug, Default)]
 pub struct Sink(Arc<Shared>);
 
@@ -76,13 +76,13 @@ struct Shared {
 }
 
 impl Sink {
-    /// Answers the first requests with these responses, in this order.
+    /// Responds to the first requests with these responses, in this order.
     #[must_use]
     pub fn responding(responses: Vec<Result<ExportProfilesServiceResponse, Status>>) -> Self {
         Self(Arc::new(Shared { responses: Mutex::new(responses.into()), ..Shared::default() }))
     }
 
-    /// Answers UNAVAILABLE to every request whose [`Arrival::text`] is `text`.
+    /// Returns UNAVAILABLE for every request whose [`Arrival::text`] is `text`.
     #[must_use]
     pub fn never_accepting(text: &str) -> Self {
         Self(Arc::new(Shared { never_accepts: Some(text.to_owned()), ..Shared::default() }))

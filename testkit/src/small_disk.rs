@@ -12,7 +12,7 @@ use crate::report::skipped;
 pub struct SmallDisk(TempDir);
 
 impl SmallDisk {
-    /// Mounts a tmpfs of `mib` MiB. `None`, and a report for `test`, where mounting is not allowed.
+    /// Mounts a tmpfs of `mib` MiB. If mounting is not allowed, reports that `test` is skipped, and returns `None`.
     #[must_use]
     pub fn mount(test: &str, mib: u32) -> Option<Self> {
         let folder = tempfile::Builder::new().prefix("varve-small-disk-").tempdir().unwrap();

@@ -62,7 +62,7 @@ impl Varve {
         self.send("POST", &url, &headers, Some(body)).unwrap_or_else(|lost| panic!("push: {lost}"))
     }
 
-    /// An instant query's series.
+    /// Returns the series of an instant query.
     ///
     /// # Errors
     /// The response, if it is an error.
@@ -76,19 +76,19 @@ impl Varve {
         Ok(series)
     }
 
-    /// An instant query's series.
+    /// Returns the series of an instant query.
     #[must_use]
     pub fn query(&self, promql: &str, at_s: f64) -> Vec<(Labels, f64)> {
         self.try_query(promql, at_s).unwrap_or_else(|reply| panic!("{promql}: {} {}", reply.status, reply.text()))
     }
 
-    /// The sum of an instant query's values.
+    /// Returns the sum of an instant query's values.
     #[must_use]
     pub fn total(&self, promql: &str, at_s: f64) -> f64 {
         self.query(promql, at_s).iter().map(|(_, value)| value).sum()
     }
 
-    /// A flame graph of `(start, end]`.
+    /// Returns a flame graph of `(start, end]`.
     #[must_use]
     pub fn flamegraph(&self, selector: &str, window_s: (f64, f64), format: &str, nodes_max: u32) -> Reply {
         let [start, end] = [window_s.0, window_s.1].map(|time| format!("{time:.9}"));
@@ -98,13 +98,13 @@ impl Varve {
         self.get("/api/v1/flamegraph", &parameters)
     }
 
-    /// Sums by stack, root first, of `(start, end]`.
+    /// Returns the sums by stack, root first, of `(start, end]`.
     #[must_use]
     pub fn folded(&self, selector: &str, window_s: (f64, f64)) -> BTreeMap<Vec<String>, i128> {
         parse_folded(&self.flamegraph(selector, window_s, "folded", 1 << 20).expect(200).text())
     }
 
-    /// The sum of a metric over its labels.
+    /// Returns the sum of a metric over its labels.
     #[must_use]
     pub fn metric(&self, address: &str, name: &str) -> Option<f64> {
         let reply = http::request("GET", &format!("http://{address}/metrics"), &[], None).unwrap();
@@ -116,7 +116,7 @@ impl Varve {
     }
 }
 
-/// Lines of `root;...;leaf value`.
+/// Parses lines of `root;...;leaf value`.
 #[must_use]
 pub fn parse_folded(text: &str) -> BTreeMap<Vec<String>, i128> {
     let mut out: BTreeMap<Vec<String>, i128> = BTreeMap::new();

@@ -1,18 +1,18 @@
-//! Export requests that hold nothing valid, each wrong in one way.
+//! Export requests without any valid content, each invalid in one way.
 
 use crate::payload::otlp::{Request, now_ns, stack};
 use crate::payload::wire::{Message, Value, decode, edit, encode, inner, packed, packed_fixed64s};
 
-/// -1 as a varint field has it.
+/// The value -1 of a varint field.
 const NEGATIVE: u64 = u64::MAX;
 
-/// Three frames seen once, of a service.
+/// Returns a valid request: one sample with three frames.
 #[must_use]
 pub fn good(service: &str) -> Vec<u8> {
     Request::new(service).seen(stack(&["leaf", "work", "main"]), vec![now_ns()]).bytes()
 }
 
-/// The request with its one sample changed.
+/// Returns the request with its one sample changed.
 #[must_use]
 pub fn with_sample(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     edit(request, &[1, 2, 2, 2], &mut |mut sample| {
@@ -21,7 +21,7 @@ pub fn with_sample(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     })
 }
 
-/// The request with its dictionary changed.
+/// Returns the request with its dictionary changed.
 #[must_use]
 pub fn with_dictionary(request: &[u8], change: impl Fn(&mut Message)) -> Vec<u8> {
     edit(request, &[2], &mut |mut dictionary| {
@@ -36,7 +36,7 @@ pub fn set(message: &mut Message, field: u32, value: Value) {
     message.push((field, value));
 }
 
-/// All of them, by what is wrong.
+/// Returns all invalid requests, each with its fault.
 #[must_use]
 pub fn requests(service: &str) -> Vec<(String, Vec<u8>)> {
     let good = good(service);
@@ -46,7 +46,7 @@ pub fn requests(service: &str) -> Vec<(String, Vec<u8>)> {
     out
 }
 
-/// Bytes that are no such message.
+/// Bytes that are not an export request.
 fn broken_messages(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let dictionary = encode(&inner(&decode(good), 2));
     let attribute: Message = vec![(3, 99_999.into()), (2, (&vec![(8, Value::Varint(99_999))]).into())];
@@ -68,7 +68,7 @@ fn broken_messages(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     .into()
 }
 
-/// Samples whose references, shapes, values or times cannot be.
+/// Samples with invalid references, shapes, values or times.
 fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
     let mut out = Vec::new();
     for (name, field, value) in [

@@ -1,4 +1,4 @@
-//! gRPC with messages as bytes, so that broken ones can be sent, and a runtime to wait on.
+//! gRPC calls with messages as bytes, so that tests can send invalid ones.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tonic::{Request, Status};
 use crate::payload::otlp::EXPORT;
 use crate::payload::wire::{Message, decode, inner, number};
 
-/// Waits for a future on a runtime of its own.
+/// Waits for a future, on a new runtime.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -31,7 +31,7 @@ pub struct Sending<'a> {
 /// Exports a request, whatever its bytes are.
 ///
 /// # Errors
-/// The status that the server answers with.
+/// The status that the server returns.
 pub fn export(address: &str, request: &[u8], sending: Sending<'_>) -> Result<Message, Status> {
     block_on(async {
         let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap().timeout(Duration::from_secs(60));
@@ -53,7 +53,7 @@ pub fn export(address: &str, request: &[u8], sending: Sending<'_>) -> Result<Mes
     })
 }
 
-/// Profiles that an export response says were rejected, and why.
+/// Returns the number of profiles that an export response reports as rejected, and the reason.
 #[must_use]
 pub fn rejected(response: &Message) -> (u64, String) {
     let partial = inner(response, 1);
@@ -61,8 +61,8 @@ pub fn rejected(response: &Message) -> (u64, String) {
     (number(&partial, 1), String::from_utf8_lossy(text).into_owned())
 }
 
-/// Sends a message whose frame is made by the caller (its compressed flag, its length, its bytes); returns
-/// `grpc-status` and `grpc-message`.
+/// Sends a message whose frame the caller built (compressed flag, length, bytes); returns `grpc-status` and
+/// `grpc-message`.
 pub async fn raw_call(address: &str, encoding: &str, frame: Vec<u8>) -> (String, String) {
     use tonic::codegen::Service as _;
     let endpoint = Endpoint::from_shared(format!("http://{address}")).unwrap();

@@ -21,32 +21,32 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// The body as text, whatever it is.
+    /// Returns the body as text, with invalid UTF-8 replaced.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON; null if it is none.
+    /// Returns the body as JSON; null if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
 
-    /// A header, or "".
+    /// Returns a header, or "".
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// This response, which must have this status.
+    /// Returns this response, which must have this status.
     #[must_use]
     pub fn expect(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text());
         self
     }
 
-    /// This response, which must have one of these statuses and a reason in JSON.
+    /// Returns this response, which must have one of these statuses and a reason in JSON.
     #[must_use]
     pub fn refused_with(self, statuses: &[u16]) -> Self {
         let json = self.json();
@@ -69,10 +69,10 @@ pub struct RpcStatus {
 }
 
 impl Reply {
-    /// The error in the form that OTLP/HTTP prescribes: protobuf or JSON, as its content type says.
+    /// Returns the error in the form of OTLP/HTTP: protobuf or JSON, by the content type.
     ///
     /// # Panics
-    /// If it is neither.
+    /// The body is neither.
     #[must_use]
     pub fn rpc_status(&self) -> RpcStatus {
         if self.header("content-type") == "application/json" {
@@ -96,7 +96,7 @@ impl Reply {
         }
     }
 
-    /// This answer, if its status is one of these and it is a `google.rpc.Status` that says what is wrong.
+    /// Returns this response, which must have one of these statuses, and be a `google.rpc.Status` with a reason.
     #[must_use]
     pub fn refused_by_otlp_with(self, statuses: &[u16]) -> Self {
         assert!(statuses.contains(&self.status), "want one of {statuses:?}, got {}: {}", self.status, self.text());
@@ -106,10 +106,10 @@ impl Reply {
     }
 }
 
-/// Why there is no answer.
+/// Error of a request without a complete response.
 pub type Lost = ureq::Error;
 
-/// A request with a body, or without one.
+/// Sends a request, with or without a body.
 ///
 /// # Errors
 /// An incomplete response: the outcome of the request is unknown.
@@ -137,7 +137,7 @@ pub fn request(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&
     Ok(Reply { status, headers, body })
 }
 
-/// A query string.
+/// Returns the query string of these parameters.
 #[must_use]
 pub fn encode(pairs: &[(&str, &str)]) -> String {
     let escape = |text: &str| -> String {
@@ -152,7 +152,7 @@ pub fn encode(pairs: &[(&str, &str)]) -> String {
     pairs.join("&")
 }
 
-/// Sends exactly these bytes and returns what comes until the server closes: status and all of the text.
+/// Sends exactly these bytes, and reads until the server closes the connection. Returns the status and the whole text.
 ///
 /// # Errors
 /// The connection failed.

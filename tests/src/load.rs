@@ -1,4 +1,4 @@
-//! Pushes with serial numbers, and what became of each: acknowledged, refused, or unknown.
+//! Pushes with serial numbers, and the outcome of each: acknowledged, refused, or unknown.
 //!
 //! Afterwards acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, and each serial number counts once.
 
@@ -15,20 +15,20 @@ use crate::server::Varve;
 /// Outcomes of pushes, by serial number.
 #[derive(Clone, Debug, Default)]
 pub struct Outcomes {
-    /// Answered with 200.
+    /// Serial numbers of pushes that got the status 200.
     pub acknowledged: BTreeSet<String>,
-    /// Every attempt was answered with an error that says that it does not count.
+    /// Serial numbers of pushes of which every attempt got an error that means that nothing was stored.
     pub refused: BTreeSet<String>,
-    /// Some attempt was not answered, and none was acknowledged.
+    /// Serial numbers of pushes of which some attempt got no response, and none was acknowledged.
     pub unknown: BTreeSet<String>,
-    /// Each refusal's status and text, the first ones.
+    /// Status and text of the first refusals.
     pub refusals: Vec<(u16, String)>,
-    /// When each acknowledged push's last attempt began, and when its answer came.
+    /// Start of the last attempt of each acknowledged push, and the time of its response.
     pub acknowledged_between: Vec<(SystemTime, SystemTime)>,
 }
 
 impl Outcomes {
-    /// Violations in the visible samples. `visible` has the sum of each serial number.
+    /// Returns the violations in the visible samples. `visible` has the sum of each serial number.
     #[must_use]
     pub fn violations(&self, visible: &BTreeMap<String, f64>) -> Vec<String> {
         let mut out = Vec::new();
@@ -82,7 +82,7 @@ pub struct Behaviour {
     pub clients: usize,
     /// True if each push has an `Idempotency-Key` and is retried until it gets a response.
     pub retries: bool,
-    /// Between two pushes of one client.
+    /// Pause between two pushes of one client.
     pub pause: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Load {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends it, and says what became of everything.
+    /// Stops the load, and returns the outcome of all pushes.
     #[must_use]
     pub fn stop(self) -> Outcomes {
         self.stop.store(true, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Load {
     }
 }
 
-/// The request of one serial number: always the same bytes for the same time.
+/// Returns the request of one serial number: equal bytes for equal times.
 fn request(run: &str, serial: &str, time_ns: u64) -> Vec<u8> {
     let leaf = format!("leaf{}", serial.len() * 7 + serial.bytes().map(usize::from).sum::<usize>() % 31);
     let request = Request::new(&format!("load-{}", serial.split('-').next().unwrap_or_default()));
@@ -188,7 +188,7 @@ fn push(
     }
 }
 
-/// The sum of each serial number of a load, and that it is in one series.
+/// Returns the sum of each serial number of a load, after checking that each is in one series.
 #[must_use]
 pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     let promql = format!("sum by (serial) (sum_over_time(process_cpu{{run=\"{run}\"}}[1h]))");
@@ -197,7 +197,7 @@ pub fn visible(varve: &Varve, run: &str) -> BTreeMap<String, f64> {
     varve.query(&promql, at_s).into_iter().map(serial).collect()
 }
 
-/// One push of many samples: each of these stacks at each of these times.
+/// Returns a push of many samples: each of this many stacks at each of these times.
 #[must_use]
 pub fn bulk(service: &str, stacks: usize, times: &[u64]) -> Vec<u8> {
     let mut request = Request::new(service);

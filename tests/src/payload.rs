@@ -1,4 +1,4 @@
-//! Payloads that tests push, and decoders that share no code with varve: OTLP, pprof, and what both say about samples.
+//! Payloads that tests push, and decoders of OTLP and pprof that share no code with varve.
 
 pub mod generated;
 pub mod otlp;

@@ -5,14 +5,14 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-/// Two functions that share a thread's CPU time 70 : 30, by its own clock. `SECONDS` of it are used; 0: until it is
-/// killed.
+/// A program with two functions that share a thread's CPU time 70 : 30. It uses `SECONDS` of CPU time; with 0, it runs
+/// until it is killed.
 pub const HOT_AND_COLD: &str = include_str!("programs/hot_and_cold.c");
 
-/// A library to preload: reads of a state database do not return, and exit handlers write a file.
+/// A library to preload. With it, reads of a state database do not return, and exit handlers write a file.
 pub const STUCK_READS: &str = include_str!("programs/stuck_reads.c");
 
-/// A compiled program in a folder of its own.
+/// A compiled program in a temporary folder.
 #[derive(Debug)]
 pub struct Program {
     /// The executable.
@@ -20,7 +20,7 @@ pub struct Program {
     folder: TempDir,
 }
 
-/// Started by a test, killed when it is dropped.
+/// A process that a test started. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct Running(pub Child);
 
@@ -33,7 +33,7 @@ impl Drop for Running {
 }
 
 impl Program {
-    /// Compiles a source, as `name`, with frame pointers, debug information and a build ID.
+    /// Compiles a source to a program `name`, with frame pointers, debug information and a build ID.
     ///
     /// # Panics
     /// Without gcc, or if it does not compile.
@@ -60,7 +60,7 @@ impl Program {
         self.folder.path()
     }
 
-    /// Starts it.
+    /// Starts the program.
     #[must_use]
     pub fn start(&self, environment: &[(&str, &str)]) -> Running {
         let mut command = Command::new(&self.path);
@@ -68,7 +68,7 @@ impl Program {
         Running(child.unwrap())
     }
 
-    /// The GNU build ID of an ELF file, in hexadecimal.
+    /// Returns the GNU build ID of an ELF file, in hexadecimal.
     #[must_use]
     pub fn build_id(path: &Path) -> String {
         let text = output_of("readelf", &["-n".as_ref(), path.as_os_str()]);
@@ -76,7 +76,7 @@ impl Program {
         line.rsplit(' ').next().unwrap().to_owned()
     }
 
-    /// A function's ELF address and size.
+    /// Returns a function's ELF address and size.
     #[must_use]
     pub fn symbol(path: &Path, function: &str) -> (u64, u64) {
         let text = output_of("nm", &["-S".as_ref(), path.as_os_str()]);
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// Runs a tool that must succeed, and returns what it prints.
+/// Runs a tool that must succeed, and returns its output.
 #[must_use]
 pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     let output = Command::new(tool).args(arguments).output().unwrap_or_else(|error| panic!("{tool}: {error}"));
@@ -95,7 +95,7 @@ pub fn output_of(tool: &str, arguments: &[&std::ffi::OsStr]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The reason why this process cannot sample this host with BPF. `None`: it can, and then the agent must.
+/// Returns the reason why this process cannot sample this host with BPF. `None` if it can; then the agent must, too.
 #[must_use]
 pub fn bpf_obstacle() -> Option<String> {
     const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -124,7 +124,7 @@ pub fn bpf_obstacle() -> Option<String> {
     bpf_call_refused()
 }
 
-/// Tries to make a map, as a sandbox may refuse even root.
+/// Tries to create a BPF map, because a sandbox may refuse even root.
 #[allow(unsafe_code, reason = "bpf is a system call without a wrapper in libc")]
 fn bpf_call_refused() -> Option<String> {
     const BPF_MAP_CREATE: libc::c_long = 0;

@@ -13,9 +13,9 @@ pub use testkit::ports::free_addresses;
 use crate::http;
 use crate::shared::varve_binary;
 
-/// Longest time of a start.
+/// Time limit of a start.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time of an end.
+/// Time limit of a stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Processes of a varve.
@@ -23,7 +23,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(60);
 pub enum Processes {
     /// `varve up`.
     One,
-    /// `varve node`, `varve router`, and `varve agent` where there is one.
+    /// `varve node`, `varve router`, and `varve agent` if the setup has an agent.
     Three,
 }
 
@@ -32,7 +32,7 @@ pub enum Processes {
 pub struct Setup {
     /// Processes.
     pub processes: Processes,
-    /// Samples a second of the agent; none runs without.
+    /// Sampling frequency of the agent; `None` for no agent.
     pub agent_hz: Option<u32>,
     /// Further flags: of `up`, or of the node.
     pub flags: Vec<String>,
@@ -67,7 +67,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// With these further flags.
+    /// Adds flags.
     #[must_use]
     pub fn flags(mut self, flags: &[&str]) -> Self {
         self.flags.extend(flags.iter().map(|&flag| flag.to_owned()));
@@ -75,20 +75,20 @@ impl Setup {
     }
 }
 
-/// A varve. It is killed when it is dropped.
+/// A varve under test. It is killed when it is dropped.
 #[derive(Debug)]
 pub struct Varve {
     /// Its options.
     pub setup: Setup,
     /// `127.0.0.1:port` of the web UI and the HTTP API.
     pub http: String,
-    /// Of OTLP over gRPC.
+    /// Address of the OTLP/gRPC receiver.
     pub grpc: String,
-    /// Of OTLP over HTTP.
+    /// Address of the OTLP/HTTP receiver.
     pub otlp: String,
-    /// Of the node's gRPC.
+    /// Address of the node's gRPC server.
     pub node: String,
-    /// Of the node's and the agent's own /metrics, where they are processes.
+    /// Addresses of /metrics of the node and the agent, if they are separate processes.
     pub operations: [String; 2],
     folder: TempDir,
     children: Vec<Child>,
@@ -101,10 +101,10 @@ impl Varve {
         Self::start(Setup::default())
     }
 
-    /// Starts it; returns when it is ready.
+    /// Starts varve; returns when it is ready.
     ///
     /// # Panics
-    /// If it does not become ready; with what it said.
+    /// It does not become ready; the message has its output.
     #[must_use]
     pub fn start(setup: Setup) -> Self {
         let mut varve = Self::prepare(setup);
@@ -112,7 +112,7 @@ impl Varve {
         varve
     }
 
-    /// All but the start.
+    /// Prepares a varve, without starting it.
     #[must_use]
     pub fn prepare(setup: Setup) -> Self {
         let [http, grpc, otlp, node, node_operations, agent_operations] = free_addresses();
@@ -127,24 +127,24 @@ impl Varve {
         self.setup.data_dir.clone().unwrap_or_else(|| self.folder.path().join("data"))
     }
 
-    /// A folder for whatever else a test needs; removed in the end.
+    /// A folder for other files of a test, removed at the end.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Starts it (again); returns how long it took until it was ready.
+    /// Starts or restarts varve; returns the time until it was ready.
     ///
     /// # Panics
-    /// If it does not become ready.
+    /// It does not become ready.
     pub fn launch(&mut self) -> Duration {
         self.try_launch().unwrap_or_else(|said| panic!("varve did not start; it said:\n{said}"))
     }
 
-    /// Starts it (again).
+    /// Starts or restarts varve.
     ///
     /// # Errors
-    /// What it said, if it ended before it was ready, or was not in a minute.
+    /// It ended before it was ready, or was not ready within a minute. The error is its output.
     pub fn try_launch(&mut self) -> Result<Duration, String> {
         let began = Instant::now();
         self.spawn();
@@ -170,7 +170,7 @@ impl Varve {
         Err(format!("not ready after {START_PATIENCE:?}\n{}", self.said()))
     }
 
-    /// Starts the processes and does not wait for anything.
+    /// Starts the processes, without waiting until they are ready.
     pub fn spawn(&mut self) {
         for arguments in self.commands() {
             let child = self.spawn_one(arguments);
@@ -203,7 +203,7 @@ impl Varve {
         command.current_dir(self.folder.path()).spawn().unwrap()
     }
 
-    /// Kills the process that holds the data, and no other.
+    /// Kills only the process that holds the data.
     pub fn kill_first(&mut self) {
         let mut first = self.children.remove(0);
         signal(-first.id().cast_signed(), libc::SIGKILL);
@@ -271,7 +271,7 @@ impl Varve {
         commands
     }
 
-    /// The process that holds the data.
+    /// Returns the ID of the process that holds the data.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid_of(self.children.first().expect("it runs"))
@@ -283,7 +283,7 @@ impl Varve {
         !self.children.is_empty() && self.children.iter_mut().all(|child| child.try_wait().unwrap().is_none())
     }
 
-    /// Ends all its processes at once, as a power button does.
+    /// Kills all its processes at once.
     pub fn kill(&mut self) {
         for child in &self.children {
             signal(-child.id().cast_signed(), libc::SIGKILL);
@@ -293,7 +293,7 @@ impl Varve {
         }
     }
 
-    /// Asks it to end; returns how the process that holds the data did.
+    /// Stops varve with SIGTERM; returns the exit status of the process that holds the data.
     ///
     /// # Panics
     /// If it does not end.
@@ -341,7 +341,7 @@ impl Varve {
         }
     }
 
-    /// The last of what its processes said.
+    /// Returns the end of the output of its processes.
     #[must_use]
     pub fn said(&self) -> String {
         let text = fs::read(self.folder.path().join("log")).unwrap_or_default();
@@ -349,7 +349,7 @@ impl Varve {
         String::from_utf8_lossy(&text[from..]).into_owned()
     }
 
-    /// Largest resident memory so far of the process that holds the data, MiB.
+    /// Returns the peak resident memory of the process that holds the data, in MiB.
     #[must_use]
     pub fn peak_mib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
@@ -367,7 +367,7 @@ impl Drop for Varve {
     }
 }
 
-/// Sends a signal to a process, or with a negative number to a group.
+/// Sends a signal to a process, or to a process group if `pid` is negative.
 #[allow(unsafe_code, reason = "kill is a C call")]
 pub fn signal(pid: i32, signal: i32) {
     // SAFETY: kill takes numbers and touches no memory of ours.

@@ -1,19 +1,19 @@
-//! Folders and files that tests find outside of this crate.
+//! Folders and files of tests outside this crate.
 
 use std::path::{Path, PathBuf};
 
 use crate::report::skipped;
 
-/// The workspace's root.
+/// Returns the root of the workspace.
 #[must_use]
 pub fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate lies in the workspace")
 }
 
-/// The binary under test: `VARVE_BINARY`, else that of the same build, else the release build of this workspace.
+/// Returns the binary under test: `VARVE_BINARY`, else that of the same build, else the workspace's release build.
 ///
 /// # Panics
-/// If there is none: a run that tests nothing must not look like one that passed.
+/// There is no binary: a run without tests must not look like a passed run.
 #[must_use]
 pub fn varve_binary() -> PathBuf {
     if let Some(named) = std::env::var_os("VARVE_BINARY") {
@@ -34,11 +34,11 @@ pub fn varve_binary() -> PathBuf {
     })
 }
 
-/// The files of a folder of the shared payloads (`otlp` or `pprof`), sorted; none, and a visible skip, where they are
-/// not here.
+/// Returns the sorted files of a folder of the shared payloads (`otlp` or `pprof`). If the folder does not exist,
+/// reports that the test is skipped.
 ///
 /// # Panics
-/// If the folder is empty.
+/// The folder is empty.
 #[must_use]
 pub fn payloads(test: &str, kind: &str) -> Vec<PathBuf> {
     let named = std::env::var_os("VARVE_SHARED_DATA").map(PathBuf::from);
@@ -56,7 +56,7 @@ pub fn payloads(test: &str, kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The path of a program, if this machine has it.
+/// Returns the path of a program, if this machine has it.
 #[must_use]
 pub fn tool(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();

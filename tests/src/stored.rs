@@ -10,10 +10,10 @@ use crate::grpc::block_on;
 use crate::payload::sample::{Multiset, Sample, address_location, line, lines_location, names};
 use crate::server::Varve;
 
-/// One answer may be large.
+/// Limit of a response in bytes.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
 
-/// Every sample of the series with this label, in `(start, end]`.
+/// Returns every sample of the series with this label, in `(start, end]`.
 #[must_use]
 pub fn samples(varve: &Varve, label: (&str, &str), window: Window) -> Multiset {
     let matcher = Matcher { name: label.0.to_owned(), operation: Operation::Equal, value: label.1.to_owned() };

@@ -1,5 +1,5 @@
-//! A system clock that is wrong for one program only, and may change while that runs. The machine's clock is left
-//! alone.
+//! A system clock that is wrong for one program only, and may change while the program runs. The machine's clock is
+//! unchanged.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use crate::program::Program;
 
 const SOURCE: &str = include_str!("programs/wrong_clock.c");
 
-/// A library that is preloaded, and the file that it reads how wrong the clock is from.
+/// A preloaded library, and the file from which it reads the offset of the clock.
 #[derive(Debug)]
 pub struct WrongClock {
     library: Program,
@@ -16,7 +16,7 @@ pub struct WrongClock {
 }
 
 impl WrongClock {
-    /// A clock that is right so far.
+    /// Returns a clock that is still right.
     ///
     /// # Panics
     /// Without gcc.
@@ -28,7 +28,7 @@ impl WrongClock {
         Self { library, file }
     }
 
-    /// Environment variables of a program that is to have this clock.
+    /// Returns the environment variables of a program that uses this clock.
     #[must_use]
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |path: &PathBuf| path.to_str().unwrap().to_owned();
@@ -36,7 +36,7 @@ impl WrongClock {
         vec![library, ("WRONG_CLOCK".to_owned(), text(&self.file))]
     }
 
-    /// Sets the clock so many seconds ahead of the right time; negative: back.
+    /// Sets the clock ahead of the right time by this many seconds, or back if negative.
     pub fn set(&self, seconds: i64) {
         let file = std::fs::File::options().write(true).open(&self.file).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();

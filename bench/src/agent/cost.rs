@@ -10,13 +10,13 @@ use aya::maps::loaded_maps;
 use aya::programs::loaded_programs;
 use aya::sys::{Stats, enable_stats};
 
-/// BPF programs and maps that came after this was made. Those of any other process count, too: nothing else may use
-/// BPF meanwhile.
+/// BPF programs and maps that were loaded after this value was created. Those of other processes count, too, so nothing
+/// else may load BPF programs meanwhile.
 #[derive(Debug)]
 pub(crate) struct Bpf {
     programs: HashSet<u32>,
     maps: HashSet<u32>,
-    /// The kernel measures as long as this is open.
+    /// The kernel measures run times as long as this is open.
     _measuring: OwnedFd,
 }
 
@@ -27,7 +27,7 @@ impl Bpf {
         Ok(Self { programs, maps: loaded_maps().flatten().map(|map| map.id()).collect(), _measuring })
     }
 
-    /// Time that all programs have run, so far.
+    /// Run time of all programs so far.
     pub(crate) fn run_time(&self) -> Duration {
         let new = loaded_programs().flatten().filter(|program| !self.programs.contains(&program.id()));
         new.map(|program| program.run_time()).sum()
@@ -46,8 +46,8 @@ impl Bpf {
     }
 }
 
-/// Time that a process has used so far on all cores, in the kernel too, its threads that have ended included; what
-/// BPF programs took of it as they interrupted it is in it.
+/// CPU time of a process so far, user and kernel, of all its threads, also ended ones. It includes the time of BPF
+/// programs that interrupted the process.
 #[allow(unsafe_code, reason = "the standard library has no clocks of processes")]
 pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let mut clock = 0;
@@ -61,7 +61,7 @@ pub(crate) fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     Ok(Duration::new(time.tv_sec.try_into()?, time.tv_nsec.try_into()?))
 }
 
-/// Resident memory of a process, now and at its largest, in bytes.
+/// Resident memory of a process, current and peak, in bytes.
 pub(crate) fn memory(pid: u32) -> anyhow::Result<(u64, u64)> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let field = |name: &str| {

@@ -1,7 +1,8 @@
-//! The programs that the agent is measured on: this one, in other roles. Each works until its input ends, and then
-//! says how often it has done its work in a second since it got a line.
+//! Load programs on which the agent is measured: this program, in other roles.
 //!
-//! An iteration is the same work every time, so that iterations of a second say how much of the machine a program had.
+//! Each role works until its input ends, and then prints its iterations per second since it received a line.
+//!
+//! All iterations are the same work, so iterations per second are proportional to the CPU time that a program got.
 
 use std::hint::black_box;
 use std::io::{Read as _, Write as _};
@@ -14,22 +15,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use clap::{Args, ValueEnum};
 
-/// A role.
+/// Role of a load program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Role {
-    /// A busy thread a CPU, 300 calls deep.
+    /// One busy thread per CPU, with stacks of 300 calls.
     Deep,
-    /// A busy thread a CPU, on ever other paths through the same functions.
+    /// One busy thread per CPU, on ever new paths through the same functions.
     Wide,
     /// Pairs of threads that hand work to each other a thousand times a second.
     Waiting,
     /// Starts 15 processes a second.
     Churn,
-    /// Such a process: works for some milliseconds and ends.
+    /// A process that [`Role::Churn`] starts: it works for some milliseconds and ends.
     Child,
 }
 
-/// Those that are started together.
+/// Roles that are started together.
 pub(crate) const LOADS: [Role; 4] = [Role::Deep, Role::Wide, Role::Waiting, Role::Churn];
 
 const DEEP_CALLS: u32 = 300;
@@ -37,19 +38,19 @@ const WIDE_CALLS: u32 = 24;
 const PAIRS: usize = 2;
 const HAND_OVER: Duration = Duration::from_millis(1);
 const CHILDREN_EVERY: Duration = Duration::from_millis(1000 / 15);
-/// Chunks of work of a child: 3 ms on a machine of 2026.
+/// Chunks of work of a [`Role::Child`]: 3 ms on a machine of 2026.
 const CHILD_CHUNKS: u64 = 30;
 
-/// Works as one of the programs that `bench agent` measures the agent on.
+/// Runs one of the load programs of `bench agent`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     role: Role,
 }
 
-/// Iterations so far, of all threads.
+/// Iterations of all threads so far.
 static DONE: AtomicU64 = AtomicU64::new(0);
 
-/// About 0.1 ms of work that cannot be left out.
+/// About 0.1 ms of work that the compiler cannot remove.
 #[inline(never)]
 fn work(seed: u64) -> u64 {
     (0..40_000_u64).fold(seed, |sum, number| black_box(sum.wrapping_mul(31) ^ number))
@@ -160,7 +161,7 @@ fn start(role: Role) -> anyhow::Result<Child> {
     Ok(command.args(["agent-load", &role]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
 }
 
-/// One of each, running. They end with this.
+/// One running process per role. They end when this is dropped.
 pub(crate) struct Loads(Vec<(Child, ChildStdin)>);
 
 impl Loads {
@@ -173,13 +174,13 @@ impl Loads {
         LOADS.into_iter().map(one).collect::<anyhow::Result<_>>().map(Self)
     }
 
-    /// From now on they count.
+    /// Makes the processes begin to count iterations.
     pub(crate) fn count(&mut self) -> anyhow::Result<()> {
         self.0.iter_mut().try_for_each(|(_, input)| input.write_all(b"\n"))?;
         Ok(())
     }
 
-    /// Ends them; returns the iterations of a second of each.
+    /// Ends the processes; returns the iterations per second of each.
     pub(crate) fn end(self) -> anyhow::Result<Vec<f64>> {
         let ended = |(child, input): (Child, ChildStdin)| {
             drop(input);

@@ -1,4 +1,4 @@
-//! Requests of the agent, kept as they arrive. Counting comes after the measurement, which it would disturb.
+//! Requests of the agent, kept as they arrive. They are counted after the measurement, so as not to disturb it.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -18,9 +18,9 @@ pub(crate) struct Sink {
 /// Samples of a span of time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
-    /// Of CPU time.
+    /// Samples of CPU time.
     pub(crate) samples: u64,
-    /// Those in a process, and those of them whose stack is whole.
+    /// Samples in a process, and the part of them with complete stacks.
     pub(crate) user: u64,
     pub(crate) whole: u64,
     pub(crate) waits: u64,
@@ -63,7 +63,7 @@ impl Sink {
     }
 }
 
-/// Returns whether a stack has frames of a process, and whether none is marked as missing, in brackets.
+/// Returns whether a stack has frames of a process, and whether it is complete: without a marker frame in brackets.
 fn kind(dictionary: &ProfilesDictionary, sample: &Sample) -> anyhow::Result<(bool, bool)> {
     let at = |index: i32| usize::try_from(index).unwrap_or(usize::MAX);
     let text = |index: i32| dictionary.string_table.get(at(index)).map_or("", String::as_str);

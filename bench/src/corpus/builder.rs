@@ -1,4 +1,4 @@
-//! From export requests of the agent to a [`Recording`] of the processes of one service.
+//! Conversion of export requests of the agent to a [`Recording`] of the processes of one service.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use proto::otlp::profiles::v1development::Sample as OtlpSample;
 use super::recording::{Recording, Sample, Thread};
 use super::tables::{FrameTables, Table, View, text};
 
-/// Collects what one program does.
+/// Collects the samples of one program.
 #[derive(Debug)]
 pub(crate) struct Builder {
     program: String,
@@ -20,7 +20,7 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    /// Of the processes whose `service.name` is `program`.
+    /// A builder for the processes whose `service.name` is `program`.
     pub(crate) fn new(program: &str) -> Self {
         Self {
             program: program.to_owned(),
@@ -31,7 +31,7 @@ impl Builder {
         }
     }
 
-    /// Adds what a request has of the program.
+    /// Adds the samples of the program in a request.
     ///
     /// # Errors
     /// An index of the request is invalid, or an attribute of the agent is missing.

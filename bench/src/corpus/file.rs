@@ -1,6 +1,6 @@
 //! A recording as a file: `bench/corpora/PROGRAM.zst`.
 //!
-//! One zstd frame. In it, numbers are LEB128 (zigzag where signed), every table stands behind its length:
+//! The file is one zstd frame. In it, numbers are LEB128 (zigzag where signed), and each table follows its length:
 //!
 //! ```text
 //! | "varve corpus 1\n" | program: text | period_ns | strings: text … |
@@ -12,8 +12,8 @@
 //! | samples:   cpu …, time …, jitter …, thread …, node …            columns of the same length, by time
 //! ```
 //!
-//! A sample's time is that of the one before on the same CPU + time x period_ns + jitter (signed): the timer's own
-//! lateness is all that `jitter` holds. The first sample of a CPU counts from the start of the recording.
+//! A sample's time is that of the previous sample on the same CPU + time x period_ns + jitter (signed). `jitter` is the
+//! lateness of the timer. The time of the first sample of a CPU counts from the start of the recording.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,7 +25,7 @@ use super::varint::{Reader, Writer};
 
 const MAGIC: &[u8] = b"varve corpus 1\n";
 const ZSTD_LEVEL: i32 = 19;
-/// Unpacked; a recording of some minutes has a few MB.
+/// Largest decompressed file. A recording of some minutes has a few MB.
 const BYTES_MAX: usize = 256 << 20;
 const CPUS_MAX: usize = 1024;
 

@@ -1,8 +1,7 @@
-//! Recording of a program: varve's agent samples this host and sends to a receiver here, which keeps the program's
-//! samples.
+//! Recording of a program: varve's agent samples this host, and a receiver in this process keeps the program's samples.
 //!
-//! The agent samples ten times as often as a fleet's agent at 19 Hz. Every tenth tick of a CPU is one recording, so
-//! one run of a program makes ten recordings, each out of step with the others.
+//! The agent samples at ten times the fleet's 19 Hz. Every tenth tick of a CPU belongs to one phase, so one run of a
+//! program gives ten phases, each like a recording at 19 Hz.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,7 +20,7 @@ use crate::process::Group;
 
 /// [`crate::corpus::PHASES`] times the fleet's 19 Hz.
 const FREQUENCY_HZ: &str = "190";
-/// The agent attaches and meets what runs already.
+/// Time in which the agent attaches and sees all running processes.
 const WARM_UP: Duration = Duration::from_secs(3);
 
 /// Records a program into a corpus file.
@@ -32,10 +31,10 @@ pub(crate) struct Arguments {
     program: String,
     #[arg(long)]
     seconds: u64,
-    /// The file to write
+    /// File to write
     #[arg(long)]
     out: PathBuf,
-    /// The varve whose agent records [default: beside this program]
+    /// varve binary whose agent records [default: the one beside this program]
     #[arg(long)]
     binary: Option<PathBuf>,
     /// Command to run; it is restarted whenever it ends
@@ -60,7 +59,7 @@ impl ProfilesService for Receiver {
     }
 }
 
-/// Records, and says how much that was.
+/// Makes the recording, and prints its size.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let receiver = Receiver(Arc::new(Mutex::new((Builder::new(&arguments.program), None))));

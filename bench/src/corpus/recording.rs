@@ -4,18 +4,18 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-/// Name of the frame at which the agent gave up: what lies below it is not known.
+/// Name of the marker frame at which the agent stopped unwinding: its callers are unknown.
 const UNWINDING_FAILED: &str = "[unwinding failed]";
 /// Most frames of a truncated stack, the marker included. A stack with more frames counts as unwound.
 const CUT_FRAMES_MAX: usize = 4;
-/// Recordings at the fleet's frequency that one recording holds: it is sampled this many times as often.
+/// Phases of a recording: it is sampled at this multiple of the fleet's frequency.
 pub(crate) const PHASES: u64 = 10;
 
 /// A mapped file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Mapping {
     pub(crate) file: String,
-    /// Hex; empty: there is none.
+    /// Hexadecimal; empty if there is none.
     pub(crate) build_id: String,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Location {
     pub(crate) address: u64,
     /// `profile.frame.type`.
     pub(crate) frame_type: String,
-    /// Function and line.
+    /// Function and line of each call, innermost first.
     pub(crate) lines: Vec<(u32, i64)>,
 }
 
@@ -45,22 +45,22 @@ impl Location {
     }
 }
 
-/// A place in the tree of stacks.
+/// A node of the tree of stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Node {
-    /// Stands before it; the root is node 0 and its own parent.
+    /// Number of the parent, lower than the node's own. The root is node 0 and its own parent.
     pub(crate) parent: u32,
     pub(crate) location: u32,
 }
 
-/// The tree of all stacks, outermost frames at its root, and what its nodes refer to. A stack is the number of the
-/// node of its leaf.
+/// Tree of all stacks, with the outermost frames at its root, and the tables to which its nodes refer. A stack is the
+/// number of its leaf's node.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames {
     pub(crate) mappings: Vec<Mapping>,
     pub(crate) functions: Vec<Function>,
     pub(crate) locations: Vec<Location>,
-    /// Parents first.
+    /// Nodes of the tree, parents first.
     pub(crate) nodes: Vec<Node>,
 }
 
@@ -77,8 +77,8 @@ impl Frames {
         })
     }
 
-    /// Returns whether the agent gave up after a few frames of the program. Where it gave up at the far end, behind the
-    /// frames of a runtime, the stack is as good as whole.
+    /// Returns whether the agent stopped unwinding after a few frames of the program. A stack that ends only in the
+    /// outermost frames of a runtime counts as complete.
     pub(crate) fn is_cut(&self, stack: u32) -> bool {
         let locations = || self.leaf_first(stack).map(|location| &self.locations[location as usize]);
         let name = |&(function, _): &(u32, i64)| self.functions[function as usize].name.as_str();
@@ -100,7 +100,7 @@ pub(crate) struct Thread {
 /// One sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// Since the first sample of the recording.
+    /// Time since the first sample of the recording.
     pub(crate) time_ns: u64,
     pub(crate) cpu: u32,
     pub(crate) thread: u32,
@@ -111,15 +111,15 @@ pub(crate) struct Sample {
 #[derive(Clone, Debug)]
 pub(crate) struct Recording {
     pub(crate) program: String,
-    /// The agent's, on each CPU.
+    /// Sampling period of the agent on each CPU.
     pub(crate) period_ns: u64,
     pub(crate) frames: Frames,
     pub(crate) threads: Vec<Thread>,
-    /// By time.
+    /// Samples, ordered by time.
     pub(crate) samples: Vec<Sample>,
 }
 
-/// Size of a recording, and the part of it that was unwound.
+/// Describes the size of a recording, and the part of it with complete stacks.
 pub(crate) fn describe(recording: &Recording, file_bytes: u64) -> Value {
     let stacks: HashSet<u32> = recording.samples.iter().map(|sample| sample.stack).collect();
     let frames = &recording.frames;

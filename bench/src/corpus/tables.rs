@@ -1,4 +1,4 @@
-//! Tables of frames as they grow: each thing once.
+//! Tables of distinct frames, while a recording is built.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use super::recording::{Frames, Function, Location, Mapping, Node};
 const BUILD_ID: &str = "process.executable.build_id.gnu";
 const HTL_HASH: &str = "process.executable.build_id.htlhash";
 
-/// Entries, each once.
+/// Table of distinct entries.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     pub(super) entries: Vec<T>,
@@ -64,7 +64,7 @@ impl FrameTables {
         self.locations.id(location)
     }
 
-    /// The stack of these locations.
+    /// Returns the stack of these locations.
     pub(crate) fn stack(&mut self, root_first: impl Iterator<Item = u32>) -> anyhow::Result<u32> {
         let mut at = 0;
         for location in root_first {
@@ -81,7 +81,7 @@ impl FrameTables {
     }
 }
 
-/// An export request's tables, and the stacks of it that are known already.
+/// An export request's tables, and its stacks that were converted before.
 pub(crate) struct View<'a> {
     dictionary: &'a ProfilesDictionary,
     stacks: HashMap<i32, u32>,
@@ -92,7 +92,7 @@ impl<'a> View<'a> {
         Self { dictionary, stacks: HashMap::new() }
     }
 
-    /// The stack with this index, in `tables`; always the same ones.
+    /// Returns the stack in `tables` of the request's stack with this index. `tables` must be the same in every call.
     pub(crate) fn stack(&mut self, tables: &mut FrameTables, index: i32) -> anyhow::Result<u32> {
         if let Some(&stack) = self.stacks.get(&index) {
             return Ok(stack);

@@ -1,4 +1,4 @@
-//! Unsigned LEB128 numbers, zigzag for signed ones, and texts after their length.
+//! Unsigned LEB128 numbers, zigzag for signed ones, and texts preceded by their length.
 
 use anyhow::{Context as _, bail};
 
@@ -60,7 +60,7 @@ impl<'a> Reader<'a> {
         Ok(u32::try_from(self.unsigned()?)?)
     }
 
-    /// Number of entries that follow. Each takes at least a byte, so no length allocates more than the file's bytes.
+    /// Reads a number of entries. It is at most the number of remaining bytes, because each entry takes at least one.
     pub(crate) fn count(&mut self) -> anyhow::Result<usize> {
         let count = usize::try_from(self.unsigned()?)?;
         if count > self.0.len() {

@@ -1,5 +1,5 @@
-//! The router's part of a flame graph, in this process: a fake shard sends a prepared response, and the router names,
-//! merges, prunes and writes it.
+//! The router's part of a flame graph. A fake shard sends a prepared response, and the router names, merges, prunes
+//! and writes it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -81,14 +81,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report.finish()
 }
 
-/// One flame graph.
+/// Time that one flame graph took.
 struct Took {
     milliseconds: f64,
     /// Milliseconds of each part.
     parts: Map<String, Value>,
 }
 
-/// The HTTP API over these nodes.
+/// Returns the HTTP API over these nodes.
 fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
     let registry = &mut Registry::default();
     let status = || AgentStatus {
@@ -109,7 +109,7 @@ fn routes(nodes: Nodes, symbols: SymbolStore) -> axum::Router {
     })
 }
 
-/// The fastest of some runs. The first two, after which the router knows all locations, do not count.
+/// Returns the fastest run. The first two do not count: after them, the router knows all locations.
 async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result<Took> {
     let path = format!("/api/v1/flamegraph?query={PROFILE_TYPE}&start=0&end=1&max_nodes={}", arguments.nodes);
     let mut fastest: Option<Took> = None;
@@ -127,7 +127,7 @@ async fn fastest(routes: &axum::Router, arguments: &Arguments) -> anyhow::Result
     fastest.context("--runs must be at least 1")
 }
 
-/// Milliseconds of each part in a `Server-Timing` header: `name;dur=1.5, merge;dur=2.5`.
+/// Returns the milliseconds of each part in a `Server-Timing` header: `name;dur=1.5, merge;dur=2.5`.
 fn parts(timing: &str) -> Map<String, Value> {
     let part = |part: &str| {
         let (name, milliseconds) = part.trim().split_once(";dur=")?;
@@ -209,8 +209,8 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
     locations.collect()
 }
 
-/// The response of a shard with the stacks of so many services. Stacks branch off one another, more often deep than
-/// not.
+/// Returns a shard's response with the stacks of this many services. Stacks branch off one another, mostly near their
+/// leaves.
 fn answer_of(services: u64) -> Answer {
     let mut answer = Answer { nodes: vec![Node { parent: 0, location: 0 }], ..Answer::default() };
     answer.groups.push(LabelSet::default());

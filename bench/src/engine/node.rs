@@ -1,4 +1,4 @@
-//! Measurements of a node without a router: appends a second, restart after a crash, and disk use under lasting load.
+//! Measurements of a node without a router: appends per second, restart after a crash, and disk use under lasting load.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,12 +20,12 @@ use crate::report::{Report, quantile, rounded};
 const CALLERS: [i64; 3] = [1, 32, 256];
 /// Samples of one append: one series of an agent's push.
 const APPEND_SAMPLES: i64 = 100;
-/// Serials that separate callers.
+/// Distance between the first serial numbers of two callers.
 const CALLER_SERIALS: i64 = 10_000_000;
 /// Interval of figures under lasting load.
 const DISK_REPORT: Duration = Duration::from_secs(30);
 
-/// Measures a node without a router: appends a second, restart after a crash, disk use under lasting load.
+/// Measures a node without a router: appends per second, restart after a crash, disk use under lasting load.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Seconds of appends, for each number of callers
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// Measures, and prints each figure when it is known.
+/// Runs all measurements, and prints each figure when it is known.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new()
         .prefix("varve-bench-")
@@ -75,7 +75,7 @@ impl Opened {
         Ok(Self { node, registry })
     }
 
-    /// A metric of the node, without the prefix `varve_node_`.
+    /// Returns a metric of the node, named without the prefix `varve_node_`.
     fn metric(&self, name: &str) -> anyhow::Result<f64> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -85,7 +85,7 @@ impl Opened {
     }
 }
 
-/// A configuration that keeps the samples of [`testkit::batches`].
+/// Returns a configuration that keeps the samples of [`testkit::batches`].
 fn config(data_dir: &Path) -> Config {
     let century = Duration::from_secs(100 * 365 * 86_400);
     let retention = Retention { raw: century, minutes: century, hours: century, days: century };
@@ -136,7 +136,7 @@ async fn appends(data_dir: &Path, duration: Duration, report: &mut Report) -> an
     Ok(())
 }
 
-/// Appends one batch after another; returns the latencies, milliseconds.
+/// Appends one batch after another; returns the latencies, in milliseconds.
 async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::Result<Vec<f64>> {
     let start = Instant::now();
     let mut latencies_ms = Vec::new();
@@ -151,7 +151,7 @@ async fn append_for(node: Arc<Node>, first: i64, duration: Duration) -> anyhow::
     Ok(latencies_ms)
 }
 
-/// The slowest restart: the process was killed with as many unflushed bytes as the configuration allows.
+/// Measures the slowest restart: the process was killed with as many unflushed bytes as the configuration allows.
 async fn restart(folder: &Path, report: &mut Report) -> anyhow::Result<()> {
     let mut config = config(&folder.join("data"));
     let flush_bytes = config.flush_bytes as f64;
@@ -186,7 +186,7 @@ async fn restart(folder: &Path, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Disk use of the log and the state under load.
+/// Measures the disk use of the log and the state under load.
 async fn disk_use(data_dir: &Path, duration: Duration, report: &mut Report) -> anyhow::Result<()> {
     let opened = Opened::open(config(data_dir)).await?;
     opened.node.ready().await;

@@ -1,4 +1,4 @@
-//! Selections over a store, in this process: flame graphs and series over spans as far as the data reaches.
+//! Selections of the storage engine: flame graphs and series over several spans of time.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -16,12 +16,12 @@ use crate::generator::{PERIOD_NS, PROFILE_TYPE};
 use crate::process::CoreTime;
 use crate::report::{Report, quantile, rounded};
 
-/// Of each selection, after the cold one; fewer where they take longer than all of them may.
+/// Most runs of each selection after the cold run. Slow selections have fewer.
 const RUNS: i64 = 20;
 const RUNS_MS_MAX: f64 = 60e3;
-/// Each run's window is this much earlier, nanoseconds, so that no result is cached.
+/// Time by which each run's window is earlier than the previous one, so that no result is cached, in nanoseconds.
 const SHIFT_NS: i64 = 1_300_000_000;
-/// Of minutes, a value has so many.
+/// Time that one stored value of minutes covers, in nanoseconds.
 const VALUE_NS: i64 = 600 * SECOND_NS;
 const SECOND_NS: i64 = 1_000_000_000;
 const SPANS: [(&str, i64); 5] = [
@@ -31,7 +31,7 @@ const SPANS: [(&str, i64); 5] = [
     ("30 d", 30 * 86_400 * SECOND_NS),
     ("1 y", 365 * 86_400 * SECOND_NS),
 ];
-/// Points of a series: what a graph shows. The longest span times this is below i64::MAX.
+/// Points of a series, as in a graph. The longest span times this is below i64::MAX.
 const STEPS: i64 = 60;
 
 /// Measures selections of the storage engine.
@@ -39,10 +39,10 @@ const STEPS: i64 = 60;
 pub(crate) struct Arguments {
     #[command(flatten)]
     own: StoreArguments,
-    /// Hours of the fleet that are stored first; selections reach as far
+    /// Hours of the fleet to store; selections cover up to this time
     #[arg(long, default_value_t = 2)]
     hours: u64,
-    /// Takes the store that bench storage --keep left here, in place of one of its own
+    /// Uses the store that bench storage --keep left in this folder, instead of a new one
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["hours", "mix", "hosts", "every", "seed", "recurring"])]
     store: Option<PathBuf>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 enum Kind {
     FlameGraph,
     SeriesByPod,
-    /// Of all stacks, without naming more than their leaves, and of whole stored values: little but the merge of sums.
+    /// Sums by leaf of all stacks, over whole stored values: mostly the merge of sums.
     LeafSums,
 }
 
@@ -161,7 +161,7 @@ fn selection(start_ns: i64, end_ns: i64, service: Option<&str>, kind: Kind) -> S
     }
 }
 
-/// A fast wrong answer is no figure.
+/// Checks the results: the time of a wrong result is no figure.
 fn check_everything(store: &Store) -> anyhow::Result<()> {
     let answer = store.engine.select(&selection(store.start_ns, store.end_ns, None, Kind::SeriesByPod))?;
     let sum: i128 = answer.cells.iter().map(|cell| cell.sum).sum();

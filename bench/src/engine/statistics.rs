@@ -12,7 +12,7 @@ use crate::generator::{BatchBuilder, Corpus, Days, Drawn, Fleet, HOST_REQUESTS, 
 use crate::process::CoreTime;
 use crate::report::{print, rounded};
 
-/// Prints what a mix is like: stacks, threads, times, entropies.
+/// Prints statistics of a mix: stacks, threads, times, entropies.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value_t = Mix::H)]
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// Whose times are looked at together.
+/// Grouping of samples whose times are analysed together.
 type Key = fn(&Seen) -> (u64, u32);
 type Set<T> = HashSet<T, FixedState>;
 type Map<K, V> = HashMap<K, V, FixedState>;
@@ -30,12 +30,12 @@ const TEN_MINUTES_NS: u64 = 600_000_000_000;
 const MINUTE_NS: u64 = 60_000_000_000;
 const TEN_SECONDS_NS: u64 = 10_000_000_000;
 
-/// One sample of the fleet, ids shared by all pods.
+/// One sample of the fleet. All pods share the IDs.
 #[derive(Clone, Copy)]
 struct Seen {
     pod: u64,
     stack: u32,
-    /// Of its pod.
+    /// Number of the thread in its pod.
     thread: u32,
     cpu: u32,
     time_ns: u64,
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Samples that one core makes in a second.
+/// Measures the samples that one core generates per second.
 fn speed(corpus: &Corpus, seed: u64) -> anyhow::Result<Value> {
     let of = |build: &mut dyn FnMut(&HostSamples) -> Batch| {
         let began = CoreTime::now()?;
@@ -82,7 +82,7 @@ fn fifteen_minutes(corpus: &Corpus, seed: u64) -> Plan {
     Plan { seed, first_pod: 0, pods, start_ns: 0, intervals, every: 1, days: Days::Full }
 }
 
-/// 15 minutes, by time in each pod, and the figures of their stacks.
+/// Plays 15 minutes. Returns the samples, ordered by pod and time, and the figures of their stacks.
 fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     let mut stacks: Map<_, u32> = Map::default();
     let mut threads: Map<(u64, u32), Set<u32>> = Map::default();
@@ -130,7 +130,7 @@ fn play(corpus: &Corpus, seed: u64) -> (Vec<Seen>, Value) {
     (samples, figures)
 }
 
-/// Distinct things of each pod and span, and how uneven they are.
+/// Distinct stacks, and distinct stacks with threads, per pod and span of time; and entropies of both.
 fn rows(samples: &[Seen]) -> Value {
     let distinct = |span_ns: u64| {
         let mut stacks = Set::default();
@@ -163,7 +163,7 @@ fn rows(samples: &[Seen]) -> Value {
     })
 }
 
-/// Mean bits of a sample where each group has a code of its own; what the codes themselves take is not in it.
+/// Mean bits per sample if each group has a separate code, without the size of the codes.
 fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, value: impl Fn(&Seen) -> u64) -> f64 {
     let (mut counts, mut sums): (Map<(K, u64), u64>, Map<K, u64>) = Default::default();
     for seen in samples {
@@ -175,7 +175,7 @@ fn entropy_within<K: Hash + Eq>(samples: &[Seen], group: impl Fn(&Seen) -> K, va
     rounded((sums.values().map(log).sum::<f64>() - counts.values().map(log).sum::<f64>()) / samples.len() as f64)
 }
 
-/// The timers' jitter, of all that was recorded.
+/// Figures of the timers' jitter in all recordings.
 fn jitter(corpus: &Corpus) -> Value {
     let rows = corpus.services.iter().flat_map(|service| service.lanes.rows());
     let mut jitter: Vec<i32> = rows.map(|row| row.jitter_ns).collect();
@@ -188,7 +188,7 @@ fn jitter(corpus: &Corpus) -> Value {
     })
 }
 
-/// Of the times of each key in their order: entropy of differences, and of differences of differences.
+/// Entropy of the times of each key: of their differences, and of the differences of differences.
 fn times(samples: &[Seen], key: Key) -> Value {
     let mut last: Map<(u64, u32), (u64, Option<i64>)> = Map::default();
     let mut deltas = Vec::new();
@@ -211,8 +211,8 @@ fn times(samples: &[Seen], key: Key) -> Value {
     })
 }
 
-/// Entropy in bits of the values as they are, in microseconds and in milliseconds. A million values cannot show more
-/// than 20 bits: where ns come near that, the truth is that of microseconds + 10.
+/// Entropy of the values in nanoseconds, microseconds and milliseconds, in bits. A million values show at most 20 bits:
+/// if the entropy in nanoseconds is near that, the true value is that in microseconds + 10.
 fn at_resolutions(values: &[i64]) -> Value {
     let entropy = |unit: i64| {
         let mut counts: Map<i64, u64> = Map::default();

@@ -1,4 +1,4 @@
-//! The storage engine by itself: hours of a fleet through strip and apply, in this process and on one thread.
+//! Measurements of the storage engine: hours of a fleet are stripped and applied, on one thread of this process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -20,9 +20,9 @@ use crate::report::{Report, rounded};
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const HOURS_MAX: u64 = 400 * 24;
-/// Beside a store: what is in it.
+/// File beside a store that describes its content.
 const ABOUT: &str = "bench.json";
-/// Those of `varve up`.
+/// Budget of the head, as in `varve up`.
 const HEAD_BYTES_MAX: usize = 64 << 20;
 const CACHE_BYTES: usize = 128 << 20;
 
@@ -35,7 +35,7 @@ pub(crate) struct StoreArguments {
     /// Hosts of 8 pods [default: those of the mix]
     #[arg(long)]
     pub(crate) hosts: Option<usize>,
-    /// Plays 5 s of so many times 5 s: months with the samples of a day
+    /// Plays one interval of 5 s out of this many: months with the samples of a day
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) every: u64,
     /// No stack is new after the first 15 minutes of the fleet
@@ -65,7 +65,7 @@ pub(crate) struct Arguments {
     keep: Option<PathBuf>,
 }
 
-/// A store and what went into it.
+/// A store, and its content.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) engine: Engine,
@@ -73,22 +73,22 @@ pub(crate) struct Store {
     pub(crate) start_ns: i64,
     pub(crate) end_ns: i64,
     pub(crate) samples: u64,
-    /// Name of a service that is in it.
+    /// Name of a service in the store.
     pub(crate) service: String,
     pub(crate) figures: Value,
     folder: PathBuf,
-    /// Removes it when it is dropped.
+    /// Removes the store when it is dropped.
     _temporary: Option<TempDir>,
 }
 
-/// Time that went where: of this thread's core, and of flushes, which RocksDB does on its own threads, what passed.
+/// Time of each step: CPU time of this thread; for flushes, which use RocksDB's threads, elapsed time.
 #[derive(Debug, Default)]
 struct Costs {
     generate: Duration,
     strip: Duration,
     apply: Duration,
     flushes: Vec<Duration>,
-    /// Batches that the engine wanted whole.
+    /// Batches that the engine refused because definitions were missing.
     dangling: u64,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 }
 
 impl Store {
-    /// Stores this many hours of the fleet; `keep`: in this folder, which must not exist yet.
+    /// Stores this many hours of the fleet, in the folder `keep`, if given. It must not exist yet.
     ///
     /// # Errors
     /// The corpora cannot be read, or the engine refuses or fails.
@@ -172,7 +172,7 @@ impl Store {
         Ok(Self { engine, start_ns, end_ns, samples, service, figures, folder, _temporary: temporary })
     }
 
-    /// Opens what `bench storage --keep` left.
+    /// Opens a store that `bench storage --keep` left.
     ///
     /// # Errors
     /// There is no such store.
@@ -192,7 +192,7 @@ impl Store {
         })
     }
 
-    /// Opens it again, so that nothing of it is in the engine's memory.
+    /// Opens the store again, so that the engine has none of its data in memory.
     pub(crate) fn reopen(self) -> anyhow::Result<Self> {
         let Self { engine, folder, .. } = self;
         // Two engines cannot have one directory.
@@ -201,7 +201,7 @@ impl Store {
     }
 }
 
-/// Bytes of keys and values of each section of each tier, for one sample that was ingested.
+/// Bytes of keys and values per ingested sample, by tier and section.
 fn sections(statistics: &Statistics, samples: u64) -> Value {
     let section = |(&(tier, name), bytes): (&(Option<Tier>, &str), &SectionBytes)| {
         let name = format!("{} {name}", tier.map_or("", Tier::name));
@@ -226,8 +226,8 @@ fn open(folder: &Path) -> anyhow::Result<Engine> {
     })?)
 }
 
-/// Each batch defines what is new to its partition. Where the engine says that it lacks more, it gets the whole
-/// batch, as from a leader whose knowledge was of another time.
+/// Ingests a plan. Each batch defines what is new to its partition. If the engine reports missing definitions, it gets
+/// the batch with all of them, as from a leader whose cache was wrong.
 fn ingest(engine: &Engine, corpus: &Corpus, plan: Plan) -> anyhow::Result<(u64, Costs)> {
     let mut builder = BatchBuilder::new(corpus);
     let mut costs = Costs::default();
@@ -275,7 +275,7 @@ fn flush(engine: &Engine, costs: &mut Costs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Length of all files below a folder: what `du -sb` counts, without the folders themselves.
+/// Length of all files below a folder, like `du -sb`, but without the folders themselves.
 fn directory_bytes(folder: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {

@@ -1,5 +1,5 @@
-//! What a host sends, as a router hands it to a shard: one [`Batch`] with all definitions; or, faster, as its leader
-//! proposes it: with those alone that no batch of the same partition had.
+//! Batches of a host: with all definitions, as a router sends them to a shard, or with new definitions only, as a
+//! leader proposes them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +20,7 @@ use super::random::Random;
 /// Profile type of the samples of a `samples/count` push with a CPU period.
 pub(crate) const PROFILE_TYPE: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
 
-/// Time that a partition of raw data spans: it owns its dictionary.
+/// Length of a partition of raw samples, which has its own dictionary.
 const PARTITION_NS: u64 = 6 * 3600 * 1_000_000_000;
 
 /// Builds batches over a corpus.
@@ -28,7 +28,7 @@ const PARTITION_NS: u64 = 6 * 3600 * 1_000_000_000;
 pub(crate) struct BatchBuilder<'a> {
     corpus: &'a Corpus,
     tenant: TenantId,
-    /// Stacks that were defined in this partition.
+    /// Number of the partition whose stacks were defined.
     partition: u64,
     defined: Defined,
 }
@@ -40,12 +40,12 @@ impl<'a> BatchBuilder<'a> {
         Self { corpus, tenant: TenantId::default_tenant(), partition: 0, defined: Defined::default() }
     }
 
-    /// The batch of one host and interval; its dictionary holds what its samples refer to.
+    /// Returns the batch of one host and interval, with all definitions that its samples refer to.
     pub(crate) fn build(&self, host: &HostSamples) -> Batch {
         self.build_with(host, &mut Defined::default())
     }
 
-    /// The same, but of stacks that this builder defined before, in the same partition, only the hash.
+    /// Returns the same batch, but with only the hash of stacks that this builder defined before in the same partition.
     pub(crate) fn build_new(&mut self, host: &HostSamples) -> Batch {
         let partition = host.start_ns / PARTITION_NS;
         if partition != self.partition {
@@ -93,7 +93,7 @@ impl<'a> BatchBuilder<'a> {
     }
 }
 
-/// The dictionary of one batch as it grows.
+/// Dictionary of a batch that is being built.
 struct Tables<'a> {
     corpus: &'a Corpus,
     defined: &'a mut Defined,
@@ -103,7 +103,7 @@ struct Tables<'a> {
     attribute_sets: HashMap<(usize, u32, u32), u32, FixedState>,
     thread_name: u32,
     thread_id: u32,
-    /// Of the stack that is being defined: ids in the corpus, leaf first, and hashes.
+    /// Locations of the stack that is being defined: IDs in the corpus, leaf first.
     locations: Vec<u32>,
     hashes: Vec<u128>,
 }
@@ -173,7 +173,7 @@ impl<'a> Tables<'a> {
         StackPair { user: self.stack(kernel..depth, None, is_new), kernel: self.stack(0..kernel, new_leaf, is_new) }
     }
 
-    /// Defines the place near the leaf, and puts its hash in the leaf's place.
+    /// Defines a location `shift` bytes or lines after the leaf, and replaces the leaf's hash by its hash.
     fn new_leaf(&mut self, shift: u64) -> Option<u32> {
         let &leaf = self.locations.first().filter(|_| shift > 0)?;
         let leaf = self.importer.location(&mut self.to, leaf);
@@ -192,8 +192,8 @@ impl<'a> Tables<'a> {
         Some(id)
     }
 
-    /// The stack of a part of the locations; `leaf`: its first one, where that is no location of the corpus. Only the
-    /// hash of one that is not new.
+    /// Returns the stack of a part of the locations. `leaf` replaces the first one, unless that is in the corpus.
+    /// Of a stack that is not new, only the hash is defined.
     fn stack(&mut self, part: std::ops::Range<usize>, leaf: Option<u32>, is_new: bool) -> u32 {
         let hash = stack_hash(&self.hashes[part.clone()]);
         if let Some(id) = self.to.stacks.find(&hash)

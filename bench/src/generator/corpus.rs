@@ -13,13 +13,13 @@ use super::payload;
 use super::service::Service;
 use crate::corpus::Recording;
 
-/// See the module.
+/// Services of a mix, and the dictionary that they share.
 #[derive(Debug)]
 pub(crate) struct Corpus {
     pub(crate) mix: Mix,
     /// Strings, functions, mappings and locations of everything that was recorded.
     pub(crate) dictionary: Dictionary,
-    /// By location.
+    /// Hashes of the locations, by ID.
     pub(crate) hashes: Vec<u128>,
     is_kernel: Vec<bool>,
     pub(crate) services: Vec<Service>,
@@ -28,11 +28,11 @@ pub(crate) struct Corpus {
 /// Source of whole stacks for a program whose stacks could not be unwound.
 struct Fill {
     program: &'static str,
-    /// Of `shared/data`: file, and frame type where it is OTLP.
+    /// File in `shared/data`; for OTLP, also the frame type.
     payload: (&'static str, Option<&'static str>),
-    /// The folder does not exist.
+    /// Recording to use if the folder `shared/data` does not exist.
     recording: &'static str,
-    /// Which of the donor's stacks: of two programs that share one, each gets every other.
+    /// Offset of the first stack to take from the donor. Two programs that share a donor take alternate stacks.
     offset: usize,
     step: usize,
 }
@@ -47,7 +47,7 @@ const FILLS: [Fill; 4] = [
 ];
 
 impl Corpus {
-    /// Reads the recordings of a mix, and the payloads where they are.
+    /// Reads the recordings of a mix, and the payloads if they exist.
     ///
     /// # Errors
     /// A file is missing or damaged.
@@ -55,7 +55,7 @@ impl Corpus {
         Self::load_with(mix, payload::folder().as_deref())
     }
 
-    /// As [`Corpus::load`]; `payloads`: the folder of payloads, if any.
+    /// Does the same as [`Corpus::load`], with this folder of payloads, if any.
     pub(crate) fn load_with(mix: Mix, payloads: Option<&Path>) -> anyhow::Result<Self> {
         let mut dictionary = Dictionary::default();
         let mut services = Vec::new();
@@ -78,7 +78,7 @@ impl Corpus {
         Ok(corpus)
     }
 
-    /// From now on all stacks are drawn from those that 15 minutes have.
+    /// Stops the growth: from now on stacks are drawn from those of the first 15 minutes.
     pub(crate) fn stop_growth(&mut self) {
         self.services.iter_mut().for_each(|service| service.growth.exponent = 0.0);
     }

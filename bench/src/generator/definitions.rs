@@ -1,4 +1,4 @@
-//! From frames of a recording to those of a [`Dictionary`].
+//! Conversion of the frames of a recording to definitions in a [`Dictionary`].
 
 use proto::build_id::from_hex;
 use proto::{Address, BuildId, Dictionary, Function, Line, Location, Mapping};
@@ -19,7 +19,7 @@ impl<'a> Definer<'a> {
         Self { frames, locations: vec![UNKNOWN; frames.locations.len()] }
     }
 
-    /// The id in `to`, always the same one.
+    /// Returns the ID of a location in `to`. `to` must be the same dictionary in every call.
     pub(crate) fn location(&mut self, to: &mut Dictionary, id: u32) -> u32 {
         if self.locations[id as usize] == UNKNOWN {
             self.locations[id as usize] = define(self.frames, to, id);

@@ -24,7 +24,7 @@ pub(crate) struct Donor {
 }
 
 impl Donor {
-    /// Of a recording: what was unwound, as if `program` were built of its files, so that the two share no stack.
+    /// Returns the complete stacks of a recording, with files renamed for `program`, so that the two share no stack.
     pub(crate) fn of_recording(recording: &Recording, program: &str) -> Self {
         let stacks = by_frequency(recording.samples.iter().map(|sample| (sample.stack, 1)));
         let mut frames = recording.frames.clone();
@@ -38,7 +38,7 @@ impl Donor {
     }
 }
 
-/// Different ones, by falling sum; equal ones as they came.
+/// Returns the distinct items, largest sum first; items with equal sums keep their order.
 pub(crate) fn by_frequency(samples: impl Iterator<Item = (u32, i64)>) -> Vec<u32> {
     let mut sums: HashMap<u32, (i64, usize)> = HashMap::new();
     for (number, (stack, value)) in samples.enumerate() {

@@ -16,10 +16,10 @@ use super::random::Random;
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
 const PEAK_NS: u64 = 14 * 3600 * 1_000_000_000;
 const LOAD_MIN: f64 = 0.4;
-/// Intervals that a pod lives on average: half a day.
+/// Average life of a pod in intervals: half a day.
 const LIFE_INTERVALS: usize = 8_640;
 
-/// Random numbers of a round, where those of ticks are of a CPU.
+/// Name of the random numbers of a round, in place of the number of a CPU.
 const JITTER: usize = POD_CPUS;
 
 /// Load over a day.
@@ -27,23 +27,22 @@ const JITTER: usize = POD_CPUS;
 pub(crate) enum Days {
     /// Always under full load, and nothing ends.
     Full,
-    /// See the module.
-    Daily,
+    PLACE,
 }
 
-/// Which part of which fleet.
+/// A fleet, and the part of it to play.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// A multiple of the pods of a host.
+    /// Index of the first pod to play: a multiple of the pods of a host.
     pub(crate) first_pod: usize,
-    /// Likewise.
+    /// Number of pods to play: a multiple of the pods of a host.
     pub(crate) pods: usize,
     pub(crate) start_ns: u64,
-    /// Of 5 s.
+    /// Number of intervals of 5 s.
     pub(crate) intervals: u64,
-    /// The first of so many intervals is played, in the others nobody samples: longer times with fewer samples.
-    /// Stacks grow with what is played.
+    /// Only one interval out of this many is played, which gives longer times with fewer samples. The number of stacks
+    /// grows with the played time.
     pub(crate) every: u64,
     pub(crate) days: Days,
 }
@@ -53,10 +52,10 @@ pub(crate) struct Plan {
 pub(crate) struct Drawn {
     pub(crate) time_ns: u64,
     pub(crate) stack: StackKey,
-    /// Into the threads of the service's recording.
+    /// Index into the threads of the service's recording.
     pub(crate) thread: u32,
     pub(crate) tid: u32,
-    /// Life of the pod. It is not sent, as other databases were not sent it.
+    /// CPU of the pod. It is not sent, as in the measurements of other databases.
     pub(crate) cpu: u32,
 }
 
@@ -76,15 +75,15 @@ pub(crate) struct HostSamples {
     pub(crate) pods: Vec<PodSamples>,
 }
 
-/// See the module.
+/// A synthetic fleet: an iterator over its samples.
 #[derive(Debug)]
 pub(crate) struct Fleet<'a> {
     corpus: &'a Corpus,
     plan: Plan,
     pods: Vec<Pod>,
-    /// Of those that are played.
+    /// Index of the next played interval.
     interval: u64,
-    /// Of those in the plan.
+    /// Index of the next host in the plan.
     host: usize,
 }
 
@@ -155,7 +154,7 @@ impl Iterator for Fleet<'_> {
     }
 }
 
-/// The part of a CPU that is busy at a time of the day.
+/// Returns the part of a CPU that is busy at this time of the day.
 fn load(time_ns: u64) -> f64 {
     let of_day = (time_ns + DAY_NS - PEAK_NS) % DAY_NS;
     let angle = of_day as f64 / DAY_NS as f64 * std::f64::consts::TAU;

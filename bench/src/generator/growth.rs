@@ -5,27 +5,27 @@
 //! start of the fleet. The exponent b comes from the recording: over its second half, the number of distinct stacks
 //! grew by 2^b. The size at 15 minutes gives the mix its number of distinct stacks, and is found by playing 15 minutes.
 //!
-//! Three things are extrapolated: b holds beyond the recorded minutes, a service's stacks grow with time as one
-//! program's did with samples, and there is no deployment.
+//! Growth is extrapolated under three assumptions: b holds beyond the recorded minutes, a service's stacks grow with
+//! time as those of one program grow with samples, and there is no deployment.
 //!
-//! The numbers of distinct stacks are those with which other databases were measured. As recorded, five programs have
-//! more, as [`super::service::Service::describe`] shows, so rare stacks come from a smaller set than the recorded one.
+//! The numbers of distinct stacks are the same as in measurements of other databases. Five recordings have more, as
+//! [`super::service::Service::describe`] shows, so only a part of their rare stacks is used.
 //!
 //! While the pool is smaller than the set of rare recorded stacks, neighbours in order of appearance share one stack.
 //! Later each has several variants, which [`super::tree`] makes.
 
-/// Of the mixes: what [`Growth::pool_15m`] refers to.
+/// Time to which [`Growth::pool_15m`] refers, in nanoseconds.
 pub(crate) const REFERENCE_NS: f64 = 900e9;
 
-/// Which stack of a service: a rank (common ones first, by frequency; then rare ones, by appearance) and a variant of
-/// it, 0 being the recorded stack itself.
+/// Identity of a stack of a service: its rank and the number of its variant. Variant 0 is the recorded stack. Common
+/// stacks are ranked first, by frequency, then rare ones, by appearance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StackKey {
     pub(crate) rank: u32,
     pub(crate) variant: u32,
 }
 
-/// See the module.
+/// Growth of the number of distinct stacks of a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
     pub(crate) common: u32,
@@ -36,7 +36,7 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
-    /// The pool's size over the number of rare recorded stacks, so long after the fleet's start.
+    /// Size of the pool at this time after the fleet's start, divided by the number of rare recorded stacks.
     pub(crate) fn variants(&self, since_start_ns: u64) -> f64 {
         let pool = self.pool_15m * (since_start_ns as f64 / REFERENCE_NS).powf(self.exponent);
         (pool / f64::from(self.rare.max(1))).max(1.0 / f64::from(self.rare.max(1)))
@@ -59,7 +59,7 @@ impl Growth {
     }
 }
 
-/// The b of Heaps' law: by which power of 2 the number of different ones grew over the second half.
+/// Exponent b of Heaps' law: the number of distinct items grew by 2^b over the second half of the sequence.
 pub(crate) fn exponent(sequence: &[u32]) -> f64 {
     let unique = |part: &[u32]| part.iter().collect::<std::collections::HashSet<_>>().len().max(1) as f64;
     (unique(sequence) / unique(&sequence[..sequence.len() / 2])).log2().clamp(0.0, 1.0)

@@ -15,7 +15,7 @@ use crate::corpus::{PHASES, Recording};
 pub(crate) struct Row {
     /// Delay after the timer's tick, beyond the usual one, nanoseconds.
     pub(crate) jitter_ns: i32,
-    /// Into [`Lanes::threads`].
+    /// Index into [`Lanes::threads`].
     pub(crate) thread: u32,
     /// The node of its stack in the recording, until [`super::service`] makes a rank of it.
     pub(crate) stack: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Row {
 #[derive(Clone, Debug)]
 pub(crate) struct ThreadKind {
     pub(crate) name: String,
-    /// It began and ended while the program was recorded: whenever the recording is played again, it is another one.
+    /// True if the thread began and ended during the recording. It gets a new ID each time the recording is played.
     pub(crate) is_passing: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Lanes {
     cpus: [Lane; POD_CPUS],
 }
 
-/// Those of one CPU: one phase after the other, each in the order of time.
+/// Samples of one CPU: one phase after another, each ordered by time.
 #[derive(Debug, Default)]
 struct Lane {
     rows: Vec<Row>,

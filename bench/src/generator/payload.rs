@@ -1,4 +1,4 @@
-//! Stacks of the payloads in `shared/data`, which lies beside a checkout or does not: pprof and OTLP, read in place.
+//! Stacks of the pprof and OTLP payloads in `shared/data`, which may exist beside a checkout.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,16 +13,16 @@ use proto::otlp::collector::profiles::v1development::ExportProfilesServiceReques
 use super::donor::{Donor, by_frequency};
 use crate::corpus::{FrameTables, Function, Location, Mapping, View};
 
-/// Unpacked: `large_cpp.cpu` has 2.5 MB.
+/// Largest decompressed payload: `large_cpp.cpu` has 2.5 MB.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The folder of payloads, where there is one.
+/// Returns the folder of payloads, if it exists.
 pub(crate) fn folder() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     folder.is_dir().then_some(folder)
 }
 
-/// A pprof's fields that are read; numbers are the format's.
+/// Fields of a pprof that are read, by their numbers in profile.proto.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Pprof {
     #[prost(message, repeated, tag = "2")]
@@ -87,7 +87,7 @@ struct PprofFunction {
     start_line: i64,
 }
 
-/// All stacks of a pprof.
+/// Reads all stacks of a pprof.
 pub(crate) fn pprof(path: &Path) -> anyhow::Result<Donor> {
     let mut bytes = Vec::new();
     GzDecoder::new(File::open(path)?).take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -130,7 +130,7 @@ pub(crate) fn pprof(path: &Path) -> anyhow::Result<Donor> {
     donor(path, tables, samples)
 }
 
-/// Stacks of an OTLP request of today's layout in which a frame of this type occurs.
+/// Reads the stacks of an OTLP request of the current layout that have a frame of this type.
 pub(crate) fn otlp(path: &Path, frame_type: &str) -> anyhow::Result<Donor> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;

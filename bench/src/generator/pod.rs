@@ -1,25 +1,25 @@
-//! A pod: which part of a recording it plays, and from where.
+//! A pod: its part of a recording, and its start in that part.
 
 use super::mix::{PERIOD_NS, POD_CPUS, SERVICES, TIMER_SLACK_NS};
 use super::random::Random;
 use crate::corpus::PHASES;
 
-/// Pids of Linux end here.
+/// Limit of thread IDs in Linux.
 const TIDS: usize = 4 << 20;
 
 /// One life of a pod.
 #[derive(Clone, Debug)]
 pub(crate) struct Pod {
-    /// Its place in the fleet: host and service follow from it.
+    /// Index of the pod in the fleet; it determines host and service.
     pub(crate) place: u64,
-    /// Times that it was started again, and with another name.
+    /// Number of restarts of the pod, each with another name.
     pub(crate) life: u64,
     seed: u64,
     /// Start in the recording: the phase, and the fraction of it.
     pub(crate) start: f64,
-    /// When in a period the timers of its CPUs tick.
+    /// Offsets of the CPUs' timer ticks within a period, in nanoseconds.
     pub(crate) ticks_at_ns: [u64; POD_CPUS],
-    /// Its threads' ids begin here.
+    /// First ID of its threads.
     pub(crate) tid: u32,
 }
 
@@ -33,13 +33,13 @@ impl Pod {
         Self { place, life, seed, start: phase as f64 + random.unit(), ticks_at_ns, tid: random.below(TIDS) as u32 }
     }
 
-    /// The random numbers of one sample, or of what else has two numbers.
+    /// Returns the random numbers of one sample, or of anything else that two numbers identify.
     pub(crate) fn random(&self, tick: u64, cpu: usize) -> Random {
         Random::of([self.seed ^ (self.place << 32 | self.life << 48), tick << 2 | cpu as u64])
     }
 
-    /// The id of a thread of the recording, of which `threads` are known; `round`: which of those that follow each
-    /// other.
+    /// Returns the ID of a thread. `thread` is one of the `threads` of the recording; `round` is the number of earlier
+    /// plays of the recording.
     pub(crate) fn tid(&self, thread: u32, threads: usize, round: u64) -> u32 {
         let number = round as usize * threads + thread as usize;
         // Never 0: that is the idle task's.

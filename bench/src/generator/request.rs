@@ -1,4 +1,4 @@
-//! One export request: a batch as OTLP 1.11 writes it, with a dictionary of just what its samples refer to.
+//! Conversion of a batch to an OTLP 1.11 export request, whose dictionary has only the entries that its samples use.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,21 +17,21 @@ use super::mix::{INTERVAL_NS, PERIOD_NS};
 
 const SCOPE_LABEL: &str = "otel_scope_name";
 
-/// The request of a batch whose interval starts at `start_ns`.
+/// Returns the request of a batch whose interval starts at `start_ns`.
 pub(crate) fn build(batch: &Batch, start_ns: u64) -> ExportProfilesServiceRequest {
     let mut tables = Tables::new(&batch.dictionary);
     let resource_profiles = batch.series.iter().map(|series| tables.resource_profiles(start_ns, series)).collect();
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
 }
 
-/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same ids as in the
-/// batch, where entry 0 is empty, too; functions, mappings and locations stand one place further.
+/// The request's dictionary; entry 0 of each table is the empty one. Strings and stacks have the same IDs as in the
+/// batch, where entry 0 is empty, too; IDs of functions, mappings and locations are larger by one.
 struct Tables<'a> {
     from: &'a Dictionary,
     dictionary: ProfilesDictionary,
     strings: HashMap<String, i32>,
     attributes: HashMap<(i32, Text), i32>,
-    /// Of locations with lines, which name a file alone.
+    /// Mappings of locations with lines, which have only a file name.
     mappings_of_files: HashMap<u32, i32>,
 }
 

@@ -1,4 +1,4 @@
-//! One service of a fleet: a recording, its cut stacks filled, its stacks ranked, and how they grow.
+//! One service of a fleet: a recording with completed and ranked stacks, and the growth of their number.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,12 +16,12 @@ use super::random::Random;
 use super::tree::Tree;
 use crate::corpus::{Frames, Node, Recording};
 
-/// Common stacks are at most this part of a mix's unique ones: the rest of them come and go.
+/// Largest part of common stacks among a mix's unique stacks; the others are rare.
 const COMMON_PART: f64 = 0.6;
-/// Of a calibration: the pool is then known to a thousandth.
+/// Steps of the bisection of a calibration, which determine the pool to a thousandth.
 const HALVINGS: usize = 16;
 
-/// See the module.
+/// One service of a fleet.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) name: String,
@@ -29,7 +29,7 @@ pub(crate) struct Service {
     tree: Tree,
     /// Nodes of the tree by rank.
     stacks: Vec<u32>,
-    /// By rank: of the user's and the kernel's part.
+    /// Hashes of the user part and the kernel part of each stack, by rank.
     hashes: Vec<(StackHash, StackHash)>,
     pub(crate) growth: Growth,
     /// Part of the new stacks whose leaf is new, too.
@@ -38,7 +38,7 @@ pub(crate) struct Service {
     filled_part: f64,
 }
 
-/// The tree as it is built, from recordings and donors that have tables of their own.
+/// Tree that is being built, from recordings and donors with separate tables.
 struct TreeBuilder {
     nodes: Vec<Node>,
     ids: HashMap<Node, u32>,
@@ -61,8 +61,8 @@ impl TreeBuilder {
 }
 
 impl Service {
-    /// `donor`: what cut stacks are filled from, and which part of it (`offset`, then every `step`-th).
-    /// `target`: unique stacks that `pods` pods shall have in 15 minutes.
+    /// Builds a service. `donor` completes truncated stacks: its stack at an offset, and then every `step`-th one.
+    /// `target` is the number of unique stacks that `pods` pods have in 15 minutes.
     pub(crate) fn new(
         recording: &Recording,
         donor: Option<(&Donor, usize, usize)>,
@@ -101,7 +101,7 @@ impl Service {
         Ok(service)
     }
 
-    /// Finds the pool with which this many pods have `target` unique stacks in 15 minutes.
+    /// Finds the size of the pool with which this many pods have `target` unique stacks in 15 minutes.
     fn calibrate(&mut self, pods: usize, target: usize) {
         let mut low = 1.0_f64;
         let mut high = 64.0 * target as f64;
@@ -142,12 +142,12 @@ impl Service {
         self.hashes = self.stacks.iter().map(&mut hashes).collect();
     }
 
-    /// Of the user's and the kernel's part of a recorded stack; of others they have to be made each time.
+    /// Returns the hashes of the user part and the kernel part of a recorded stack; `None` for a variant.
     pub(crate) fn hashes(&self, key: StackKey) -> Option<(StackHash, StackHash)> {
         (key.variant == 0).then(|| self.hashes[key.rank as usize])
     }
 
-    /// The locations of a stack, leaf first, and, where its leaf is a new place, how far from the recorded one.
+    /// Adds the locations of a stack to `out`, leaf first. Returns the distance of its leaf from the recorded leaf.
     pub(crate) fn push_locations(&self, key: StackKey, out: &mut Vec<u32>) -> u64 {
         let stack = self.stacks[key.rank as usize];
         if key.variant == 0 {
@@ -175,7 +175,7 @@ impl Service {
     }
 }
 
-/// The tree, and for each recorded stack its node, or that of what stands in for it.
+/// Builds the tree. Also returns the node of each recorded stack, or of the stack that replaces it.
 fn fill(
     recording: &Recording,
     donor: Option<(&Donor, usize, usize)>,
@@ -201,7 +201,7 @@ fn fill(
     Ok((builder.nodes, stacks))
 }
 
-/// Stacks by rank, and how many are common: seen more than once, and not more than `common_max`.
+/// Returns the stacks by rank, and the number of common ones, at most `common_max`. Common stacks occur more than once.
 fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     let mut counts: HashMap<u32, u32> = HashMap::new();
     sequence.iter().for_each(|&stack| *counts.entry(stack).or_default() += 1);
@@ -214,7 +214,7 @@ fn rank(sequence: &[u32], common_max: usize) -> (Vec<u32>, u32) {
     (ranked, often as u32)
 }
 
-/// Of the stacks first seen in the second half of a recording, those whose leaf was first seen there, too.
+/// Returns the part of stacks whose leaf is new, among the stacks that are new in the second half of a recording.
 fn new_leaf_part(recording: &Recording) -> f64 {
     let leaf = |frames: &Frames, stack: u32| frames.nodes[stack as usize].location;
     let mut stacks = HashSet::new();

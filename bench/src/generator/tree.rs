@@ -10,20 +10,20 @@ use crate::corpus::Node;
 
 /// Tries to find a combination that is not the recorded stack itself.
 const TRIES: usize = 8;
-/// Deeper stacks are not made: combined recursion would have no end.
+/// Limit of the depth of new stacks, because combined recursion could continue for ever.
 const DEPTH_MAX: usize = 200;
 
 /// The tree; a node's location is one of the corpus's.
 #[derive(Debug)]
 pub(crate) struct Tree {
     pub(crate) nodes: Vec<Node>,
-    /// Nodes by location: those of one stand together, those of location i from `location_starts[i]` on.
+    /// Nodes, grouped by location: those of location i begin at `location_starts[i]`.
     by_location: Vec<u32>,
     location_starts: Vec<u32>,
 }
 
 impl Tree {
-    /// `locations`: how many there are in the corpus.
+    /// Returns a tree of these nodes. `locations` is the number of locations in the corpus.
     pub(crate) fn new(nodes: Vec<Node>, locations: usize) -> Self {
         let mut location_starts = vec![0_u32; locations + 1];
         nodes[1..].iter().for_each(|node| location_starts[node.location as usize + 1] += 1);
@@ -50,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Adds the locations, leaf first, of what the numbers of `random` make of a recorded stack.
+    /// Adds the locations, leaf first, of a variant of a recorded stack, which follows from the numbers of `random`.
     pub(crate) fn push_variant(&self, stack: u32, random: &mut Random, out: &mut Vec<u32>) {
         self.push_locations(stack, out);
         for _ in 0..TRIES {

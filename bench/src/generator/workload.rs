@@ -1,4 +1,4 @@
-//! All requests of a run, made before the first is sent, so that making them takes no CPU from what is measured.
+//! All requests of a run. They are encoded before the first is sent, so that encoding takes no CPU time during the run.
 
 use std::collections::HashSet;
 
@@ -17,26 +17,26 @@ const HOUR_NS: u64 = 3600 * 1_000_000_000;
 #[derive(Debug)]
 pub(crate) struct Workload {
     seed: u64,
-    /// Encoded requests, not compressed, as other databases were sent theirs.
+    /// Encoded requests, not compressed, as in the measurements of other databases.
     pub(crate) requests: Vec<Vec<u8>>,
-    /// In all requests together.
+    /// Number of samples in all requests together.
     pub(crate) samples: u64,
     /// All samples are in `(start_ns, end_ns]`.
     pub(crate) start_ns: u64,
     pub(crate) end_ns: u64,
-    /// Different stacks, and pods, that were really drawn.
+    /// Number of distinct stacks in the requests.
     unique_stacks: usize,
     pub(crate) pods: usize,
-    /// Name of a service that is in it.
+    /// Name of a service in the workload.
     pub(crate) service: String,
     encoded_bytes: usize,
     corpus: Value,
 }
 
 impl Workload {
-    /// At least `samples`, in whole requests, over the 15 minutes before `end_ns`.
+    /// Builds requests with at least `samples` samples, over the 15 minutes before `end_ns`.
     ///
-    /// Up to 15 minutes of the mix, fewer samples are less time; beyond, more are more hosts.
+    /// Fewer samples than in 15 minutes of the mix shorten the time; more samples add hosts.
     ///
     /// # Errors
     /// The corpora cannot be read.
@@ -86,7 +86,7 @@ impl Workload {
     }
 }
 
-/// In the order of time, hosts of the mix in turn; then further hosts, likewise.
+/// Returns the samples of each host and interval, ordered by time; the hosts of the mix first, then further hosts.
 fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = HostSamples> {
     let pods = corpus.mix.pods();
     (0..).flat_map(move |round| {
@@ -98,7 +98,7 @@ fn intervals(corpus: &Corpus, seed: u64, start_ns: u64) -> impl Iterator<Item = 
     })
 }
 
-/// The end of the last hour in UTC: 15 minutes before it lie in one partition, and the time of a run changes no figure.
+/// Returns the end of the last full hour in UTC. The 15 minutes before it are in one partition, whenever a run starts.
 pub(crate) fn last_full_hour_ns() -> u64 {
     let now_ns = jiff::Timestamp::now().as_nanosecond().max(0) as u64;
     now_ns - now_ns % HOUR_NS
@@ -149,7 +149,7 @@ mod tests {
         told
     }
 
-    /// Content of a batch, in the same form.
+    /// Returns the content of a batch in the same form.
     fn held(batch: &Batch) -> Vec<Told> {
         let dictionary = &batch.dictionary;
         let text = |id: u32| dictionary.strings.get(id);

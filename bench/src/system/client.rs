@@ -1,13 +1,13 @@
-//! An HTTP client with persistent connections, as senders and readers have.
+//! An HTTP client with persistent connections, like those of real senders and readers.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ureq::http::StatusCode;
 
-/// Longest time of a response.
+/// Time limit of a response.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Larger than any response here, bytes.
+/// Limit of a response in bytes, larger than any response here.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// A client; use one for each thread.
@@ -61,7 +61,7 @@ impl Client {
         Ok(body)
     }
 
-    /// The value of the first metric whose name has this suffix.
+    /// Returns the value of the first metric whose name has this suffix.
     pub(crate) fn metric(&self, address: &str, name_end: &str) -> anyhow::Result<f64> {
         let text = String::from_utf8(self.get(address, "/metrics", &[])?)?;
         let value = text.lines().find_map(|line| line.split_once(' ').filter(|(name, _)| name.ends_with(name_end)));

@@ -1,8 +1,6 @@
-//! A month of history in a running varve: an hour of the mix, and before it 30 days of which 5 s of every hour are
-//! played.
+//! A month of history in a running varve: an hour of the mix, and before it 30 days with 5 s of every hour.
 //!
-//! Windows over it have edges on no minute, so each tier is read. What is asked, and by which window, is that of
-//! `query`.
+//! The edges of its windows are not on minutes, so each tier is read. The queries are those of `query`.
 
 use std::path::Path;
 
@@ -17,21 +15,21 @@ use crate::generator::{BatchBuilder, Corpus, Days, Fleet, INTERVAL_NS, Mix, PERI
 
 const HOUR_NS: u64 = 3600 * 1_000_000_000;
 const DAY_NS: u64 = 24 * HOUR_NS;
-/// The oldest samples are younger than what varve keeps by default, also at the end of the run.
+/// Length of the history. Its oldest samples are within varve's default retention, also at the end of the run.
 const HISTORY_NS: u64 = 30 * DAY_NS - 2 * HOUR_NS;
-/// One interval of so many.
+/// One interval out of this many is played.
 const EVERY: u64 = HOUR_NS / INTERVAL_NS;
 /// Requests that are made before they are sent.
 const REQUESTS_AT_ONCE: usize = 500;
 const SENDING: Sending = Sending::Closed { clients: 8 };
-/// The windows, and how much earlier than the hour's end they end at least: so that 30 days of them are there.
+/// Names of the windows, and their lengths.
 const SPANS: [(&str, u64); 4] =
     [("1 h", HOUR_NS), ("24 h", DAY_NS), ("29 d", 29 * DAY_NS), ("29 d, again", 29 * DAY_NS)];
 
 /// Sends the history to a new server, compacts, and queries it.
 ///
 /// # Errors
-/// As `ingest`; where the server has another sum than what was sent.
+/// Those of `ingest`, or the stored sum differs from the sent one.
 pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_ns: u64) -> anyhow::Result<Vec<Value>> {
     let mut server = Server::prepare(binary, data_dir)?;
     server.launch()?;
@@ -75,7 +73,7 @@ pub(crate) fn history(binary: &Path, data_dir: &Path, mix: Mix, seed: u64, end_n
     Ok(figures)
 }
 
-/// Sends what a plan plays; returns how many samples it is.
+/// Sends the samples of a plan; returns their number.
 fn send(server: &Server, corpus: &Corpus, plan: Plan) -> anyhow::Result<u64> {
     let builder = BatchBuilder::new(corpus);
     let mut samples = 0;

@@ -20,7 +20,7 @@ pub(crate) struct Ingested {
     idle_cpu_s: f64,
 }
 
-/// Starts a server and sends it everything.
+/// Starts a server, and sends it the whole workload.
 pub(crate) fn ingest(
     binary: &Path,
     data_dir: &Path,
@@ -58,8 +58,7 @@ pub(crate) fn ingest(
 }
 
 impl Ingested {
-    /// Checks what is stored, and stops the server, so that everything is sealed and paid for; adds the figures of
-    /// that.
+    /// Checks the stored samples, and stops the server, which seals everything; adds the figures of that.
     pub(crate) fn stop_and_finish(mut self, workload: &Workload) -> anyhow::Result<(Value, Server)> {
         let before_check_s = self.server.cpu_s()?;
         check_total(&self.server, workload)?;

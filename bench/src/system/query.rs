@@ -1,4 +1,4 @@
-//! Queries over the 15 minutes, in the order of a person: each first one cold in its own caches, then 20 more.
+//! Queries over the 15 minutes, in the order in which a user makes them: each one cold, and then 20 times.
 
 use std::time::Instant;
 
@@ -11,9 +11,9 @@ use super::totals::seconds;
 use crate::generator::{PERIOD_NS, Workload};
 use crate::report::{quantile, rounded};
 
-/// Of each query, after the cold one.
+/// Runs of each query after the cold run.
 const RUNS: u64 = 20;
-/// Each run's window is this much earlier, so that no result is cached.
+/// Time by which each run's window is earlier than the previous one, so that no result is cached.
 const SHIFT_NS: u64 = 1_300_000_000;
 const FLAMEGRAPH_NODES: &str = "8192";
 const LABEL: &str = "k8s_pod_name";
@@ -25,10 +25,10 @@ pub(crate) struct Query {
     parameters: Vec<(&'static str, String)>,
 }
 
-/// Looks at the answer for the whole 15 minutes.
+/// Check of the response for the whole 15 minutes.
 type Check = fn(&Value, &Workload) -> anyhow::Result<()>;
 
-/// Figures of each query.
+/// Runs all queries; returns the figures of each.
 pub(crate) fn queries(server: &Server, workload: &Workload) -> anyhow::Result<Vec<Value>> {
     let measure = |(query, check): (Query, Check)| {
         let (figures, answer) = query.measure(server, workload.start_ns, workload.end_ns)?;
@@ -62,13 +62,13 @@ fn all(workload: &Workload) -> Vec<(Query, Check)> {
 }
 
 impl Query {
-    /// A flame graph as the web UI requests it.
+    /// Returns the query of a flame graph, as the web UI sends it.
     pub(crate) fn flamegraph(name: String, selector: String) -> Self {
         let parameters = vec![("query", selector), ("max_nodes", FLAMEGRAPH_NODES.to_owned())];
         Self { name, path: "/api/v1/flamegraph", parameters }
     }
 
-    /// Asks once of this window, and then of others that are as long; returns its figures, and the first answer.
+    /// Runs the query with this window, and then with others of this length; returns its figures and first response.
     ///
     /// # Errors
     /// There was no response.
@@ -101,7 +101,7 @@ impl Query {
     }
 }
 
-/// The total of a flame graph, which the nodes sum up to.
+/// Returns the total of a flame graph, after checking that its nodes add up to it.
 pub(crate) fn flamegraph_total(answer: &Value) -> anyhow::Result<u64> {
     let nodes = answer["nodes"].as_array().context("no nodes")?;
     let own: u64 = nodes.iter().filter_map(|node| node[2].as_u64()).sum();
@@ -117,7 +117,7 @@ fn check_whole_flamegraph(answer: &Value, workload: &Workload) -> anyhow::Result
     Ok(())
 }
 
-/// One for each pod.
+/// Checks that a list has one entry per pod.
 fn check_count(list: &Value, workload: &Workload) -> anyhow::Result<()> {
     let count = list.as_array().context("no list")?.len();
     ensure!(count == workload.pods, "{count} in place of {}", workload.pods);

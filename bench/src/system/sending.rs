@@ -5,23 +5,23 @@ use std::time::{Duration, Instant};
 
 use super::client::{Client, Pushed};
 
-/// Requests of an open loop that may be on their way at one time; more are late, and their lateness counts.
+/// Most requests of an open loop in flight at one time. Further ones are sent late, which counts as latency.
 const OPEN_CLIENTS: usize = 128;
-/// Before a refused request is sent again.
+/// Pause before a refused request is sent again.
 const RETRY_AFTER: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sending {
-    /// Each client sends its next request when it has the acknowledgement of the one before.
+    /// Each client sends its next request after the acknowledgement of the previous one.
     Closed { clients: usize },
-    /// Requests are sent when they are due. Latencies count from then, so a server that stalls does not hide it.
+    /// Requests are sent at fixed times. Latencies count from these times, so stalls of the server are visible.
     Open { requests_per_s: u32 },
 }
 
 /// Outcomes of all requests.
 #[derive(Debug)]
 pub(crate) struct Sent {
-    /// From the first attempt, or, in an open loop, from when it was due; ascending.
+    /// Latencies from the first attempt or, in an open loop, from the due time; ascending.
     pub(crate) latencies_ms: Vec<f64>,
     /// Responses that demand a retry.
     pub(crate) refused: usize,
@@ -29,10 +29,10 @@ pub(crate) struct Sent {
 }
 
 impl Sending {
-    /// Sends all of them.
+    /// Sends all requests.
     ///
     /// # Errors
-    /// At the first request that is not acknowledged and may not be sent again.
+    /// A request is not acknowledged and must not be sent again.
     pub(crate) fn send(self, address: &str, requests: &[Vec<u8>]) -> anyhow::Result<Sent> {
         let clients = match self {
             Self::Closed { clients } => clients,

@@ -2,7 +2,7 @@
 //!
 //! Two servers get the same 15 minutes; one of them compacts.
 //! Both then get the same queries in turn, so that other load on the machine slows each of them alike.
-//! All answers must be equal.
+//! All responses must be equal.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,8 +18,8 @@ use super::totals::seconds;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{Report, quantile, rounded};
 
-/// How much earlier each run's window is than the one before, so that no answer was given already.
-/// Steps are on whole seconds, as the web UI and Grafana send them; on tenths of a second; or anywhere.
+/// Time by which each run's window is earlier than the previous one, so that no result is cached.
+/// Steps are on whole seconds, as the web UI and Grafana send them, on tenths of a second, or anywhere.
 const EDGES: [(&str, u64); 3] =
     [("whole seconds", 1_000_000_000), ("tenths of a second", 1_300_000_000), ("anywhere", 1_300_000_007)];
 
@@ -54,7 +54,7 @@ struct Asked {
     client: Client,
 }
 
-/// Measures, and prints each figure as it is known.
+/// Runs all measurements, and prints each figure as it is known.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let named: Vec<Option<&Path>> = match arguments.binary.as_slice() {
         [] => vec![None],

@@ -22,14 +22,14 @@ pub(crate) struct Server {
     data_dir: PathBuf,
     /// `127.0.0.1:port` of the HTTP API.
     pub(crate) http: String,
-    /// Of OTLP over HTTP.
+    /// `127.0.0.1:port` of the OTLP/HTTP receiver.
     pub(crate) otlp: String,
     other_ports: [String; 2],
     child: Option<Child>,
 }
 
 impl Server {
-    /// All but the start.
+    /// Prepares a server, without starting it.
     pub(crate) fn prepare(binary: &Path, data_dir: &Path) -> anyhow::Result<Self> {
         let [http, otlp, grpc, node] = free_addresses();
         let other_ports = [grpc, node];
@@ -38,7 +38,7 @@ impl Server {
         Ok(Self { binary, data_dir, http, otlp, other_ports, child: None })
     }
 
-    /// Starts it; returns the time from the start of the process until /ready says 200.
+    /// Starts the server; returns the time from the start of the process until /ready responds with 200.
     pub(crate) fn launch(&mut self) -> anyhow::Result<Duration> {
         let log = File::options().create(true).append(true).open(self.log_path())?;
         let [grpc, node] = &self.other_ports;
@@ -70,7 +70,7 @@ impl Server {
         self.data_dir.with_extension("log")
     }
 
-    /// The last of what it said.
+    /// Returns the end of the server's output.
     pub(crate) fn said(&self) -> String {
         let text = fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()
@@ -84,7 +84,7 @@ impl Server {
         Ok(self.child.as_ref().context("varve does not run")?.id())
     }
 
-    /// As a power button does.
+    /// Kills the server.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
         self.child()?.kill()?;
         self.child()?.wait()?;
@@ -138,7 +138,7 @@ impl Server {
         peak_rss_bytes(&self.pid()?.to_string())
     }
 
-    /// Space that the data directory takes, as `du` counts: in all, and of each entry directly below it.
+    /// Returns the disk space of the data directory, as `du` counts it: in total, and of each entry directly below it.
     pub(crate) fn disk_bytes(&self) -> anyhow::Result<(u64, Vec<(String, u64)>)> {
         let mut parts = Vec::new();
         for entry in fs::read_dir(&self.data_dir)? {

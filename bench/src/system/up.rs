@@ -1,5 +1,5 @@
-//! Ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries: everything over the
-//! network, as a sender and a reader have it.
+//! Measurements of a running varve over the network: ingest with 1 client, in an open loop, and with 32 clients;
+//! restart after kill -9; queries.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use super::sending::Sending;
 use crate::generator::{self, Mix, Workload};
 use crate::report::{self, Report};
 
-/// All requests are made before the first is sent: 10 million samples are 1.4 GB of them.
+/// Limit of the samples of a run. All requests are encoded before the first is sent: 10 million samples are 1.4 GB.
 const SAMPLES_MAX: u64 = 10_000_000;
 
 /// Measures a varve: ingest with 1 client, in an open loop, and with 32 clients; restart after kill -9; queries.
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     save: Option<String>,
 }
 
-/// Measures, and prints each figure as it is known.
+/// Runs all measurements, and prints each figure as it is known.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let binary = crate::process::varve_binary(arguments.binary.as_deref())?;
     let samples = arguments.samples.unwrap_or_else(|| arguments.mix.samples());

@@ -14,20 +14,20 @@ pub const PERIOD_NS: u64 = 50_000_000;
 /// A frame of a built stack.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Frame {
-    /// Functions by name, innermost first: all but the last are inlined.
+    /// Function names, innermost first: all but the last are inlined.
     Named(Vec<String>),
     /// A function of the kernel.
     Kernel(String),
     /// An address of a binary, to be symbolized by the receiver.
     Native {
-        /// Hexadecimal GNU build ID; "": none is sent.
+        /// Hexadecimal GNU build ID; none is sent if it is empty.
         build_id: String,
-        /// Of the binary.
+        /// Path of the binary.
         file: String,
         /// ELF virtual address.
         address: u64,
     },
-    /// A marker of the sender's unwinder where it stopped, with its error code.
+    /// Marker at which the sender's unwinder stopped, with its error code.
     Abort(u64),
 }
 
@@ -37,7 +37,7 @@ impl From<&str> for Frame {
     }
 }
 
-/// A stack, leaf first.
+/// Returns a stack of these functions, leaf first.
 #[must_use]
 pub fn stack(names: &[&str]) -> Vec<Frame> {
     names.iter().map(|&name| name.into()).collect()
@@ -46,15 +46,15 @@ pub fn stack(names: &[&str]) -> Vec<Frame> {
 /// A request with one profile of CPU samples.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Of the resource.
+    /// Attributes of the resource.
     pub attributes: Vec<(String, String)>,
-    /// Each leaf first.
+    /// Stacks, each leaf first.
     pub stacks: Vec<Vec<Frame>>,
     /// Samples of the stacks.
     pub samples: Vec<Seen>,
 }
 
-/// One sample of a request: a stack, and when it was seen.
+/// One sample of a request: a stack and its times.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// Index into the stacks.
@@ -65,27 +65,27 @@ pub struct Seen {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Now, nanoseconds since 1970.
+/// Returns the time now, in nanoseconds since 1970.
 #[must_use]
 pub fn now_ns() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap()
 }
 
 impl Request {
-    /// A request of a service, without samples.
+    /// Returns a request of a service, without samples.
     #[must_use]
     pub fn new(service: &str) -> Self {
         Self { attributes: vec![("service.name".to_owned(), service.to_owned())], ..Self::default() }
     }
 
-    /// With one more resource attribute.
+    /// Adds a resource attribute.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.attributes.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// With one more stack that was seen at these times.
+    /// Adds a stack with samples at these times.
     #[must_use]
     pub fn seen(mut self, stack: Vec<Frame>, times: Vec<u64>) -> Self {
         self.stacks.push(stack);
@@ -93,7 +93,7 @@ impl Request {
         self
     }
 
-    /// The request as protobuf.
+    /// Returns the request as protobuf.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut tables = Tables::default();
@@ -130,7 +130,7 @@ pub(crate) fn key_value(name: &str, value: &str) -> Message {
     vec![(1, name.into()), (2, (&vec![(1, Value::from(value))]).into())]
 }
 
-/// The dictionary that is being built; index 0 of each table is the zero entry.
+/// Dictionary that is being built; index 0 of each table is the zero entry.
 #[derive(Default)]
 pub(crate) struct Tables {
     strings: Vec<String>,
@@ -222,7 +222,7 @@ impl Tables {
         id
     }
 
-    /// The index of a new stack.
+    /// Adds a stack, and returns its index.
     pub(crate) fn stack(&mut self, frames: &[Frame]) -> u64 {
         let locations: Vec<u64> = frames.iter().map(|frame| self.location(frame)).collect();
         self.stacks.push(vec![(1, packed(locations))]);
@@ -249,7 +249,7 @@ impl Tables {
     }
 }
 
-/// The export requests of a file: one bare message, or several with a 4-byte big-endian length before each.
+/// Reads the export requests of a file: one bare message, or several with a 4-byte big-endian length before each.
 #[must_use]
 pub fn requests_in(path: &std::path::Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
@@ -266,7 +266,7 @@ pub fn requests_in(path: &std::path::Path) -> Vec<Vec<u8>> {
     requests
 }
 
-/// The same request with one more attribute on every resource, and its newest time moved to `newest_ns`.
+/// Returns the request with one more attribute on every resource, and its newest time moved to `newest_ns`.
 #[must_use]
 pub fn moved(request: &[u8], label: (&str, &str), newest_ns: u64) -> Vec<u8> {
     let mut newest = 0;

@@ -1,5 +1,4 @@
-//! The protobuf wire format without a schema: a message is a list of fields in order, so it can be edited and written
-//! back, and damaged on purpose.
+//! The protobuf wire format without a schema. A message is a list of fields, so tests can edit and damage it.
 
 /// A message: field numbers and values, in the order of the bytes.
 pub type Message = Vec<(u32, Value)>;
@@ -50,7 +49,7 @@ pub fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// The bytes of a message.
+/// Encodes a message.
 #[must_use]
 pub fn encode(message: &Message) -> Vec<u8> {
     let mut out = Vec::new();
@@ -88,10 +87,10 @@ fn take_varint(bytes: &mut &[u8]) -> u64 {
     number
 }
 
-/// The fields of a message.
+/// Decodes the fields of a message.
 ///
 /// # Panics
-/// If the bytes are no message: the payloads of tests are.
+/// The bytes are not a message.
 #[must_use]
 pub fn decode(mut bytes: &[u8]) -> Message {
     let mut message = Vec::new();
@@ -121,7 +120,7 @@ pub fn decode(mut bytes: &[u8]) -> Message {
     message
 }
 
-/// The last value of a number field; 0 if it is absent.
+/// Returns the last value of a number field; 0 if it is absent.
 #[must_use]
 pub fn number(message: &Message, field: u32) -> u64 {
     let found = message.iter().rev().find(|(number, _)| *number == field);
@@ -132,7 +131,7 @@ pub fn number(message: &Message, field: u32) -> u64 {
     }
 }
 
-/// Every value of a field of bytes.
+/// Returns every value of a field of bytes.
 pub fn all(message: &Message, field: u32) -> impl Iterator<Item = &[u8]> {
     message.iter().filter(move |(number, _)| *number == field).map(move |(_, value)| match value {
         Value::Bytes(bytes) => bytes.as_slice(),
@@ -140,13 +139,13 @@ pub fn all(message: &Message, field: u32) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The last value of a field of bytes, as a message; empty if it is absent.
+/// Returns the last value of a field of bytes, as a message; empty if it is absent.
 #[must_use]
 pub fn inner(message: &Message, field: u32) -> Message {
     all(message, field).last().map(decode).unwrap_or_default()
 }
 
-/// A repeated number field, packed or not.
+/// Returns the values of a repeated number field, packed or not.
 #[must_use]
 pub fn numbers(message: &Message, field: u32) -> Vec<u64> {
     let mut out = Vec::new();
@@ -165,7 +164,7 @@ pub fn numbers(message: &Message, field: u32) -> Vec<u64> {
     out
 }
 
-/// A repeated fixed64 field, packed or not.
+/// Returns the values of a repeated fixed64 field, packed or not.
 #[must_use]
 pub fn fixed64s(message: &Message, field: u32) -> Vec<u64> {
     let mut out = Vec::new();
@@ -181,7 +180,7 @@ pub fn fixed64s(message: &Message, field: u32) -> Vec<u64> {
     out
 }
 
-/// A packed repeated varint field.
+/// Encodes a packed repeated varint field.
 #[must_use]
 pub fn packed(numbers: impl IntoIterator<Item = u64>) -> Value {
     let mut bytes = Vec::new();
@@ -189,7 +188,7 @@ pub fn packed(numbers: impl IntoIterator<Item = u64>) -> Value {
     Value::Bytes(bytes)
 }
 
-/// A packed repeated fixed64 field.
+/// Encodes a packed repeated fixed64 field.
 #[must_use]
 pub fn packed_fixed64s(numbers: &[u64]) -> Value {
     Value::Bytes(numbers.iter().flat_map(|number| number.to_le_bytes()).collect())

@@ -1,5 +1,4 @@
-//! `kill -9` under load, twenty times. Acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, each
-//! once.
+//! `kill -9` under load, twenty times: acknowledged ⊆ visible ⊆ acknowledged ∪ unknown, each exactly once.
 
 use std::time::{Duration, Instant};
 
@@ -8,10 +7,10 @@ use tests::load::{Behaviour, Load, visible};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Longest wait for an acknowledged push between two kills.
+/// Time limit for an acknowledged push between two kills.
 const ACKNOWLEDGEMENT_MAX: Duration = Duration::from_secs(10);
 
-/// Kills `varve` under load; every acknowledged sample must be there once, also after one more clean restart.
+/// Kills `varve` under load; every acknowledged sample must be stored once, also after one more clean restart.
 fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
     let _alone = alone();
     let mut varve = Varve::start(Setup { processes, ..Setup::default() });

@@ -1,5 +1,5 @@
-//! A damaged table file of the state, under load: the process keeps running, other times are answered exactly, new
-//! samples are stored, and answers, metrics and `varve admin verify` name the damaged times.
+//! A damaged table file of the state, under load. The process keeps running, queries of other times are exact, and new
+//! samples are stored. Responses, metrics and `varve admin verify` name the damaged times.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -21,7 +21,7 @@ const SAMPLES: u64 = 200;
 /// Time in which a push must be accepted.
 const PUSH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the load runs over the damaged state.
+/// Time of the load on the damaged state.
 const LOAD_TIME: Duration = Duration::from_secs(8);
 
 /// Pushes samples of five minutes, with 40 different stacks.
@@ -91,7 +91,7 @@ impl History {
         self.starts_ns.iter().enumerate().map(of_hour).collect()
     }
 
-    /// Checks that every answer without a warning is exact; returns how many hours are damaged.
+    /// Checks that every response without a warning is exact; returns the number of damaged hours.
     fn damaged(&self, varve: &Varve) -> usize {
         let answers = self.query(varve);
         for (samples, warnings) in &answers {

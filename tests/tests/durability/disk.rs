@@ -1,5 +1,5 @@
-//! Disk use of a node: a full disk refuses writes and answers queries; old data is dropped by age and by the cap on
-//! disk use.
+//! Disk use of a node: with a full disk, pushes are refused and queries served; old data is dropped by age and by the
+//! cap on disk use.
 
 use std::fs;
 use std::process::Command;
@@ -72,7 +72,7 @@ fn a_full_disk_refuses_writes_answers_queries_and_recovers() {
     varve.kill();
 }
 
-/// What a service has, whenever that was.
+/// Returns the total of a service over all time.
 fn total_ever(varve: &Varve, service: &str) -> f64 {
     let now_s = now_ns() as f64 / 1e9;
     varve.total(&format!("sum_over_time(process_cpu{{service_name=\"{service}\"}}[400d])"), now_s + 60.0)

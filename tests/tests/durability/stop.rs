@@ -1,6 +1,6 @@
-//! SIGTERM under load: `varve` ends with status 0 each time, however busy it is, and everything that it acknowledged
-//! is there after the next start. A process that ran its exit handlers while a thread still used a database would
-//! abort.
+//! SIGTERM under load: `varve` ends with status 0 each time, and the next start has everything that it acknowledged.
+//!
+//! A process that runs its exit handlers while a thread still uses a database would abort.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tests::program::{Program, STUCK_READS};
 use tests::report::{alone, figure};
 use tests::server::{Processes, Setup, Varve};
 
-/// Rounds in a usual run; `VARVE_SIGTERM_ROUNDS` asks for more.
+/// Default number of rounds; `VARVE_SIGTERM_ROUNDS` sets another one.
 const ROUNDS: u64 = 20;
 /// The time after which supervisors kill.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ fn rounds() -> u64 {
     std::env::var("VARVE_SIGTERM_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap())
 }
 
-/// Threads that send requests until they are stopped, whatever the answers are.
+/// Threads that send requests until they are stopped, whatever the responses are.
 struct Requests {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicU64>,
@@ -119,7 +119,7 @@ fn sigterm_of_a_node_with_a_router_exits_with_status_0() {
     survives_sigterm(Processes::Three, rounds() / 4);
 }
 
-/// The process ends although a thread does not, and does not destroy RocksDB's static objects under it.
+/// The process ends although a thread does not end, and does not destroy RocksDB's static objects before that.
 #[test]
 fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let library = Program::compile("stuck_reads.so", STUCK_READS, &["-shared", "-fPIC"]);

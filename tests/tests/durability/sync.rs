@@ -20,7 +20,7 @@ struct Sync {
     has_succeeded: bool,
 }
 
-/// The syncs of a trace that `strace -f -ttt -T` wrote; a call that another thread's line interrupts is two lines.
+/// Parses the syncs of a trace of `strace -f -ttt -T`. A call is two lines if a line of another thread interrupts it.
 fn syncs(trace: &str) -> Vec<Sync> {
     let mut begun: std::collections::HashMap<&str, f64> = std::collections::HashMap::new();
     let mut out = Vec::new();
@@ -53,7 +53,7 @@ fn seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
-/// Acknowledgements that no sync stands behind.
+/// Returns the acknowledgements that no sync preceded.
 fn unsynced(trace: &str, outcomes: &Outcomes) -> Vec<String> {
     let syncs = syncs(trace);
     let is_covered = |began: f64, ended: f64| {
@@ -73,7 +73,7 @@ struct Traced {
 }
 
 impl Traced {
-    /// `fail_from`: of each thread, the sync from which on all fail with EIO.
+    /// Starts varve under strace. From its sync number `fail_from` on, all syncs of a thread fail with EIO.
     fn start(binary: Option<PathBuf>, fail_from: Option<u32>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace").to_str().unwrap().to_owned();
@@ -91,7 +91,7 @@ impl Traced {
         std::fs::read_to_string(self.folder.path().join("trace")).unwrap()
     }
 
-    /// Pushes for a while, or until it has ended.
+    /// Pushes for some time, or until varve has ended.
     fn load(&mut self, patience: Duration) -> (String, Outcomes) {
         let load = Load::start(&self.varve, Behaviour { clients: 4, retries: false, pause: Duration::from_millis(3) });
         let began = Instant::now();

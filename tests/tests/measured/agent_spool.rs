@@ -1,4 +1,4 @@
-//! The agent's spool over `kill -9` with the receiver away: what was on disk arrives once, to the sample, even if it
+//! The agent's spool over `kill -9`, while the receiver is unreachable: each spooled sample is counted once, even if it
 //! is sent twice.
 
 use std::path::Path;
@@ -11,9 +11,9 @@ use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::server::{Setup, Varve, free_addresses};
 use tests::shared::varve_binary;
 
-/// The agent's default of 20 Hz, and the thousandth that it takes off (`agent/src/config.rs`).
+/// Sampling period of 20 Hz, less the thousandth by which the agent shortens it (`agent/src/config.rs`).
 const PERIOD_NS: f64 = 49_951_029.0;
-/// Some requests: agents make one every 5 s.
+/// Time without a receiver, enough for some requests: agents send one every 5 s.
 const AWAY: Duration = Duration::from_secs(17);
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -31,7 +31,7 @@ fn start_agent(endpoint: &str, spool: &Path) -> Running {
     Running(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
 }
 
-/// Number and samples of each request that waits on disk, by the names of the files, oldest first.
+/// Returns number and samples of each request on disk, from the names of the files, oldest first.
 fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     let names = std::fs::read_dir(spool).into_iter().flatten().map(|entry| entry.unwrap().file_name());
     let parsed = |name: &str| {
@@ -43,7 +43,7 @@ fn spooled(spool: &Path) -> Vec<(u64, u64)> {
     requests
 }
 
-/// Runs an agent until nothing waits any more.
+/// Runs an agent until the spool is empty.
 fn deliver(endpoint: &str, spool: &Path, varve: &Varve) {
     let agent = start_agent(endpoint, spool);
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Time and memory of one server under many clients, with limits that other profiling databases were measured to miss.
+//! Time and memory of one server under many clients, with limits that other profiling databases exceeded when measured.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
-//! Tests that measure time, CPU or memory, or sample the host. They need the machine to themselves.
+//! Tests that measure time, CPU or memory, or sample the host.
+//!
+//! Nothing else may run on the machine at the same time.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! `varve agent record`: what is in the file, in every format; that it is there when it is complete, or not at all.
+//! `varve agent record`: the content of the file in every format. The file appears when it is complete, or not at all.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -18,14 +18,14 @@ use tests::program::{HOT_AND_COLD, Program, Running, bpf_obstacle};
 use tests::report::{alone, bpf_test_ran, figure, skipped};
 use tests::shared::{tool, varve_binary};
 
-/// How often is sampled: often enough for shares of a few seconds.
+/// Sampling frequency in Hz, high enough for shares over a few seconds.
 const FREQUENCY: &str = "97";
-/// Without the thousandth that is taken off (`agent/src/config.rs`).
+/// Sampling period, less the thousandth by which the agent shortens it (`agent/src/config.rs`).
 const PERIOD_NS: i128 = 10_299_181;
-/// At most two minutes are spent on names.
+/// Time limit of a recording; names take at most two minutes.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A folder for the file, and one for what is temporary.
+/// A folder for the file, and one for temporary files.
 struct Folders {
     output: TempDir,
     temporary: TempDir,
@@ -49,8 +49,8 @@ impl Folders {
         command
     }
 
-    /// Records while a process is busy; returns the file, what was said of it, and the CPU time that the process used
-    /// while it was sampled.
+    /// Records while a process is busy. Returns the file, the output of the command, and the CPU time that the process
+    /// used during the recording.
     fn record(&self, name: &str, arguments: &[&str], busy: &Running) -> (Vec<u8>, String, f64) {
         let path = self.path(name);
         let mut command = self.command(&path, arguments);
@@ -78,7 +78,7 @@ impl Folders {
         (std::fs::read(path).unwrap(), said, until.1 - used[0].1)
     }
 
-    /// Nothing temporary is left, and in the folder is what was asked for.
+    /// Checks that no temporary file is left, and that the folder has only the files with these names.
     fn assert_nothing_else(&self, names: &[&str]) {
         let names_in = |folder: &TempDir| -> Vec<_> {
             std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect()
@@ -90,13 +90,13 @@ impl Folders {
     }
 }
 
-/// What is said at the end of a recording that was written.
+/// Returns the output of a successful recording.
 fn said(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// Two functions that share a CPU 70 : 30, in a program of a name that nothing else has, running.
+/// Starts a program with a unique name, in which two functions share a CPU 70 : 30.
 fn hot_and_cold(name: &str) -> (Program, Running, String) {
     let name = format!("{name}_{}", std::process::id());
     let program = Program::compile(&name, HOT_AND_COLD, &[]);
@@ -104,20 +104,20 @@ fn hot_and_cold(name: &str) -> (Program, Running, String) {
     (program, running, name)
 }
 
-/// CPU time that a process used so far, in seconds.
+/// Returns the CPU time of a process so far, in seconds.
 fn cpu_seconds(child: &Child) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// How long was sampled, in seconds.
+/// Returns the duration of the recording, from the output, in seconds.
 fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks the CPU time of the program's stacks: as much as it used, 70 : 30; each ends in the function whose time it
-/// is, or in what that calls.
+/// Checks the CPU time of the program's stacks: the total equals its CPU time, and the two functions have 70 : 30.
+/// Each stack ends in one of the two, or in a function that it calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));
@@ -176,7 +176,7 @@ fn pprof_and_folded_recordings_have_the_cpu_time_of_each_function() {
     bpf_test_ran(test);
 }
 
-/// What `go tool pprof` reads: function, file and line, and whose they are.
+/// Checks that `go tool pprof` reads functions, files, lines and shares.
 fn check_go_tool(test: &str, path: &Path, name: &str) {
     let Some(go) = tool("go") else { return skipped(test, "go tool pprof: there is no go") };
     let pprof = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! Who may reach a varve, where it listens, and what it says of its options.
+//! Access control, listen addresses, and options.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -79,8 +79,8 @@ fn without_a_token_only_loopback_and_the_own_origin_are_answered() {
     assert_eq!(status, 403, "{text}");
 }
 
-/// Sends a request that is to be refused. A server may close the connection after a refusal whose body it did not
-/// read, and the client then meets the end of a connection that it kept: it tries again.
+/// Sends a request that is to be refused. A server may close the connection after a refusal if it did not read the
+/// body. The next request on that connection then fails, so it is sent again.
 fn refusal(method: &str, url: &str, headers: &[(&str, &str)], body: Option<&[u8]>) -> Reply {
     (0..5).find_map(|_| request(method, url, headers, body).ok()).expect("a response")
 }
@@ -157,7 +157,7 @@ fn a_node_requires_a_token_and_its_router_sends_one() {
     }
 }
 
-/// What `varve` says when it does not start with these arguments.
+/// Returns the error of `varve`, which must not start with these arguments.
 fn refused(arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(varve_binary()).args(arguments).current_dir(folder.path()).output().unwrap();
@@ -226,7 +226,7 @@ fn a_busy_port_names_its_holder_and_the_flag_that_moves_it() {
     }
 }
 
-/// The value that `varve config` prints.
+/// Returns the value that `varve config` prints.
 fn effective(arguments: &[&str], environment: &[(&str, &str)], name: &str) -> toml::Value {
     let mut command = Command::new(varve_binary());
     let output = command.arg("config").args(arguments).env_clear().envs(environment.iter().copied()).output().unwrap();

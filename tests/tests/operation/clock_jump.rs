@@ -1,6 +1,6 @@
 //! A system clock that jumps: retention does not follow it, and nothing is refused once it is right again.
 //!
-//! The whole process runs with a system clock that this test sets, see [`tests::wrong_clock`].
+//! The process uses a system clock that the test sets ([`tests::wrong_clock`]).
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ const YEAR_S: i64 = 365 * 86_400;
 const RETENTION: [&str; 8] =
     ["--retention", "10d", "--retention-1m", "20d", "--retention-1h", "30d", "--retention-1d", "60d"];
 
-/// How long the clock is wrong each time: expiry runs every second. `VARVE_SOAK=1` makes it a minute.
+/// Time for which the clock is wrong: some seconds, because expiry runs every second. `VARVE_SOAK=1` makes it a minute.
 fn wrong_for() -> Duration {
     let is_soak = std::env::var("VARVE_SOAK").is_ok_and(|value| value == "1");
     Duration::from_secs(if is_soak { 60 } else { 8 })
 }
 
-/// A varve whose clock a test sets, and what it must hold.
+/// A varve whose clock a test sets, and the samples that it must have.
 struct World {
     varve: Varve,
     clock: WrongClock,
-    /// Samples pushed of times up to the right time.
+    /// Number of pushed samples with times up to the right time.
     pushed: u64,
 }
 
@@ -42,7 +42,7 @@ impl World {
         world
     }
 
-    /// Pushes a sample of one time; the error is what was said.
+    /// Pushes a sample of one time; the error is the response.
     fn push_to(&self, service: &str, time_ns: u64) -> Result<(), String> {
         let reply =
             self.varve.push_otlp(&Request::new(service).seen(stack(&["f", "main"]), vec![time_ns]).bytes(), None);
@@ -61,7 +61,7 @@ impl World {
         (self.varve.total(&promql, end_ns as f64 / 1e9) / PERIOD_NS as f64) as u64
     }
 
-    /// Fails if anything is missing, or pushed samples are refused, for a while.
+    /// Checks for some time that nothing is missing, and that no pushed sample is refused.
     fn holds_for(&mut self, duration: Duration, when: &str) {
         let began = Instant::now();
         while began.elapsed() < duration {
@@ -157,7 +157,7 @@ fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     world.holds_for(Duration::from_secs(2), "after a restart");
 }
 
-/// The last entry is all that a start knows of the time, so an idle node logs it.
+/// After a start, the last log entry is the only source of the time, so an idle node logs the time.
 #[test]
 fn an_idle_node_restarts_with_the_right_time() {
     let mut world = World::start();

@@ -1,4 +1,4 @@
-//! What is deleted is gone: from every answer, over settling, restarts and retries; and what was not selected stays.
+//! Deletions: deleted samples never return, and all others stay, across sealing, restarts and retries.
 
 use tests::http::{encode, request};
 use tests::payload::otlp::{PERIOD_NS, Request, now_ns, stack};

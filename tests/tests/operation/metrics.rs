@@ -1,4 +1,4 @@
-//! `/metrics` in both formats, and the paths by which Prometheus' tools ask for health.
+//! `/metrics` in both formats, and the health checks of Prometheus' tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_part) && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// Name, labels and value of a sample's line.
+/// Parses name, labels and value of a sample's line.
 fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap_or_else(|| panic!("no value: {line}")));
     assert!(is_name(name), "{line}");
@@ -49,7 +49,7 @@ fn sample(line: &str) -> (&str, Vec<(String, String)>, f64) {
     (name, labels, value)
 }
 
-/// Checks text of format 0.0.4 by its rules; the types of its metrics.
+/// Checks text by the rules of format 0.0.4; returns the types of its metrics.
 fn check_text(text: &str) -> BTreeMap<String, String> {
     let mut types = BTreeMap::new();
     let mut helps = BTreeSet::new();

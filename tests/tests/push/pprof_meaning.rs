@@ -1,4 +1,4 @@
-//! pprofs that are valid and may not mean what their sender expects: they are stored, and the answer says what to do.
+//! Valid pprofs that may not mean what their sender expects: they are stored, and the response says what to do.
 
 use tests::payload::generated::{Defect, Profile, Seen, Shape};
 use tests::payload::otlp::now_ns;
@@ -7,7 +7,7 @@ use tests::payload::profilers::PROFILERS;
 use tests::server::Varve;
 use tests::shared::payloads;
 
-/// A pprof of one stack with this value in every column.
+/// Returns a pprof of one stack with this value in every column.
 fn body(profiler: &str, value: i64) -> Vec<u8> {
     let profiler = PROFILERS.iter().find(|known| known.name == profiler).unwrap();
     let values = vec![value; profiler.sample_types.len()];
@@ -15,7 +15,7 @@ fn body(profiler: &str, value: i64) -> Vec<u8> {
     Profile { profiler, defect: Defect::None, shape: Shape::Value, samples }.pprof("", now_ns())
 }
 
-/// The warnings of a push that is stored.
+/// Returns the warnings of a push that is stored.
 fn warnings(varve: &Varve, body: &[u8], parameters: &[(&str, &str)]) -> Vec<String> {
     let json = varve.push_pprof(&pprof::gzip(body), parameters, None).expect(200).json();
     let warnings = json["data"]["warnings"].as_array().unwrap().iter();

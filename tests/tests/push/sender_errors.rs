@@ -1,5 +1,4 @@
-//! What senders of OTLP are answered with: they drop a request after a final answer, so a fault of the server side
-//! never is one.
+//! Responses to OTLP senders. A sender drops a request after a final response, so faults of the server are never final.
 
 use std::path::Path;
 use std::process::Command;
@@ -25,7 +24,7 @@ fn push(service: &str) -> Vec<u8> {
     Push::new(service).seen(stack(&["f", "main"]), vec![now_ns()]).bytes()
 }
 
-/// A further router of a node; its addresses for OTLP over gRPC and HTTP.
+/// Starts another router of a node; returns its addresses for OTLP over gRPC and HTTP.
 fn start_router(folder: &Path, node: &str, token_file: Option<&Path>) -> (Running, [String; 2]) {
     let [http, grpc, otlp] = free_addresses();
     let mut command = Command::new(varve_binary());
@@ -49,7 +48,7 @@ fn push_over_http(otlp: &str, body: &[u8], token: Option<&str>) -> Reply {
     request("POST", &format!("http://{otlp}/v1development/profiles"), &headers, Some(body)).unwrap()
 }
 
-/// Checks that a sender is asked to retry, over gRPC and HTTP; returns the reason.
+/// Checks that a sender must retry, over gRPC and HTTP; returns the reason.
 fn retried([grpc, otlp]: &[String; 2], token: Option<&str>) -> String {
     let status = export(grpc, &push("retried"), Sending { token, ..Sending::default() }).unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -84,7 +83,7 @@ fn a_sender_is_made_to_retry_while_the_routers_token_is_wrong() {
     assert_eq!(reply.rpc_status().code, 16);
 }
 
-/// Forwards appends to a real node, as a router with another placement would send them.
+/// Forwards appends to a real node, like a router with another placement.
 struct OtherPlacement(NodeClient<Channel>);
 
 #[tonic::async_trait]

@@ -1,4 +1,4 @@
-//! What frames and profiles say of code: functions without names, and what `go tool pprof` reads of a download.
+//! Frames of unnamed functions, and downloads as `go tool pprof` reads them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tests::report::skipped;
 use tests::server::Varve;
 use tests::shared::{tool, varve_binary};
 
-/// Hand-written assembly that says how to unwind it, as cryptography libraries have it.
+/// Hand-written assembly with call frame information, as in cryptography libraries.
 const ASSEMBLY: &str = r#"
 __asm__(".text\n.p2align 4\n.type block, @function\nblock:\n.cfi_startproc\n.rept 120\nnop\n.endr\nret\n.cfi_endproc\n"
         ".size block, .-block\n.p2align 4\n.type tail, @function\ntail:\n.cfi_startproc\n.rept 40\nnop\n.endr\nret\n"
@@ -96,7 +96,7 @@ fn frames_of_a_service_have_the_file_name_that_it_pushed() {
 
 type Leaves = Vec<(String, u64)>;
 
-/// Names and sums of the leaves below `caller`, the heaviest first.
+/// Returns names and sums of the leaves below `caller`, the heaviest first.
 fn leaves_of(graph: &Value) -> Leaves {
     let nodes = graph["nodes"].as_array().unwrap();
     let leaf = |node: &Value| {
@@ -130,7 +130,7 @@ fn folded_leaves(varve: &Varve) -> Leaves {
     text.lines().map(leaf).collect()
 }
 
-/// The leaves by function, and how many distinct locations they are.
+/// Returns the leaves by function, and the number of their distinct locations.
 fn pprof_leaves(varve: &Varve) -> (Leaves, usize) {
     let profile = Profile::decode(unpacked(&written(varve, "assembly", "pprof").body).as_slice()).unwrap();
     let mut sums: BTreeMap<String, u64> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Faults that were measured in other profiling databases, each with a test that varve does not have it.
+//! Faults that other profiling databases have; each test shows that varve does not have one of them.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Names of native frames: by build ID only, from the host's files or an upload; never a wrong one.
+//! Names of native frames: they come from files with the same build ID, on the host or uploaded, and are never wrong.
 
 use std::fs;
 use std::io::Write as _;
@@ -26,12 +26,12 @@ __attribute__((noinline, noipa)) uint64_t outer_function(uint64_t x) {
 int main(void) { return (int)outer_function(1); }
 "#;
 
-/// Another program of the same shape, whose names must never be seen.
+/// Returns the source of a program with the same structure, whose names must never appear.
 fn impostor_source() -> String {
     SOURCE.replace("outer_function", "wrong_function").replace("inlined_leaf", "wrong_leaf")
 }
 
-/// An address that an inlined function's code is at, in ELF terms.
+/// Returns an ELF address in the code of an inlined function.
 fn inlined_address(program: &Path, outer: &str) -> u64 {
     let (start, size) = Program::symbol(program, outer);
     let addresses: Vec<String> = (start..start + size).map(|address| format!("{address:x}")).collect();
@@ -50,7 +50,7 @@ fn inlined_address(program: &Path, outer: &str) -> u64 {
     panic!("{outer} has nothing inlined:\n{text}");
 }
 
-/// Pushes one sample in the program at this address, below a frame that has a name.
+/// Pushes one sample at this address of the program, called from a frame with a name.
 fn push(varve: &Varve, service: &str, file: &str, build_id: &str, address: u64) {
     let leaf = Frame::Native { build_id: build_id.to_owned(), file: file.to_owned(), address };
     let request = Request::new(service).seen(vec![leaf, "caller".into()], vec![now_ns()]);
@@ -63,7 +63,7 @@ fn graph(varve: &Varve, service: &str) -> Value {
     varve.flamegraph(&selector, (now_s - 600.0, now_s + 10.0), "json", 1000).expect(200).json()
 }
 
-/// Names from the root on, of a graph of one stack, and the leaf's frame.
+/// Returns the names of a flame graph of one stack, from the root on, and the frame of its leaf.
 fn names(graph: &Value) -> (Vec<String>, Value) {
     let name =
         |node: &Value| graph["names"][usize::try_from(node[1].as_u64().unwrap()).unwrap()].as_str().unwrap().to_owned();
@@ -82,7 +82,7 @@ fn upload(varve: &Varve, files: &[&Path]) -> (bool, String) {
     )
 }
 
-/// Asserts that the frame stays an address of this file, for this reason, and keeps its weight.
+/// Checks that the frame is an address of this file, with this reason, and keeps its weight.
 fn assert_unnamed(varve: &Varve, service: &str, shown: &str, reasons: &[&str]) {
     let graph = graph(varve, service);
     let (names, frame) = names(&graph);

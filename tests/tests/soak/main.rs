@@ -1,4 +1,4 @@
-//! One minute of load, or ten with `VARVE_SOAK=1`: the Raft log is the only write-ahead log and is purged up to the
+//! One minute of load, or ten with `VARVE_SOAK=1`: the Raft log is the only write-ahead log, and is purged up to the
 //! last flush.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]

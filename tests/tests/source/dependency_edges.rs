@@ -1,4 +1,4 @@
-//! The dependencies between the crates of the workspace, read from `cargo metadata`, against the list of allowed ones.
+//! Dependencies between the crates of the workspace, from `cargo metadata`, compared with the list of allowed ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -44,7 +44,7 @@ fn edges(metadata: &Value) -> BTreeMap<String, BTreeSet<String>> {
     packages.iter().map(of_package).collect()
 }
 
-/// Edges that the design does not have.
+/// Dependencies that are not allowed.
 fn violations(edges: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let allowed: BTreeMap<&str, &[&str]> = ALLOWED.into_iter().collect();
     let mut out = Vec::new();

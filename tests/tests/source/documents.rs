@@ -1,4 +1,4 @@
-//! Documents against the code: versions, folders and tests that they name.
+//! Documents agree with the code: versions, folders, tests and decisions that they name.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tests::shared::workspace;
 
 use crate::files::{check, with_extensions};
 
-/// The number after `const NAME: u32 = ` in a source file.
+/// Returns the number after `const NAME: u32 = ` in a source file.
 fn constant(file: &str, name: &str) -> u32 {
     let text = fs::read_to_string(workspace().join(file)).unwrap();
     let after = text.split(&format!("const {name}: u32 = ")).nth(1).unwrap_or_else(|| panic!("no {name} in {file}"));
@@ -18,10 +18,7 @@ fn format_md_has_the_version_of_the_code() {
     let text = fs::read_to_string(workspace().join("FORMAT.md")).unwrap();
     for file in ["storage-engine/src/database.rs", "node/src/directory.rs"] {
         let version = constant(file, "FORMAT_VERSION");
-        assert!(
-            text.contains(&format!("format version {version}.")),
-            "FORMAT.md does not open with version {version}"
-        );
+        assert!(text.contains(&format!("format version {version}.")), "FORMAT.md does not open with version {version}");
         let row = format!("| {version} |");
         let newest = text.lines().rfind(|line| line.starts_with("| "));
         assert!(

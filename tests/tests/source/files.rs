@@ -1,11 +1,11 @@
-//! Files of this repository that people write.
+//! Files of this repository, without generated and foreign ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use tests::shared::workspace;
 
-/// Folders of files that others wrote or a tool made.
+/// Folders of generated or foreign files.
 const FOREIGN: [&str; 9] =
     ["target", "node_modules", "dist", "vendored", "generated", ".git", ".cargo", "corpora", "results"];
 
@@ -74,7 +74,7 @@ pub(crate) fn below_workspace(path: &Path) -> String {
     path.strip_prefix(workspace()).unwrap().to_str().unwrap().to_owned()
 }
 
-/// Fails with all violations: pairs of a path and what is wrong there.
+/// Fails with all violations: pairs of a path and the fault there.
 pub(crate) fn check(rule: &str, violations: &[(String, String)]) {
     let found: Vec<String> = violations.iter().map(|(path, what)| format!("{path}: {what}")).collect();
     assert!(found.is_empty(), "{rule}; {} violations: {found:#?}", found.len());

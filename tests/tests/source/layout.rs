@@ -3,11 +3,11 @@
 use crate::files::{below_workspace, check, walk, with_extensions};
 use tests::shared::workspace;
 
-/// A longer file holds more than one noun.
+/// Most lines of a source file: a longer file holds more than one noun.
 const LINES_MAX: usize = 500;
-/// Files and folders of one folder.
+/// Most files and folders in one folder.
 const ENTRIES_MAX: usize = 15;
-/// Characters of a test's name.
+/// Most characters of a test's name.
 const TEST_NAME_MAX: usize = 70;
 
 #[test]
