@@ -27,7 +27,8 @@ const JITTER: usize = POD_CPUS;
 pub(crate) enum Days {
     /// Always under full load, and nothing ends.
     Full,
-    PLACE,
+    /// Load follows the hour of the day, and pods restart.
+    Daily,
 }
 
 /// A fleet, and the part of it to play.

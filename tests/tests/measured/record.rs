@@ -116,8 +116,8 @@ fn sampled_seconds(said: &str) -> f64 {
     said.split(" s; dropped").next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// Checks the CPU time of the program's stacks: the total equals its CPU time, and the two functions have 70 : 30.
-/// Each stack ends in one of the two, or in a function that it calls.
+/// Checks the CPU time of the program's stacks: the total is right, and the functions' shares are 70 : 30. Each stack
+/// ends in one of the two functions, or in a function that it calls.
 fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let sum = |function: &str| {
         let inside = stacks.iter().filter(|(stack, _)| stack.iter().any(|name| name == function));
