@@ -128,7 +128,7 @@ pub(crate) struct CheckedConfig {
     pub(crate) environment: Arc<[String]>,
 }
 
-/// What is sampled.
+/// Settings of the sampler.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampling {
     /// Time between two samples of a CPU, in nanoseconds.

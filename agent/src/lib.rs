@@ -1,25 +1,24 @@
-//! The user-space half of the profiler. It samples every CPU of this host with BPF, and exports OTLP profiles or
-//! records them for a file.
+//! The agent: it samples every CPU of this host with BPF, and exports OTLP profiles or records them for a file.
 //!
 //! # Promise
 //! - Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded
 //!   queue or a bounded spool on disk.
-//! - The weight of a sample is never hidden. A frame such as `[unwinding failed]` or `[process exited]` stands for
-//!   frames that cannot be unwound or mapped.
-//! - Native frames leave the agent as build ID and ELF address, never as names. Go frames leave it with both. Only a
-//!   recording that is written as pprof or folded stacks is named here, by a [`symbol_store::SymbolStore`].
+//! - The weight of a sample is never hidden. Where frames cannot be unwound or mapped, there is a marker frame such as
+//! `[unwinding failed]` or `[process exited]`.
+//! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with both. Only
+//! recordings in pprof or folded stacks get names here, from a [`symbol_store::SymbolStore`].
 //!
 //! # Does not
 //! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on
 //! disk but requests that it could not send.
 //!
 //! # Memory
-//! Everything has a limit: processes and what is kept for each, files, locations, perf maps, the samples of one
-//! interval, the export queue, and a recording.
+//! All memory is bounded: processes and their data, files, locations, perf maps, the samples of one interval, the
+//! export queue, and a recording.
 //!
 //! # Read in this order
-//! `config` and `status`, then `process`, `names`, `unwind`, `sampling`, `export`, `recording`: each uses only those
-//! before it. [`probe`] reports what a machine lacks, [`Status`] what the agent does.
+//! `config` and `status`, then `process`, `names`, `unwind`, `sampling`, `export`, `recording`: each uses only modules
+//! before it. [`probe`] reports missing requirements of a machine, and [`Status`] the state of the agent.
 
 mod config;
 mod export;
@@ -63,12 +62,12 @@ pub fn rehearse(off_cpu: bool) -> Result<(), AgentError> {
     Sampler::start(sampling, status).and_then(|mut sampler| sampler.detach()).map_err(AgentError::Sampler)
 }
 
-/// Samples and exports until `shutdown` is cancelled. Then exports what is left, for five seconds at most, and returns.
+/// Samples and exports until `shutdown` is cancelled. Then exports the remaining samples, for at most five seconds.
 ///
-/// `status` shows the state, also after the end. An unreachable endpoint is no error: the agent tries it for ever.
+/// `status` shows the state, also after the end. An unreachable endpoint is not an error: the agent retries for ever.
 ///
 /// # Errors
-/// Any [`AgentError`]: the agent has ended, and `status` says so. Starting it again helps only after a change.
+/// Any [`AgentError`]: the agent has ended, as `status` shows. A restart helps only after a change.
 pub async fn run(config: Config, shutdown: CancellationToken, status: Status) -> Result<(), AgentError> {
     let result = run_checked(&config, &shutdown, &status).await;
     match &result {

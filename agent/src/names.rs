@@ -1,4 +1,4 @@
-//! From raw addresses to locations: build IDs and addresses of files, and names where only this host knows them.
+//! Conversion of raw addresses to locations: build IDs and addresses in files, and names that only this host knows.
 
 pub(crate) mod go;
 pub(crate) mod jit;

@@ -1,4 +1,4 @@
-//! What the kernel tells about processes: who they are, what they have mapped, and the files that they run.
+//! Processes as the kernel reports them: identity, mappings and files.
 
 pub(crate) mod cgroup;
 pub(crate) mod environment;

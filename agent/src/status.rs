@@ -11,7 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-/// What the agent is doing.
+/// State of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Not started, or ended by its shutdown token.
@@ -37,11 +37,11 @@ impl State {
 /// State of the agent at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatusSnapshot {
-    /// What the agent does.
+    /// State of the agent.
     pub state: State,
     /// Reason why it does not run, or why its samples do not arrive; empty if all is well.
     pub reason: String,
-    /// Everything that this machine lacks, each as `capability: what happened`.
+    /// Missing requirements of this machine, each as `capability: what happened`.
     pub missing: Vec<String>,
     /// Samples taken since the start.
     pub samples: u64,
@@ -205,7 +205,7 @@ impl Status {
             "Limit of the spool, in bytes; 0 if there is no spool",
             shared.spool_bytes_max.clone(),
         );
-        registry.register("spool_errors", "Errors of the spool", shared.spool_errors.clone());
+        registry.register("spool_errors", "Errors while reading or writing the spool", shared.spool_errors.clone());
         registry.register("unwind_tables", "Files that have an unwind table", shared.unwind_tables.clone());
         registry.register("unwind_table_bytes", "Bytes of all unwind tables", shared.unwind_table_bytes.clone());
         registry.register(
@@ -215,12 +215,12 @@ impl Status {
         );
         registry.register(
             "unwind_tables_left_out",
-            "Files unwound by frame pointers for now, because no table fits or too many wait",
+            "Files that are unwound by frame pointers until there is space for their unwind table or too many wait",
             shared.unwind_tables_left_out.clone(),
         );
         registry.register(
             "unwind_tables_evicted",
-            "Unwind tables evicted for others",
+            "Unwind tables evicted because the budget was exceeded",
             shared.unwind_tables_evicted.clone(),
         );
         Self(Arc::new(shared))
@@ -302,7 +302,7 @@ impl Status {
         self.0.spool_bytes_max.set(bytes.cast_signed());
     }
 
-    /// Sets the number and bytes of all unwind tables, and how many were evicted since the start.
+    /// Sets the number and bytes of all unwind tables, and the number of evictions since the start.
     pub(crate) fn set_unwind_tables(&self, tables: usize, bytes: usize, evicted: u64) {
         self.0.unwind_tables.set(tables as i64);
         self.0.unwind_table_bytes.set(bytes as i64);

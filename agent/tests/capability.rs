@@ -1,4 +1,4 @@
-//! Reports of the agent on a machine on which it may not sample.
+//! Reports of the agent on a machine where it is not permitted to sample.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -109,7 +109,7 @@ fn machine(folder: &Path) -> Value {
         "cpus": std::thread::available_parallelism().map_or(0, usize::from),
         "memory": field(&read("/proc/meminfo"), "MemTotal"),
         "kernel": read("/proc/sys/kernel/osrelease").trim(),
-        // What syncs cost depends on it: on tmpfs nothing.
+        // The cost of syncs depends on the file system: on tmpfs they cost nothing.
         "file_system": said(Command::new("stat").args(["-f", "-c", "%T"]).arg(folder)),
         "load_average_1m": load,
     })

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The goroutine that a thread of a Go program runs: its labels (as pprof.Do sets them), and where it was when its stack
+ * The goroutine that a thread of a Go program runs: its labels (as pprof.Do sets them), and its position when its stack
  * had to grow.
  *
  * The goroutine is found as Go's own code finds it: by a pointer in the thread's local storage. While the thread is on
@@ -155,8 +155,8 @@ __attribute__((noinline)) int find_go_labels(struct scratch *scratch, u64 base, 
 }
 
 /*
- * Finds where the goroutine will continue whose stack the runtime, on its own stack, makes larger. Returns 0 if there
- * is no such goroutine.
+ * Finds the saved position of a goroutine while the runtime, on its own stack, makes the goroutine's stack larger.
+ * Returns 0 if there is no such goroutine.
  */
 __attribute__((noinline)) int find_growing(struct go_position *position, u64 base, u32 go)
 {

@@ -7,7 +7,7 @@
  *
  * A cached mapping is valid if the kernel counts the changes of a program's mappings (Linux 6.4, x86) and there were
  * none. Otherwise it is valid if the program's tree still has the mapping, of the same file. Memory that the kernel
- * freed may keep its content for a while or hold something else, so nothing is trusted because it was there before.
+ * freed may keep its content for a while or hold something else, so cached addresses are always checked again.
  */
 #pragma once
 
@@ -101,7 +101,7 @@ __attribute__((noinline)) int find_cached(struct mapped *mapped, u64 mm, u64 add
     if (mapping.start != known->mapped.start || mapping.end != known->mapped.end || mapping.file != known->file ||
         mapping.offset - mapping.start != known->mapped.to_offset)
         return 0;
-    /* A library that takes the place of another often gets the same kernel memory, too. */
+    /* A library that replaces another often gets the same kernel memory, too. */
     if (!read_key(mm, &mapping, &key) != !known->mapped.number || !is_same_file(&key, &known->key))
         return 0;
     if (has_state)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Reports of new files: a file that is met for the first time gets a number and is reported to user space, with all
- * that the kernel and the memory of the process tell about it. User space opens the file if it can. By then the process
- * may have ended, and the report is all that is known.
+ * Reports of new files: a file that is seen for the first time gets a number and is reported to user space, with
+ * everything that is known from the kernel and from the memory of the process. User space opens the file if it can. If
+ * the process has ended by then, only the report is known.
  *
- * What is read from the memory of the process is copied, and never followed beyond its mapping. It is left out if a
- * page of that mapping was ever written, because the process chose its content then. User space uses it only for a file
- * that it cannot open.
+ * Headers in the memory of the process are copied, and never followed beyond their mapping. They are omitted if a page
+ * of that mapping was ever written, because the process may have chosen its content. User space uses them only for a
+ * file that it cannot open.
  */
 #pragma once
 
@@ -82,7 +82,7 @@ struct {
     MAP_TYPE(value, struct new_file);
 } new_file_scratches SEC(".maps");
 
-/* Number of files met so far. */
+/* Number of files seen so far. */
 struct {
     MAP_UINT(type, BPF_MAP_TYPE_ARRAY);
     MAP_UINT(max_entries, 1);
@@ -286,7 +286,7 @@ INLINE int send_report(struct new_file *report)
     return !bpf_ringbuf_output(&new_files, report, NEW_FILE_HEAD_BYTES + path_bytes, BPF_RB_FORCE_WAKEUP);
 }
 
-/* Numbers and reports a file that is met for the first time. Returns 0 if `files` is full. */
+/* Numbers and reports a file that is seen for the first time. Returns 0 if `files` is full. */
 INLINE u32 number_file(const struct file_key *key, const struct mapping *mapping, u32 pid, u64 tree)
 {
     u32 zero = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Waiting threads: which waits are recorded, and when each ends.
+ * Waiting threads: the choice of the waits to record, and their ends.
  *
  * The duration of a wait is not known when it begins, and its stack can be walked only then. So the programs keep, for
  * each site where threads wait, the expected duration of a wait. A site is a thread with its stack and instruction
@@ -205,7 +205,7 @@ INLINE int end_wait(u32 tid, u64 now_ns, u64 *since_ns)
         u64 us = (now_ns - *since_ns) / 1000;
         u32 lasted_us = us > UNIT_US_MAX ? UNIT_US_MAX : us;
         if (site) {
-            /* Up at once, down slowly: missing a long wait costs more than recording a short one. */
+            /* It rises at once and falls slowly: missing a long wait costs more than recording a short one. */
             u32 less_us = site->expected_us - site->expected_us / 8;
             site->expected_us = lasted_us > less_us ? lasted_us : less_us;
         }

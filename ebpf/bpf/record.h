@@ -32,7 +32,7 @@
 /* Files are numbered from 1. */
 #define FILE_NUMBERS (1u << 22)
 
-/* How the user part of a stack ended. */
+/* End of the user part of a stack. */
 enum user_end {
     USER_END_NONE = 0,      /* no user part: a kernel thread */
     USER_END_ROOT = 1,      /* the outermost frame, by its rule or by a frame pointer of 0 */

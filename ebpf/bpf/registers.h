@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What unwinding needs to know about a machine: its registers, how user mode differs from kernel mode, and the layout
- * of a signal frame.
+ * Properties of a machine for unwinding: its registers, the test for user mode, and the layout of a signal frame.
  *
  * The layouts are part of the kernel's user-space ABI (ptrace, sigreturn) and therefore fixed, so they are not
  * relocated.

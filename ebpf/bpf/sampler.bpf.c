@@ -54,7 +54,7 @@ struct {
     MAP_TYPE(value, struct program_image);
 } seen SEC(".maps");
 
-/* 1 if user space has not met this program yet. The program may end within milliseconds, and its mappings with it. */
+/* 1 if user space has not seen this program yet. The program may end within milliseconds, and its mappings with it. */
 INLINE int is_new(const struct sample_header *header)
 {
     u32 pid = header->pid;

@@ -15,7 +15,7 @@ typedef long long s64;
 
 #define SEC(name) __attribute__((section(name), used))
 #define INLINE static inline __attribute__((always_inline))
-/* How the loader reads a map's definition from BTF: integers are array lengths, types are pointers. */
+/* Fields of a map's definition, as the loader reads them from BTF: integers are array lengths, types are pointers. */
 #define MAP_UINT(name, value) int(*name)[value]
 #define MAP_TYPE(name, type) type *name
 
@@ -65,8 +65,8 @@ static void *(*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
 static long (*const bpf_loop)(u32 iterations_max, void *callback, void *callback_context, u64 flags) = (void *)181;
 
 #define RELOCATED __attribute__((preserve_access_index))
-/* Code for a field that the kernel lacks costs nothing: the verifier removes code under a condition that is never
- * true. */
+/* True if the kernel has a field. Code for a missing field costs nothing: the verifier removes code under a condition
+ * that is never true. */
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
 #define FIELD_OFFSET(field) __builtin_preserve_field_info(field, 0)
 #endif

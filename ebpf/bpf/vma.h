@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The file that the running task has mapped at an address, from the kernel's own tree of mappings (Linux 6.1). So
- * stacks can be walked of processes that user space does not know.
+ * The file that the running task has mapped at an address, from the kernel's own tree of mappings (Linux 6.1). So the
+ * stacks of processes that user space does not know can be unwound.
  *
  * The tree is read without its lock. Nodes are freed only after a grace period, which lasts at least as long as a BPF
- * program runs. What is read is checked: a mapping counts only if the address lies in it. A thread that changes
+ * program runs. Every result is checked: a mapping counts only if the address lies in it. A thread that changes
  * mappings at this moment may cost a frame.
  *
  * A node of the tree is 256 bytes long and aligned to 256 bytes. The low bits of a pointer to it are its type

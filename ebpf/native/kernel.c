@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * A stand-in for the kernel, so that the C code of the BPF programs can unwind the stack of a stopped child in a plain
+ * A fake kernel, with which the C code of the BPF programs can unwind the stack of a stopped child in a plain
  * process, without privileges. Only tests use it (agent/src/unwind/tests/native.rs). They compile it to a library.
  *
  * It has one CPU, one task with a maple tree of its mappings, maps, two ring buffers, and a clock that advances by a
@@ -150,7 +150,7 @@ long bpf_probe_read_user(void *to, u32 bytes, const void *from)
     return -EFAULT;
 }
 
-/* A read of memory that this file does not provide crashes: it is a bug. */
+/* Crashes on memory that this file does not provide: such a read is a bug. */
 long bpf_probe_read_kernel(void *to, u32 bytes, const void *from)
 {
     if ((u64)from < 4096) {
@@ -292,7 +292,7 @@ EXPORT void native_set_file(const struct file_key *key, const struct file_entry 
     bpf_map_update_elem(&files, key, entry, BPF_ANY);
 }
 
-/* Forgets all files. `met` files have been met before. */
+/* Forgets all files. `met` is the number of files that were seen before. */
 EXPORT void native_forget_files(u32 met)
 {
     u32 zero = 0;

@@ -1,8 +1,8 @@
 //! Records about files that processes run. `bpf/tables.h` and `bpf/new_file.h` define the layouts, and a test compares
 //! them.
 //!
-//! BPF numbers each file that it meets for the first time, and reports it ([`NewFile`]). User space stores the place of
-//! the file's unwind table ([`FileEntry`]).
+//! BPF numbers each file that it sees for the first time, and reports it ([`NewFile`]). User space stores the location
+//! of the file's unwind table ([`FileEntry`]).
 
 use crate::RecordError;
 
@@ -21,7 +21,7 @@ const NEW_FILE_HEAD_BYTES: usize = 136;
 const BUILD_ID_BYTES_MAX: usize = 32;
 const FILE_ENTRY_BYTES: usize = 40 + 24 * FILE_PARTS;
 
-/// Report of a file that BPF met for the first time.
+/// Report of a file that BPF saw for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewFile<'a> {
     /// Key of the file in the map of files.
@@ -162,7 +162,7 @@ pub struct FileEntry {
     pub number: u32,
     /// Slot and layout of the file's unwind table, if it has one.
     pub table: Option<(u32, TableLayout)>,
-    /// Place of the labels of goroutines, in a Go program whose version is known.
+    /// Offsets of the labels of goroutines, in a Go program whose version is known.
     pub go: Option<GoLabels>,
     /// Time of the last lookup of the table, by [`used_at`]. BPF updates it once per epoch.
     pub used: u32,

@@ -40,7 +40,7 @@ impl UserFrame {
     }
 }
 
-/// How the user part of a stack ended.
+/// End of the user part of a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum UserEnd {
     /// There is no user part: the thread is one of the kernel.
@@ -247,7 +247,7 @@ fn addresses(frames: &[u8]) -> impl Iterator<Item = u64> + '_ {
     frames.chunks_exact(size_of::<u64>()).map(|bytes| u64::from_ne_bytes(take(bytes, 0)))
 }
 
-/// Decodes a header, of exactly which `bytes` consists.
+/// Decodes a header, which is all of `bytes`.
 fn read_header(bytes: &[u8]) -> SampleHeader {
     macro_rules! field {
         ($type:ty, $name:ident) => {

@@ -7,7 +7,7 @@
 //! Numbers are hexadecimal, except the inode. The path may be missing, and may contain spaces. The kernel escapes a
 //! newline in it as `\012`, and appends ` (deleted)` if the file has no name any more.
 //!
-//! Invariant: an invalid line is reported and never guessed at. No line takes more memory than the longest path.
+//! Invariant: an invalid line is reported, and no part of it is used. No line takes more memory than the longest path.
 
 use std::io::{self, BufRead, Read as _};
 

@@ -88,14 +88,14 @@ fn readable(handle: &File) -> io::Result<File> {
     options.open(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
-/// Returns whether the kernel makes the content of the file when it is read.
+/// Returns whether the kernel generates the content of the file when it is read.
 fn is_kernel_made(handle: &File) -> io::Result<bool> {
     let made = [libc::PROC_SUPER_MAGIC, libc::SYSFS_MAGIC, libc::DEBUGFS_MAGIC, libc::TRACEFS_MAGIC];
     Ok(made.contains(&statfs(handle)?.f_type))
 }
 
-/// Returns whether stat(2) and `/proc/<pid>/maps` have different device numbers for the file: that of its subvolume or
-/// layer, and that of the file system.
+/// Returns whether stat(2) and `/proc/<pid>/maps` may have different device numbers for the file. One is the number of
+/// its subvolume or layer, the other is that of the file system.
 ///
 /// # Errors
 ///

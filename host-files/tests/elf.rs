@@ -1,4 +1,4 @@
-//! Headers and hashes of ELF files, compared with readelf and sha256sum, and of files made by hand.
+//! Headers and hashes of ELF files, compared with readelf and sha256sum, and of handwritten files.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

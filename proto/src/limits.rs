@@ -9,8 +9,8 @@ pub const PUSH_BYTES_MAX: usize = 32 << 20;
 /// Largest push after decompression, in bytes. Bounds the memory that one request can take.
 pub const PUSH_UNPACKED_BYTES_MAX: usize = 64 << 20;
 
-/// Most frames of one stack; all lines of a location count as one frame. A deeper stack keeps its leaf side and says
-/// that it was truncated. Only runaway recursion goes deeper, and a flame graph of more levels is of no use.
+/// Most frames of one stack; all lines of a location count as one frame. A deeper stack keeps its leaf side and is
+/// marked as truncated. Only runaway recursion goes deeper, and a flame graph of more levels is of no use.
 pub const STACK_DEPTH_MAX: usize = 2048;
 
 /// Most lines (inlined functions) of one location. The deepest seen in practice has about 60.
@@ -88,7 +88,7 @@ pub const QUERY_STEPS_MAX: i64 = 11_000;
 /// Most cells (group x bucket x stack) of one response of one shard: about 1 GiB in all representations together.
 pub const QUERY_CELLS_MAX: usize = 8_000_000;
 
-/// Most bytes of labels of the groups of one response: as many as its cells take.
+/// Most bytes of labels of the groups of one response: the same memory as its cells.
 pub const QUERY_GROUP_BYTES_MAX: usize = 256 << 20;
 
 /// Most edges of the windows of one request, two for each window. Bounds its decoding to about 64 MB.
@@ -108,10 +108,10 @@ pub const QUERY_NODES_MAX: usize = 8_000_000;
 /// Most nodes of one flame graph.
 pub const FLAMEGRAPH_NODES_MAX: usize = 1 << 20;
 
-/// Number of nodes of a flame graph for which the request names none.
+/// Number of nodes of a flame graph if the request has no limit.
 pub const FLAMEGRAPH_NODES_DEFAULT: usize = 8192;
 
-/// Most queries that run at one time. Further queries wait as long as their callers do.
+/// Most queries that run at one time. Further queries wait until there is a free slot or their client disconnects.
 pub const QUERIES_AT_ONCE_MAX: usize = 8;
 
 /// Time within which a retry counts once although the receiver sets the times of its samples, in nanoseconds.

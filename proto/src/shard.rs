@@ -1,4 +1,4 @@
-//! The contract of a shard: what a router requests from it, what it responds, and the entries of its log.
+//! The contract of a shard: requests of a router, responses, and the entries of the log.
 
 pub mod answer;
 pub mod entry;

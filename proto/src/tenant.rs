@@ -17,7 +17,7 @@ pub struct TenantId(Arc<str>);
 pub struct TenantIdError;
 
 impl TenantId {
-    /// The only tenant where no authentication is configured.
+    /// The only tenant if no authentication is configured.
     #[must_use]
     pub fn default_tenant() -> Self {
         Self(Arc::from("default"))

@@ -57,7 +57,7 @@ impl Tier {
         Self::from_number(self.number() + 1)
     }
 
-    /// Length of one window, in nanoseconds. A window of raw samples is that of one chunk.
+    /// Length of one window, in nanoseconds. For raw samples, it is the window of a chunk.
     #[must_use]
     pub fn window_ns(self) -> i64 {
         match self {

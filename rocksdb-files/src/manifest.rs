@@ -1,13 +1,13 @@
 //! The torn end of RocksDB's list of files (`MANIFEST-NNNNNN`) after a power cut.
 //!
 //! RocksDB appends the records of one change, syncs the file, and only then relies on them. A record with a sector that
-//! never reached the disk is therefore not needed, and neither are those after it. RocksDB accepts a list that is too
-//! short. A file system that does not order data before lengths may leave a list that has its length and lacks a
-//! sector. RocksDB refuses such a list, or skips a record that begins in the missing sector.
+//! never reached the disk is therefore not needed, and neither are later ones. RocksDB accepts a list that is too
+//! short. A file system that does not order data before lengths may leave a list of full length with a missing sector.
+//! RocksDB refuses such a list, or skips a record that begins in the missing sector.
 //!
-//! Invariant: a list is truncated only at a record of which a sector is zeros, so what remains is a beginning of it:
-//! the database as of an earlier position. A record that is damaged otherwise stays, and RocksDB refuses it. The caller
-//! decides whether files that only the rest names are needed, because RocksDB deletes them.
+//! Invariant: a list is truncated only at a record with a sector of zeros, so the remaining list is the database as of
+//! an earlier position. A record with other damage is kept, and RocksDB refuses it. RocksDB deletes files that only the
+//! truncated records name, so the caller decides whether they are needed.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::record_file::masked;
 
-    /// Records of these lengths, and where each begins.
+    /// Records of these lengths, and the offset of each.
     fn manifest(lengths: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let (mut bytes, mut starts) = (Vec::new(), Vec::new());
         for &length in lengths {

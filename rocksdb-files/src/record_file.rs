@@ -8,8 +8,8 @@
 //! A record does not cross a block: a longer one has a part in each. Kind 0 without bytes is space that was never
 //! written.
 //!
-//! RocksDB reads a file forever if a record after the first has a kind that only recycled logs have: it takes the
-//! record for the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such a kind is
+//! RocksDB reads a file forever if a record after the first has a kind that only recycled logs have: it treats the
+//! record as the end of the log, and tries again. One flipped bit is enough. varve recycles no logs, so such a kind is
 //! damage, and [`check`] finds it before RocksDB reads the file.
 
 use std::fs::File;
@@ -54,7 +54,7 @@ impl Header {
     }
 }
 
-/// RocksDB's form of a CRC, which keeps the CRC of data that contains CRCs from being constant.
+/// RocksDB's masking of a CRC: without it, the CRC of data that contains CRCs would be a bad checksum.
 pub(crate) fn masked(crc: u32) -> u32 {
     crc.rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -118,7 +118,7 @@ pub fn check(path: &Path) -> io::Result<()> {
     check_records(path, File::open(path)?)
 }
 
-/// As [`check`], for bytes that were read from the file at `path`.
+/// Does the same as [`check`], for bytes that were read from the file at `path`.
 pub(crate) fn check_records(path: &Path, mut bytes: impl Read) -> io::Result<()> {
     let mut block = Vec::with_capacity(BLOCK);
     for start in (0_u64..).step_by(BLOCK) {

@@ -1,4 +1,4 @@
-//! Disk space by partition, and its reclamation.
+//! Disk space per partition, and its reclamation.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may")]
 

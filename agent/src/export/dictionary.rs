@@ -38,7 +38,7 @@ pub(crate) struct DictionaryBuilder<'a> {
     mappings: Vec<Mapping>,
     mapping_indices: HashMap<(FileId, Option<LoadedPart>), i32, RandomState>,
     functions: Vec<Function>,
-    /// By name, file name and first line. The last two are empty and 0 if only the name is known.
+    /// Indices by name, file name and first line. The last two are 0 if only the name is known.
     function_indices: HashMap<(i32, i32, u32), i32, RandomState>,
     locations: Vec<Location>,
     location_indices: HashMap<LocationId, i32, RandomState>,
@@ -53,7 +53,7 @@ pub(super) const INDEX_BYTES: usize = 5;
 const MESSAGE_BYTES: usize = 6;
 /// Bytes of an encoded number with its field tag.
 const NUMBER_BYTES: usize = 11;
-/// Bytes of a location with a line or a mapping of its own and its index in a stack, without the text of its name.
+/// Bytes of a location with a new line or mapping, and of its index in a stack, without the text of its name.
 pub(crate) const LOCATION_BYTES: usize = 128;
 
 impl<'a> DictionaryBuilder<'a> {

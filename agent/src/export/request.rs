@@ -1,5 +1,6 @@
-//! From the samples of one interval to OTLP export requests. Each process has one profile of CPU samples, which have
-//! times only, and one of waits, which also have durations in nanoseconds.
+//! Conversion of the samples of one interval to OTLP export requests.
+//!
+//! Each process has a profile of CPU samples, which have only times, and a profile of waits, which also have durations.
 //!
 //! Invariants:
 //! - A request is smaller than [`REQUEST_BYTES_MAX`].

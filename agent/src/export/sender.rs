@@ -1,4 +1,4 @@
-//! The sender: it sends requests one by one, each until it is acknowledged, refused, or dropped.
+//! The sender of requests: it sends one after another, each until it is acknowledged, refused, or dropped.
 //!
 //! An export keeps one `idempotency-key` through all tries, so that a try whose response was lost counts once. Errors
 //! that the OTLP specification calls retryable are tried again with growing pauses. After any other error the request

@@ -44,7 +44,7 @@ const NEW: &str = "new";
 const FILE_BYTES_MAX: u64 = 2 * REQUEST_BYTES_MAX as u64;
 /// The size of a file is counted in blocks, as on file systems. So the limit also bounds the number of files.
 const BLOCK_BYTES: u64 = 4096;
-/// Numbers from here on are not the agent's, which counts from one.
+/// First number that is not the agent's: the agent counts from one.
 const NUMBER_MAX: u64 = 1 << 62;
 
 /// Reason why a folder cannot be used as a spool.
@@ -109,7 +109,7 @@ struct SpoolFile {
 pub(crate) struct Spool {
     dir: PathBuf,
     bytes_max: u64,
-    /// By number.
+    /// Files by number.
     files: BTreeMap<u64, SpoolFile>,
     /// Bytes of all files, including those that could not be removed or read.
     bytes: u64,
@@ -152,7 +152,7 @@ impl Spool {
                 foreign += u64::from(name != LOCK);
                 continue;
             };
-            // Of the link itself, not of its target.
+            // Metadata of the link itself, not of its target.
             let Ok(metadata) = entry.metadata() else { continue };
             if !metadata.is_file() {
                 foreign += 1;

@@ -1,4 +1,4 @@
-//! From the sampler's thread to the export queue.
+//! Transfer of samples from the sampler's thread to the export queue.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Names of the kernel part of a stack. They are found on this host, because only it knows its kernel.
+//! Names of the kernel part of a stack. They are found on this host, because only this host has the kernel's symbols.
 
 use std::collections::HashMap;
 
@@ -17,8 +17,8 @@ use crate::process::sys::{self, Clock};
 const KERNEL_FILE: &str = "[kernel.kallsyms]";
 /// Addresses cached.
 const ADDRESSES_MAX: usize = 65_536;
-/// Time after which the symbols are read again if transient code is met, such as BPF programs and trampolines, of which
-/// there is no list. A read takes 30 ms of CPU. A name is wrong no longer than this time.
+/// Time after which the symbols are read again if an address is in transient code. There is no list of such code, for
+/// example BPF programs and trampolines. A read takes 30 ms of CPU. A name is wrong for at most this time.
 const STALE_NS: u64 = 30_000_000_000;
 /// Bytes read of the list of modules, which has a few kilobytes.
 const MODULES_BYTES_MAX: u64 = 1 << 20;
@@ -26,7 +26,7 @@ const MODULES_BYTES_MAX: u64 = 1 << 20;
 /// Locations of the running kernel.
 #[derive(Debug)]
 pub(crate) struct Kernel {
-    /// `None` if the kernel hides them.
+    /// Symbols; `None` if the kernel hides them.
     symbols: Option<KernelSymbols>,
     modules: Vec<u8>,
     locations: HashMap<u64, LocationId, RandomState>,

@@ -21,7 +21,7 @@ const BYTES_MAX: u64 = 256 << 20;
 const FIRST_BYTES: u64 = 64 << 10;
 /// Length of the longest function. An address further than this after a symbol belongs to code without a symbol.
 const FUNCTION_BYTES_MAX: u64 = 1 << 20;
-/// The same for loaded code: other code may follow the last function of a module, or a BPF program, closely.
+/// Length of the longest function in modules and BPF programs, which other code may follow closely.
 const LOADED_FUNCTION_BYTES_MAX: u64 = 64 << 10;
 
 /// Reason why there are no kernel symbols.

@@ -86,7 +86,7 @@ pub(crate) enum Location {
     Marker(Marker),
 }
 
-/// Reason why frames are missing. The weight of their samples stands under the name of the reason.
+/// Reason why frames are missing. A frame with the name of the reason keeps the weight of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Marker {
     /// No executable mapping holds the address.
@@ -139,7 +139,7 @@ impl Marker {
     }
 }
 
-/// Every location and name met so far.
+/// Every location and name so far.
 #[derive(Debug, Default)]
 pub(crate) struct LocationTable {
     locations: IndexSet<Location, RandomState>,

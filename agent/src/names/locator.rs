@@ -1,7 +1,7 @@
-//! From the raw addresses of a sample to locations.
+//! Conversion of the raw addresses of a sample to locations.
 //!
-//! Invariant: every stack gets at least one location, and a [`Marker`] stands in place of missing frames. So the weight
-//! of a sample is never lost, and never attributed to the wrong code.
+//! Invariant: every stack gets at least one location, and a [`Marker`] replaces missing frames. So the weight of a
+//! sample is never lost, and never attributed to the wrong code.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -178,7 +178,7 @@ impl Locator {
         let middle = times.len() / 2;
         let (_, median, _) = times.select_nth_unstable(middle);
         let median = *median;
-        // Of equally recent processes, any may go. A forgotten process is read again on its next sample.
+        // Any of equally recent processes may be forgotten. A forgotten process is read again on its next sample.
         let mut surplus = self.processes.len() / 2;
         self.processes.retain(|_, process| {
             let is_forgotten = process.last_sample_ns <= median && 0 < surplus;

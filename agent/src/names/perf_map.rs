@@ -19,7 +19,7 @@ use crate::process::procfs;
 const ENTRIES_MAX: usize = 131_072;
 /// Bytes of names kept for one process, including replaced ones until their bytes are needed.
 const NAMES_BYTES_MAX: usize = 8 << 20;
-/// Bytes of replaced names from which removing them is worth its time.
+/// Bytes of replaced names at which they are removed.
 const NAMES_BYTES_FREED_MIN: usize = NAMES_BYTES_MAX / 4;
 /// Bytes to which a name is truncated. JVM signatures can be very long.
 pub(crate) const NAME_BYTES_MAX: usize = 512;
@@ -195,7 +195,7 @@ fn parse_line(line: &[u8]) -> Option<(u64, u64, String)> {
     (!name.is_empty()).then(|| (start, end, name.to_owned()))
 }
 
-/// Returns the kind of the code that a name stands for, if the name shows it: V8 and CPython mark their names.
+/// Returns the kind of the code with this name, if the name shows it: V8 and CPython mark their names.
 pub(crate) fn frame_type_of(name: &str) -> Option<FrameType> {
     const V8: [&str; 11] = [
         "JS:",

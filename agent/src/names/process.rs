@@ -1,9 +1,9 @@
-//! One program that one process runs: its description, and the locations of its code that is in no file.
+//! A program that a process runs: its description, and the locations of its code outside of files.
 //!
 //! The description is read on the first sample.
 //!
-//! Invariant: a location that was derived from a mapping is used only while the mapping is there, give or take the ten
-//! seconds after which mappings are checked.
+//! Invariant: a location that was derived from a mapping is used at most ten seconds longer than the mapping exists,
+//! because mappings are checked at that interval.
 
 use std::sync::Arc;
 
@@ -96,7 +96,7 @@ impl Process {
         }
     }
 
-    /// Reads the mappings again if that was not done for long.
+    /// Reads the mappings again if they are old.
     pub(crate) fn refresh_mappings(&mut self, ktime_ns: u64, rate_limit: &mut RateLimit) {
         self.mappings.refresh(ktime_ns, rate_limit);
         self.follow_mappings();

@@ -21,9 +21,9 @@ pub(crate) struct SharedTables {
     pub(crate) files: FileTable,
     pub(crate) locations: LocationTable,
     go_programs: GoPrograms,
-    /// Limit of work without which a sample has no names: 2 % of a CPU.
+    /// Limit of the work to name samples: 2 % of a CPU.
     pub(crate) reads: RateLimit,
-    /// Limit of work that checks whether names are still right: 0.1 % of a CPU.
+    /// Limit of the work to check that names are still right: 0.1 % of a CPU.
     pub(crate) checks: RateLimit,
     /// Names of the environment variables that become labels.
     pub(crate) environment: Arc<[String]>,

@@ -5,7 +5,7 @@
 //! of `key=value`, separated by commas, with percent-encoded values, as the OpenTelemetry resource SDK specifies it.
 //!
 //! Invariant: keys are unique, and sizes are bounded. Attributes beyond the limits are omitted, those of the service
-//! last. So no process can set so many attributes that a receiver refuses its profiles.
+//! last. So a process cannot set so many attributes that a receiver refuses its profiles.
 
 use proto::limits::SERIES_LABELS_MAX;
 

@@ -1,8 +1,8 @@
 //! The executable mappings of one process, read when they are needed and read again when they may have changed.
 //!
-//! They are read only once code ran that BPF found in no file. They are read again when an address lies in no mapping:
-//! at growing intervals while that does not help, because a process can jump to such addresses all the time. They are
-//! also read again after [`STALE_NS`], because another mapping may have taken the place of one.
+//! They are read when BPF first finds an address of the process in no file. They are read again when an address is in
+//! no mapping, at growing intervals while that does not help, because a process can jump to such addresses all the
+//! time. They are also read again after [`STALE_NS`], because another mapping may have replaced one of them.
 
 use std::io;
 
@@ -17,7 +17,7 @@ const REREAD_NS_MAX: u64 = 25_600_000_000;
 /// After this time, the next sample reads the mappings again, or a later one if the rate limit forbids it.
 const STALE_NS: u64 = 10_000_000_000;
 
-/// Why the mapping of an address is not known.
+/// Reason why the mapping of an address is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MapsError {
     /// No executable mapping holds the address.
@@ -33,7 +33,7 @@ pub(crate) enum MapsError {
 pub(crate) struct ProcessMappings {
     key: ProcessKey,
     maps: Result<Maps, MapsError>,
-    /// Number of times that other mappings were read than before.
+    /// Number of reads that found changed mappings.
     changes: u64,
     reread_after_ns: u64,
     reread_interval_ns: u64,
@@ -41,7 +41,7 @@ pub(crate) struct ProcessMappings {
 }
 
 impl ProcessMappings {
-    /// Mappings that were not read yet. `reason` stands in for them until then.
+    /// Mappings that were not read yet. Until then, every lookup fails with `reason`.
     pub(crate) fn unread(key: ProcessKey, reason: MapsError, ktime_ns: u64) -> Self {
         Self {
             key,
@@ -85,7 +85,7 @@ impl ProcessMappings {
         true
     }
 
-    /// Reads the mappings again if that was not done for [`STALE_NS`].
+    /// Reads the mappings again if they are older than [`STALE_NS`].
     pub(crate) fn refresh(&mut self, ktime_ns: u64, rate_limit: &mut RateLimit) {
         if self.stale_after_ns <= ktime_ns && self.maps.is_ok() {
             self.read(ktime_ns, rate_limit);
@@ -120,7 +120,7 @@ impl ProcessMappings {
         self.maps.as_ref().ok()
     }
 
-    /// Number of times that the mappings have changed. What was derived from older mappings is void.
+    /// Number of times that the mappings have changed. Data that was derived from older mappings is void.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }

@@ -1,4 +1,4 @@
-//! The few system calls that the agent needs and the standard library lacks.
+//! System calls of the agent that are missing from the standard library.
 
 #![allow(unsafe_code, reason = "each system call is wrapped once, here, in a safe function")]
 
@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::time::Duration;
 
-/// The clocks that samples are timed with.
+/// The clocks of sample times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Clock {
     /// The clock of BPF samples. It is never set, and stands still while the machine sleeps.

@@ -10,7 +10,7 @@ use proto::folded::written;
 use super::names::unnamed_name;
 use super::{NamedRecording, Recording, text};
 
-/// Bytes of all distinct lines. No tool shows more.
+/// Limit of all distinct lines, in bytes. No tool shows more.
 const BYTES_MAX: usize = 1 << 30;
 
 impl NamedRecording<'_> {

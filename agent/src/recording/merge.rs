@@ -1,5 +1,6 @@
-//! Merges the export requests of one agent into one request: with one dictionary, one profile for each process and
-//! kind, and each sample identity once, with all its times.
+//! Merging of the export requests of one agent into one request.
+//!
+//! The result has one dictionary, one profile per process and kind, and each sample identity once, with all its times.
 //!
 //! The invariants are those of a request that the agent sends, except for its size (`export::request`,
 //! `export::dictionary`). Equal entries are merged: each is looked up by its encoded form, in which it refers to other

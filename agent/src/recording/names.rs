@@ -39,7 +39,7 @@ pub struct NamedRecording<'a> {
     pub(super) dictionary: &'a ProfilesDictionary,
     /// Frames by the location's index; `None` if the location has lines of its own, or no name.
     found: Vec<Option<Arc<[Frame]>>>,
-    /// Locations that were found in a function without a name, which is called by where it begins.
+    /// Locations in a function without a name, which is named by its start address.
     nameless: HashSet<usize, RandomState>,
     unnamed: Vec<Unnamed>,
 }
@@ -242,7 +242,7 @@ impl<'a> NamedRecording<'a> {
     }
 }
 
-/// What stands for an address without a name, as in the router: `binary+0xaddress`.
+/// Returns the displayed name of an address without a function name, as in the router: `binary+0xaddress`.
 pub(super) fn unnamed_name(path: &str, address: u64) -> String {
     let base = path.rsplit('/').next().filter(|base| !base.is_empty()).unwrap_or("[unknown]");
     format!("{base}+{address:#x}")

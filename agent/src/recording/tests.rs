@@ -1,3 +1,5 @@
+//! Recordings: merged intervals, the limit, and the three formats.
+
 use std::io::Read as _;
 
 use proto::otlp::common::v1::KeyValue;
@@ -83,7 +85,7 @@ fn merged_intervals_conform_to_otlp_and_have_every_sample() {
         times.sort_unstable();
         times
     };
-    // By process: equal stacks are one sample with all times.
+    // Samples by process: equal stacks are one sample with all times.
     let found: Vec<_> = recording.profiles().map(|(_, profile)| times(profile)).collect();
     assert_eq!(found, [vec![1, 1, 1, 3, 6], vec![3]]);
     let (_, profile) = recording.profiles().next().unwrap();

@@ -35,8 +35,7 @@ pub(crate) struct StackId(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LabelsId(u32);
 
-/// All that samples have in common besides their time. `resource` is the first field, so that sorting groups by
-/// process.
+/// Properties of a sample except its time. `resource` is the first field, so that sorting groups by process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Identity {
     /// Index into [`Aggregate::resources`].

@@ -1,4 +1,4 @@
-//! Checks of what the agent needs of this machine. Each is tried, because an attempt proves more than versions and
+//! Checks of the agent's requirements on this machine. Each is tried, because an attempt proves more than versions and
 //! settings.
 //!
 //! Invariant: a capability that this thread holds is never reported as missing. If an operation is refused although its
@@ -65,12 +65,12 @@ impl Capability {
     }
 }
 
-/// Something that the agent lacks on this machine.
+/// A requirement of the agent that is missing on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
     /// Name, such as `CAP_PERFMON`.
     pub capability: &'static str,
-    /// What was refused, and what to do.
+    /// Description of the refusal, and the remedy.
     pub reason: String,
     /// True if nothing can be sampled without it. Otherwise some frames stay without names.
     pub is_required: bool,
@@ -87,7 +87,7 @@ impl fmt::Display for Missing {
 pub struct Finding {
     /// The statement that holds if nothing is missing.
     pub what: &'static str,
-    /// Everything that is missing for it.
+    /// Requirements that are missing for this check.
     pub missing: Vec<Missing>,
 }
 
@@ -182,7 +182,7 @@ fn program() -> Option<Missing> {
     }
 }
 
-/// Checks the helpers that older kernels lack.
+/// Checks the helpers that older kernels do not have.
 fn helpers() -> Vec<Missing> {
     let helpers = [
         ("bpf_loop", BpfHelper::BPF_FUNC_loop, "5.17"),

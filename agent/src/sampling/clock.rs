@@ -1,4 +1,4 @@
-//! From the kernel's monotonic time to UTC.
+//! Conversion of the kernel's monotonic time to UTC.
 //!
 //! The offset is measured in each interval, because CLOCK_REALTIME can be set and slewed.
 
@@ -11,8 +11,8 @@ pub(crate) struct WallClock {
 }
 
 impl WallClock {
-    /// Measures the offset now. It tries four times and keeps the try with the least time between its readings, so an
-    /// interruption does no harm: the error is below a microsecond.
+    /// Measures the offset now. It keeps the one of four tries with the least time between its readings, so the error
+    /// is below a microsecond even if the thread is interrupted.
     pub(crate) fn measure() -> Self {
         let tries = (0..4).map(|_| {
             let before = clock_ns(Clock::Monotonic);

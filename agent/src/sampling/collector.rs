@@ -23,7 +23,7 @@ use crate::unwind::bpf_tables::BpfTables;
 
 /// Length of an interval.
 const INTERVAL_NS: u64 = 5_000_000_000;
-/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier for a program that it has not met.
+/// Longest time between two reads of the ring buffer. BPF wakes the reader earlier for a program that it has not seen.
 const READ_INTERVAL: Duration = Duration::from_millis(250);
 /// Intervals between two calls of [`trim_memory`]: a minute.
 const TRIM_INTERVALS: u32 = 12;
@@ -72,7 +72,7 @@ impl<F: FnMut(&mut Aggregate, &Interval, &SharedTables)> Collector<F> {
         })
     }
 
-    /// Collects until `stop` is cancelled or an error occurs. Then exports what is left.
+    /// Collects until `stop` is cancelled or an error occurs. Then exports the remaining samples.
     pub(crate) fn run(mut self, stop: &CancellationToken) -> Result<(), SamplerError> {
         let result = self.collect(stop);
         let finished = self.finish();

@@ -1,4 +1,4 @@
-//! Why the agent ended, or did not start.
+//! Error that ended the agent or kept it from starting.
 
 use std::io;
 
@@ -6,13 +6,13 @@ use super::capability::Missing;
 use super::sampler::SamplerError;
 use crate::config::ConfigError;
 
-/// Why the agent ended, or did not start. Each text says what to do.
+/// Error that ended the agent or kept it from starting. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The configuration is invalid.
     #[error(transparent)]
     Config(ConfigError),
-    /// The machine lacks something that sampling needs.
+    /// A requirement of sampling is missing on this machine.
     #[error("this machine lacks what sampling needs: {}", list(.0))]
     Missing(Vec<Missing>),
     /// Sampling failed.

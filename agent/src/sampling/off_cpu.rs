@@ -1,7 +1,7 @@
-//! Waiting threads: from the start of a wait to samples of its duration.
+//! Waiting threads: a wait becomes samples with its duration.
 //!
 //! A wait is reported when it ends. A long wait is also reported once a minute, each time for the time since the last
-//! report. So what is reported for a moment lies at most a minute after it.
+//! report. So waiting time is reported at most a minute late.
 //!
 //! Invariants: the location ids of waits are valid in the locator, because all waits are reported and forgotten before
 //! ids become void. A wait whose end may have been lost is forgotten, because it would grow for ever.
@@ -38,7 +38,7 @@ struct Wait {
 }
 
 impl Wait {
-    /// Returns the waiting time until `ktime_ns` that this wait stands for, in nanoseconds: its duration divided by its
+    /// Returns the waiting time until `ktime_ns` that this wait represents, in nanoseconds: its duration divided by its
     /// probability. The next report begins at `ktime_ns`.
     fn take_until(&mut self, ktime_ns: u64) -> u64 {
         let waited_ns = ktime_ns.saturating_sub(self.since_ktime_ns);
@@ -52,7 +52,7 @@ impl Wait {
 /// Every recorded wait that has not ended.
 #[derive(Debug, Default)]
 pub(crate) struct OffCpu {
-    /// By thread id.
+    /// Waits by thread ID.
     waits: HashMap<u32, Wait, RandomState>,
     locations: usize,
     /// Number of waits of each process, and the bytes of its description.

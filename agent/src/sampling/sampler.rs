@@ -32,7 +32,7 @@ const RING_BYTES_MAX: u64 = 16 << 20;
 /// CPU.
 const WAITS_PER_SECOND: u64 = 1000;
 
-/// Why sampling could not start, or cannot continue.
+/// Error that keeps sampling from starting or continuing.
 #[derive(Debug, thiserror::Error)]
 pub enum SamplerError {
     /// The object file with the programs was refused.
@@ -47,7 +47,7 @@ pub enum SamplerError {
     /// A map cannot be used.
     #[error("cannot use a BPF map")]
     Map(#[source] MapError),
-    /// The object file lacks a map or program that this crate uses.
+    /// A map or program that this crate uses is missing from the object file.
     #[error("the BPF object has no {name}: agent and ebpf were built from different sources")]
     Missing {
         /// Name of the map or program.
@@ -81,7 +81,7 @@ pub(crate) struct Dropped {
 
 /// A message from BPF.
 pub(crate) enum Message<'a> {
-    /// An encoded [`ebpf::NewFile`], and the tables that its unwind table belongs to.
+    /// An encoded [`ebpf::NewFile`], and the tables to which its unwind table belongs.
     NewFile(&'a [u8], &'a BpfTables),
     /// An encoded [`ebpf::Record`].
     Record(&'a [u8]),
@@ -237,7 +237,7 @@ impl Sampler {
         true
     }
 
-    /// Returns what was lost since the last call.
+    /// Returns the losses since the last call.
     pub(crate) fn take_dropped(&mut self) -> Result<Dropped, SamplerError> {
         let total = |what: u32| Ok(self.dropped.get(&what, 0).map_err(SamplerError::Map)?.iter().sum::<u64>());
         let total = Dropped { records: total(0)?, waits: total(1)? };

@@ -1,4 +1,4 @@
-//! The thread that samples: how it is started, and how its end is waited for.
+//! The thread that samples: its start, and its end.
 
 use std::io;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct SamplerThread {
 impl SamplerThread {
     /// Starts the thread. It calls `export` with the samples of each interval.
     ///
-    /// When the thread ends, for whatever reason, it drops `export` and then cancels `stop`.
+    /// However the thread ends, it drops `export` and then cancels `stop`.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -83,10 +83,10 @@ pub(crate) async fn wait_for_end(
     }
 }
 
-/// Checks what sampling needs of this machine, and shows in `status` what is missing.
+/// Checks the requirements of sampling on this machine, and shows the missing ones in `status`.
 ///
 /// # Errors
-/// [`AgentError::Missing`] if the machine lacks what sampling cannot do without.
+/// [`AgentError::Missing`] if something is missing without which nothing can be sampled.
 pub(crate) async fn check_machine(status: &Status) -> Result<(), AgentError> {
     let missing = tokio::task::spawn_blocking(probe).await.map_err(|error| AgentError::Thread(error.into()))?;
     status.set_missing(missing.iter().map(Missing::to_string).collect());

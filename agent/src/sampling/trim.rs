@@ -1,9 +1,9 @@
-//! Returns memory of the agent itself that it does not need for now.
+//! Return of unused memory of the agent to the kernel.
 
 #![allow(unsafe_code, reason = "madvise and malloc_trim; both are called once, here")]
 
-/// Returns free memory and pages of mapped files to the kernel. The start, the first export and the unwind tables of
-/// new files leave about as much behind as the agent needs otherwise.
+/// Returns free memory and pages of mapped files to the kernel. After the start, the first export, and new unwind
+/// tables, about half of the agent's memory is unused.
 pub(crate) fn trim_memory() {
     trim_heap();
     drop_file_pages();

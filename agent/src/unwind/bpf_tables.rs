@@ -1,6 +1,6 @@
 //! The unwind tables that BPF has.
 //!
-//! A thread of its own makes the table of each file when BPF reports the file first, and stores it where BPF finds it
+//! When BPF reports a file for the first time, a separate thread builds the file's table and stores it in a BPF map
 //! ([`slots`]).
 
 pub(super) mod slots;
@@ -73,7 +73,7 @@ impl BpfTables {
         }
     }
 
-    /// Makes BPF report a file again when it meets the file again. BPF reports each file once until then, so these
+    /// Makes BPF report a file again when it sees the file again. BPF reports each file only once until then, so these
     /// requests need no limit.
     pub(crate) fn forget(&self, key: FileKey) {
         self.send(Task::Forget(key));
@@ -120,7 +120,7 @@ impl Worker {
         }
     }
 
-    /// Returns how long the thread may wait for a request; zero if the next file can be unwound at once.
+    /// Returns the time for which the thread may wait for a request; zero if the next file can be unwound at once.
     fn time_to_next(&mut self) -> Result<Duration, MapError> {
         // Zero would mean that a table fits.
         let epoch = Duration::from_nanos(self.epoch_ends_ns.saturating_sub(now_ns()).max(1));

@@ -1,7 +1,7 @@
 //! Rules from call frame information: the sections `.eh_frame` and `.debug_frame` of an executable file, read by gimli.
 //!
-//! For Go code, Go's own table is used. If code is left that none of these describes, a compressed or separate
-//! `.debug_frame` is read. For code that is still left, rules are derived from its instructions.
+//! For Go code, Go's own table is used. If these do not describe all code, a compressed or separate `.debug_frame` is
+//! read. For code that is still not described, rules are derived from its instructions.
 //!
 //! Invariant: for any bytes, work and memory are bounded, and malformed descriptions become [`Rule::Invalid`].
 
@@ -22,8 +22,7 @@ use crate::names::go::GoTable;
 
 /// Bytes between two functions that count as padding: linkers align functions to 16.
 const PADDING_MAX: u64 = 15;
-/// Bytes of code without a description that count as no function. The undescribed code that a C compiler adds to every
-/// program has 206 bytes.
+/// Most bytes of undescribed code that are ignored. A C compiler adds 206 bytes of it to every program.
 const GAP_MAX: u64 = 256;
 /// Bytes of undescribed code, in a whole file, from which rules are derived. musl's C library has 0.4 MB. Larger code
 /// is generated, such as the builtins of node, and keeps frame pointers.
@@ -67,7 +66,7 @@ pub(crate) struct Section<'a> {
     pub(crate) address: u64,
 }
 
-/// Everything in a file that describes its code. Addresses are ELF virtual addresses.
+/// The call frame information of a file. Addresses are ELF virtual addresses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallFrames<'a> {
     pub(crate) eh_frame: Option<Section<'a>>,

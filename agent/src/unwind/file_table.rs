@@ -1,4 +1,4 @@
-//! The unwind table of one file, from all that describes its code.
+//! The unwind table of one file, from all descriptions of its code.
 
 use std::fs::File;
 
@@ -10,7 +10,7 @@ use super::table::{TableBuilder, UnwindTable};
 use crate::names::go::GoTable;
 use crate::process::file::FileOrigin;
 
-/// Makes the unwind table of `file`. `origin` says where its separate debug file may be.
+/// Builds the unwind table of `file`. `origin` is the location near which a separate debug file may be.
 ///
 /// Returns `None` if nothing describes the file's code, or if its table would be too large.
 pub(super) fn table_of(file: &File, origin: Option<&FileOrigin>) -> Option<UnwindTable> {

@@ -20,9 +20,9 @@ use indexmap::IndexSet;
 use self::frame::{Contradiction, Frame};
 use super::rule::{ENTRY_BYTES, Rule};
 
-/// A byte of which nothing is known.
+/// Number for a byte with an unknown frame.
 const NOTHING: u16 = 0;
-/// A byte within an instruction that begins before it.
+/// Number for a byte within an instruction that begins before it.
 const INSIDE: u16 = u16::MAX;
 /// Instructions that are analysed, per byte of code.
 const STEPS_PER_BYTE: usize = 4;
@@ -68,10 +68,10 @@ struct Analysis<'a> {
     address: u64,
     decoder: Decoder<'a>,
     writes: InstructionInfoFactory,
-    /// For the first byte of each instruction: the number of its frame, from 1.
+    /// Number of the frame at the first byte of each instruction, from 1.
     known: Vec<u16>,
     frames: IndexSet<Frame, RandomState>,
-    /// Offsets at which functions begin for sure.
+    /// Offsets at which functions certainly begin.
     starts: BTreeSet<usize>,
     /// Functions that do not return.
     endless: BTreeSet<usize>,

@@ -8,8 +8,8 @@
 //!
 //! - The CFA (canonical frame address) is the stack pointer of the caller after the call has returned. `base` is the
 //!   DWARF number of the register that it is computed from.
-//! - `saved` has two bits each for the places of the frame pointer and of the callee-saved register BX. `fp` and `bx`
-//!   are offsets from there, in words.
+//! - `saved` has two bits each for the locations of the frame pointer and of the callee-saved register BX. `fp` and
+//!   `bx` are offsets from there, in words.
 //! - `ra` is the offset of the return address from the CFA, in words; 0 if it is in the link register.
 
 /// Bytes of code at the entry point that are taken as the outermost function if nothing describes them. `_start` of
@@ -36,7 +36,7 @@ pub(crate) enum Rule {
     Grows,
     /// Code that a signal handler returns to. The registers are in the frame that the kernel made.
     Signal,
-    /// A frame, with the places of the caller's registers.
+    /// A frame, with the locations of the caller's registers.
     Frame { cfa: Cfa, fp: Saved, bx: Saved, return_address: i16 },
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Cfa {
     Plt { from: u8 },
 }
 
-/// Place of a register of the caller.
+/// Location of a register of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Saved {
     /// In the register itself.

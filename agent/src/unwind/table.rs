@@ -1,4 +1,4 @@
-//! The unwind table of an executable file: the rule for each address, in a form that BPF searches in a few steps.
+//! The unwind table of an executable file: the rule of each address, in a format that BPF searches in a few steps.
 //!
 //! ```text
 //! | ( first row u32 | rows u32 ) of each page ... | padding to 16 |

@@ -1,4 +1,4 @@
-//! Samples of goroutines have their labels, and stacks that grow have the functions that needed them. Needs Go.
+//! Samples of goroutines: their labels, and the functions that needed larger stacks. These tests need Go.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,6 +1,6 @@
-//! The agent against this kernel: real programs, real samples, a real OTLP server.
+//! Tests of the agent with this kernel, real programs, and a real OTLP server.
 //!
-//! These tests need root, or CAP_BPF and CAP_PERFMON. Where they cannot run, they report why.
+//! They need root, or CAP_BPF and CAP_PERFMON. If they cannot run, they report the reason.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -40,8 +40,8 @@ pub struct CallFrameSections {
 }
 
 impl CallFrameSections {
-    /// Reads the sections of a 64-bit file in this machine's byte order. Other files, and sections that are
-    /// compressed or too large, count as having none.
+    /// Reads the sections of a 64-bit file in this machine's byte order. The result is empty for other files, and for
+    /// sections that are compressed or too large.
     ///
     /// # Errors
     /// Any [`ElfError`].

@@ -5,13 +5,13 @@ use std::sync::LazyLock;
 
 use hashbrown::HashTable;
 
-/// Random keys of this process. A sender can choose entries with similar hashes, but cannot know which bits the index
-/// keeps. IDs do not depend on them.
+/// Random keys of this process, from which it follows which bits of a hash the index keeps. A sender can choose entries
+/// with similar hashes, but does not know these bits. IDs do not depend on the keys.
 static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 
 /// IDs by the hashes of their entries, which the table holds.
 ///
-/// The index keeps 32 bits of each hash. So it grows without reading entries, and rarely compares an entry in vain.
+/// The index keeps 32 bits of each hash. So it grows without reading entries, and rarely compares unequal entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ids {
     slots: HashTable<Slot>,

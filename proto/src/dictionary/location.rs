@@ -28,7 +28,7 @@ pub struct Function {
 /// service's frames never carry the file name of another service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Mapping {
-    /// Build ID of the file, where the sender has one.
+    /// Build ID of the file, if the sender has one.
     pub build_id: Option<BuildId>,
     /// ID of the file's name, or of "".
     pub file: u32,

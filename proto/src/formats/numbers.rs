@@ -8,7 +8,7 @@ pub(crate) fn deltas(numbers: &[i64]) -> Vec<i64> {
     numbers.iter().zip(before).map(|(number, before)| number.wrapping_sub(before)).collect()
 }
 
-/// Numbers whose [`deltas`] these are.
+/// Inverse of [`deltas`].
 pub(crate) fn from_deltas(deltas: &[i64]) -> Vec<i64> {
     deltas
         .iter()

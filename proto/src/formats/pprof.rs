@@ -38,7 +38,7 @@ pub struct Profile {
     /// Comments, as indices in the string table.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
-    /// Kind of the sample type that is shown first, as an index in the string table. 0 stands for the last type.
+    /// Kind of the sample type that is shown first, as an index in the string table. 0 means the last type.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
 }
@@ -88,7 +88,7 @@ pub struct Mapping {
     /// ID, not 0.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// End of its addresses. Addresses and file offsets begin at 0. A 0 means that addresses are virtual ones of the
+    /// End of its addresses. Addresses and file offsets begin at 0. If it is 0, addresses are virtual addresses of the
     /// file.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
@@ -107,7 +107,7 @@ pub struct Mapping {
     /// True if all their lines have numbers.
     #[prost(bool, tag = "9")]
     pub has_line_numbers: bool,
-    /// True if inlined calls are lines of their own.
+    /// True if each inlined call is a separate line.
     #[prost(bool, tag = "10")]
     pub has_inline_frames: bool,
 }

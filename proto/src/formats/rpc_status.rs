@@ -1,6 +1,6 @@
 //! `google.rpc.Status`: the details of a gRPC error and the body of an OTLP/HTTP error.
 //!
-//! A `google.rpc.RetryInfo` among its details asks for a retry. By OTLP, RESOURCE_EXHAUSTED without it is final.
+//! A `google.rpc.RetryInfo` among its details requests a retry. In OTLP, RESOURCE_EXHAUSTED without it is final.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ struct Delay {
 }
 
 /// Returns the least time to wait before a retry, from the details of a gRPC error: an encoded `google.rpc.Status`.
-/// `None` if the receiver does not ask for a retry.
+/// `None` if the receiver does not request a retry.
 #[must_use]
 pub fn retry_delay(status: &[u8]) -> Option<Duration> {
     let details = RpcStatus::decode(status).ok()?.details;

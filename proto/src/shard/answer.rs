@@ -78,8 +78,8 @@ impl WindowsRead {
 pub struct Missing {
     /// Time range.
     pub window: Window,
-    /// Finest tier that still stores it, and whose windows do not have its edges. [`Tier::Raw`] if no tier can be used.
-    /// For a damaged time, the tier whose values are damaged.
+    /// Finest tier that still stores this time, but whose windows are too long for it. [`Tier::Raw`] if no tier can be
+    /// used. For a damaged time, the tier whose values are damaged.
     pub finest: Tier,
     /// Values of this time are damaged on disk. The answer may hold some of its samples.
     pub is_damaged: bool,
@@ -117,7 +117,7 @@ pub struct Cell {
     pub sum: i128,
 }
 
-/// A group with samples in a bucket, none of whose stacks meets the conditions.
+/// A group and a bucket with samples, but without a stack that meets the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unpassed {
     /// Index of the group.

@@ -81,7 +81,7 @@ impl Entry {
     /// Decodes an entry.
     ///
     /// # Errors
-    /// [`BatchError`] if the log does not hold what was proposed. The replica must stop.
+    /// [`BatchError`] if the bytes differ from a proposed entry. The replica must stop.
     pub fn from_wire(from: wire::Entry) -> Result<Self, BatchError> {
         let command = match from.command {
             Some(wire::entry::Command::Append(batch)) => Command::Append(Arc::new(Batch::from_wire(batch)?)),

@@ -3,7 +3,7 @@
 //!
 //! A shard assigns dense numbers to the locations of each tenant. Numbers keep their meaning within a `generation`,
 //! and a router knows all locations below some number. A set has one bit for each known location. If a stack has an
-//! unknown location that decides the condition, the shard says so. The router then fetches the missing locations and
+//! unknown location that decides the condition, the response says so. The router then fetches the missing locations and
 //! retries.
 
 use crate::dictionary::Dictionary;
@@ -23,7 +23,7 @@ pub struct KnownLocations {
     pub count: u32,
 }
 
-/// A condition on a stack: that a location at the given position is in the set, or, if negated, that none is.
+/// A condition on a stack: a location at the given position is in the set; if negated, none is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFilter {
     /// Position in the stack: the leaf, or any position.

@@ -40,17 +40,17 @@ pub trait Shards: Send + Sync {
         window: Window,
     ) -> Result<SeriesAnswer, Self::Error>;
 
-    /// Deletes samples permanently. No query sees them when this returns. The duration has no bound.
+    /// Deletes samples permanently. No query sees them when this returns. The duration is not bounded.
     async fn delete(&self, shard: u32, deletion: Deletion) -> Result<Deleted, Self::Error>;
 
-    /// Does a task for the operator. Returns a report, which is a JSON object. The duration has no bound.
+    /// Runs an administration task. Returns a report, which is a JSON object. The duration is not bounded.
     async fn administer(&self, shard: u32, task: AdministrationTask) -> Result<String, Self::Error>;
 }
 
 /// The result of storing a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Appended {
-    /// True if the ID of the batch was known, so that nothing was counted again.
+    /// True if a batch with this ID was applied before. Nothing was counted again.
     pub duplicate: bool,
     /// Number of samples that were dropped because they are older than the retention.
     pub samples_too_old: u64,

@@ -1,16 +1,16 @@
-//! What is done to bytes.
+//! Kinds of damage, applied to bytes.
 
 use testkit::random::Random;
 
-/// See the module.
+/// One kind of damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Damage {
     FlippedBit,
     ZeroedPage,
     Truncated,
-    /// With those of another value, or with other bytes of a file.
+    /// The bytes are swapped with those of another value, or with other bytes of the file.
     Swapped,
-    /// Of a value: its content is changed, and its checksum is that of the changed content, as if the software were at
+    /// The content of a value is changed, and the checksum is that of the changed content, as if the software were at
     /// fault.
     Rewritten,
 }
@@ -28,7 +28,7 @@ pub(crate) fn flip_bit(bytes: &mut [u8], random: &mut Random) {
     bytes[bit / 8] ^= 1 << (bit % 8);
 }
 
-/// A page of zeros, or less where there is less; some of it was not zero.
+/// Zeroes a page, or fewer bytes at the end, some of which were not zero.
 pub(crate) fn zero_page(bytes: &mut [u8], random: &mut Random) {
     loop {
         let start =
@@ -45,7 +45,7 @@ pub(crate) fn truncate(bytes: &mut Vec<u8>, random: &mut Random) {
     bytes.truncate(length);
 }
 
-/// Two pieces of a file change places, which makes another file.
+/// Swaps two different pieces of a file.
 pub(crate) fn swap_pieces(bytes: &mut [u8], random: &mut Random) {
     let length = PAGE.min(bytes.len() / 2);
     let places = bytes.len() / length;
@@ -79,7 +79,7 @@ fn change(content: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// The value of a key with its content changed, in a frame that is right, see `FORMAT.md`.
+/// Returns the value of a key with changed content and a valid frame (`FORMAT.md`).
 pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> {
     let mut payload = value[5..].to_vec();
     let unpacked = payload.split_first_chunk::<4>().and_then(|(length, packed)| {
@@ -98,7 +98,7 @@ pub(crate) fn rewrite(key: &[u8], value: &[u8], random: &mut Random) -> Vec<u8> 
     in_frame(key, &payload)
 }
 
-/// The value of a key with this payload, see `FORMAT.md`.
+/// Returns the value of a key with this payload (`FORMAT.md`).
 pub(crate) fn in_frame(key: &[u8], payload: &[u8]) -> Vec<u8> {
     let version = 2;
     let checksum = [key, &[version], payload].iter().fold(0, |crc, part| crc32c::crc32c_append(crc, part));

@@ -1,5 +1,5 @@
-//! Two replicas that apply the same entries, one of which has damaged definitions: the outcomes are the same, and so is
-//! everything that the damaged one does not report as damaged.
+//! Two replicas apply the same entries, and one has damaged definitions. The outcomes are the same, and so is all data
+//! that is not reported as damaged.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn check_answers(store: &Store, undamaged: &Engine, damaged: &Engine, when: &str
     }
 }
 
-/// Samples of two partitions, without the definitions that the undamaged replica has.
+/// Returns samples of two partitions, without the definitions that the undamaged replica has.
 fn append(undamaged: &Engine, after: i64) -> Entry {
     let mut batch = batch_of(&samples(-30_000, 1200, 60), None);
     let _left_out = undamaged.strip(&mut batch).unwrap();
@@ -38,7 +38,7 @@ fn delete(after: i64) -> Entry {
     Entry { proposed_at_ns: T0 + after * SECOND, command: Command::Delete(deletion) }
 }
 
-/// How many samples were deleted is only reported, and depends on what can be read.
+/// Removes the number of deleted samples from an outcome: it depends on the readable values, and is only reported.
 fn without_counts(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Deleted { .. } => Outcome::Deleted { samples: 0, windows: 0 },

@@ -1,4 +1,4 @@
-//! A store that has every kind of key, what it answers, and its copies.
+//! A store with every kind of key, its expected responses, and its copies.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use storage_model::answers::{Sums, sums_of};
 use storage_model::samples::{DAY, Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
-/// The kinds of keys that `FORMAT.md` lists, and of windows each tier's.
+/// Kinds of keys in `FORMAT.md`; windows have one kind per tier.
 pub(crate) const KINDS: [&str; 21] = [
     "format",
     "position",
@@ -36,7 +36,7 @@ pub(crate) const KINDS: [&str; 21] = [
     "1d dictionary",
 ];
 
-/// The kind of a key; `None` for one that no test needs by itself.
+/// Returns the kind of a key; `None` for keys that are not tested separately.
 pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
     let section = |key: &[u8]| key.get(11).copied();
     Some(match (key, section(key)) {
@@ -65,12 +65,12 @@ pub(crate) fn kind_of(key: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// An answer, without statistics of what was read.
+/// A response, without statistics of the read values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     sums: Sums,
     samples: u64,
-    /// Times that it reports as damaged.
+    /// Times that the response reports as damaged.
     damaged: Vec<Window>,
 }
 
@@ -80,10 +80,10 @@ impl Answer {
     }
 }
 
-/// An answer, or that there is none.
+/// A response; `None` if the query is refused.
 pub(crate) type Answered = Option<Answer>;
 
-/// Checks an answer of a damaged store: it is exact except for the times that it reports as damaged, and there it is
+/// Checks a response of a damaged store: it is exact except for the times that it reports as damaged, and there it is
 /// not too large.
 pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<&Answer>) -> Result<(), String> {
     let (Some(wanted), Some(got)) = (wanted, got) else {
@@ -120,19 +120,19 @@ pub(crate) fn check(selection: &Selection, wanted: Option<&Answer>, got: Option<
 /// A key and its value.
 pub(crate) type Stored = (Vec<u8>, Vec<u8>);
 
-/// See the module.
+/// A store with every kind of key, and the expected responses.
 pub(crate) struct Store {
     folder: tempfile::TempDir,
     /// All keys of each kind, and their values.
     pub(crate) values: BTreeMap<&'static str, Vec<Stored>>,
     pub(crate) selections: Vec<Selection>,
     pub(crate) answers: Vec<Answered>,
-    /// Answers with the samples of [`Store::append_more`].
+    /// Responses after [`Store::append_more`].
     pub(crate) answers_after: Vec<Answered>,
     log: Vec<Logged>,
 }
 
-/// Samples of all services over a time, several stacks and threads.
+/// Returns samples of all services over a time, with several stacks and threads.
 pub(crate) fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
     let drawn = |(i, second): (usize, i64)| Drawn {
         service: (i % 4) as u8,
@@ -145,7 +145,7 @@ pub(crate) fn samples(from: i64, to: i64, step: i64) -> Vec<Drawn> {
     (from..to).step_by(step as usize).enumerate().map(drawn).collect()
 }
 
-/// What an entry does; `None`: it is the log's own.
+/// An entry of the log; `None` for an entry of the Raft group itself.
 pub(crate) type Logged = Option<Entry>;
 
 fn position(index: usize) -> Position {
@@ -162,7 +162,7 @@ pub(crate) fn apply(engine: &Engine, index: usize, entry: &Logged) -> Result<Out
     }
 }
 
-/// Two days of samples, the older raw ones of which are dropped; then a head, and late ones.
+/// Returns a log of two days of samples, of which old raw ones are dropped, and then a head and late samples.
 fn log() -> Vec<Logged> {
     let append = |after: i64, samples: &[Drawn], id| {
         let command = Command::Append(Arc::new(batch_of(samples, id)));
@@ -170,7 +170,7 @@ fn log() -> Vec<Logged> {
     };
     let mut log: Vec<Logged> =
         (0..4).map(|part| append(0, &samples(-200_000 + part * 50_000, -150_000 + part * 50_000, 97), None)).collect();
-    // So many in one window have a key of their own.
+    // This many samples in one window have a separate key for events.
     log.push(append(1, &samples(-3000, -1800, 1), None));
     log.push(None);
     let before_ns = T0 - 150_000 * SECOND;
@@ -183,7 +183,7 @@ fn log() -> Vec<Logged> {
     log
 }
 
-/// An entry that is there, and must not count again.
+/// Index of a batch that must not count again.
 const KNOWN: usize = 8;
 
 impl Store {
@@ -240,18 +240,18 @@ impl Store {
         self.log.len()
     }
 
-    /// Everything in the log behind what an engine has.
+    /// Replays the log entries after the engine's position.
     pub(crate) fn replay(&self, engine: &Engine) -> Result<(), EngineError> {
         let applied = engine.applied().map_or(0, |position| position.index as usize);
         (1..).zip(&self.log).skip(applied).try_for_each(|(index, entry)| apply(engine, index, entry).map(drop))
     }
 
-    /// What comes of a batch that was applied, once more.
+    /// Applies a known batch again, and returns the outcome.
     pub(crate) fn retry(&self, engine: &Engine) -> Result<Outcome, EngineError> {
         apply(engine, self.log.len() + 1, &self.log[KNOWN - 1])
     }
 
-    /// A copy of it at a new place. Files of RocksDB that are only ever read are shared.
+    /// Makes a copy of the store in another directory. Files of RocksDB that are only read are shared.
     pub(crate) fn copy(&self, number: usize) -> PathBuf {
         let to = self.folder.path().join(format!("copy-{number}"));
         std::fs::create_dir(&to).unwrap();
@@ -273,7 +273,7 @@ impl Store {
     }
 }
 
-/// What the engine answers; or why it has to stop. Names that were changed may be the same: then it is not looked at.
+/// Returns the response of the engine, or the error that stops it.
 pub(crate) fn answer(engine: &Engine, selection: &Selection, is_looked_at: bool) -> Result<Answered, String> {
     match engine.select(selection) {
         Ok(answer) => {
@@ -301,7 +301,7 @@ fn values(path: &Path) -> BTreeMap<&'static str, Vec<Stored>> {
     values
 }
 
-/// Such that every value is needed for one of the answers, if for any.
+/// Returns selections that together read every stored value that any selection can read.
 fn selections() -> Vec<Selection> {
     let whole = Window { start_ns: T0 - 4 * DAY, end_ns: T0 + DAY };
     let of = |fold: Fold, group_by: &[&str], stacks| Selection {

@@ -1,4 +1,4 @@
-//! Timelines: verification compares them with the events, as sums are.
+//! Damaged timelines: verification compares them with the events, like sums.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use storage_engine::{Engine, Outcome, Position};
 use storage_model::samples::{Drawn, SECOND, T0, batch_of};
 use storage_model::world;
 
-/// The flag of a chunk that has a timeline, see `FORMAT.md`.
+/// Flag of a chunk with a timeline (`FORMAT.md`).
 const HAS_TIMELINE: u8 = 2;
 
-/// Samples of four minutes of one chunk; one of them at this tenth of a second.
+/// Returns samples of four minutes of one chunk; one of them at this tenth of a second.
 fn samples(moved: i64) -> Vec<Drawn> {
     let first = 600 - T0 / SECOND % 600;
     let drawn = |i: i64| {
@@ -56,7 +56,7 @@ fn take(bytes: &mut &[u8]) -> usize {
     number
 }
 
-/// The content of a chunk up to the timeline, the timeline, and what is behind it.
+/// Splits the content of a chunk into the part before the timeline, the timeline, and the part after it.
 fn parts(value: &[u8]) -> [&[u8]; 3] {
     let content = &value[5..];
     assert_eq!(content[0] & HAS_TIMELINE, HAS_TIMELINE, "there is a timeline");

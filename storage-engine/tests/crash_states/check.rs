@@ -11,7 +11,7 @@ pub(crate) fn position(index: usize) -> Position {
     Position { index: index as u64, log_id: bytes::Bytes::from(format!("id {}", index - 1)) }
 }
 
-/// Checks that all answers are the model's. The error describes the first that differs.
+/// Checks that all responses equal those of the model. The error describes the first difference.
 pub(crate) fn check_answers(engine: &Engine, moment: &Moment, selections: &[Selection]) -> Result<(), String> {
     selections.iter().try_for_each(|selection| {
         let answer = engine.select(selection);

@@ -11,7 +11,7 @@
 //!   and F2FS do. RocksDB relies on it when it points `CURRENT` to a new `MANIFEST`. `sync_file_range` promises
 //!   nothing.
 //!
-//! The model does not cover sectors with old content of other files, or disks that break their promises.
+//! The model does not cover sectors with old content of other files, or disks that acknowledge syncs falsely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -157,7 +157,7 @@ impl Disk {
     }
 }
 
-/// Applies an operation to a content.
+/// Applies an operation to the content of a file.
 fn change(content: &mut Vec<u8>, operation: &Operation) {
     match operation {
         Operation::Write { offset, bytes, .. } => {
@@ -182,7 +182,7 @@ fn keep_prefix(content: &mut Vec<u8>, operations: &[&Operation], random: &mut Ra
     }
 }
 
-/// `percent` of the sectors keep their last content.
+/// Keeps the last content of `percent` of the sectors.
 fn keep_sectors(content: &mut Vec<u8>, operations: &[&Operation], percent: usize, random: &mut Random) {
     // Contents after each operation. A sector on disk is a page of memory with everything that was written to it by
     // then.

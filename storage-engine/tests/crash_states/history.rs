@@ -124,7 +124,7 @@ pub(crate) fn flushed(engine: &Engine) -> usize {
     engine.flushed().map_or(0, |position| position.index as usize)
 }
 
-/// Asserts that the recorded operations produce the directory as it is, so none was missed.
+/// Asserts that the recorded operations produce the present directory, so that none was missed.
 fn assert_is_whole(operations: &[Operation], root: Inode, path: &Path) {
     for operation in operations {
         assert!(!matches!(operation, Operation::Unknown), "a file was changed in a way that is not recorded");

@@ -1,5 +1,5 @@
-//! Memory use: a process with one engine takes at most 1.2 times the budgets of head, dictionary and cache, however
-//! much is ingested.
+//! Memory use: a process with one engine takes at most 1.2 times the budgets of head, dictionary and cache, for any
+//! number of samples.
 //!
 //! Peak memory is measured per process, so each load runs in a child process of this test.
 
@@ -51,7 +51,7 @@ impl Load {
     }
 }
 
-/// Few series of many samples, as of services with many cores.
+/// Few series with many samples, like those of services on many cores.
 const DENSE: Load = Load {
     series: 20,
     stacks: 5000,
@@ -95,7 +95,7 @@ fn status_bytes(name: &str) -> usize {
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Ingests as a node does, which flushes when a batch makes it due.
+/// Ingests like a node, which flushes when a batch fills the budget.
 fn ingest(load: Load) {
     let folder = tempfile::tempdir().unwrap();
     let config = Config {

@@ -130,7 +130,7 @@ fn above_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     // Flushed: what is in memory takes no disk.
     assert!(varve.terminate().success());
     varve.launch();
-    // What lies in a shard's folder counts, whoever put it there: real profiles of this size would take minutes to
+    // All files in a shard's folder count, so a dummy file is used: real profiles of this size would take minutes to
     // push.
     let ballast = varve.data_dir().join("shard-0001/ballast");
     let filled = Command::new("fallocate").args(["-l", "600MiB"]).arg(&ballast).status().unwrap();

@@ -135,7 +135,7 @@ fn a_process_with_stuck_threads_exits_without_exit_handlers() {
     let post = |varve: &Varve, task: &str| {
         request("POST", &format!("http://{}/api/v1/admin/{task}", varve.http), &[], Some(b"")).map(|reply| reply.status)
     };
-    // What was compacted is in files, and not in the memory that it was written from.
+    // Compacted data is in files, and no longer in memory.
     assert_eq!(post(&varve, "compact").unwrap(), 200);
     assert!(varve.terminate().success(), "{}", varve.said());
     assert!(handlers.exists(), "a usual end runs exit handlers");

@@ -128,7 +128,7 @@ fn check_shares(what: &str, stacks: &BTreeMap<Vec<String>, i128>, used: f64) {
     let all = sum("main");
     assert!((0.75..1.25).contains(&(all / used)), "{what}: {all} s were recorded, {used} used");
     let share = hot / (hot + cold);
-    // Of 290 samples, and of 70 on a busy machine, for which three standard deviations are 0.16.
+    // There are 290 samples, or 70 on a busy machine, for which three standard deviations are 0.16.
     assert!((0.53..0.87).contains(&share), "{what}: {hot} : {cold}");
     assert!(stacks.keys().all(|stack| stack.iter().any(|name| name == "main" || name == "_start")), "{stacks:?}");
     figure(&json!({"suite": "record", "format": what, "seconds": all, "used": used, "hot70": share}));
@@ -235,7 +235,7 @@ fn ctrl_c_writes_the_samples_so_far() {
     let (_program, _running, name) = hot_and_cold("interrupted");
     let folders = Folders::new();
     let path = folders.path("a.folded");
-    // What it replaces is there until then.
+    // The replaced file exists until then.
     std::fs::write(&path, "before").unwrap();
     let mut command = folders.command(&path, &["--duration", "1h"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

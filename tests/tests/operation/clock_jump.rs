@@ -133,8 +133,8 @@ fn a_year_ahead_expires_nothing_and_refuses_nothing_afterwards() {
 fn a_year_back_expires_nothing_and_refuses_nothing_afterwards() {
     let mut world = World::start();
     world.clock.set(-YEAR_S);
-    // What comes from clocks that are wrong alike is taken; what is right is ahead of the receiver's clock, which the
-    // answer says.
+    // Samples with the same wrong clock are accepted. Right times are ahead of the receiver's clock, as the response
+    // says.
     let year_before_ns = now_ns() - YEAR_S.unsigned_abs() * SECOND_NS;
     let began = Instant::now();
     while began.elapsed() < wrong_for() {

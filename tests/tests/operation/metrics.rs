@@ -103,7 +103,7 @@ fn metrics_are_text_by_default_and_openmetrics_where_it_is_preferred() {
             assert_eq!(types.get(name).map(String::as_str), Some(kind), "{types:#?}");
         }
     }
-    // What Prometheus sends.
+    // Header that Prometheus sends.
     let prometheus = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
         application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.3,\
         text/plain;version=0.0.4;q=0.2,*/*;q=0.1";

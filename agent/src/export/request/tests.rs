@@ -1,3 +1,5 @@
+//! Requests of an interval: content, splitting, and conformance to OTLP.
+
 use ebpf::Sample as Record;
 use proto::otlp::profiles::v1development::{Function, ProfilesDictionary};
 

@@ -1,3 +1,5 @@
+//! The sender without a spool: retries, refusals, overflow, and shutdown.
+
 mod spool;
 
 use std::net::SocketAddr;

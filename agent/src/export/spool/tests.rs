@@ -1,3 +1,5 @@
+//! The spool's files: restarts, damage, limits, and foreign files.
+
 use std::os::unix::fs::symlink;
 
 use prometheus_client::registry::Registry;

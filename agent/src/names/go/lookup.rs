@@ -1,4 +1,4 @@
-//! From an address to its calls: the function whose code it is, and the calls inlined there.
+//! Lookup of the calls at an address: the function that holds the address, and the calls inlined there.
 
 use super::GoError;
 use super::function::Function;

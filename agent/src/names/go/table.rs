@@ -18,7 +18,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 512;
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// Inline trees that are checked to find the base address of the data of functions.
 const TREES_MAX: usize = 8;
-/// Functions among which these are searched.
+/// Number of functions among which inline trees are searched.
 const SAMPLES: u32 = 1024;
 
 /// The Go table of a program.

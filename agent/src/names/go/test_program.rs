@@ -1,4 +1,4 @@
-//! A Go program that prints what Go's runtime knows of its code, built in several ways.
+//! A Go program that prints the names of its own addresses, as Go's runtime finds them, built in several ways.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

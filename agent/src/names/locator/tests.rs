@@ -1,3 +1,5 @@
+//! Locations of whole stacks: markers, rereads of mappings, and bounded memory.
+
 use super::*;
 use crate::names::location::FrameType;
 use crate::process::maps::Maps;

@@ -1,4 +1,4 @@
-//! Every file that was met, by the number that BPF gave it and by content.
+//! Every file that BPF reported, by its number and by its content.
 //!
 //! A file is opened only through a process that has it mapped, and identified once. It is remembered by device, inode,
 //! modification time and size: a file that is replaced or rewritten is another file. If no process has a file mapped
@@ -26,7 +26,7 @@ use crate::process::sys;
 
 /// Files after which all are forgotten. A host with hundreds of containers has a few thousand.
 const FILES_MAX: usize = 8192;
-/// Numbers kept of files that could not be opened, which BPF gives once: more than are met between two exports.
+/// Numbers kept of files that could not be opened: more than BPF reports between two exports.
 const UNOPENED_MAX: usize = 8192;
 
 /// Identity of a file in one state, by its file system.
@@ -49,7 +49,7 @@ impl FileKey {
     }
 }
 
-/// Why nothing is known about a file that BPF reported.
+/// Reason why a file that BPF reported could not be opened or described.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unopened {
     /// The process that had it mapped has ended.
@@ -85,7 +85,7 @@ pub(crate) enum Reported {
 pub(crate) struct FileTable {
     files: IndexSet<MappedFile, RandomState>,
     by_key: HashMap<FileKey, FileId, RandomState>,
-    /// Files that were never opened: all that is known of them is what BPF read.
+    /// Files that were never opened: they are known only from the reports of BPF.
     unopened: HashSet<FileId, RandomState>,
     /// Files by the numbers that BPF gives.
     by_number: HashMap<u32, Result<FileId, Unopened>, RandomState>,
@@ -94,7 +94,7 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    /// Opens a file that BPF reports. BPF may report a file twice, the second time with more that it could read.
+    /// Opens a file that BPF reports. BPF may report a file twice, the second time with more details.
     pub(crate) fn report(&mut self, new: &NewFile<'_>) -> Reported {
         if let Some(Ok(id)) = self.by_number.get(&new.number)
             && !self.is_unopened(*id)

@@ -1,3 +1,5 @@
+//! The sampler with this kernel: CPUs, lost samples, and the size of the ring buffer.
+
 use ebpf::{NewFile, Record};
 use host_files::elf::ElfImage;
 use proto::build_id::to_hex;

@@ -27,8 +27,8 @@ const LOOKED_UP_NS: u64 = 5_000_000_000;
 /// Time between two evictions of tables in use. Making one eighth of all tables again takes some tenths of a second.
 const EVICT_USED_NS: u64 = 60_000_000_000;
 
-/// Longest time that BPF walks one stack. A walk goes on in the table that it found, so a freed slot is not used for
-/// this time.
+/// Longest time for which BPF unwinds one stack. It keeps using the table that it found, so a freed slot is not reused
+/// during this time.
 const WALK_NS_MAX: u64 = 1_000_000_000;
 
 /// Smallest page size of the supported machines, in bytes.
@@ -92,7 +92,7 @@ impl Slots {
         self.evicted
     }
 
-    /// Makes BPF report a file when it meets the file again.
+    /// Makes BPF report a file when it sees the file again.
     pub(super) fn forget(&mut self, key: &FileKey) -> Result<(), MapError> {
         match self.maps.files.remove(key) {
             Err(MapError::KeyNotFound) => Ok(()),
@@ -108,15 +108,14 @@ impl Slots {
         rest.iter().fold(done, |done, key| done.and(self.forget(key)))
     }
 
-    /// Voids what BPF caches, so that it records again which tables are in use.
+    /// Voids the caches of BPF, so that it records again which tables are in use.
     pub(super) fn begin_epoch(&mut self, now_ns: u64) -> Result<(), MapError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.epoch_began_ns = now_ns;
         self.maps.epoch.set(0, self.epoch, 0)
     }
 
-    /// Makes sure that most tables fit, by evicting others. Returns zero if they fit, or how long to wait before the
-    /// next call.
+    /// Evicts tables until most new tables fit. Returns zero if they fit, or the time to wait before the next call.
     pub(super) fn reserve(&mut self, now_ns: u64) -> Result<Duration, MapError> {
         let bytes_max = TABLES_BYTES_MAX - TABLES_BYTES_MAX / EVICTED_PART;
         let count_max = TABLES_MAX as usize - TABLES_MAX as usize / EVICTED_PART;

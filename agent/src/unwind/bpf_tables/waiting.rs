@@ -27,8 +27,8 @@ pub(super) struct WaitingFile {
 /// Files that are to have unwind tables.
 #[derive(Default)]
 pub(super) struct Waiting {
-    /// By length and number, so that the smallest file is next. On a busy host the largest files take seconds, and all
-    /// others would wait for them.
+    /// Files by length and number, so that the smallest file is next. On a busy host the largest files take seconds,
+    /// and all others would wait for them.
     files: BTreeMap<(u64, u32), WaitingFile>,
     /// Files that are unwound by frame pointers for now, because too many files wait or no table fits.
     skipped: HashSet<FileKey>,

@@ -1,3 +1,5 @@
+//! Rules from call frame information, compared with those of gimli's own search.
+
 use object::{Object as _, ObjectSection as _};
 
 use super::*;

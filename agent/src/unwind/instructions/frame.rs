@@ -44,7 +44,7 @@ pub(super) struct Frame {
     callers_bx: Kept,
 }
 
-/// Place of a register that a function must restore.
+/// Location of a register that a function must restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kept {
     /// In the register.
@@ -343,12 +343,12 @@ impl Frame {
         [self.sp.map(by(SP)), self.fp.map(by(FP))]
     }
 
-    /// True if a place is below the stack pointer.
+    /// True if a saved register is below the stack pointer.
     pub(super) fn is_below_stack(&self, place: rule::Saved) -> bool {
         matches!((place, self.sp), (rule::Saved::AtCfa(words), Some(sp)) if sp < -i32::from(words) * 8)
     }
 
-    /// Returns the places of the frame pointer and of BX that are in a register and in memory.
+    /// Returns the locations of the caller's frame pointer and BX.
     pub(super) fn saved(&self) -> [Option<rule::Saved>; 2] {
         [self.callers_fp, self.callers_bx].map(|kept| match kept {
             Kept::Saved(at) => Some(Kept::OnlySaved(at).place()),

@@ -1,3 +1,5 @@
+//! Rules from instructions, compared with those of compilers.
+
 use std::path::PathBuf;
 
 use object::{Object as _, ObjectSection as _};
