@@ -19,7 +19,7 @@ pub struct Config {
     pub node_id: u64,
     /// Address at which other nodes reach this one, `host:port`. The first start stores it in the membership.
     pub advertise_address: String,
-    /// How long each tier is kept.
+    /// Retention of each tier.
     pub retention: Retention,
     /// Cap on the Raft logs and states of all shards, bytes, at least [`DISK_BYTES_MIN`]. The oldest partitions are
     /// dropped shortly below it.
@@ -34,7 +34,7 @@ pub struct Config {
     pub cache_bytes: usize,
 }
 
-/// How long each tier is kept. A coarser tier is kept at least as long as every finer one, whatever is configured.
+/// Retention of each tier. A coarser tier is kept at least as long as every finer one, whatever is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Samples with their own times. Older samples are refused.

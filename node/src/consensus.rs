@@ -2,8 +2,7 @@
 //!
 //! # Promise
 //! An entry is acknowledged when a majority of its shard's members has synced it and it is applied. All records on
-//! disk have this project's own encoding ([`record`]), so that another version of openraft cannot change the disk
-//! format.
+//! disk have varve's own encoding ([`record`]), so that another version of openraft cannot change the disk format.
 //! # Layers
 //! Each module uses only those to its left: [`payload`], [`types`], [`record`], [`log`], [`state_machine`],
 //! [`network`], [`group`].

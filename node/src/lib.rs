@@ -4,12 +4,11 @@
 //! - Acknowledged means synced to disk on a majority of the shard's members, and applied. A retry with the same batch
 //!   id counts once.
 //! - A query sees everything that was acknowledged before it.
-//! - A failed sync ends the replica: it acknowledges and answers nothing any more, see [`Node::failed`].
-//! - On a full disk appends are refused and queries are answered; when there is space again, appends are accepted
-//!   again.
+//! - A failed sync ends the replica: it acknowledges nothing and serves no query any more (see [`Node::failed`]).
+//! - If the disk is full, appends are refused and queries are served. When there is space, appends are accepted again.
 //! # Limits
-//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member; the
-//! code path is that of many.
+//! The node does not know limits of tenants, HTTP, or names of symbols. In this version a shard has one member, with
+//! the same code as for many.
 //! # Layers
 //! Each module uses only modules of the lines above.
 //! - `error`, `failure`; `config`, `metrics`; `directory`, `space` (the disk); `clock`

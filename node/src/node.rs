@@ -29,22 +29,22 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::Metrics;
 use crate::node::shared::{APPENDS_IN_FLIGHT_BYTES_MAX, Shared, State};
 
-/// How long a shutdown waits for appends in flight.
+/// Longest wait of a shutdown for appends in flight.
 const APPENDS_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a shutdown then waits for the last flush, and for users of the databases.
+/// Longest wait after that for the last flush, and for users of the databases.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(7);
 /// Interval of log lines about that wait.
 const CLOSE_REPORT: Duration = Duration::from_secs(1);
 
-/// One data directory, open. Implements the gRPC service [`proto::wire::node_server::Node`], for remote routers by
-/// [`Node::serve`] and for those in this process by itself.
+/// An open data directory. Implements the gRPC service [`proto::wire::node_server::Node`]: [`Node::serve`] serves
+/// remote routers, and a router in this process calls the node directly.
 #[derive(Debug)]
 pub struct Node {
     shared: Arc<Shared>,
     tasks: TaskTracker,
 }
 
-/// Why serving ended.
+/// Error of the listener that ended serving.
 #[derive(Debug, thiserror::Error)]
 #[error("serving the node's gRPC: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
@@ -69,12 +69,13 @@ impl Node {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
-    /// Returns when the replica serves for the first time; never, if it fails before that (see [`Node::failed`]).
+    /// Returns when the replica serves for the first time. Never returns if it fails before that (see
+    /// [`Node::failed`]).
     pub async fn ready(&self) {
         self.shared.reached(|state| matches!(state, State::Serving(_)).then_some(())).await;
     }
 
-    /// Returns whether the node answers queries at this moment. A full disk does not make a node unready.
+    /// Returns whether the node serves queries at this moment. A full disk does not make a node unready.
     /// Requests wait during a repair, so a node that repairs its files is ready.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -94,7 +95,7 @@ impl Node {
     /// Serves remote routers until `shutdown` completes, and then finishes the requests that are in progress.
     ///
     /// # Errors
-    /// [`ServeError`] where the listener fails.
+    /// [`ServeError`] if the listener fails.
     pub async fn serve(
         self: Arc<Self>,
         listener: TcpListener,

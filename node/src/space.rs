@@ -22,7 +22,7 @@ const RESERVE_PART: u64 = 20;
 /// A file system's space at one moment, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// Space that this process may use.
+    /// Free space that this process may use.
     pub(crate) free_bytes: u64,
     /// Size of the file system.
     pub(crate) total_bytes: u64,

@@ -22,7 +22,8 @@ use crate::shard::Shard;
 
 /// Interval of a leader's heartbeats to its followers, milliseconds.
 const HEARTBEAT_MS: u64 = 300;
-/// How long a follower waits for its leader, milliseconds. A single member does not wait: it is made to stand at once.
+/// Shortest election timeout of a follower, in milliseconds. A single member does not wait: it starts an election at
+/// once.
 const ELECTION_MS_MIN: u64 = 1500;
 const ELECTION_MS_MAX: u64 = 3000;
 
@@ -39,7 +40,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Starts this node's member. On the first start it makes the group, with this member alone.
+    /// Starts this node's member. The first start creates the group, with only this member.
     ///
     /// # Errors
     /// The log or the state cannot be read.
@@ -64,15 +65,14 @@ impl Group {
         Ok(Self { raft, machine, failure, proposing: Mutex::new(()) })
     }
 
-    /// Returns when everything that was acknowledged before the start is applied; never, if the replica fails before.
+    /// Returns when everything that was acknowledged before the start is applied. Never returns if the replica fails.
     pub(crate) async fn recovered(&self) {
         if self.raft.wait_for_recovery(None).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Proposes the payload that `payload` returns, and returns the outcome of applying it: a majority has then
-    /// synced it.
+    /// Proposes the payload that `payload` returns. Returns the outcome of applying it, after a majority has synced it.
     pub(crate) async fn propose(&self, payload: impl FnOnce() -> Payload + Send) -> Result<Outcome, ConsensusError> {
         let (responder, outcome) = ProgressResponder::complete_only();
         {
@@ -101,8 +101,8 @@ impl Group {
         }
     }
 
-    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether
-    /// consensus runs or not.
+    /// Returns whether no other node has a vote. Then the engine has everything that was acknowledged, even if
+    /// consensus does not run.
     pub(crate) fn is_alone(&self) -> bool {
         self.machine.voters().is_ok_and(|voters| voters == 1)
     }
@@ -111,7 +111,7 @@ impl Group {
         self.raft.is_leader()
     }
 
-    /// Has openraft purge the log up to the last flush, a moment later.
+    /// Makes openraft purge the log up to the last flush, a moment later.
     pub(crate) async fn purge_flushed(&self) -> Result<(), Arc<ReplicaError>> {
         // Openraft purges entries that a "snapshot" holds, and a snapshot here is the position of the last flush.
         // This fails only when consensus has stopped.
@@ -153,7 +153,7 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
     options.validate().map(Arc::new).map_err(consensus_error)
 }
 
-/// Reports that openraft stopped for a reason of its own, for example a panic.
+/// Reports an unexpected stop of openraft, for example after a panic.
 async fn report_when_stopped(raft: Raft, failure: Failure) {
     let mut metrics = raft.metrics();
     drop(raft);

@@ -1,4 +1,4 @@
-//! The command of a log entry: its bytes, and the decoded entry where this process proposed it.
+//! The command of a log entry: its bytes and, if this process proposed it, the decoded entry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,8 @@ impl Payload {
         &self.bytes
     }
 
-    /// The entry to apply. The checksum of the bytes held, so an entry that does not decode was proposed by broken
-    /// software, and no replica may guess its meaning.
+    /// Returns the entry to apply. The checksum of the bytes was right, so an entry that cannot be decoded was proposed
+    /// by broken software, and no replica may apply it.
     pub(super) fn entry(self) -> Result<Arc<proto::Entry>, RecordError> {
         if let Some(entry) = self.entry {
             return Ok(entry);

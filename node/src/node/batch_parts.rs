@@ -1,4 +1,4 @@
-//! Batches as the parts that fit into log entries: splitting by size, and dropping samples that are too old.
+//! Parts of batches that fit into log entries: splitting by size, and dropping samples that are too old.
 
 use proto::{Batch, BatchId, Importer, Samples, SeriesSamples, limits};
 use xxhash_rust::xxh3::xxh3_128;
@@ -18,7 +18,7 @@ fn fits(bytes: usize) -> bool {
 }
 
 /// Returns whether a batch certainly fits into one entry, without encoding it. Nearly every batch does; [`split`]
-/// decides the rest.
+/// checks the others.
 pub(super) fn is_small(batch: &Batch) -> bool {
     fits(batch.encoded_len_max())
 }

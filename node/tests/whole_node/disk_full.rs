@@ -1,4 +1,4 @@
-//! A full disk: appends are refused, queries are answered, nothing acknowledged is lost, and appends resume.
+//! A full disk: appends are refused, queries are served, nothing acknowledged is lost, and appends resume.
 //!
 //! Each test mounts a small tmpfs, which needs root.
 

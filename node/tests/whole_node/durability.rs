@@ -1,5 +1,5 @@
-//! Everything acknowledged is on disk. A child process runs a node; it is killed, or runs under strace, which makes
-//! syncs fail or lists them.
+//! Everything acknowledged is on disk. A child process runs a node. It is killed, or runs under strace, which lists
+//! syncs or makes them fail.
 //!
 //! With the feature `planted-skip-sync` the tests under strace must fail, which shows that they can.
 
@@ -21,7 +21,7 @@ fn say(line: &str) {
     std::io::stdout().write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// The child: appends one by one, prints the acknowledged serials, and then how the node failed.
+/// The child: appends one by one, prints the acknowledged serial numbers, and then the error of the node.
 #[tokio::test]
 #[ignore = "run by the other tests, in a process of its own"]
 async fn child_appends_until_the_node_fails() {
@@ -73,7 +73,7 @@ fn trace(data_dir: &Path, arguments: &[&str]) -> Option<Vec<String>> {
     Some(lines.lines().map(str::to_owned).collect())
 }
 
-/// A line that the child printed, without strace's text around it.
+/// Returns a line that the child printed, without strace's text around it.
 fn said(line: &str) -> Option<&str> {
     let (_, text) = line.split_once("write(1<")?.1.split_once(">, \"")?;
     Some(text.split("\\n").next().unwrap_or(text))

@@ -11,7 +11,7 @@ use super::server::{Posted, Server};
 use super::table;
 use crate::command::{AdminCommands, AdminOptions, ClockOptions, DeleteOptions, ServerOptions};
 
-/// How long a task may take: terabytes take hours.
+/// Longest time of a task: terabytes take hours.
 const PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn run(command: &AdminCommands) -> anyhow::Result<()> {

@@ -1,4 +1,4 @@
-//! Where a command writes its result: stdout, or a file that is there when it is complete, or not at all.
+//! Destination of a command's result: stdout, or a file that is there when it is complete, or not at all.
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;

@@ -12,7 +12,7 @@ use super::printable::printable;
 use super::wrong_port;
 use crate::command::ServerOptions;
 
-/// How long a response may take.
+/// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Outcome of a POST request.

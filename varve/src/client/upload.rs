@@ -18,11 +18,11 @@ use super::server::{Posted, Server};
 use crate::command::UploadOptions;
 use crate::process::error_chain::chain;
 
-/// How long the server may take for one file after its upload: up to five minutes in its queue, and five minutes of
+/// Longest time of the server for one file after its upload: up to five minutes in its queue, and five minutes of
 /// conversion.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(660);
 
-/// How long a server may be busy.
+/// Longest time for which a server may be busy.
 const BUSY_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Longest pause between two attempts.

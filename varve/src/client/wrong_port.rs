@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
-/// How long connecting and reading may take, each.
+/// Longest time of connecting and of reading, each.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// First bytes of an HTTP/2 client: the preface and an empty SETTINGS frame.

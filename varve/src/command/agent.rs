@@ -102,7 +102,7 @@ pub(crate) struct RecordOptions {
     /// Format of the file, whatever its extension
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
-    /// How long to sample, such as 30s or 2m; Ctrl-C ends it earlier and writes the samples so far
+    /// Duration of the sampling, such as 30s or 2m; Ctrl-C ends it earlier and writes the samples so far
     #[arg(long, default_value = "10s", value_parser = duration, value_name = "DURATION")]
     pub(crate) duration: Duration,
     #[command(flatten)]

@@ -56,7 +56,7 @@ pub(crate) struct FlamegraphOptions {
     /// File to write, instead of stdout
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Most rows of the table, or most nodes of the other formats
+    /// Maximum number of rows of the table, or of nodes of the other formats
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<usize>,
     #[command(flatten)]

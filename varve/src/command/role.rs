@@ -20,19 +20,19 @@ pub(crate) struct DataOptions {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StorageOptions {
-    /// How long samples are kept with their own times and attributes; older samples are refused
+    /// Retention of samples with their own times and attributes; older samples are refused
     #[arg(long, env = "VARVE_RETENTION", default_value = "30d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention: Duration,
-    /// How long sums per minute are kept; at least as long as samples
+    /// Retention of sums per minute; at least that of samples
     #[arg(long = "retention-1m", env = "VARVE_RETENTION_1M", default_value = "90d", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention_1m: Duration,
-    /// How long sums per hour are kept
+    /// Retention of sums per hour
     #[arg(long = "retention-1h", env = "VARVE_RETENTION_1H", default_value = "1y", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention_1h: Duration,
-    /// How long sums per day are kept
+    /// Retention of sums per day
     #[arg(long = "retention-1d", env = "VARVE_RETENTION_1D", default_value = "5y", value_name = "AGE",
         value_parser = humantime::parse_duration)]
     pub(crate) retention_1d: Duration,

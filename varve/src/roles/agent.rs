@@ -59,7 +59,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Where profiles wait on disk; `None` if they shall not, or if there is no place that is the user's own.
+/// Folder in which profiles wait on disk. `None`: they must not, or the user has no folder of their own.
 fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     let bytes_max = bytes_max.as_u64();
     if bytes_max == 0 {
@@ -74,7 +74,7 @@ fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     Some(SpoolConfig { dir, bytes_max })
 }
 
-/// Where a service of this user keeps what it has to keep.
+/// Folder for the state of a service of this user.
 fn state_dir() -> Option<PathBuf> {
     if privileges::is_root() {
         return Some(PathBuf::from("/var/lib/varve-agent"));

@@ -10,7 +10,7 @@ pub(super) const META: &str = "meta";
 /// Write buffer of [`LOG`]. Most entries are purged soon, so a large buffer keeps them out of files.
 const LOG_WRITE_BUFFER_BYTES: usize = 32 << 20;
 const META_WRITE_BUFFER_BYTES: usize = 1 << 20;
-/// Bytes of WAL files. A column family that is rarely written keeps old WAL files until they reach this size.
+/// Limit of all WAL files, in bytes. A column family that is rarely written keeps old WAL files until they reach it.
 const WAL_BYTES_MAX: u64 = 128 << 20;
 
 pub(super) fn options(mode: DBRecoveryMode) -> Options {

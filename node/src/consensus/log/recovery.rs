@@ -1,7 +1,7 @@
 //! Opening the log database after any end of the process: shutdown, kill, power cut or damage.
 //!
-//! Invariant: every synced write is there, or opening fails and deletes nothing that can be read. A tear after the
-//! last synced write is truncated: a power cut may leave any of its pages, in any order.
+//! Invariant: every synced write is there, or opening fails and deletes nothing that can be read. A torn tail after
+//! the last synced write is truncated: a power cut may leave any of its pages, in any order.
 
 use std::fs::{self, File};
 use std::io;

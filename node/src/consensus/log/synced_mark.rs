@@ -1,10 +1,10 @@
 //! The number of the last synced write: the file `raft/SYNCED` beside the database, one mark record (see [`record`]).
 //!
-//! RocksDB cannot tell a WAL that a power cut tore, where nothing after the tear was acknowledged, from a WAL that
-//! was damaged later, where everything was acknowledged. The mark tells them apart.
+//! RocksDB cannot distinguish two cases. A power cut has torn the WAL, and nothing after the tear was acknowledged. Or
+//! the WAL was damaged later, and everything in it was acknowledged. The mark distinguishes them.
 //!
-//! The mark is written after every sync and is not synced itself. It is exact when the process dies. After a power
-//! cut it may be too small, which finds less damage; it is never too large, which would refuse an intact log.
+//! The mark is written after every sync, and is not synced. It is exact after the process dies. After a power cut it
+//! may be too small, so that less damage is found. It is never too large, which would refuse an intact log.
 //!
 //! Invariant: every write up to the mark was synced before the mark was written.
 

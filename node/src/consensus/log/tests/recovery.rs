@@ -25,7 +25,7 @@ fn wal(folder: &TempDir) -> (PathBuf, Vec<u8>) {
     (path.clone(), bytes)
 }
 
-/// Opens a copy whose WAL is `bytes`. A refused copy is opened twice, to see that it is refused again.
+/// Opens a copy whose WAL is `bytes`. A refused copy is opened twice, to check that it is refused again.
 async fn reopen(folder: &TempDir, bytes: &[u8]) -> Result<Vec<LogEntry>, String> {
     let copy = tempfile::tempdir().unwrap();
     let raft = copy.path().join("raft");
