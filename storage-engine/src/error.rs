@@ -167,7 +167,7 @@ impl std::fmt::Display for CorruptionCheck {
     }
 }
 
-/// Reason why a selection has no answer.
+/// Reason why a selection has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectError {
     /// A regular expression does not parse or is too large.
@@ -202,7 +202,7 @@ pub enum SelectError {
         /// Maximum size of the labels in bytes, from `limits`.
         bytes_max: usize,
     },
-    /// The range begins before the kept samples with this label or attribute.
+    /// The range begins before the oldest samples with this label or attribute.
     #[error(
         "tier {} does not keep {name:?}, and finer tiers begin at {}: use a range after that time, or remove {name:?} \
          from the query",

@@ -1,4 +1,4 @@
-//! Integrity: finding damaged values, and keeping them apart from everything else.
+//! Integrity: verification of stored values, and quarantine of damaged ones.
 
 pub(crate) mod quarantine;
 pub(crate) mod verify;

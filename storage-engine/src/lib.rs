@@ -7,8 +7,8 @@
 //! # Does not
 //! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
 //! # Read in this order
-//! `encoding` (bytes, see `FORMAT.md`) → `database` (keys) → `memory` (what is not sealed, dictionaries) → `engine`
-//! (the state, entries, upkeep) → `select` (queries) → `integrity` (damage).
+//! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
+//! state, entries, upkeep) → `select` (queries) → `integrity` (damage).
 
 use bytes::Bytes;
 use proto::Tier;
@@ -65,10 +65,10 @@ pub enum Outcome {
     Deleted {
         /// Raw samples that were deleted.
         samples: u64,
-        /// Minutes, hours and days of series that were deleted, where finer tiers had been dropped.
+        /// Deleted minutes, hours and days of series whose finer tiers had been dropped.
         windows: u64,
     },
-    /// Nothing was deleted, because a tier does not say which of its series match. It dropped the label of this
+    /// Nothing was deleted, because it is undecidable which series of a tier match: the tier dropped the label of this
     /// matcher, or the label is an attribute of samples.
     Undecidable {
         /// The tier.
@@ -76,7 +76,7 @@ pub enum Outcome {
         /// Index of the matcher in the deletion.
         matcher: usize,
     },
-    /// The entry refers to definitions that the shard does not hold, and nothing changed. Propose it again with all of
-    /// them.
+    /// The entry refers to definitions that the shard does not have, and nothing changed. Propose it again with all
+    /// definitions.
     Dangling,
 }

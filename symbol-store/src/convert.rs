@@ -84,7 +84,8 @@ enum Exit {
     Rights = 68,
 }
 
-/// Converts `file`, with symbols that it lacks from its `debug_file`, to a symcache at the position of `output`.
+/// Converts `file` to a symcache at the position of `output`. Symbols that are missing in `file` come from
+/// `debug_file`.
 ///
 /// Blocks until the child is gone, at most [`Limits::conversion_time_max`].
 pub(crate) fn convert(

@@ -1,4 +1,4 @@
-//! Names for native addresses: from (build ID, address) to functions, files, lines and inlined calls.
+//! Names for native addresses: lookup of functions, files, lines and inlined calls by build ID and address.
 //!
 //! # Promise
 //! Every name comes from a file with the requested build ID. Each program or debug file is parsed once, in a child

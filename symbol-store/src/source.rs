@@ -11,7 +11,7 @@ pub enum Source {
     GnuDebugdata,
     /// `.symtab`: all functions, without lines.
     Symtab,
-    /// DWARF: functions, lines and inlined calls. ELF symbols add the names that DWARF lacks.
+    /// DWARF: functions, lines and inlined calls. ELF symbols add names that are missing in DWARF.
     Dwarf,
 }
 

@@ -6,7 +6,7 @@ use crate::database::frame;
 use crate::encoding::windows::{self, StoredWindow, WindowRows};
 use crate::error::{Corruption, CorruptionCheck};
 
-/// Windows of a value. Its key is of a window of tier `values`.
+/// Returns the windows of a value, whose key has a window of tier `values`.
 ///
 /// # Errors The value is damaged.
 pub(crate) fn read_rows(key: &[u8], value: &[u8], values: Tier, window: u32) -> Result<Vec<WindowRows>, Corruption> {

@@ -6,12 +6,12 @@
 //! form 32:    differences less one, in packed blocks
 //! ```
 //!
-//! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. Each number is a
-//! one bit, after as many zero bits as its high part exceeds the previous number's. See Elias 1974, Fano 1971, and
+//! Forms 0 to 31 are Elias-Fano. The high bits are a unary code, the lowest bit of each byte first. For each number, it
+//! has the difference from the previous number's high bits as zero bits, then a one bit. See Elias 1974, Fano 1971, and
 //! Vigna, "Quasi-succinct indices", 2013.
 //!
-//! Elias-Fano takes about 2 bits a number plus the logarithm of the mean difference, however the numbers are
-//! distributed. Differences are smaller where numbers are clustered. Checks: numbers ascend and fit into 32 bits, and
+//! Elias-Fano takes about 2 bits per number plus the logarithm of the mean difference, for any distribution of the
+//! numbers. Form 32 is smaller if numbers are clustered. Checks: numbers ascend and fit into 32 bits, and
 //! no bytes remain.
 
 use crate::encoding::packed::{BLOCK, Block, put_block, take_block};

@@ -15,9 +15,9 @@
 //! In form 1 the column heads are pco's file header and chunk heads, and a body holds one pco page per column, each
 //! with length. Its times are differences, too. A column of equal values takes no bytes.
 //!
-//! Invariant: every decoded sample is inside its minute, and samples ascend by attribute set, then time. They are as
-//! many as the caller expects. They take at most a small multiple of the bytes, or the memory of
-//! [`COLUMNS_SAMPLES_MAX`] samples.
+//! Invariant: every decoded sample is inside its minute, samples ascend by attribute set, then time, and their number
+//! is the expected one. They take at most a small multiple of the bytes, or the memory of [`COLUMNS_SAMPLES_MAX`]
+//! samples.
 
 pub(crate) mod sorted;
 

@@ -17,8 +17,8 @@ use crate::memory::head::HeadSize;
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Partitions without new samples that are kept in memory for queries. Above this number a quarter is evicted at
-/// once, so that a query of many partitions does not evict for each of them.
+/// Most partitions without new samples that are kept in memory for queries. Beyond it, a quarter is evicted at once, so
+/// that a query of many partitions does not evict for each of them.
 const IDLE_PARTITIONS_MAX: usize = 64;
 
 /// State of an engine in memory.
@@ -41,7 +41,7 @@ pub(crate) struct State {
     pub(crate) loaded: BTreeMap<PartitionKey, Arc<RwLock<Partition>>>,
     pub(crate) dictionaries: BTreeMap<u32, Arc<RwLock<TenantDictionary>>>,
     pub(crate) generations: u64,
-    /// Windows that are not the sum of their finer windows (yet).
+    /// Windows that are not, or not yet, the sum of their finer windows.
     pub(crate) stale: BTreeSet<StaleKey>,
     pub(crate) expired: Expired,
     pub(crate) damage: Damage,
@@ -84,7 +84,7 @@ impl State {
         Arc::clone(shared)
     }
 
-    /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has nothing at or before it.
+    /// Returns the end of the last dropped partition of a tier, in nanoseconds. The tier has no data up to this time.
     pub(crate) fn horizon_ns(&self, tier: Tier, class: u8) -> i64 {
         let before_ns = self.expired.get(&(tier, class)).copied().unwrap_or_default();
         before_ns.div_euclid(tier.partition_ns()) * tier.partition_ns()
@@ -127,9 +127,9 @@ impl State {
         }
     }
 
-    /// Evicts unused partitions until the rest fits, those with the oldest times first: new samples and most queries
-    /// use the newest. A partition that a query holds stays, because a second copy would receive samples that the
-    /// first one then misses.
+    /// Evicts unused partitions until the others fit, those with the oldest times first: new samples and most queries
+    /// use the newest. A partition that a query uses stays, because new samples would go to a second copy that the
+    /// query does not see.
     pub(crate) fn evict(&mut self, bytes_max: usize) {
         let is_over = |state: &Self| state.dictionary_bytes() > bytes_max;
         if is_over(self) {

@@ -1,4 +1,4 @@
-//! Upkeep: writes, seals, sums and compacts what was applied. No response changes by it.
+//! Upkeep: writes, seals, sums and compacts applied samples. It changes no response.
 
 pub(crate) mod compact;
 pub(crate) mod flush;

@@ -146,15 +146,15 @@ impl Engine {
         }
     }
 
-    /// Adds the result of a partition, unless it was dropped meanwhile: no snapshot keeps its files, so its faults
-    /// mean nothing.
+    /// Adds the result of a partition, unless it was dropped meanwhile: its files may be gone, so its faults are not
+    /// real.
     fn keep_if_there(&self, key: PartitionKey, found: Verified, verified: &mut Verified) {
         if self.state.read().existing.contains(&key) {
             verified.extend(found);
         }
     }
 
-    /// Compares windows with the finer ones that they are made of, where all of those still exist.
+    /// Compares windows with their finer windows, if all of those still exist.
     fn compare(&self, signatures: &Signatures, stale: &BTreeSet<StaleKey>, verified: &mut Verified) {
         let state = self.state.read();
         for (&(key, window), compared) in &signatures.0 {

@@ -1,9 +1,9 @@
 //! IDs of applied batches: a retry counts once, also after a restart.
 //!
 //! An ID is stored in the partition of raw samples that holds the batch's newest sample, and is dropped with it. A
-//! retry with the same times is found for as long as any of its samples could be stored. A push without times of its
-//! own gets later times on a retry. An ID is therefore also looked up in the partitions of
-//! [`limits::IDEMPOTENCY_WINDOW_NS`] before. IDs that are not in the state database yet are kept in memory. They are
+//! retry with the same times is found for as long as any of its samples could be stored. A push without times gets
+//! later times on a retry. An ID is therefore also looked up in the earlier partitions of the last
+//! [`limits::IDEMPOTENCY_WINDOW_NS`]. IDs that are not in the state database yet are kept in memory. They are
 //! written together with the samples of their batches.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::database;
 use crate::database::key::PartitionKey;
 use crate::error::{EngineError, is_corruption};
 
-/// Number of raw partitions in which the ID of a retry may be, its own included.
+/// Number of raw partitions in which the ID of a retry may be, including the partition of its samples.
 const PARTITIONS: usize = (limits::IDEMPOTENCY_WINDOW_NS / Tier::Raw.partition_ns()) as usize + 1;
 
 /// IDs with their partitions. An ID that was sent again much later is in several partitions.
@@ -52,13 +52,14 @@ impl BatchIds {
         Arc::clone(&self.frozen)
     }
 
-    /// Notes that the frozen IDs are in the state database.
+    /// Records that the frozen IDs are in the state database.
     pub(crate) fn wrote(&mut self) {
         self.frozen = Arc::default();
     }
 }
 
-/// The raw partitions in which the ID of a batch may be, first its own. None if the batch has no samples.
+/// Returns the raw partitions in which the ID of a batch may be, first that of its newest sample. Empty for a batch
+/// without samples.
 pub(crate) fn partitions_of(batch: &Batch, tenant: u32) -> Vec<PartitionKey> {
     let times = batch.series.iter().flat_map(|series| &series.samples.times_ns);
     let Some(&newest) = times.max() else { return Vec::new() };
@@ -73,9 +74,9 @@ pub(crate) fn write(ids: &FrozenIds, batch: &mut WriteBatch) {
     }
 }
 
-/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts.
-/// An ID in a block that cannot be read counts as missing: a batch that counts twice is better than one that is
-/// acknowledged and lost.
+/// Returns whether the database holds this ID in one of these partitions. The key is the ID, so a damaged value counts
+/// as found. An ID in a block that cannot be read counts as missing: a batch that counts twice is better than one that
+/// is acknowledged and lost.
 pub(crate) fn is_written(database: &DB, id: BatchId, partitions: &[PartitionKey]) -> Result<bool, EngineError> {
     for partition in partitions {
         match database.get_pinned(partition.batch_id(id)) {

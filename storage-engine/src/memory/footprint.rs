@@ -1,4 +1,4 @@
-//! Memory use of definitions, counted where it changes, so that reading the total takes no lock.
+//! Memory use of definitions. Each change updates the total, so reading the total takes no lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: when [`give_up`] returns, this process has no capabilities, cannot gain any, and can only make the system
 //! calls of [`system_calls`]. If it was root, it has become the user nobody. It stays root, without capabilities, only
-//! if it lacks the capability to change its user, or if the user namespace has no other user.
+//! if it does not have the capability to change its user, or if the user namespace has no other user.
 
 #![allow(unsafe_code, reason = "privileges are dropped by system calls that have no safe form in std")]
 

@@ -1,7 +1,7 @@
 //! Drops expired partitions. The coarser tiers are summed up first.
 //!
 //! Keys are deleted by range, and their space is freed by the next compaction of that range (`space`). Files are not
-//! deleted at once, because a query of one moment may still need them.
+//! deleted at once, because a running query may still need them.
 
 use std::collections::BTreeSet;
 

@@ -9,7 +9,7 @@ use crate::database::key::PartitionKey;
 /// Samples of one series for one partition.
 pub(crate) struct Part<'a> {
     pub(crate) series: &'a SeriesSamples,
-    /// Indexes of the samples; `None` if all belong to the partition, which is nearly always so.
+    /// Indexes of the samples; `None` if all belong to the partition, as in nearly every batch.
     rows: Option<Vec<usize>>,
 }
 

@@ -1,4 +1,4 @@
-//! Strips from a batch the definitions that a shard knows already.
+//! Removal of definitions from a batch that the shard already has.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use proto::{Batch, Stripped};
 use crate::memory::partition::Partition;
 use crate::memory::tenant_dictionary::TenantDictionary;
 
-/// Removes the definitions from the batch that all partitions of its samples know. Returns `None` if a partition
-/// misses a definition that was removed before.
+/// Removes definitions from the batch that all partitions of its samples have. Returns `None` if a definition that was
+/// removed before is missing in a partition.
 pub(crate) fn strip(
     batch: &mut Batch,
     partitions: &[Arc<RwLock<Partition>>],

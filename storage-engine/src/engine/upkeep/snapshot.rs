@@ -1,5 +1,4 @@
-//! Snapshots: writes the state of one position to a directory of its own, without a copy if that is on the same file
-//! system.
+//! Snapshots: the state of one position in a separate directory, without a copy if that is on the same file system.
 
 use std::path::Path;
 

@@ -14,9 +14,9 @@ use crate::error::EngineError;
 /// Disk space of the partitions of one tier, class and time, over all tenants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Of the partitions.
+    /// Tier of the partitions.
     pub tier: Tier,
-    /// Of the partitions.
+    /// Retention class of the partitions.
     pub retention_class: u8,
     /// End of their time, in nanoseconds since 1970.
     pub end_ns: i64,

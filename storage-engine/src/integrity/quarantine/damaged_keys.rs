@@ -1,6 +1,6 @@
-//! Reading around blocks of the database that fail RocksDB's own checksum.
+//! Reads of the database that skip blocks with a wrong RocksDB checksum.
 //!
-//! An iterator that reads such a block stops with an error that does not tell the block's keys. Seeks to keys inside
+//! An iterator that reads such a block stops with an error that does not contain the block's keys. Seeks to keys inside
 //! the block fail, and seeks to keys after it succeed. So the next readable key is found by seeks at growing distances,
 //! then by bisection. Good keys between two damaged blocks may be skipped if the blocks are near each other.
 
@@ -135,7 +135,7 @@ impl<'a> Walk<'a> {
         Self::between(snapshot, prefix, end, true)
     }
 
-    /// As [`Walk::new`], without filling the cache.
+    /// Does the same as [`Walk::new`], without filling the cache.
     pub(crate) fn once(snapshot: &'a Snapshot<'a>, prefix: Vec<u8>) -> Self {
         let end = after(&prefix);
         Self::between(snapshot, prefix, end, false)
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
         Self::of(Source { of: Of::Snapshot(snapshot), end, fill_cache }, from)
     }
 
-    /// Iterates over keys of a database that nobody writes to, without filling the cache.
+    /// Iterates over keys of a database without concurrent writes, without filling the cache.
     pub(crate) fn on(database: &'a DB, from: Vec<u8>, end: Vec<u8>) -> Self {
         Self::of(Source { of: Of::Database(database), end, fill_cache: false }, from)
     }

@@ -1,5 +1,5 @@
-//! Deletions of times with damage: values that cannot be read are deleted with everything that was made from them,
-//! because data that is to be deleted never stays.
+//! Deletions of times with damage: unreadable values are deleted, with everything that was summed from them, because
+//! data that is to be deleted never stays.
 
 use proto::entry::Deletion;
 use proto::{Tier, Window};
@@ -13,12 +13,12 @@ use crate::error::EngineError;
 use crate::integrity::quarantine::area::Area;
 use crate::memory::matcher::ReadyMatcher;
 
-/// Describes windows that a deletion removed because nobody can tell what they would be without the deleted samples.
+/// Description of windows that a deletion removed because they cannot be summed without the deleted samples.
 const MADE_FROM_DAMAGED: &str = "deleted with the damaged values that it was made from";
 
 impl Engine {
-    /// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones:
-    /// nobody can tell which of their series match. The caller holds `writing`.
+    /// Drops the partitions of a deletion's time whose definitions are damaged, and the moved values of replaced ones,
+    /// because it is unknown which of their series match. The caller holds `writing`.
     pub(crate) fn delete_damaged_partitions(
         &self,
         deletion: &Deletion,
@@ -39,8 +39,8 @@ impl Engine {
         self.drop_damaged_partitions(is_touched)
     }
 
-    /// Deletes the coarser windows of the selected series that were made from a time of a partition: they cannot be
-    /// made again without the deleted samples.
+    /// Deletes the coarser windows of the selected series that were summed from a time of a partition: they cannot be
+    /// summed again without the deleted samples.
     fn delete_made_from(
         &self,
         source: PartitionKey,
@@ -69,7 +69,7 @@ impl Engine {
         Ok(self.database.write_opt(batch, &unlogged())?)
     }
 
-    /// The series of a partition that match, or all of them where it does not say which do.
+    /// Returns the series of a partition that match, or all of them if that is undecidable.
     fn selected_or_all(&self, key: PartitionKey, matchers: &[ReadyMatcher]) -> Result<Vec<u32>, EngineError> {
         match self.selected(key, matchers)? {
             Ok(selected) => Ok(selected.iter().map(|selected| selected.series).collect()),

@@ -43,8 +43,8 @@ impl PartDamage {
         !self.skipped.is_empty() && self.skipped.contains(key)
     }
 
-    /// The damaged times of a partition's plan. `concerns`: whether the query selects any of a range of series up to a
-    /// time.
+    /// Returns the damaged times of a partition's plan. `concerns` returns whether the query selects any of a range of
+    /// series up to a time.
     pub(crate) fn missing(
         &self,
         key: PartitionKey,
