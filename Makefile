@@ -20,7 +20,7 @@ run:
 
 build:
 	scripts/install-build-tools
-	scripts/build-page
+	scripts/build-web-ui
 	cargo build --release --workspace
 
 test:
