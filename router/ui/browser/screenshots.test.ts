@@ -72,7 +72,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       behaviour.stacks = STACKS.host();
       Object.assign(behaviour, {
         error: "the query would read 3.1 GiB of stacks, limit is 1.0 GiB: choose a shorter time range",
-        shards: { asked: 4, answered: 3 },
+        shards: { queried: 4, answered: 3 },
       });
       await page.getByRole("button", { name: "Run", exact: true }).click();
       await page.getByText("3.1 GiB").waitFor();
@@ -80,7 +80,7 @@ describe.skipIf(FOLDER === undefined)("screenshots", () => {
       behaviour.error = "";
       await page.getByRole("button", { name: "Run", exact: true }).click();
       await page.getByText("Partial response").waitFor();
-      await page.getByText("why not 100 %?").click();
+      await page.getByText("show unnamed frames").click();
       await shot("reasons");
       await page.keyboard.press("Escape");
       await page.locator("#selector").fill("");

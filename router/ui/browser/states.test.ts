@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { SLOW_MS } from "../src/state/loader";
 import { browserTest, run, viewsAreShown, withBrowser } from "./chromium";
 import { startFixture, STACKS } from "./fixture/server";
-import { hostStacks, type FixtureStack } from "./fixture/stacks";
+import { hostStacks } from "./fixture/stacks";
 import { pprofOf } from "./pprof_writer";
 import { push, stored, VARVE_URL } from "./store";
 
@@ -99,61 +99,16 @@ browserTest("an error shows the server's message and keeps the views", {}, async
 });
 
 browserTest("a partial response has a banner, and unnamed frames have reasons", {}, async ({ page }) => {
-  const fixture = await startFixture({ shards: { asked: 4, answered: 3 } });
+  const fixture = await startFixture({ shards: { queried: 4, answered: 3 } });
   await page.goto(`${fixture.url}/?live=0`);
   await page.getByText("Partial response.").waitFor();
   expect(await page.locator(".status-bar").textContent()).toContain("3 of 4 shards");
   expect(await page.locator(".status-bar").textContent()).toContain("14 ms");
-  await page.getByText("why not 100 %?").click();
+  await page.getByText("show unnamed frames").click();
   const dialog = page.getByRole("dialog", { name: "Frames without a name" });
   expect(await dialog.textContent()).toContain("upload it with `varve upload`");
   await page.keyboard.press("Escape");
   await expect.poll(() => dialog.count()).toBe(0);
-  await fixture.close();
-});
-
-browserTest("the view announces missing names, which appear automatically", {}, async ({ page }) => {
-  const address = {
-    name: "libpython3.11.so.1.0+0x1af844",
-    binary: "/usr/lib/libpython3.11.so.1.0",
-    type: "native",
-    reason: "converting",
-  };
-  const stack = (...frames: FixtureStack["frames"]): FixtureStack => ({ service: "billing", frames, value: 5e9 });
-  const files = ["/usr/lib/libpython3.11.so.1.0", "/usr/lib/libc.so.6", "/usr/lib/libssl.so.3", "/usr/bin/python3.11"];
-  const fixture = await startFixture({ stacks: [stack({ name: "main" }, address)], pendingFiles: files });
-  await page.goto(`${fixture.url}/?live=0&pick=main`);
-  await page
-    .getByText("Symbol tables are being built for libpython3.11.so.1.0 and 3 more. Names appear automatically.")
-    .waitFor();
-  const outlines = (): number =>
-    fixture.requests.filter((url) => url.includes("max_nodes=1&") || url.endsWith("max_nodes=1")).length;
-  const trees = (): number => fixture.requests.length - outlines();
-  await expect.poll(outlines, { timeout: 15_000 }).toBeGreaterThan(1);
-  expect(trees(), "the tree is fetched once while nothing changes").toBe(1);
-  const first = new URL(fixture.requests[0], fixture.url).searchParams;
-  Object.assign(fixture.behaviour, {
-    stacks: [stack({ name: "main" }, { ...address, name: "_PyEval_EvalFrameDefault", reason: undefined })],
-    pendingFiles: [],
-  });
-  await page.locator(".grid-row", { hasText: "_PyEval_EvalFrameDefault" }).waitFor({ timeout: 30_000 });
-  await expect.poll(() => page.locator(".notice.names").count()).toBe(0);
-  expect(trees()).toBe(2);
-  const again = new URL(fixture.requests.at(-1) ?? "", fixture.url).searchParams;
-  for (const key of ["query", "start", "end"]) expect(again.get(key), "the same query").toBe(first.get(key));
-  const count = fixture.requests.length;
-  await page.waitForTimeout(2_500);
-  expect(fixture.requests.length, "polling has stopped").toBe(count);
-  await fixture.close();
-});
-
-browserTest("a hidden tab does not poll for names", {}, async ({ page }) => {
-  const fixture = await startFixture({ pendingFiles: ["/usr/lib/libc.so.6"] });
-  await page.addInitScript(() => Object.defineProperty(document, "hidden", { get: () => true }));
-  await page.goto(`${fixture.url}/?live=0`);
-  await page.getByText("Symbol tables are being built for libc.so.6. Names appear automatically.").waitFor();
-  await page.waitForTimeout(2_500);
-  expect(fixture.requests.length).toBe(1);
   await fixture.close();
 });
 
@@ -179,6 +134,40 @@ browserTest("damaged data has a banner that names the first damaged time", {}, a
   await fixture.close();
 });
 
+browserTest("the timeline reports data that it is missing", {}, async ({ page }) => {
+  const rangeWarnings = ["damaged: 1 to 2: values of tier 1m cannot be read from disk", "missing: 3 to 4"];
+  const fixture = await startFixture({ warnings: [rangeWarnings[1]], rangeWarnings });
+  await page.goto(`${fixture.url}/?live=0`);
+  await page.getByText("Damaged data.").waitFor();
+  await page.locator(".timeline", { hasText: "incomplete: see the warnings" }).waitFor();
+  // The second warning is of both responses, and counts once.
+  await page.getByRole("button", { name: "2 warnings" }).click();
+  const dialog = page.getByRole("dialog", { name: "Warnings" });
+  for (const warning of rangeWarnings) expect(await dialog.textContent()).toContain(warning);
+  await fixture.close();
+});
+
+browserTest("an error of the timeline alone does not call the view old", {}, async ({ page }) => {
+  const fixture = await startFixture();
+  await page.goto(`${fixture.url}/?live=0`);
+  await viewsAreShown(page);
+  fixture.behaviour.rangeError = "the query has too many series";
+  await run(page);
+  await page.getByText("The query has too many series. The timeline shows the last response.").waitFor();
+  expect(await page.getByText("The view below").count()).toBe(0);
+  await fixture.close();
+});
+
+browserTest("the first query is announced as loading", {}, async ({ page }) => {
+  const fixture = await startFixture({ delay_ms: 60_000 });
+  await page.goto(fixture.url);
+  await page.locator(".body", { hasText: "Loading" }).waitFor();
+  expect(await page.locator(".status-bar").textContent()).toContain("loading");
+  await page.getByRole("button", { name: "Cancel" }).click();
+  await page.locator(".status-bar", { hasText: "no response yet" }).waitFor();
+  await fixture.close();
+});
+
 browserTest("the matcher that excludes everything is named and can be removed", {}, async ({ page }) => {
   const here = await stored(hostStacks());
   const address = here.address().replace(encodeURIComponent("}"), encodeURIComponent(', region="mars"}'));
@@ -188,6 +177,30 @@ browserTest("the matcher that excludes everything is named and can be removed", 
   await page.getByRole("button", { name: "Remove this matcher" }).click();
   await viewsAreShown(page);
   expect(await page.locator("#selector").inputValue()).toBe(`{service_name="${here.service}"}`);
+});
+
+browserTest("the reason for no data is looked for once per query", {}, async ({ page }) => {
+  const fixture = await startFixture();
+  await page.clock.install();
+  await page.goto(`${fixture.url}/?query=${encodeURIComponent('{service_name="none"}')}`);
+  await page.getByText("excludes everything").waitFor();
+  const outlines = (): number => fixture.requests.filter((url) => url.endsWith("max_nodes=1")).length;
+  expect([fixture.requests.length, outlines()]).toEqual([2, 1]);
+  await page.clock.runFor(10_500);
+  await expect.poll(() => fixture.requests.length).toBe(3);
+  await page.clock.runFor(10_500);
+  await expect.poll(() => fixture.requests.length).toBe(4);
+  expect(outlines()).toBe(1);
+  await page.getByText("excludes everything").waitFor();
+  await fixture.close();
+});
+
+browserTest("a profile type without data does not ask to remove matchers", {}, async ({ page }) => {
+  const fixture = await startFixture({ stacks: [] });
+  await page.goto(`${fixture.url}/?live=0`);
+  await page.getByText("No data of this profile type is stored.").waitFor();
+  expect(await page.getByText("matchers").count()).toBe(0);
+  await fixture.close();
 });
 
 browserTest("a time range without data leads to a range with data", {}, async ({ page }) => {
@@ -225,6 +238,39 @@ browserTest("an agent that is not running has its reason shown", {}, async ({ pa
   await viewsAreShown(page);
   await page.getByRole("button", { name: "agent not running: why?" }).click();
   expect(await page.getByRole("dialog", { name: "Agent" }).textContent()).toContain(missing[1]);
+  await fixture.close();
+});
+
+browserTest("an empty store shows a running agent, or why its state is unknown", {}, async ({ page }) => {
+  const fixture = await startFixture({ empty: true, agentError: "the agent does not respond" });
+  await page.goto(fixture.url);
+  await page.getByText("The state of the local agent is unknown").waitFor();
+  await page.getByText("The agent does not respond.").waitFor();
+  const agent = { state: "running", samples: 0, dropped: 0, frequency_hz: 20 };
+  Object.assign(fixture.behaviour, { agentError: "", agent });
+  await page.getByText("Its first samples arrive within seconds").waitFor();
+  expect(await page.locator(".card").textContent()).toContain("20 samples per second per CPU");
+  fixture.behaviour.agent = { ...agent, samples: 7 };
+  await page.getByRole("heading", { name: "The local agent is running", exact: true }).waitFor();
+  await fixture.close();
+});
+
+browserTest("a closed dialog does not release what is still open", {}, async ({ page }) => {
+  const fixture = await startFixture();
+  await page.clock.install();
+  await page.goto(fixture.url);
+  await expect.poll(() => fixture.requests.length).toBe(1);
+  await page.getByRole("button", { name: "Last 15 minutes" }).click();
+  await page.getByLabel("From", { exact: true }).waitFor();
+  await page.keyboard.press("?");
+  await page.getByRole("dialog", { name: "Keys" }).getByRole("button", { name: "Close" }).press("Enter");
+  await expect.poll(() => page.getByRole("dialog", { name: "Keys" }).count()).toBe(0);
+  await page.clock.runFor(10_500);
+  expect(fixture.requests.length).toBe(1);
+  await page.keyboard.press("Escape");
+  await expect.poll(() => page.getByRole("dialog", { name: "Time range" }).count()).toBe(0);
+  await page.clock.runFor(10_500);
+  await expect.poll(() => fixture.requests.length).toBe(2);
   await fixture.close();
 });
 

@@ -1,15 +1,15 @@
 // Trees for tests, written as nested lists.
 
-import { buildProfileTree, type ProfileTree, type WireNode } from "../src/profile/profile_tree";
+import { buildProfileTree, type Frame, type ProfileTree, type WireNode } from "../src/profile/profile_tree";
 
 export type Shape = [name: string, self: number, ...children: Shape[]];
 
-/** Builds a tree from its shape, flattened breadth first as in the API: parents precede children. */
-export function treeOf(shape: Shape): ProfileTree {
+/** Builds a tree from its shape, flattened breadth first as in the API; `frames` has facts by function name. */
+export function treeOf(shape: Shape, frames: Readonly<Record<string, Frame>> = {}): ProfileTree {
   const names: string[] = [];
   const nodes: WireNode[] = [];
   const queue: Array<{ shape: Shape; parent: number }> = [{ shape, parent: -1 }];
-  // By index: the queue grows while it is read, and `shift` takes long with 50,000 entries.
+  // Access by index: the queue grows while it is read, and `shift` takes long with 50,000 entries.
   for (let at = 0; at < queue.length; at++) {
     const next = queue[at];
     const [name, self, ...children] = next.shape;
@@ -21,7 +21,7 @@ export function treeOf(shape: Shape): ProfileTree {
   }
   return buildProfileTree(
     names,
-    names.map(() => ({})),
+    names.map((name) => frames[name] ?? {}),
     nodes,
   );
 }

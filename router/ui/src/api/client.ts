@@ -37,7 +37,7 @@ export function setToken(token: string): void {
   sessionStorage.setItem(TOKEN_KEY, token);
 }
 
-/** Whether this tab has a token, which senders then need too. */
+/** Returns whether this tab has a token, which senders then need, too. */
 export function hasToken(): boolean {
   return sessionStorage.getItem(TOKEN_KEY) !== null;
 }
@@ -114,14 +114,31 @@ export function parseResponse(text: string, path: string): unknown {
   }
 }
 
-/** The field `data` of a Prometheus-style response. Throws `ApiError`. */
-export async function callData(path: string, params: Record<string, string>, signal: AbortSignal): Promise<unknown> {
+/** A Prometheus-style response. */
+export interface DataResponse {
+  readonly data: unknown;
+  /** Parts of the data that are missing, one sentence each. */
+  readonly warnings: readonly string[];
+}
+
+/** A Prometheus-style response with its warnings. Throws `ApiError`. */
+export async function callWithWarnings(
+  path: string,
+  params: Record<string, string>,
+  signal: AbortSignal,
+): Promise<DataResponse> {
   const response = await call(path, params, signal);
   const body = parseResponse(await bodyText(response, signal), path);
   if (typeof body !== "object" || body === null || !("data" in body)) {
     throw new ApiError("refused", `the response to ${path} has no data: check that varve serves this address`);
   }
-  return body.data;
+  const { data, warnings = [] } = body as { data: unknown; warnings?: readonly string[] };
+  return { data, warnings };
+}
+
+/** The field `data` of a Prometheus-style response. Throws `ApiError`. */
+export async function callData(path: string, params: Record<string, string>, signal: AbortSignal): Promise<unknown> {
+  return (await callWithWarnings(path, params, signal)).data;
 }
 
 /** Any thrown value as an `ApiError`, so that all are shown in the same way. */

@@ -1,10 +1,10 @@
 // `/api/v1/flamegraph`: the response as the web UI keeps it.
 
 import { buildProfileTree, type Frame, type ProfileTree, type WireNode } from "../profile/profile_tree";
-import type { UnnamedFrames } from "../profile/unnamed_frames";
+import type { Symbolization } from "../profile/unnamed_frames";
 import { type WireInteger, wireNumber } from "../profile/wire_integer";
 import { apiSelector, type Matcher } from "../query/matchers";
-import { secondsText, type TimeWindow } from "../query/time_range";
+import { secondsText, type TimeRange, type TimeWindow } from "../query/time_range";
 import { measureOf, type Measure } from "../text/format";
 import { bodyText, call, parseResponse } from "./client";
 
@@ -18,8 +18,8 @@ interface WireFlameResponse {
   names: string[];
   frames: Frame[];
   nodes: WireNode[];
-  symbolization: { frames: number; named: number; unnamed: UnnamedFrames[] };
-  shards: { asked: number; answered: number };
+  symbolization: Symbolization;
+  shards: { queried: number; answered: number };
   pruned: { nodes: number; value: WireInteger };
   names_pending: string[];
   warnings: string[];
@@ -30,6 +30,8 @@ export interface FlameQuery {
   readonly profileType: string;
   readonly matchers: readonly Matcher[];
   readonly window: TimeWindow;
+  /** The time range that `window` was resolved from. */
+  readonly range: TimeRange;
 }
 
 export interface FlameResponse {
@@ -39,7 +41,7 @@ export interface FlameResponse {
   readonly total: number;
   readonly samples: number;
   readonly series: number;
-  readonly symbolization: WireFlameResponse["symbolization"];
+  readonly symbolization: Symbolization;
   readonly shards: WireFlameResponse["shards"];
   readonly prunedNodes: number;
   readonly prunedValue: number;

@@ -3,7 +3,7 @@
 import type { MatrixSeries } from "../profile/stacked_areas";
 import type { RangeQuery } from "../query/range_query";
 import { secondsText, type TimeWindow } from "../query/time_range";
-import { callData } from "./client";
+import { callData, callWithWarnings } from "./client";
 
 /** Full ids of all stored profile types; none means that the store is empty. */
 export async function fetchProfileTypes(signal: AbortSignal): Promise<string[]> {
@@ -17,15 +17,21 @@ export async function fetchGauges(signal: AbortSignal): Promise<Set<string>> {
   return new Set(Object.keys(metadata).filter(isGauge));
 }
 
-/** The matrix of a range query. */
-export async function fetchRange(range: RangeQuery, signal: AbortSignal): Promise<MatrixSeries[]> {
+/** The response to a range query. */
+export interface RangeResponse {
+  readonly series: readonly MatrixSeries[];
+  readonly warnings: readonly string[];
+}
+
+export async function fetchRange(range: RangeQuery, signal: AbortSignal): Promise<RangeResponse> {
   const params = {
     query: range.query,
     start: secondsText(range.start_s),
     end: secondsText(range.end_s),
     step: String(range.step_s),
   };
-  return ((await callData("api/v1/query_range", params, signal)) as { result: MatrixSeries[] }).result;
+  const { data, warnings } = await callWithWarnings("api/v1/query_range", params, signal);
+  return { series: (data as { result: MatrixSeries[] }).result, warnings };
 }
 
 /** The series that a selector matches in a time window. */
@@ -48,7 +54,7 @@ export async function fetchLabelValues(label: string, series: SeriesQuery, signa
   return (await callData(`api/v1/label/${encodeURIComponent(label)}/values`, seriesParams(series), signal)) as string[];
 }
 
-/** Whether the selector matches at least one series. */
+/** Returns whether the selector matches at least one series. */
 export async function hasSeries(series: SeriesQuery, signal: AbortSignal): Promise<boolean> {
   const found = (await callData("api/v1/series", { limit: "1", ...seriesParams(series) }, signal)) as unknown[];
   return found.length > 0;

@@ -36,6 +36,9 @@ export function App() {
     return response !== undefined && response.total > 0 ? response : undefined;
   };
 
+  const noResponse = (): string =>
+    store.catalog.pending() || store.flame.pending() ? "Loading …" : "No response yet. Press Run to start the query.";
+
   const keys: Record<string, () => void> = {
     "/": () => document.getElementById("search")?.focus(),
     f: () => store.navigate({ flip: !store.state.flip }),
@@ -68,7 +71,7 @@ export function App() {
         <Toolbar matches={matches()} />
         <div class="body">
           <NamesNotice />
-          <Switch fallback={<section class="empty muted">No response yet. Press Run to start the query.</section>}>
+          <Switch fallback={<section class="empty muted">{noResponse()}</section>}>
             <Match when={nonEmptyResponse()}>
               {(response) => <Views response={response()} matches={matches()} theme={theme} />}
             </Match>

@@ -31,6 +31,7 @@ const HUES: Readonly<Record<string, HueRange>> = {
   dotnet: { label: ".NET", hue: 345, spread: 6 },
   beam: { label: "BEAM", hue: 120, spread: 8 },
   luajit: { label: "Lua", hue: 170, spread: 8 },
+  "abort-marker": { label: "unwinding stopped", hue: 285, spread: 4 },
 };
 
 /** Other spellings of frame types, as some agents send them. */
@@ -113,7 +114,7 @@ export function frameColor(name: string, frame: Frame | undefined, theme: ThemeN
   const lightness = LIGHTNESS[theme] + step;
   const source = sourceOf(name, key, frame);
   if (source === "") return oklchCss(lightness, 0.012, 250);
-  // Where only the binary is known, any hue is possible, at half the chroma.
+  // If only the binary is known, any hue is possible, at half the chroma.
   if (key === "unknown") return oklchCss(lightness, CHROMA[theme] * 0.5, hashText(source) % 360);
   const range = HUES[key] ?? { hue: hashText(key) % 360, spread: 6 };
   const offset = ((hashText(source) % 1000) / 999) * 2 - 1;

@@ -32,13 +32,7 @@ export function LabelChips() {
       items = [{ label: error instanceof Error ? error.message : String(error), act: () => undefined }];
     }
     if (items.length === 0) items = [{ label: "no values", act: () => undefined }];
-    store.setHeld(true);
     setMenu({ title, items, x: left, y: bottom + 4 });
-  }
-
-  function close(): void {
-    store.setHeld(false);
-    setMenu(null);
   }
 
   async function values(label: string, others: readonly Matcher[], position: number): Promise<MenuItem[]> {
@@ -100,7 +94,13 @@ export function LabelChips() {
       </button>
       <Show when={menu()}>
         {(shown) => (
-          <ContextMenu title={shown().title} items={shown().items} x={shown().x} y={shown().y} onClose={close} />
+          <ContextMenu
+            title={shown().title}
+            items={shown().items}
+            x={shown().x}
+            y={shown().y}
+            onClose={() => setMenu(null)}
+          />
         )}
       </Show>
     </div>

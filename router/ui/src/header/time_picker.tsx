@@ -11,7 +11,6 @@ export function TimePicker() {
 
   function close(): void {
     setOpen(false);
-    store.setHeld(false);
     opener.focus();
   }
 
@@ -24,10 +23,7 @@ export function TimePicker() {
         aria-haspopup="dialog"
         aria-expanded={open()}
         title={`Time range, in local time (${offsetText(store.timeWindow()?.end_s ?? 0)})`}
-        onClick={() => {
-          store.setHeld(!open());
-          setOpen(!open());
-        }}
+        onClick={() => setOpen(!open())}
       >
         {rangeLabel(store.range(), store.timeWindow())} <span aria-hidden="true">▾</span>
       </button>
@@ -48,6 +44,7 @@ function TimeForm(props: { onClose(): void }) {
 
   onMount(() => {
     form.querySelector("button")?.focus();
+    onCleanup(store.hold());
     const outside = (event: Event): void => {
       if (!form.parentElement?.contains(event.target as Node)) props.onClose();
     };
@@ -100,7 +97,7 @@ function TimeForm(props: { onClose(): void }) {
       </div>
       <div class="time-fields">
         <label>
-          after
+          From
           <input
             type="datetime-local"
             step="1"
@@ -109,7 +106,7 @@ function TimeForm(props: { onClose(): void }) {
           />
         </label>
         <label>
-          until
+          To
           <input type="datetime-local" step="1" value={to()} onInput={(event) => setTo(event.currentTarget.value)} />
         </label>
         <p class="muted">local time, {offsetText(window.end_s)}</p>

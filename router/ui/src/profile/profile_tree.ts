@@ -1,8 +1,8 @@
 // One flame graph as arrays, in preorder.
 //
 // The children of node i follow it; its subtree is the nodes [i, end[i]).
-// `start` is the offset of a node on the value axis: children lie side by side from their parent's start,
-// in the server's order (descending total), and the rest on the right is the parent's self value.
+// `start` is the offset of a node on the value axis. Children lie side by side from their parent's start,
+// in the server's order (descending total). The remaining width on the right is the parent's self value.
 // Values are in the response's unit. `exact` holds the digits of values that a number cannot hold.
 
 import { type WireInteger, wireNumber } from "./wire_integer";
@@ -13,7 +13,10 @@ export interface Frame {
   line?: number;
   binary?: string;
   type?: string;
+  /** Code of the reason why the function has no name. */
   reason?: string;
+  /** Index of the reason in `symbolization.unnamed`. */
+  unnamed?: number;
 }
 
 /** `[parent, name, self, total]`, as the server sends it; parents precede children. */
@@ -73,7 +76,7 @@ export function buildProfileTree(names: string[], frames: Frame[], nodes: WireNo
   const cursor = new Float64Array(size);
   let levels = 1;
   for (let i = 0; i < size; i++) {
-    // By index: destructuring 100,000 arrays costs as much as the rest of this function.
+    // Access by index: destructuring 100,000 arrays costs as much as the rest of this function.
     const node = nodes[order[i]];
     const above = node[0] < 0 ? -1 : position[node[0]];
     parent[i] = above;

@@ -14,19 +14,20 @@ export interface TimeWindow {
 }
 
 const UNIT_S: Readonly<Record<string, number>> = { s: 1, m: 60, h: 3600, d: 86_400, w: 604_800 };
+const UNIT_NAMES: Readonly<Record<string, string>> = { s: "second", m: "minute", h: "hour", d: "day", w: "week" };
 const RELATIVE = /^now(?:-(\d{1,6})([smhdw]))?$/;
 
 export const DEFAULT_RANGE: TimeRange = { from: "now-15m", to: "now" };
 
 /** Ranges in the menu. */
 export const PRESETS: ReadonlyArray<{ readonly from: string; readonly label: string }> = [
-  { from: "now-5m", label: "last 5 min" },
-  { from: "now-15m", label: "last 15 min" },
-  { from: "now-1h", label: "last 1 h" },
-  { from: "now-6h", label: "last 6 h" },
-  { from: "now-24h", label: "last 24 h" },
-  { from: "now-7d", label: "last 7 d" },
-  { from: "now-30d", label: "last 30 d" },
+  { from: "now-5m", label: "Last 5 minutes" },
+  { from: "now-15m", label: "Last 15 minutes" },
+  { from: "now-1h", label: "Last hour" },
+  { from: "now-6h", label: "Last 6 hours" },
+  { from: "now-24h", label: "Last 24 hours" },
+  { from: "now-7d", label: "Last 7 days" },
+  { from: "now-30d", label: "Last 30 days" },
 ];
 
 /** Unix seconds of one end, or NaN if the text is not one. */
@@ -71,8 +72,10 @@ export function rangeLabel(range: TimeRange, window: TimeWindow | null): string 
     const preset = PRESETS.find((p) => p.from === range.from);
     if (preset) return preset.label;
     const relative = RELATIVE.exec(range.from);
-    if (relative && relative[1] !== undefined)
-      return `last ${relative[1]} ${relative[2] === "m" ? "min" : relative[2]}`;
+    if (relative && relative[1] !== undefined) {
+      const unit = UNIT_NAMES[relative[2]];
+      return Number(relative[1]) === 1 ? `Last ${unit}` : `Last ${Number(relative[1])} ${unit}s`;
+    }
   }
   if (window === null) return "choose a time range";
   return `${clockText(window.start_s)} – ${clockText(window.end_s, window.start_s)}`;

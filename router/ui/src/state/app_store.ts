@@ -14,6 +14,7 @@ import { absoluteRange, isRelative, resolveRange, type TimeRange, type TimeWindo
 import { measureOf, type Measure } from "../text/format";
 import { createLoader } from "./loader";
 import { createNamesWatch } from "./names_watch";
+import { renamedPosition } from "./position";
 import { defaultType, typeOfMetric } from "./profile_type";
 import { createRecovery } from "./recovery";
 import { readState, writeState, type UrlState } from "./url_state";
@@ -21,7 +22,7 @@ import { readState, writeState, type UrlState } from "./url_state";
 /** The stored profile types. */
 export interface Catalog {
   readonly types: readonly string[];
-  /** Those whose values are gauges. */
+  /** Profile types whose values are gauges. */
   readonly gauges: ReadonlySet<string>;
 }
 
@@ -31,6 +32,8 @@ export interface TimelineResponse {
   readonly measure: Measure;
   readonly window: TimeWindow;
   readonly step_s: number;
+  /** Parts of the data that the response could not include, one sentence each. */
+  readonly warnings: readonly string[];
   /** True if the window ended at the time of the query. */
   readonly moving: boolean;
 }
@@ -45,13 +48,30 @@ export type AppStore = ReturnType<typeof createAppStore>;
 export function createAppStore() {
   const [state, setState] = createStore<UrlState>(readState(location.search));
   const catalog = createLoader<Catalog>();
-  const flame = createLoader<FlameResponse>();
+  const flame = createLoader<FlameResponse>((next, before) => {
+    const position = renamedPosition(state, before, next);
+    if (Object.keys(position).length > 0) navigate(position, "replace");
+  });
   const timeline = createLoader<TimelineResponse>();
   const agent = createLoader<AgentState | null>();
   const [selectorError, setSelectorError] = createSignal<Error>();
   const [timeWindow, setTimeWindow] = createSignal<TimeWindow | null>(null);
-  /** True while something is open that a redraw would close, such as a menu or a drag. */
-  const [held, setHeld] = createSignal(false);
+  /** Number of open things that a redraw would close, such as menus and drags. */
+  const [holds, setHolds] = createSignal(0);
+  const [visible, setVisible] = createSignal(!document.hidden);
+  const followVisibility = (): void => void setVisible(!document.hidden);
+  document.addEventListener("visibilitychange", followVisibility);
+  onCleanup(() => document.removeEventListener("visibilitychange", followVisibility));
+
+  /** Prevents automatic queries and redraws until the returned function is called. */
+  function hold(): () => void {
+    setHolds((count) => count + 1);
+    let isReleased = false;
+    return () => {
+      if (!isReleased) setHolds((count) => count - 1);
+      isReleased = true;
+    };
+  }
 
   /** Changes the state and the address; "replace" adds no entry to the history. */
   function navigate(patch: Partial<UrlState>, how: "push" | "replace" = "push"): void {
@@ -92,7 +112,7 @@ export function createAppStore() {
     const selected = matchers();
     const window = resolveRange(range(), Date.now() / 1000);
     if (selected === null || type() === "" || window === null || catalog.latest() === undefined) return;
-    const query = { profileType: type(), matchers: selected, window };
+    const query = { profileType: type(), matchers: selected, window, range: range() };
     void flame.run((signal) => fetchFlameGraph(query, signal));
     setTimeWindow(window);
     runTimeline();
@@ -109,8 +129,9 @@ export function createAppStore() {
     const gauge = known.gauges.has(profileType);
     const query = rangeQuery(profileType, gauge, selected, by, window, moving);
     void timeline.run(async (signal) => {
-      const stacked = stackAreas(await fetchRange(query, signal), by, query);
-      return { stacked, by, measure: measureOf(profileType, gauge), window, step_s: query.step_s, moving };
+      const { series, warnings } = await fetchRange(query, signal);
+      const stacked = stackAreas(series, by, query);
+      return { stacked, by, measure: measureOf(profileType, gauge), window, step_s: query.step_s, warnings, moving };
     });
   }
 
@@ -147,6 +168,10 @@ export function createAppStore() {
   const failures = createMemo(() =>
     [catalog.failure(), flame.failure(), timeline.failure()].filter((failure) => failure !== undefined),
   );
+  /** Parts of the data that the flame graph or the timeline could not include. */
+  const warnings = createMemo(() => [
+    ...new Set([...(flame.latest()?.warnings ?? []), ...(timeline.latest()?.warnings ?? [])]),
+  ]);
   const lostServer = createMemo(() => failures().find(({ kind }) => kind === "unreachable" || kind === "unavailable"));
   const needsToken = createMemo(() => failures().find(({ kind }) => kind === "unauthorized"));
   const isServing = (): boolean => lostServer() === undefined && needsToken() === undefined;
@@ -158,8 +183,12 @@ export function createAppStore() {
 
   const namesWatch = createNamesWatch({
     response: flame.latest,
-    canRedraw: () => !document.hidden && !held() && !flame.pending() && isServing(),
-    redraw: flame.put,
+    canRedraw: createMemo(() => visible() && holds() === 0 && !flame.pending() && isServing()),
+    redraw: (named) => {
+      flame.put(named);
+      // The timeline may be stacked or filtered by function.
+      runTimeline();
+    },
   });
 
   createEffect(on([type, () => state.query, () => state.from, () => state.to], run));
@@ -168,7 +197,7 @@ export function createAppStore() {
   const live = createMemo(() => state.live && isRelative(range()) && !isEmpty() && isServing());
   createEffect(() =>
     every(LIVE_MS, live(), () => {
-      if (document.hidden || held() || flame.pending()) return;
+      if (!visible() || holds() > 0 || flame.pending()) return;
       restart();
     }),
   );
@@ -189,6 +218,7 @@ export function createAppStore() {
     timeWindow,
     isEmpty,
     failures,
+    warnings,
     lostServer,
     needsToken,
     selectorError,
@@ -197,7 +227,7 @@ export function createAppStore() {
     commitSelector,
     addMatcher,
     run,
-    setHeld,
+    hold,
     restart,
     /** Stops all running queries; the views stay. */
     cancel: () => [catalog, flame, timeline].forEach((loader) => loader.cancel()),

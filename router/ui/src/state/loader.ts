@@ -3,7 +3,7 @@
 // Invariant: `latest` never becomes undefined again, and the response to an older call is dropped.
 // The views therefore stay while a query runs, after an error, and after a cancel.
 
-import { createSignal, type Accessor } from "solid-js";
+import { batch, createSignal, untrack, type Accessor } from "solid-js";
 import { type ApiError, asApiError } from "../api/client";
 
 export interface Loader<T> {
@@ -23,12 +23,20 @@ export interface Loader<T> {
 /** Time before a wait is shown, in milliseconds; a shorter notice would only flicker. */
 export const SLOW_MS = 300;
 
-export function createLoader<T>(): Loader<T> {
+/** `onChange` is called with each response before it is shown, and with the one that it replaces. */
+export function createLoader<T>(onChange: (next: T, before: T | undefined) => void = () => undefined): Loader<T> {
   const [latest, setLatest] = createSignal<T>();
   const [failure, setFailure] = createSignal<ApiError>();
   const [pending, setPending] = createSignal(false);
   const [slow, setSlow] = createSignal(false);
   let running: AbortController | null = null;
+
+  function show(response: T): void {
+    batch(() => {
+      onChange(response, untrack(latest));
+      setLatest(() => response);
+    });
+  }
 
   async function run(fetch: (signal: AbortSignal) => Promise<T>): Promise<void> {
     running?.abort();
@@ -40,7 +48,7 @@ export function createLoader<T>(): Loader<T> {
       const response = await fetch(own.signal);
       if (running !== own) return;
       setFailure(undefined);
-      setLatest(() => response);
+      show(response);
     } catch (error) {
       const reason = asApiError(error);
       if (running === own && reason.kind !== "cancelled") setFailure(reason);
@@ -59,7 +67,7 @@ export function createLoader<T>(): Loader<T> {
   }
 
   function put(response: T): void {
-    if (running === null) setLatest(() => response);
+    if (running === null) show(response);
   }
 
   return { latest, failure, pending, slow, run, cancel, put };

@@ -1,19 +1,20 @@
 // Waits for names: while the server builds symbol tables of shown files, fetches the flame graph again once they exist.
 //
 // Each poll fetches the response of the same query without its tree, so that the views change only when names arrive.
+// The server runs the whole query for it, so the pauses between polls grow.
 
 import { createEffect, createSignal, on, onCleanup, type Accessor } from "solid-js";
 import { fetchFlameGraph, fetchPendingFiles, type FlameQuery, type FlameResponse } from "../api/flame_graph";
 
 /** Milliseconds before each poll; the last value repeats. */
-const PAUSES_MS = [500, 1_000, 1_000, 2_000, 2_000, 3_000, 5_000, 10_000];
-/** Time after which the web UI stops polling, as long as the server tries to build a symbol table. */
+const PAUSES_MS = [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
+/** Time of polling after which the web UI stops, as long as the server tries to build a symbol table. */
 const TIMEOUT_MS = 300_000;
 
 interface Watched {
   readonly response: Accessor<FlameResponse | undefined>;
-  /** False while the views must not change or nobody sees them; nothing is fetched then. */
-  canRedraw(): boolean;
+  /** False while the views must not change or nobody sees them; then nothing is fetched and no time counts. */
+  readonly canRedraw: Accessor<boolean>;
   redraw(response: FlameResponse): void;
 }
 
@@ -26,32 +27,40 @@ export function createNamesWatch({ response, canRedraw, redraw }: Watched): Name
   const [hasTimedOut, setTimedOut] = createSignal(false);
   // The query that is waited for: a response with only some of the names does not restart the timeout.
   let query: FlameQuery | undefined;
-  let start_ms = 0;
+  let polled_ms = 0;
+  // Only files that were not waited for before restart the pauses: a live query repeats every few seconds.
+  let awaited: readonly string[] = [];
+  let polls = 0;
 
-  createEffect(
-    on(response, (shown) => {
+  function begin(shown: FlameResponse | undefined): void {
+    if (shown?.query !== query) {
+      query = shown?.query;
+      polled_ms = 0;
       setTimedOut(false);
-      if (shown === undefined || shown.pendingFiles.length === 0) return;
-      if (shown.query !== query) {
-        query = shown.query;
-        start_ms = Date.now();
-      }
+    }
+    const pending = shown?.pendingFiles ?? [];
+    if (pending.some((file) => !awaited.includes(file))) polls = 0;
+    awaited = pending;
+  }
+
+  createEffect(on(response, begin));
+  createEffect(
+    on([response, canRedraw], ([shown, isAllowed]) => {
+      if (!isAllowed || shown === undefined || shown.pendingFiles.length === 0) return;
       const stop = new AbortController();
       let timer: ReturnType<typeof setTimeout>;
-      let polls = 0;
       const schedule = (): void => {
-        if (Date.now() - start_ms > TIMEOUT_MS) setTimedOut(true);
-        else timer = setTimeout(() => void poll(), PAUSES_MS[Math.min(polls, PAUSES_MS.length - 1)]);
+        if (polled_ms >= TIMEOUT_MS) return void setTimedOut(true);
+        const pause_ms = PAUSES_MS[Math.min(polls, PAUSES_MS.length - 1)];
+        timer = setTimeout(() => void poll(pause_ms), pause_ms);
       };
-      const poll = async (): Promise<void> => {
-        if (canRedraw()) {
-          polls++;
-          const named = await responseWithNames(shown, stop.signal);
-          if (stop.signal.aborted) return;
-          // The user may have opened a menu in the meantime; then the next poll redraws.
-          if (named !== undefined && canRedraw()) return redraw(named);
-        }
-        schedule();
+      const poll = async (pause_ms: number): Promise<void> => {
+        polls++;
+        polled_ms += pause_ms;
+        const named = await responseWithNames(shown, stop.signal);
+        if (stop.signal.aborted) return;
+        if (named === undefined) schedule();
+        else redraw(named);
       };
       schedule();
       onCleanup(() => {

@@ -11,7 +11,10 @@ import { Dialog } from "../widgets/dialog";
 export function AgentCard(props: { agent: AgentState }) {
   const is = (state: AgentState["state"]): boolean => props.agent.state === state;
   const title = (): string => {
-    if (is("running")) return "The local agent is running. Its first samples arrive within seconds";
+    if (is("running")) {
+      const isFirst = (props.agent.samples ?? 0) === 0;
+      return `The local agent is running${isFirst ? ". Its first samples arrive within seconds" : ""}`;
+    }
     return is("off") ? "The local agent is off" : "The local agent is not running";
   };
   return (
@@ -19,13 +22,13 @@ export function AgentCard(props: { agent: AgentState }) {
       <h3>{title()}</h3>
       <Show when={is("running")}>
         <p>
-          {props.agent.frequency_hz ?? "?"} samples per second and CPU. {shortCount(props.agent.samples ?? 0)} samples
+          {props.agent.frequency_hz ?? "?"} samples per second per CPU. {shortCount(props.agent.samples ?? 0)} samples
           so far, {shortCount(props.agent.dropped ?? 0)} dropped.
         </p>
       </Show>
       <Show when={props.agent.reason}>{(reason) => <p>{sentence(reason())}</p>}</Show>
       <Show when={(props.agent.missing ?? []).length > 0}>
-        <p>Missing:</p>
+        <p>Missing privileges:</p>
         <ul>
           <For each={props.agent.missing}>{(missing) => <li class="code">{missing}</li>}</For>
         </ul>

@@ -1,6 +1,7 @@
 // Errors and progress, above the views and never instead of them.
 
 import { createSignal, For, onCleanup, Show } from "solid-js";
+import type { ApiError } from "../api/client";
 import { useStore } from "../state/app_store";
 import { printable } from "../text/printable";
 import { sentence } from "../text/sentence";
@@ -8,41 +9,47 @@ import { TokenForm } from "./token_form";
 
 export function Notices() {
   const store = useStore();
+  /** Errors with a message of their own; queries with the same message show it once. */
   const refused = () => {
     const failures = store.failures().filter((failure) => failure.kind === "refused");
-    return [...new Set(failures.map((failure) => failure.message))];
+    return failures.filter((one, i) => failures.findIndex(({ message }) => message === one.message) === i);
   };
   const partial = () => {
     const shards = store.flame.latest()?.shards;
-    return shards !== undefined && shards.answered < shards.asked ? shards : undefined;
+    return shards !== undefined && shards.answered < shards.queried ? shards : undefined;
   };
   /** Warnings about times that are damaged on the server's disk. */
-  const damaged = () => store.flame.latest()?.warnings.filter((warning) => warning.startsWith("damaged: ")) ?? [];
-  const stale = () => (store.flame.latest() === undefined ? "" : " The view below shows the last response.");
+  const damaged = () => store.warnings().filter((warning) => warning.startsWith("damaged: "));
+  /** The part of the web UI that still shows an older response because of a failure. */
+  const stale = (failure: ApiError): string => {
+    if (failure === store.timeline.failure())
+      return store.timeline.latest() === undefined ? "" : " The timeline shows the last response.";
+    return store.flame.latest() === undefined ? "" : " The view below shows the last response.";
+  };
   return (
     <div class="notices">
       <Show when={store.lostServer()}>
         {(failure) => (
           <div class="notice error" role="alert">
             <b>{failure().kind === "unreachable" ? "No connection." : "The server is not ready."}</b>{" "}
-            {sentence(failure().message)} Trying again every second.{stale()}
+            {sentence(failure().message)} Trying again every second.{stale(failure())}
           </div>
         )}
       </Show>
       <Show when={store.needsToken()}>{(failure) => <TokenForm message={failure().message} />}</Show>
       <For each={refused()}>
-        {(message) => (
+        {(failure) => (
           <div class="notice error" role="alert">
-            <b>Error.</b> {sentence(message)}
-            {stale()}
+            <b>Error.</b> {sentence(failure.message)}
+            {stale(failure)}
           </div>
         )}
       </For>
       <Show when={partial()}>
         {(shards) => (
           <div class="notice warn" role="status">
-            <b>Partial response.</b> {shards().answered} of {shards().asked} shards responded: all values below are too
-            low.
+            <b>Partial response.</b> {shards().answered} of {shards().queried} shards responded: all values below are
+            too low.
           </div>
         )}
       </Show>

@@ -1,12 +1,13 @@
 // The selected value over time, stacked by a label; a drag selects a time range.
 
-import { createEffect, createMemo, createSignal, on, onCleanup, onMount } from "solid-js";
+import { createEffect, createMemo, createSignal, on, onCleanup, onMount, Show } from "solid-js";
 import type uPlot from "uplot";
 import type { ThemeName } from "../color/palette";
 import { completeCount } from "../profile/stacked_areas";
 import { clockText, offsetText, secondsText } from "../query/time_range";
 import { useStore } from "../state/app_store";
 import { formatAxis, formatRate, formatValue, rateOf } from "../text/format";
+import { printable } from "../text/printable";
 import { AreaList } from "./area_list";
 import { ByMenu } from "./by_menu";
 import { makeChart } from "./timeline_chart";
@@ -61,11 +62,11 @@ export function Timeline(props: { theme: ThemeName }) {
 
   /** Prevents new responses during a drag: they would replace the chart and end the drag. */
   function holdWhileDragging(): void {
-    store.setHeld(true);
+    const endHold = store.hold();
     const over = new AbortController();
     const release = (): void => {
       over.abort();
-      store.setHeld(false);
+      endHold();
     };
     // A touch that becomes a scroll ends with "pointercancel" and without "pointerup".
     for (const end of ["pointerup", "pointercancel"]) addEventListener(end, release, { signal: over.signal });
@@ -87,6 +88,11 @@ export function Timeline(props: { theme: ThemeName }) {
       <div class="headline">
         <div class="headline-value">{headline().value}</div>
         <div class="muted">{headline().note}</div>
+        <Show when={(response()?.warnings.length ?? 0) > 0}>
+          <div class="warning" title={response()?.warnings.map(printable).join("\n")}>
+            incomplete: see the warnings
+          </div>
+        </Show>
       </div>
       <div class="timeline-chart" ref={host} onPointerDown={holdWhileDragging} />
       <div class="timeline-side">

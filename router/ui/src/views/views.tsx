@@ -60,15 +60,7 @@ export function Views(props: { response: FlameResponse; matches: Matches | null;
   const nameOfRow = (row: number): string => table().response.tree.names[row];
   const frameOfRow = (row: number): number => widestFrame(tree(), nameOfRow(row), zoom());
 
-  function openMenu(node: number, x: number, y: number): void {
-    store.setHeld(true);
-    setTarget({ node, x, y });
-  }
-
-  function closeMenu(): void {
-    store.setHeld(false);
-    setTarget(null);
-  }
+  const openMenu = (node: number, x: number, y: number): void => void setTarget({ node, x, y });
 
   return (
     <>
@@ -114,7 +106,7 @@ export function Views(props: { response: FlameResponse; matches: Matches | null;
             items={frameMenu(tree(), open().node, store, zoomTo)}
             x={open().x}
             y={open().y}
-            onClose={closeMenu}
+            onClose={() => setTarget(null)}
           />
         )}
       </Show>

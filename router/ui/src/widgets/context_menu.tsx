@@ -1,6 +1,7 @@
 // A menu at the pointer, for keyboard and mouse.
 
 import { createMemo, createSignal, For, onCleanup, onMount, Show } from "solid-js";
+import { useStore } from "../state/app_store";
 import { CHOICES_MAX, menuChoices } from "./menu_choices";
 
 export interface MenuItem {
@@ -20,6 +21,7 @@ interface ContextMenuProps {
 }
 
 export function ContextMenu(props: ContextMenuProps) {
+  const store = useStore();
   let menu!: HTMLDivElement;
   const focusedBefore = document.activeElement;
   const [typed, setTyped] = createSignal("");
@@ -35,6 +37,7 @@ export function ContextMenu(props: ContextMenuProps) {
       if (!menu.contains(event.target as Node)) props.onClose();
     };
     addEventListener("pointerdown", outside, true);
+    onCleanup(store.hold());
     onCleanup(() => {
       removeEventListener("pointerdown", outside, true);
       if (focusedBefore instanceof HTMLElement) focusedBefore.focus({ preventScroll: true });

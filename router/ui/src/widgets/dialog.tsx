@@ -9,8 +9,7 @@ export function Dialog(props: { title: string; onClose(): void; children: JSX.El
   onMount(() => {
     dialog.showModal();
     // The views must not change while the user reads about them.
-    store.setHeld(true);
-    onCleanup(() => store.setHeld(false));
+    onCleanup(store.hold());
   });
   return (
     <dialog

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { classColor, colorClass, frameColor } from "../../src/color/frame_color";
+import { classColor, classLabel, colorClass, frameColor } from "../../src/color/frame_color";
 import { PALETTES, type ThemeName } from "../../src/color/palette";
 
 /** WCAG 2 contrast of two `#rrggbb` colours. */
@@ -28,6 +28,7 @@ const TYPES = [
   "dotnet",
   "beam",
   "luajit",
+  "abort-marker",
   "new-type",
   "",
 ];
@@ -47,6 +48,10 @@ test("labels on every colour pass AA in both themes", () => {
     expect(contrast(palette.root, palette.text)).toBeGreaterThanOrEqual(4.5);
     expect(contrast(palette.faded, palette.fadedText)).toBeGreaterThanOrEqual(4.5);
   }
+});
+
+test("the legend says where unwinding stopped, and has no code of the format", () => {
+  expect(classLabel(colorClass({ type: "abort-marker" }))).toBe("unwinding stopped");
 });
 
 test("a colour depends on the names of binary and function, not on the path", () => {

@@ -35,8 +35,10 @@ test("widening keeps the middle and ends at the current time at the latest", () 
 });
 
 test("labels of ranges are readable", () => {
-  expect(rangeLabel({ from: "now-1h", to: "now" }, null)).toBe("last 1 h");
-  expect(rangeLabel({ from: "now-45m", to: "now" }, null)).toBe("last 45 min");
+  expect(rangeLabel({ from: "now-1h", to: "now" }, null)).toBe("Last hour");
+  expect(rangeLabel({ from: "now-7d", to: "now" }, null)).toBe("Last 7 days");
+  expect(rangeLabel({ from: "now-45m", to: "now" }, null)).toBe("Last 45 minutes");
+  expect(rangeLabel({ from: "now-1w", to: "now" }, null)).toBe("Last week");
   expect(rangeLabel({ from: "0", to: "60" }, { start_s: 0, end_s: 60 })).toMatch(
     /^1970-01-01 \d\d:00:00 – \d\d:01:00$/,
   );

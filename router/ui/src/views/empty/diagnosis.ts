@@ -40,8 +40,7 @@ export interface Diagnosis {
 }
 
 /** Finds the reason why `query` has no data. Throws `ApiError`. */
-export async function diagnose(query: FlameQuery): Promise<Diagnosis> {
-  const { signal } = new AbortController();
+export async function diagnose(query: FlameQuery, signal: AbortSignal): Promise<Diagnosis> {
   const tried = query.matchers.slice(0, MATCHERS_MAX).map(async (matcher, index): Promise<ExcludingMatcher> => {
     const matchers = withoutMatcher(query.matchers, index);
     return { matcher, index, totalWithout: await fetchTotal({ ...query, matchers }, signal) };

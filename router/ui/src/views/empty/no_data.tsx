@@ -1,6 +1,6 @@
 // View of a response without data: the matcher or the time range that excludes everything, and how to change it.
 
-import { createResource, For, Match, Show, Switch } from "solid-js";
+import { createMemo, createResource, For, Match, onCleanup, Show, Switch } from "solid-js";
 import type { FlameResponse } from "../../api/flame_graph";
 import { printMatcher, printMatchers, withoutMatcher } from "../../query/matchers";
 import { clockText } from "../../query/time_range";
@@ -9,17 +9,31 @@ import { formatValue } from "../../text/format";
 import { diagnose, type Diagnosis } from "./diagnosis";
 
 export function NoData(props: { response: FlameResponse }) {
-  const [diagnosis] = createResource(() => props.response.query, diagnose);
   const query = () => props.response.query;
+  /** The same for each repetition of a live query, which has the same reason. */
+  const selection = createMemo(() => {
+    const { profileType, matchers, range } = query();
+    return [profileType, printMatchers(matchers), range.from, range.to].join(" ");
+  });
+  let running = new AbortController();
+  onCleanup(() => running.abort());
+  const [diagnosis] = createResource(selection, () => {
+    running.abort();
+    running = new AbortController();
+    return diagnose(query(), running.signal);
+  });
   const window = () => query().window;
   return (
     <section class="empty" role="status">
       <h2>No data matches this query</h2>
       <p class="code">{printMatchers(query().matchers)}</p>
       <p class="muted">
-        after {clockText(window().start_s)}, until {clockText(window().end_s, window().start_s)}
+        from {clockText(window().start_s)} to {clockText(window().end_s, window().start_s)}
       </p>
-      <Switch fallback={<p>Looking for the reason …</p>}>
+      <Switch>
+        <Match when={diagnosis.loading}>
+          <p>Looking for the reason …</p>
+        </Match>
         <Match when={diagnosis.error}>
           <p>The reason could not be determined: {String(diagnosis.error?.message ?? diagnosis.error)}</p>
         </Match>
@@ -59,7 +73,11 @@ function Reasons(props: { response: FlameResponse; diagnosis: Diagnosis }) {
         )}
       </Show>
       <Show when={isUnknown()}>
-        <p>No single matcher excludes everything, and no other time range has data. Remove some matchers.</p>
+        <p>
+          {props.response.query.matchers.length === 0
+            ? "No data of this profile type is stored."
+            : "No single matcher excludes everything, and no other time range has data. Remove some matchers."}
+        </p>
       </Show>
     </>
   );

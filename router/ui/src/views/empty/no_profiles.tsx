@@ -4,6 +4,7 @@ import { For, Show } from "solid-js";
 import { hasToken } from "../../api/client";
 import { useStore } from "../../state/app_store";
 import { AgentCard } from "../../status/agent_card";
+import { sentence } from "../../text/sentence";
 import { copyText } from "../../widgets/clipboard";
 import { DoneButton } from "../../widgets/done_button";
 
@@ -60,6 +61,14 @@ export function NoProfiles() {
           <h3>No local agent</h3>
           <p>This server only receives profiles. Send one with any of the commands below.</p>
         </div>
+      </Show>
+      <Show when={store.agent.latest() === undefined && store.agent.failure()}>
+        {(failure) => (
+          <div class="card bad" role="status">
+            <h3>The state of the local agent is unknown</h3>
+            <p>{sentence(failure().message)}</p>
+          </div>
+        )}
       </Show>
       <h3>Send a first profile</h3>
       <For each={senders()}>

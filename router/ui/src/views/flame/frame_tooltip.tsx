@@ -96,7 +96,7 @@ function FrameFacts(props: { response: FlameResponse; node: number }) {
         </tbody>
       </table>
       <Show when={reason()}>
-        <div class="tooltip-reason">No name: {reason()}</div>
+        <div class="tooltip-reason">{printable(reason())}</div>
       </Show>
     </div>
   );
