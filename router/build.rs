@@ -1,4 +1,4 @@
-//! Has the page embedded again when it was built since: the files are read by a macro, of which cargo knows nothing.
+//! Rebuilds this crate when the built web UI changes: a macro embeds the files, which cargo does not track.
 
 fn main() -> std::io::Result<()> {
     // A folder that is not there would make every build a new one.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Reports of new files: a file that is seen for the first time gets a number and is reported to user space, with
- * everything that is known from the kernel and from the memory of the process. User space opens the file if it can. If
- * the process has ended by then, only the report is known.
+ * Reports of new files. A file that is seen for the first time gets a number and is reported to user space. The report
+ * has everything that is known from the kernel and from the memory of the process. User space opens the file if it can.
+ * If the process has ended by then, only the report is known.
  *
  * Headers in the memory of the process are copied, and never followed beyond their mapping. They are omitted if a page
  * of that mapping was ever written, because the process may have chosen its content. User space uses them only for a

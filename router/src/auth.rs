@@ -15,7 +15,7 @@ use proto::{TenantId, Tokens};
 
 use crate::api::error::ApiError;
 
-/// How requests are authenticated.
+/// Method by which requests are authenticated.
 #[derive(Clone, Debug)]
 pub enum Auth {
     /// No credential. The listeners are on loopback, and requests must name it.

@@ -1,9 +1,8 @@
 //! HTTP/1 connections in front of hyper.
 //!
-//! hyper answers a request head that it cannot parse with a status and an empty body, and its URL parser refuses
-//! characters that other servers accept, a raw `"` for example. So each head is checked here first. A URL with such
-//! characters is percent-encoded. A head that is malformed is replaced by a request for [`BAD_HEAD_PATH`], whose
-//! response is an error like all others.
+//! If hyper cannot parse a request head, it returns a status with an empty body. Its URL parser refuses characters that
+//! other servers accept, such as a raw `"`. So each head is checked here first. A URL with such characters is
+//! percent-encoded. A malformed head is replaced by a request for [`BAD_HEAD_PATH`], whose response is a usual error.
 //!
 //! Invariants: hyper sees each body byte for byte; a head is held in memory up to [`HEAD_BYTES_MAX`] and for
 //! [`HEAD_PATIENCE`].
@@ -34,16 +33,16 @@ use self::head::{BadHead, Head};
 /// Longest head of a request. The longest URL has 65,534 bytes; headers fit beside it.
 const HEAD_BYTES_MAX: usize = 128 << 10;
 
-/// How long a head may take from its first byte to its last.
+/// Time limit of a head, from its first byte to its last.
 const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes read at one time while the head is incomplete. More would be copied in vain where they belong to a body.
+/// Bytes read at one time while the head is incomplete. Of larger reads, the bytes of the body would be copied twice.
 const READ_BYTES: usize = 4096;
 
 /// Reads of a rejected connection that are discarded before other connections have their turn.
 const DISCARDED_READS: usize = 16;
 
-/// What hyper sees in place of a malformed request.
+/// Path of the request that hyper gets in place of a malformed one.
 const BAD_HEAD_PATH: &str = "/-/malformed-request";
 const BAD_HEAD_REQUEST: &[u8] = b"GET /-/malformed-request HTTP/1.1\r\nconnection: close\r\n\r\n";
 
@@ -90,7 +89,7 @@ async fn report(request: Request, next: Next) -> Response {
     }
 }
 
-/// What was wrong with the last head of a connection.
+/// The fault of the last head of a connection, if it had one.
 #[derive(Clone, Debug, Default)]
 pub struct Fault(Arc<Mutex<Option<BadHead>>>);
 
@@ -105,19 +104,19 @@ impl<L: axum::serve::Listener> Connected<IncomingStream<'_, Listener<L>>> for Fa
 pub struct Connection<Io> {
     io: Io,
     state: State,
-    /// Received and not yet examined.
+    /// Received bytes that are not yet examined.
     received: BytesMut,
-    /// Examined, for hyper.
+    /// Examined bytes for hyper.
     checked: BytesMut,
     /// Length of `received` when it was last parsed as a head.
     parsed: usize,
     /// Length of `received` when it was last searched for the end of a head.
     scanned: usize,
-    /// How long a head may take.
+    /// Longest time of a head.
     patience: Duration,
-    /// When the head must be complete; set by its first byte.
+    /// Time at which the head must be complete; set by its first byte.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// True if a head was complete before.
+    /// True once a head was complete.
     is_in_use: bool,
     fault: Fault,
 }
@@ -249,7 +248,7 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         Poll::Pending
     }
 
-    /// Takes the bytes of the body off `bytes` and returns how many these are.
+    /// Advances over the bytes of the body at the start of `bytes`, and returns their number.
     fn advance(&mut self, bytes: &[u8]) -> usize {
         let State::Body(framing) = &mut self.state else { return bytes.len() };
         let Some(taken) = framing.advance(bytes) else {

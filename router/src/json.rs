@@ -1,5 +1,4 @@
-//! JSON that is written piece by piece: responses are long lists, and a tree of them in memory would cost more than
-//! the rest.
+//! JSON that is written piece by piece: responses are long lists, which would take too much memory as a tree.
 //!
 //! The caller writes brackets, commas and colons. Strings and numbers are escaped and formatted here.
 

@@ -1,8 +1,8 @@
-//! The router: takes pushes in, places them on shards, and answers queries. It keeps nothing.
+//! The router: receives pushes, places their samples on shards, and answers queries. It keeps only caches.
 //!
 //! # Read in this order
 //! A push: `api/push` (HTTP and gRPC) → [`ingest`] (its steps) → [`nodes`].
-//! A query: `api` → [`query`] → [`nodes`] → `symbol-store`. Who may: [`auth`].
+//! A query: `api` → [`query`] → [`nodes`] → `symbol-store`. Access control: [`auth`].
 
 pub mod api;
 pub mod auth;

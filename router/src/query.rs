@@ -1,8 +1,8 @@
 //! The read path: from the text of a query to its response.
 //!
 //! # Read in this order
-//! [`promql`] (what a query is, and its evaluation) → [`selection`] (what shards are requested to send) → [`naming`]
-//! (names of the frames in their responses) → [`flamegraph`] (stacks as a tree). `catalog` lists series and labels.
+//! [`promql`] (parsing and evaluation) → [`selection`] (requests to shards) → [`naming`] (names of the frames in their
+//! responses) → [`flamegraph`] (stacks as a tree). `catalog` lists series and labels.
 
 pub(crate) mod catalog;
 mod error;

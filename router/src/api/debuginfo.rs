@@ -68,7 +68,7 @@ async fn receive(mut body: Body, mut upload: Upload, stall: Duration) -> Result<
     }
 }
 
-/// Longest time for the next piece of a body of which so many bytes arrived in so much time.
+/// Returns the time to wait for the next piece of a body, from the received bytes and the elapsed time.
 fn patience(received: u64, elapsed: Duration) -> Duration {
     let due = BODY_PATIENCE + Duration::from_secs(received / BODY_BYTES_PER_SECOND_MIN);
     due.saturating_sub(elapsed).min(BODY_PATIENCE)

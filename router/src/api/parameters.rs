@@ -114,7 +114,7 @@ impl Parameters {
         Ok(self.time(name)?.unwrap_or(self.now_ns))
     }
 
-    /// Largest number of results. 0 and no value mean all, as in Prometheus.
+    /// Returns the limit of results; `None` for all, which a request writes as 0 or omits, as in Prometheus.
     pub(crate) fn limit(&self) -> Result<Option<usize>, ApiError> {
         let Some(text) = self.get("limit") else { return Ok(None) };
         let limit: usize =

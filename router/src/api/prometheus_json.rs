@@ -15,7 +15,7 @@ const TRUNCATED: &str = "results truncated due to limit";
 /// Bytes of one point: a time with fractions, and a value with all its digits.
 const POINT_BYTES: usize = 48;
 
-/// A successful response. `truncated`: whether results beyond the limit were dropped.
+/// Writes a successful response. `truncated` is true if results beyond the limit were dropped.
 pub(crate) fn success(data: impl FnOnce(&mut JsonText), truncated: bool) -> Vec<u8> {
     success_with(data, truncated, Vec::new())
 }

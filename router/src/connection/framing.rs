@@ -1,9 +1,9 @@
-//! Length of a request body, as its head announces it: found byte by byte, as the body arrives.
+//! Length of a request body: its end is found byte by byte, as the body arrives.
 
-/// What is left of a body.
+/// The remaining part of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
-    /// So many bytes.
+    /// A body with this many remaining bytes.
     Sized(u64),
     /// Chunks, each with its size.
     Chunked(Chunk),
@@ -18,7 +18,7 @@ pub(super) enum Chunk {
     Extension(u64),
     /// Before the line feed after a size.
     SizeEnd(u64),
-    /// In the data, with so many bytes left.
+    /// In the data, with this many bytes left.
     Data(u64),
     /// Before the carriage return after the data.
     DataReturn,
@@ -41,7 +41,7 @@ impl Framing {
         matches!(self, Self::Sized(0) | Self::Chunked(Chunk::Complete))
     }
 
-    /// Advances over the bytes of the body and returns how many of these bytes belong to it; `None` if the chunks are
+    /// Advances over the bytes of the body, and returns the number of bytes that belong to it; `None` if the chunks are
     /// malformed.
     pub(super) fn advance(&mut self, bytes: &[u8]) -> Option<usize> {
         match self {
@@ -62,7 +62,7 @@ impl Framing {
 }
 
 impl Chunk {
-    /// Advances over all that is left of a chunk's data, or over one byte. Returns the rest.
+    /// Advances over the remaining data of a chunk, or over one byte. Returns the bytes after it.
     fn advance<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         if let Self::Data(left) = self {
             let taken = (*left).min(bytes.len() as u64);
@@ -97,7 +97,7 @@ impl Chunk {
 mod tests {
     use super::*;
 
-    /// How many of these bytes belong to the body, however they are split.
+    /// Number of these bytes that belong to the body, however they are split.
     fn taken(framing: Framing, bytes: &[u8]) -> Option<usize> {
         let mut whole = framing;
         let taken = whole.advance(bytes);

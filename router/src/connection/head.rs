@@ -1,4 +1,4 @@
-//! One request head: its checks, which are those of hyper, and its URL.
+//! One request head: the same checks as in hyper, and its URL.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use super::framing::Framing;
 use super::{HEAD_BYTES_MAX, HEAD_PATIENCE};
 use crate::api::error::ApiError;
 
-/// hyper takes as many.
+/// Most headers of a request, as in hyper.
 const HEADERS_MAX: usize = 100;
 
-/// The longest URL that hyper takes.
+/// Longest URL, as in hyper.
 const URL_BYTES_MAX: usize = 65_534;
 
-/// A larger Content-Length means something else to hyper.
+/// Largest Content-Length: hyper interprets larger values differently.
 const CONTENT_LENGTH_MAX: u64 = u64::MAX - 2;
 
 /// The start of a TLS connection.
@@ -26,18 +26,18 @@ const TLS_HANDSHAKE: &[u8] = &[0x16, 0x03];
 pub(super) enum Head {
     /// More bytes are needed.
     Partial,
-    /// All of it is here.
+    /// The head is complete.
     Complete {
-        /// Of the head, in bytes.
+        /// Length of the head, in bytes.
         length: usize,
-        /// Where the URL is, and how it must be written.
+        /// Range of the URL, and its valid form.
         url: Option<(Range<usize>, String)>,
         /// The body that follows.
         framing: Framing,
     },
 }
 
-/// What is wrong with a head.
+/// The fault of a head.
 #[derive(Debug)]
 pub(super) enum BadHead {
     Malformed(String),
@@ -111,7 +111,7 @@ fn fault(error: httparse::Error, request: &httparse::Request<'_, '_>, bytes: &[u
     BadHead::Malformed(text)
 }
 
-/// Where the URL is and how it must be written, if hyper would refuse it as it is.
+/// Range of the URL and its valid form, if hyper would refuse it as it is.
 fn url(url: &str, head: &[u8]) -> Result<Option<(Range<usize>, String)>, BadHead> {
     if url.len() <= URL_BYTES_MAX && Uri::try_from(url).is_ok() {
         return Ok(None);
@@ -140,7 +140,7 @@ fn percent_encoded(url: &str) -> String {
     encoded
 }
 
-/// How long the body is. As in hyper, Transfer-Encoding wins over Content-Length.
+/// Returns the length of the body. As in hyper, Transfer-Encoding takes precedence over Content-Length.
 fn framing(request: &httparse::Request<'_, '_>) -> Result<Framing, BadHead> {
     let malformed = |text: &str| Err(BadHead::Malformed(text.to_owned()));
     let mut length = None;

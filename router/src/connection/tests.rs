@@ -1,3 +1,5 @@
+//! Connections with unusual URLs, malformed heads, and slow heads.
+
 use axum::body::Bytes;
 use axum::http::Uri;
 use axum::routing;
@@ -142,7 +144,7 @@ async fn the_path_of_malformed_requests_is_no_path_of_its_own() {
     assert_eq!(status, 404);
 }
 
-/// Bytes that arrive in pieces of these sizes, and then nothing more.
+/// A stream of bytes that arrive in pieces of these sizes.
 struct Pieces {
     bytes: Vec<u8>,
     sizes: Vec<usize>,

@@ -10,7 +10,7 @@ use crate::nodes::{Nodes, NodesError};
 /// Responses of the shards that have appended their batches.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
-    /// Those shards.
+    /// Shards that acknowledged their batch.
     shards: Vec<u32>,
     /// Samples that were skipped because they are older than `retention`.
     pub(crate) samples_too_old: u64,

@@ -1,9 +1,8 @@
-//! Which stacks shards hold, as far as this router remembers. A stack that its shard holds is not defined again in a
-//! push.
+//! Cache of the stacks that shards hold. A push does not define a stack that its shard holds.
 //!
-//! The cache holds hashes, has a fixed size, and need not be right. A shard refuses a batch that refers to a stack
-//! which it does not hold, and then receives the batch with all definitions. A forgotten or wrong entry only costs
-//! time. The partition of a tenant in a shard holds a stack, so all three are part of its key.
+//! The cache holds hashes, has a fixed size, and may be wrong. A shard refuses a batch that refers to a missing stack,
+//! and then receives the batch with all definitions, so a wrong entry only costs time. A stack is held by a partition
+//! of a tenant in a shard, so its key has all three.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -93,7 +92,7 @@ impl ServicePartitions {
     }
 }
 
-/// Which stacks one push defines, and the partitions that it reaches.
+/// The stacks that one push defines, and the partitions that it reaches.
 #[derive(Debug)]
 pub(crate) struct DefinitionPlan<'k> {
     /// Stacks that need no definition; `None` if every stack is defined.
@@ -142,17 +141,17 @@ impl<'k> DefinitionPlan<'k> {
         self.known.is_none_or(|known| !known.contains(key)).then_some(key)
     }
 
-    /// Notes a stack that the push defines.
+    /// Records a stack that the push defines.
     pub(crate) fn define(&mut self, key: StackKey) {
         self.defined.push(key);
     }
 
-    /// Number of stacks noted so far, for [`DefinitionPlan::truncate`].
+    /// Number of stacks recorded so far, for [`DefinitionPlan::truncate`].
     pub(crate) fn defined_count(&self) -> usize {
         self.defined.len()
     }
 
-    /// Keeps the first `count` notes: the profile that defines the others is refused, so no shard receives them.
+    /// Keeps the first `count` stacks: the profile that defines the others is refused, so no shard receives them.
     pub(crate) fn truncate(&mut self, count: usize) {
         self.defined.truncate(count);
     }

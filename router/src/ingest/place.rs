@@ -15,9 +15,9 @@ use crate::ingest::request::{Format, Head};
 /// One batch for each shard, with `id`. A batch holds each series once, and exactly the definitions that its samples
 /// refer to.
 ///
-/// [`normalize`](super::normalize) enters a stack in the dictionary before it knows whether a sample with it is kept:
+/// [`normalize`](super::normalize) adds a stack to the dictionary before it is decided whether its samples are kept:
 /// samples of value 0 are dropped, and profiles are refused. Such a stack may have no definition, and a shard refuses
-/// a batch that holds one.
+/// a batch with an undefined stack.
 pub(crate) fn place(push: Push, id: Option<BatchId>, destination: Destination<'_>) -> BTreeMap<u32, Batch> {
     let Destination { tenant, placement } = destination;
     let mut shards: BTreeMap<u32, Vec<Profile>> = BTreeMap::new();

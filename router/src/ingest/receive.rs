@@ -1,4 +1,4 @@
-//! Receive: the first step of a push. Reads the body piece by piece as it arrives, over HTTP and gRPC alike.
+//! Receive: the first step of a push. Reads the body piece by piece as it arrives, over HTTP and gRPC.
 //!
 //! Invariant: every byte that is held here is counted as in flight, and none for longer than [`BODY_TIME_MAX`].
 
@@ -38,7 +38,7 @@ pub(crate) struct Arriving {
     pub(crate) framing: Framing,
 }
 
-/// How the body frames its content.
+/// Framing of the content in a body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Framing {
     /// The body is the content.
@@ -47,7 +47,7 @@ pub(crate) enum Framing {
     Grpc,
 }
 
-/// A request that is here.
+/// A request that was received.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) head: Head,
@@ -55,7 +55,7 @@ pub(crate) struct Received {
     pub(crate) in_flight: InFlight,
 }
 
-/// Reads the whole body; each piece counts as in flight from when it arrives.
+/// Reads the whole body; each piece counts as in flight from its arrival.
 pub(crate) async fn receive(arriving: Arriving, admission: &Admission) -> Result<Received, PushError> {
     let Arriving { head, body, announced_bytes, framing } = arriving;
     let bytes_max = limits::PUSH_BYTES_MAX;

@@ -1,5 +1,4 @@
-//! Log lines about refused pushes, at a limited rate, so that a client that retries a bad push forever does not fill
-//! the log.
+//! Log lines about refused pushes, at a limited rate: a client that retries a bad push forever must not fill the log.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Names of frames: from locations to functions, files and lines, with a cache of what is known of each tenant.
+//! Names of frames: functions, files and lines of locations, with a cache per tenant.
 
 pub(crate) mod abort_marker;
 pub(crate) mod cache;

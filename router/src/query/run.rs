@@ -11,13 +11,13 @@ use crate::query::error::QueryError;
 /// Longest time that one query waits for symbol tables that are being made. Later queries have them.
 const SYMBOLS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// A running query. Dropping it, when the client is gone, cancels the work that still runs.
+/// A running query. If it is dropped because the client has disconnected, its running work is cancelled.
 #[derive(Debug)]
 pub(crate) struct Run {
     permit: Arc<OwnedSemaphorePermit>,
     cancelled: Cancelled,
     timings: Timings,
-    /// When it arrived, and when it got its slot.
+    /// Times at which it arrived and got its slot.
     arrived: Instant,
     began: Instant,
 }
@@ -28,7 +28,7 @@ impl Drop for Run {
     }
 }
 
-/// Flag that the query is cancelled, because the client is gone.
+/// Flag that the query is cancelled, because the client has disconnected.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cancelled(Arc<AtomicBool>);
 

@@ -1,4 +1,4 @@
-//! Selections: which series, times and stacks a query covers, and the responses of the shards that hold them.
+//! Selections: the series, times and stacks of a query, and the responses of the shards that hold them.
 
 mod deletion;
 pub(crate) mod fetch;

@@ -1,4 +1,4 @@
-// How much slower this browser runs right now than on an idle machine.
+// Slowdown of this browser right now, compared with an idle machine.
 //
 // Time limits of drawing hold for an idle machine. On a busy one, the browser waits for a core, and every limit fails.
 // The tests therefore run chunks of fixed work between the measured operations, in the same tab and thread.

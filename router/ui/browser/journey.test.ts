@@ -1,4 +1,4 @@
-// What a user does with the web UI, on stacks whose values the tests know.
+// Actions of a user in the web UI, on stacks whose values the tests know.
 
 import { expect } from "vitest";
 import { gunzipSync } from "node:zlib";

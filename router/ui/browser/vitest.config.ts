@@ -1,13 +1,13 @@
 // Browser tests. Build the web UI first (`npm run build`), then run `npm run test:browser` with these variables:
 //
-// VARVE_URL           a running varve; without it, most tests use the fake server in `fixture/`
-// VARVE_HOT_FUNCTION  (part of) the name of a function that VARVE_URL's agent sees using most of a CPU
-// VARVE_LARGE_PROFILE path of `large_cpp.cpu`
-// VARVE_EMPTY_URL     a varve without profiles; a test pushes the first one
-// VARVE_KILL_CMD      shell command that kills the varve at VARVE_URL
-// VARVE_START_CMD     shell command that starts it again with the same data and port, and returns
-// VARVE_CHROMIUM      another browser than /usr/bin/chromium
-// VARVE_SCREENSHOTS   folder for screenshots of the views and other states in both themes
+// - VARVE_URL           a running varve; without it, most tests use the fake server in `fixture/`
+// - VARVE_HOT_FUNCTION  (part of) the name of a function that VARVE_URL's agent sees using most of a CPU
+// - VARVE_LARGE_PROFILE path of `large_cpp.cpu`
+// - VARVE_EMPTY_URL     a varve without profiles; a test pushes the first one
+// - VARVE_KILL_CMD      shell command that kills the varve at VARVE_URL
+// - VARVE_START_CMD     shell command that starts it again with the same data and port, and returns
+// - VARVE_CHROMIUM      another browser than /usr/bin/chromium
+// - VARVE_SCREENSHOTS   folder for screenshots of the views and other states in both themes
 //
 // A test whose variables are missing is skipped and prints nothing.
 // Each test that passes prints `varve-tests: browser test ran: NAME`.

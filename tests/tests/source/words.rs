@@ -1,4 +1,4 @@
-//! Text of the source and the documents: lengths of lines and sentences, and unfinished work.
+//! Text of the source and the documents: lengths of lines and sentences, comments, and unfinished work.
 
 use crate::files::{Source, check, with_extensions};
 
@@ -6,6 +6,8 @@ use crate::files::{Source, check, with_extensions};
 const LINE_MAX: usize = 120;
 /// Words of a sentence.
 const SENTENCE_WORDS_MAX: usize = 35;
+/// Words with which no comment begins, because its subject is a thing and not a question.
+const QUESTION_WORDS: [&str; 8] = ["What", "Which", "Whether", "How", "Where", "When", "Why", "Who"];
 /// Abbreviations whose period does not end a sentence.
 const ABBREVIATIONS: [&str; 4] = ["e.g.", "i.e.", "vs.", "etc."];
 
@@ -55,7 +57,7 @@ fn markdown_has_one_sentence_a_line() {
 #[test]
 fn no_sentence_has_more_than_35_words() {
     let mut violations = Vec::new();
-    for source in with_extensions(&["rs", "md"]) {
+    for source in with_extensions(&["rs", "c", "h", "ts", "tsx", "md"]) {
         for paragraph in prose(&source) {
             for sentence in sentences(&paragraph.text) {
                 let words = sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count();
@@ -68,7 +70,32 @@ fn no_sentence_has_more_than_35_words() {
     check("split these sentences", &violations);
 }
 
-/// Returns whether a word stands in a line by itself.
+#[test]
+fn no_comment_begins_with_a_question_word() {
+    let mut violations = Vec::new();
+    let mut comments = 0;
+    for source in with_extensions(&["rs", "c", "h", "ts", "tsx"]) {
+        let mut is_first = true;
+        for (number, line) in (1..).zip(source.text.lines()) {
+            let Some(comment) = comment_of(source.extension(), line) else {
+                is_first = true;
+                continue;
+            };
+            let text = comment.text.trim_start();
+            let word = text.split(|c: char| !c.is_alphabetic()).next().unwrap_or_default();
+            let is_question = (is_first || comment.is_start) && QUESTION_WORDS.contains(&word);
+            if is_question || text.contains("See the module") {
+                violations.push((source.path.clone(), format!("line {number}: {text}")));
+            }
+            is_first &= text.is_empty();
+            comments += 1;
+        }
+    }
+    assert!(comments > 1000, "only {comments} lines of comments were found");
+    check("name the thing that these comments describe", &violations);
+}
+
+/// Returns whether a line has this word, not as a part of another word.
 fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
@@ -86,15 +113,38 @@ struct Prose {
     text: String,
 }
 
-/// Paragraphs of a document, or of the doc comments of a source file.
+/// Returns the paragraphs of a document, or of the comments of a source file.
 fn prose(source: &Source) -> Vec<Prose> {
+    let lines = (1..).zip(source.text.lines());
     if source.extension() == "md" {
-        return paragraphs((1..).zip(source.text.lines().map(Some)));
+        return paragraphs(lines.map(|(number, line)| (number, Some(line))));
     }
-    paragraphs((1..).zip(source.text.lines().map(|line| {
-        let line = line.trim_start();
-        line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).filter(|_| !line.starts_with("////"))
-    })))
+    paragraphs(lines.flat_map(|(number, line)| {
+        let comment = comment_of(source.extension(), line);
+        // The line that is not text separates this comment from the one before it.
+        let gap = comment.as_ref().filter(|comment| comment.is_start).map(|_| (number, None));
+        gap.into_iter().chain([(number, comment.map(|comment| comment.text))])
+    }))
+}
+
+/// A line of a comment.
+struct Comment<'a> {
+    text: &'a str,
+    /// True if the line opens a block comment.
+    is_start: bool,
+}
+
+/// Returns the comment in a line of source: doc comments of Rust, and lines of comments in C and TypeScript.
+fn comment_of<'a>(extension: &str, line: &'a str) -> Option<Comment<'a>> {
+    let line = line.trim();
+    if extension == "rs" {
+        let text = line.strip_prefix("//!").or_else(|| line.strip_prefix("///"))?;
+        return (!text.starts_with('/')).then_some(Comment { text, is_start: false });
+    }
+    let block = line.strip_prefix("/*");
+    let text = block.or_else(|| line.strip_prefix("//")).or_else(|| line.strip_prefix("* "))?;
+    let text = text.trim_start_matches('*').trim_end_matches("*/").trim();
+    Some(Comment { text, is_start: block.is_some() })
 }
 
 /// Lines of a document that are prose: no code, no table, no heading.
@@ -170,4 +220,16 @@ fn sentences(text: &str) -> Vec<&str> {
 fn sentences_end_at_periods_before_capital_letters() {
     assert_eq!(sentences("One. Two e.g. Three. four 1. Five! Six"), ["One.", "Two e.g. Three. four 1. Five!", "Six"]);
     assert_eq!(without_code("a `b c. D` e"), "a code e");
+}
+
+#[test]
+fn comments_are_recognized_in_every_language() {
+    let text = |extension, line| comment_of(extension, line).map(|comment| comment.text.trim());
+    assert_eq!(text("rs", "    /// What."), Some("What."));
+    assert_eq!(text("rs", "// What."), None);
+    assert_eq!(text("h", "/* How it ends. */"), Some("How it ends."));
+    assert_eq!(text("c", " * When it ends."), Some("When it ends."));
+    assert_eq!(text("c", "*to = record;"), None);
+    assert_eq!(text("ts", "/** Whether it ends. */"), Some("Whether it ends."));
+    assert_eq!(text("ts", "// Why it ends."), Some("Why it ends."));
 }

@@ -1,10 +1,10 @@
 //! Settings of the C library's allocator: the number of arenas, and the free memory that they keep.
 //!
-//! By default glibc has up to eight arenas for each core, and each keeps the memory of its largest moment. Under load
+//! By default glibc has up to eight arenas for each core, and each keeps the memory of its peak. Under load
 //! from many clients that was a fifth of all memory. An arena returns only free memory at its end: in a node that
-//! ingests, two fifths of the memory lay free between blocks in use. Free memory at its end, in contrast, it returns
-//! at once, by limits that depend on earlier allocations. By chance, the same query then reused all of its memory, or
-//! had 900 pages made anew by the kernel, which took a fourth of its time.
+//! ingests, two fifths of the memory were free between blocks in use. Free memory at the end of an arena is returned at
+//! once, by limits that depend on earlier allocations. So by chance, the same query either reused all of its memory, or
+//! needed 900 new pages from the kernel, which took a fourth of its time.
 //!
 //! So the number of arenas and the limits are fixed here, and a server trims its free memory at an interval.
 

@@ -45,7 +45,7 @@ impl OtlpGrpc {
         Self { pusher, auth }
     }
 
-    /// Authenticates before anything of the message is read.
+    /// Authenticates the call before any of its message is read.
     async fn export(self, request: http::Request<tonic::body::Body>) -> Result<Bytes, Status> {
         let (head, body) = request.into_parts();
         if head.uri.path() != EXPORT {

@@ -1,7 +1,7 @@
-//! Maps a failed push to the response that its sender gets, over gRPC and HTTP alike.
+//! Conversion of the error of a push to the response for its sender, over gRPC and HTTP.
 //!
-//! A sender drops a push after a final response, so only a fault of the request itself is final. For any fault of the
-//! server side, or that passes by itself, the response has a code that OTLP senders retry.
+//! A sender drops a push after a final response, so only a fault of the request itself is final. For faults of the
+//! server, and faults that pass by themselves, the response has a code that OTLP senders retry.
 
 use axum::http::StatusCode;
 use proto::rpc_status::rpc_status;
@@ -20,7 +20,7 @@ pub(crate) enum Rejection {
     Unsupported,
     /// The request exceeds a limit for single requests.
     TooLarge,
-    /// A fault of varve that every retry would meet again.
+    /// A fault of varve that would recur in every retry.
     Inconsistent,
     /// The body stopped arriving.
     Interrupted,
@@ -31,7 +31,7 @@ pub(crate) enum Rejection {
 }
 
 impl Rejection {
-    /// The kind of an error. Every variant is listed, so that a new one must be added here.
+    /// Returns the kind of an error. Every variant is listed, so that a new one must be added here.
     pub(crate) fn of(error: &PushError) -> Self {
         match error {
             PushError::Ingest(error) => Self::of_ingest(error),
@@ -118,7 +118,7 @@ impl Rejection {
     }
 }
 
-/// A status that asks the sender to retry after [`RETRY_DELAY`].
+/// Returns a status that requests a retry after [`RETRY_DELAY`].
 fn with_retry_delay(code: Code, text: &str) -> Status {
     Status::with_details(code, text, rpc_status(code.into(), text, Some(RETRY_DELAY)).into())
 }

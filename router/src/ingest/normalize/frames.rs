@@ -40,7 +40,7 @@ pub(super) struct StackSource {
     pub(super) source: u32,
     pub(super) start: u32,
     pub(super) end: u32,
-    /// There were more frames; a marker frame says so.
+    /// True if the stack had more frames; it then has a marker frame.
     pub(super) is_cut: bool,
 }
 

@@ -1,8 +1,8 @@
-//! Prunes a tree to a number of nodes without losing weight.
+//! Pruning of a tree to a number of nodes without losing weight.
 //!
 //! The heaviest nodes are kept. The pruned children of a node become one child `(other)`, so `own` plus the
 //! children's totals is `total` everywhere. The result depends only on the tree's content. Of equal weights, children
-//! of nodes that were kept earlier come first, and children of one node are sorted by what their keys stand for.
+//! of nodes that were kept earlier come first, and children of one node are sorted by the content of their keys.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -46,7 +46,7 @@ pub(crate) enum NodeKind {
 
 /// Prunes to at most `nodes_max` nodes, root and `(other)` nodes included.
 ///
-/// `order`: the order of two keys, by what they stand for. It is used for siblings of the same weight.
+/// `order` compares two keys by their content. It orders siblings of the same weight.
 pub(crate) fn prune(tree: &StackTree, nodes_max: usize, order: impl Fn(u32, u32) -> Ordering) -> PrunedTree {
     let total = tree.total(ROOT);
     // Only the root: an `(other)` node does not fit.
@@ -106,8 +106,8 @@ struct Pruning<'a, F> {
     tree: &'a StackTree,
     order: &'a F,
     nodes_max: usize,
-    /// Weight that enough nodes reach, none of which weighs more than its parent. Lighter nodes are kept only as the
-    /// last sibling of kept ones.
+    /// Weight that enough nodes reach, if no node weighs more than its parent. Lighter nodes are kept only as the last
+    /// sibling of kept ones.
     least: Option<i128>,
     kept: Vec<Kept>,
     /// Children of all kept nodes that are heavy enough, node after node, the heaviest first.
@@ -152,7 +152,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         index
     }
 
-    /// Sorts so many more children of a kept node, the heaviest first. A node may have very many children of the same
+    /// Sorts the next `count` children of a kept node, the heaviest first. A node may have many children of the same
     /// weight, most of which will be pruned.
     fn sort(&mut self, index: u32, count: usize) {
         let tree = self.tree;
@@ -183,8 +183,8 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
         }
     }
 
-    /// From the root on, keeps the heaviest node whose parent is kept, as long as it and the `(other)` nodes for the
-    /// rest fit.
+    /// Keeps the heaviest node whose parent is kept, from the root on, as long as it and the `(other)` nodes of the
+    /// others fit.
     ///
     /// Returns `false`, which is rare, if the last node to be kept is one that was taken for too light.
     fn keep_heaviest(&mut self) -> bool {

@@ -1,7 +1,7 @@
 //! Labels of the samples of a pprof: sample attributes, and the labels in which series differ.
 //!
-//! Only raw samples have attributes, so these samples are read one by one instead of sums. That is limited; where it
-//! is not possible, the profile has fewer labels and a note that gives the reason.
+//! Only raw samples have attributes, so these samples are read one by one instead of sums. If there are too many, the
+//! profile has fewer labels, and a note with the reason.
 
 use std::collections::BTreeSet;
 

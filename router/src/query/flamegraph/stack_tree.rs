@@ -28,8 +28,8 @@ const NEAR_SIBLINGS_MAX: usize = 8;
 /// Nodes of the largest tree whose memory is kept for the next one: 18 MB.
 const SPARE_NODES_MAX: usize = 1 << 19;
 
-/// Memory of the last tree that was dropped, for the next one: getting new pages from the system takes about as long
-/// as building a tree. There is one, for any number of queries.
+/// Memory of the last dropped tree, for the next one: new pages from the kernel take about as long as building a tree.
+/// All queries share it.
 static SPARE: Mutex<Spare> = Mutex::new(Spare { nodes: Vec::new(), totals: Vec::new(), indices: Vec::new() });
 
 /// Empty lists with capacity.
@@ -72,7 +72,7 @@ impl Drop for StackTree {
     }
 }
 
-/// A node: a frame, or whatever its key stands for, below its parent.
+/// A node: a frame, or the content of another key, below its parent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeNode {
     /// The root is its own parent.
@@ -282,8 +282,8 @@ impl StackTree {
         self.weighing
     }
 
-    /// A total that at least so many nodes reach, without the root. `None` if nodes may weigh more than their
-    /// parents, so that light nodes matter too.
+    /// Returns a total that at least this many nodes reach, without the root. `None` if nodes may weigh more than their
+    /// parents, so that light nodes matter, too.
     pub(crate) fn weight_reached_by(&self, nodes: usize) -> Option<i128> {
         self.weights.as_ref().map(|weights| weights.reached_by(nodes))
     }

@@ -27,7 +27,8 @@ impl Weights {
         }
     }
 
-    /// A weight that at least so many nodes reach, close to the largest one; 0 if there are fewer nodes.
+    /// Returns a weight that at least this many nodes reach, close to the largest such weight; 0 if there are fewer
+    /// nodes.
     pub(crate) fn reached_by(&self, nodes: usize) -> i128 {
         let mut count = 0;
         let reaches = |&(_, of_class): &(usize, &u32)| {

@@ -1,4 +1,4 @@
-//! Lines of locations: turns what the sender or the symbol store said about a location into frames of the table.
+//! Conversion of locations to frames of the table, by the lines of the sender or of the symbol store.
 //!
 //! Every text of a dictionary is interned once, and so is the reason why a mapping has no names.
 
@@ -16,7 +16,7 @@ use crate::query::naming::frame::{FrameKey, FrameTable, INLINED_OMITTED, KeptLin
 /// Name of frames for which the sender gave no name.
 const NAMELESS: &str = "[unknown]";
 
-/// In place of the id of a text that was not interned yet.
+/// Placeholder for the ID of a text that is not interned yet.
 const UNKNOWN: u32 = u32::MAX;
 
 /// A mapped file whose addresses are named.
@@ -158,7 +158,7 @@ impl<'a> LineBuilder<'a> {
         line
     }
 
-    /// The line of a frame at which the sender's unwinder gave up, named after the error.
+    /// Returns the line of a frame at which the sender's unwinder stopped, named after the error.
     fn abort_line(&mut self, file: &mut MappedFile<'_>, code: AbortCode, frame_type: u32) -> KeptLine {
         let name = self.table.strings.intern(&format!("[unwinding stopped here: {code}]"));
         let text = format!("the sender's unwinder stopped here, so callers are missing: {code}");

@@ -15,17 +15,17 @@ use symbol_store::{Frame as Found, Nameless, ObjectKey, Reason};
 use crate::query::naming::frame::{FrameTable, KeptLine};
 use crate::query::naming::line::{LineBuilder, MappedFile};
 
-/// How long "the store has no table" stays valid: with each request, the store looks for files on this host.
+/// Time for which "the store has no table" stays valid: with each request, the store looks for files on this host.
 const NO_TABLE_VALID: Duration = Duration::from_secs(1);
 
-/// How long a table counts as the best one, unless the store has reported a change: with each request, the store
+/// Time for which a table counts as the best one, unless the store has reported a change: with each request, the store
 /// looks for better files, but less often than this.
 const TABLE_VALID: Duration = Duration::from_secs(60);
 
 /// Response of the symbol store for one address.
 pub(super) type Symbolized = Result<Arc<[Found]>, Nameless>;
 
-/// Origin of the names of a mapping's addresses: the number of a symbol table, or why there was none.
+/// Origin of the names of a mapping's addresses: the number of a symbol table, or the reason why there was none.
 pub(super) type TableSource = Result<u64, Reason>;
 
 /// Locations of one dictionary, and the names of those that have one.
@@ -55,7 +55,7 @@ const UNKNOWN: u32 = u32::MAX;
 
 const UNNAMED: Span = Span { start: UNKNOWN, count: 0 };
 
-/// Origin of the names of one mapping, and when it was found.
+/// Origin of the names of one mapping, and the time of the lookup.
 #[derive(Debug)]
 pub(super) struct MappingSource {
     pub(super) table: TableSource,
@@ -72,7 +72,7 @@ pub(crate) struct SymbolRequest {
     file: String,
     /// Wanted locations and their addresses.
     pub(super) wanted: Vec<(u32, Address)>,
-    /// Those of them whose names are missing or incomplete.
+    /// Wanted locations whose names are missing or incomplete.
     pub(super) unnamed: Vec<(u32, Address)>,
     /// Origin of the names of the others.
     pub(super) known: Option<TableSource>,
@@ -164,7 +164,7 @@ impl NamedDictionary {
     /// Requests for the wanted locations of each mapping that has one without a name, or whose table may be another
     /// by now. `None` if all wanted locations have names.
     pub(super) fn requests(&self, wanted: &[u32], changes: u64) -> Option<Vec<SymbolRequest>> {
-        // Whether each mapping needs a request: nearly always, none does.
+        // Checks whether a mapping needs a request: nearly always, none does.
         let mut needs: Vec<Option<bool>> = vec![None; self.mappings.len()];
         let mut all_named = true;
         for &wanted in wanted {
@@ -245,7 +245,7 @@ impl NamedDictionary {
         }
     }
 
-    /// Drops the names of all addresses of a mapping: they are of another table.
+    /// Drops the names of all addresses of a mapping, because they are from another table.
     fn forget(&mut self, forgotten: u32) {
         for (span, location) in self.spans.iter_mut().zip(&self.dictionary.locations) {
             if matches!(location, Location::Address { mapping, .. } if *mapping == forgotten) {

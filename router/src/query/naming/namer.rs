@@ -1,5 +1,5 @@
-//! Symbolizes addresses: sends the requests of a dictionary to the symbol store. Locations that were sent with lines
-//! need none.
+//! Symbolization: sends the requests of a dictionary to the symbol store. Locations that were sent with lines need no
+//! request.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ pub(crate) struct Namer {
 }
 
 impl Namer {
-    /// `deadline`: until when the query waits for symbol tables that are being made.
+    /// Creates a namer. The query waits until `deadline` for symbol tables that are being built.
     pub(crate) fn new(symbols: SymbolStore, deadline: Instant) -> Self {
         Self { symbols, deadline }
     }

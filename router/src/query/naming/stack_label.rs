@@ -1,8 +1,8 @@
 //! Labels of stacks: `leaf_function`, `stack_file` and so on.
 //!
 //! `leaf_*` is the innermost frame of a stack's leaf. `stack_*` is any frame: a stack counts once under each distinct
-//! value, and, where several `stack_*` labels are grouped by, once under each distinct combination that one of its
-//! frames has. A stack without frames has the value "".
+//! value. With several `stack_*` labels, it counts once under each distinct combination of values of one of its frames.
+//! A stack without frames has the value "".
 
 use promql_parser::label::MatchOp;
 use proto::FramePlace;
@@ -11,7 +11,7 @@ use regex::{Regex, RegexBuilder};
 use crate::query::error::QueryError;
 use crate::query::limits::REGEX_BYTES_MAX;
 
-/// A label of stacks: a part of a frame, and the frame that it is about.
+/// A label of stacks: the frame, and the part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StackLabel {
     pub(crate) place: FramePlace,

@@ -1,4 +1,4 @@
-//! Values of labels of stacks: which frames pass a matcher, and the values under which a stack counts when grouped.
+//! Values of labels of stacks: the test of frames by a matcher, and the values under which a stack counts in groups.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -179,7 +179,7 @@ impl FrameTest<'_> {
         *known.entry(value).or_insert_with(|| matcher.names(&text_of(part, value, table)))
     }
 
-    /// Returns whether [`FrameTest::holds`] for a location: for its innermost frame, or for any, as the matcher says.
+    /// Returns whether [`FrameTest::holds`] for a location: for its innermost frame or for any frame, by the matcher.
     pub(crate) fn holds_for(&mut self, lines: &[KeptLine]) -> bool {
         match self.matcher.label.place {
             FramePlace::Leaf => self.holds(lines.first().map(|line| &line.line)),

@@ -28,11 +28,11 @@ pub(crate) struct TenantNames(Arc<Shared>);
 struct Shared {
     /// Locked while locations are named, merged and written, so never from an async task.
     contents: RwLock<Contents>,
-    /// How complete the contents are. Locked after `contents` where both are locked.
+    /// Completeness of the contents. Locked after `contents` where both are locked.
     progress: Mutex<BTreeMap<u32, Progress>>,
 }
 
-/// How many locations of one shard are known.
+/// Number of known locations of one shard.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     known: KnownLocations,
@@ -68,7 +68,7 @@ struct ShardLocations {
 }
 
 impl TenantNames {
-    /// Returns whether both share their content.
+    /// Returns whether both handles share their content.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -78,12 +78,12 @@ impl TenantNames {
         self.0.progress.lock().get(&shard).map(|progress| progress.known).unwrap_or_default()
     }
 
-    /// Returns whether a shard has locations that are not known; `None` if nothing is known about the shard.
+    /// Returns whether a shard has unknown locations; `None` if nothing is known about the shard.
     pub(crate) fn is_missing_some(&self, shard: u32) -> Option<bool> {
         self.0.progress.lock().get(&shard).map(|progress| progress.is_missing_some)
     }
 
-    /// Notes that a shard has locations that are not known.
+    /// Records that a shard has unknown locations.
     pub(crate) fn note_missing(&self, shard: u32) {
         self.0.progress.lock().entry(shard).or_default().is_missing_some = true;
     }
@@ -193,7 +193,8 @@ impl TenantNames {
         self.named_alone(namer, own, wanted)
     }
 
-    /// Like [`TenantNames::named`], while all other queries of the tenant wait: one round names everything.
+    /// Does the same as [`TenantNames::named`], while all other queries of the tenant wait, so one round names
+    /// everything.
     fn named_alone(
         &self,
         namer: &Namer,
@@ -291,7 +292,7 @@ pub(crate) struct ShardAnswer {
     pub(crate) answer: Answer,
 }
 
-/// Responses whose locations have names. The nodes of each response have numbers of its own for locations, densely.
+/// Responses whose locations have names. Each response numbers its own locations densely.
 #[derive(Debug)]
 pub(crate) struct Named<'a> {
     answers: Vec<ShardAnswer>,

@@ -12,12 +12,12 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// The whole budget of a query with so many steps.
+    /// Returns the whole budget of a query with this many steps.
     pub(crate) fn new(steps: usize) -> Self {
         Self { series: QUERY_VALUES_MAX / steps.saturating_add(SERIES_LABELS_VALUES) }
     }
 
-    /// Takes the budget of so many series.
+    /// Takes the budget of this many series.
     ///
     /// # Errors
     /// [`QueryError::TooLarge`] if less is left.

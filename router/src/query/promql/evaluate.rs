@@ -58,7 +58,7 @@ impl Evaluation<'_> {
         }
     }
 
-    /// Accounts for a result that replaces so many series.
+    /// Accounts for a result that replaces this many series.
     fn replaced(&mut self, held: usize, result: Value) -> Result<Value, QueryError> {
         self.budget.release(held);
         self.budget.take(result.series())?;

@@ -61,9 +61,10 @@ pub(crate) enum At {
 /// Grouping of samples into the series of a leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// By stored series, and further by these labels: sample attributes, and labels of stacks.
+    /// Groups by stored series, and also by these labels: sample attributes, and labels of stacks.
     Series(Vec<String>),
-    /// By the values of these labels. The sum above the leaf is computed with it, exactly, and mostly in the shards.
+    /// Groups by the values of these labels. The sum above the leaf is computed with it, exactly, and mostly in the
+    /// shards.
     By(Vec<String>),
 }
 
@@ -198,10 +199,10 @@ impl Operator {
     }
 }
 
-/// Which series of the two sides match.
+/// Matching of the series of the two sides.
 #[derive(Debug)]
 pub(crate) struct Matching {
-    /// True if series match on these labels, or on all but these.
+    /// True if series match on these labels; false if they match on all others.
     pub(crate) on: bool,
     pub(crate) labels: Vec<String>,
     pub(crate) cardinality: Cardinality,

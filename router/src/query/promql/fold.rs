@@ -1,4 +1,4 @@
-//! Folds the responses of shards into the series of one leaf: exact sums by labels and time.
+//! Folding of the responses of shards into the series of one leaf: exact sums by labels and time.
 //!
 //! Sums are i128 up to here; `range_function` converts them to floats.
 

@@ -1,4 +1,4 @@
-//! Plans the grouping of each leaf: only as much detail as the operators above it need.
+//! Planning of the grouping of each leaf: it has only the detail that the operators above the leaf need.
 //!
 //! A label in an enclosing `by (...)` or `on (...)` distinguishes the leaf's series even if it is not a series label:
 //! it may be a sample attribute, or a label of stacks. A sum directly above a sum over time is computed with it.

@@ -1,8 +1,8 @@
-//! Vector matching: which series of the two sides of a binary operator belong together.
+//! Vector matching: pairs of series of the two sides of a binary operator.
 //!
-//! At each step, a series of the "many" side (the left one, if neither is) meets the series of the "one" side with
-//! the same matching labels. So the "one" side first becomes one row of partners for each set of these labels. The
-//! work is proportional to the values of both sides, however many series have the same labels.
+//! At each step, a series of the "many" side (by default the left one) is paired with the series of the "one" side that
+//! has the same matching labels. So the "one" side first becomes one row of partners for each set of these labels. The
+//! work is proportional to the values of both sides, for any number of series with the same labels.
 
 use std::collections::HashMap;
 
@@ -52,7 +52,7 @@ enum Partner {
         value: f64,
     },
     Several,
-    /// One series that has met its only match already.
+    /// One series that was paired with its only match already.
     Taken,
 }
 
@@ -73,7 +73,7 @@ struct Results {
 }
 
 impl VectorMatching<'_> {
-    /// Applies the operator, `apply`, to the left and right values that meet.
+    /// Applies the operator, `apply`, to the left and right values of each pair.
     pub(crate) fn apply(
         self,
         left: Vec<Series>,

@@ -1,5 +1,5 @@
-//! Fetches sums from shards. Stacks are selected by sets of locations, and a response defines only the locations that
-//! the router does not know yet.
+//! Requests for sums to shards. Stacks are selected by sets of locations, and a response defines only the locations
+//! that the router does not know yet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ enum Attempt {
         answers: Vec<ShardAnswer>,
         missing_names: BTreeSet<MissingNames>,
     },
-    /// Names were missing, or a shard began another generation; what the next attempt needs was noted.
+    /// Names were missing, or a shard began another generation. The next attempt has what it needs.
     NamesChanged,
 }
 

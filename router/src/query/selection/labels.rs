@@ -42,7 +42,7 @@ impl Labels {
         Self(self.0.iter().filter(|(known, _)| !names.contains(known)).cloned().collect())
     }
 
-    /// Those of these labels that have the given names.
+    /// Returns the labels that have the given names.
     pub(crate) fn only(&self, names: &[String]) -> Self {
         Self(self.0.iter().filter(|(known, _)| names.contains(known)).cloned().collect())
     }

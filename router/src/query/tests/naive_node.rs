@@ -63,7 +63,8 @@ impl Sample {
         label.or_else(attribute).map_or("", |(_, value)| value)
     }
 
-    /// Index of its window, or its time. `None` if it is in no window, or not the last of its series.
+    /// Returns the index of the sample's window, or its time. `None` if it is in no window, or not the last of its
+    /// series.
     fn bucket(&self, fold: &Fold, last_ns: i64) -> Option<i64> {
         match fold {
             Fold::Sum(windows) => {
@@ -125,7 +126,7 @@ impl NaiveNode {
         Self { samples, dictionary: Mutex::new((dictionary, 7)), ..Self::default() }
     }
 
-    /// Renumbers its locations, as a node does that restarts or drops old partitions.
+    /// Renumbers its locations, like a node that restarts or drops old partitions.
     pub(super) fn renumber(&self) {
         let (dictionary, generation) = &mut *self.dictionary.lock().unwrap();
         let mut anew = Dictionary::default();

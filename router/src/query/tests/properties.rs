@@ -200,7 +200,7 @@ proptest! {
         let end = end.to_string();
         let ask = |format: &str, nodes: &str| {
             let kind = format!("{CPU}{{{filter}}}");
-            // By full id: a short name selects nothing if there is no sample.
+            // The full ID is used, because a short name selects nothing if there is no sample.
             let query = if want.is_empty() { &kind } else { &query };
             let parameters =
                 [("query", query.as_str()), ("start", &start), ("end", &end), ("format", format), ("max_nodes", nodes)];

@@ -89,7 +89,7 @@ export function stackAreas(matrix: readonly MatrixSeries[], by: string, grid: Ti
 function assignHues(names: readonly string[]): Map<string, number> {
   const hues = new Map<string, number>();
   const taken = new Set<number>();
-  // By name and not by size, so that colours do not swap when two areas swap places.
+  // Sorted by name and not by size, so that colours do not swap when two areas swap places.
   for (const name of [...names].sort()) {
     let hue = hashText(name) % AREA_HUES;
     while (taken.has(hue)) hue = (hue + 1) % AREA_HUES;

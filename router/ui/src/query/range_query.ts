@@ -26,7 +26,7 @@ export function timelineStep(window: TimeWindow): number {
   return step ?? Math.ceil(length_s / POINTS_MAX / 86_400) * 86_400;
 }
 
-/** How long a gauge keeps its last value, as in PromQL. */
+/** Time for which a gauge keeps its last value, as in PromQL. */
 const GAUGE_LOOKBACK_S = 300;
 
 export interface RangeQuery {

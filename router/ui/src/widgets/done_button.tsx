@@ -2,7 +2,7 @@
 
 import { createSignal, onCleanup } from "solid-js";
 
-/** How long a button shows a word such as "Copied", in milliseconds. */
+/** Time for which a button shows a word such as "Copied", in milliseconds. */
 const DONE_MS = 1500;
 
 interface DoneButtonProps {

@@ -1,3 +1,5 @@
+//! Responses to OTLP senders for every error of a node and of a request.
+
 use std::time::Duration;
 
 use axum::body::Body;
@@ -21,7 +23,7 @@ use crate::auth::Auth;
 use crate::ingest::push::Pusher;
 use crate::nodes::Nodes;
 
-/// A node that answers every append with one status: the fault that is injected.
+/// A node that returns the same status for every append.
 struct Failing(Status);
 
 #[tonic::async_trait]
@@ -54,7 +56,7 @@ impl Node for Failing {
     }
 }
 
-/// A router whose node, over the network, answers with this status.
+/// Returns a router whose remote node returns this status.
 fn router_of_failing_node(status: Status) -> Pusher {
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let endpoint = Endpoint::from_shared(format!("http://{}", incoming.local_addr().unwrap())).unwrap();
@@ -75,7 +77,7 @@ fn export_request() -> Vec<u8> {
     prost::Message::encode_to_vec(&request)
 }
 
-/// The status of an export over gRPC, as a gRPC client reads it.
+/// Returns the status of an export over gRPC, as a gRPC client reads it.
 async fn over_grpc(pusher: &Pusher) -> Status {
     let message = export_request();
     let mut framed = vec![0];
@@ -87,7 +89,7 @@ async fn over_grpc(pusher: &Pusher) -> Status {
     Status::from_header_map(response.headers()).unwrap()
 }
 
-/// Status, `Retry-After` and body of an export over HTTP.
+/// Returns status, `Retry-After` and body of an export over HTTP.
 async fn over_http(pusher: &Pusher) -> (u16, Option<String>, Vec<u8>) {
     let request = HttpRequest::post("/v1development/profiles").header("content-type", "application/x-protobuf");
     let routes = api::otlp_routes(pusher.clone(), Auth::Open);
@@ -97,7 +99,7 @@ async fn over_http(pusher: &Pusher) -> (u16, Option<String>, Vec<u8>) {
     (status, retry_after, response.into_body().collect().await.unwrap().to_bytes().to_vec())
 }
 
-/// Codes that OTLP senders retry; RESOURCE_EXHAUSTED only with `RetryInfo`.
+/// Returns whether OTLP senders retry after this status; after RESOURCE_EXHAUSTED only with `RetryInfo`.
 fn is_retried(status: &Status) -> bool {
     use Code::{Aborted, Cancelled, DataLoss, DeadlineExceeded, OutOfRange, ResourceExhausted, Unavailable};
     match status.code() {

@@ -59,7 +59,7 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Reserves memory in the long tables for a dictionary of so many bytes.
+    /// Reserves memory in the long tables for a dictionary of this many bytes.
     fn reserve(&mut self, bytes: usize) {
         let entries = (bytes / BYTES_PER_ENTRY).min(RESERVED_ENTRIES_MAX);
         for table in [&mut self.locations, &mut self.functions, &mut self.strings, &mut self.stacks] {
@@ -67,7 +67,7 @@ impl<'a> RawDictionary<'a> {
         }
     }
 
-    /// Entry 0 of every table must be its zero value. Otherwise every index is off by one, and names would be wrong.
+    /// Checks that entry 0 of every table is its zero value. Otherwise indices would be off by one, and names wrong.
     fn check_zero_entries(&self) -> Result<(), IngestError> {
         for (name, table) in [
             ("mapping_table", &self.mappings),

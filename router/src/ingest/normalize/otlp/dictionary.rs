@@ -1,8 +1,7 @@
-//! The dictionary of a request: reads each entry when a sample first refers to it.
+//! The dictionary of a request: each entry is read when a sample first refers to it.
 //!
-//! An entry is read for the hash that identifies it, and once more if it must be defined. So an entry that nothing
-//! refers to costs nothing, an entry that shards hold already costs one hash, and a broken entry refuses only the
-//! profiles that need it.
+//! An entry is read for its hash, and once more if it must be defined. So an unused entry costs nothing, an entry that
+//! shards hold already costs one hash, and an invalid entry rejects only the profiles that use it.
 
 use proto::build_id::to_hex;
 use proto::dictionary::Capacity;

@@ -184,7 +184,7 @@ impl<'a> RequestDictionary<'a> {
         Ok(MappingIds { id: builder.dictionary().intern_mapping(Mapping { build_id, file }), file })
     }
 
-    /// The build ID among attributes: the GNU one first, which identifies debug files; then Go's; then the hash.
+    /// Returns the build ID among attributes: the GNU one, which identifies debug files, else Go's, else the hash.
     fn build_id(&mut self, builder: &mut Builder, attributes: &[u64]) -> Result<Option<BuildId>, ProfileError> {
         // Ids of the texts first: a mapping may refer to one attribute any number of times.
         let mut found: [Option<u32>; 3] = [None, None, None];
