@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use storage_engine::EngineError;
 
-/// Why a node does not open.
+/// Error of opening a node.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The data directory cannot be made, read or written.
@@ -51,7 +51,7 @@ pub enum NodeError {
         /// As configured.
         expected: u64,
     },
-    /// An option has a value that cannot work.
+    /// An option has an invalid value.
     #[error("{option} is {value}: it must be at least {minimum}")]
     Config {
         /// Name of the option.
@@ -66,7 +66,7 @@ pub enum NodeError {
     Replica(#[from] ReplicaError),
 }
 
-/// Why a record is not what was written.
+/// Error of reading a record.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The record is shorter or longer than its lengths say.
@@ -91,7 +91,7 @@ pub enum RecordError {
         /// Kind of the record.
         record: &'static str,
     },
-    /// The checksum holds and the content is invalid: broken software wrote it.
+    /// The checksum is right, but the content is invalid: broken software wrote it.
     #[error("{record}: its content is wrong; it was written by broken software")]
     Content {
         /// Kind of the record.
@@ -119,8 +119,8 @@ fn of(damage: &Option<rocksdb::Error>) -> String {
     damage.as_ref().map_or_else(|| "it ends early".to_owned(), ToString::to_string)
 }
 
-/// Why a replica stopped: it acknowledges nothing any more, refuses reads, and is never tried again in this process,
-/// except where [`ReplicaError::is_disk_full`].
+/// Error that stopped a replica: it acknowledges nothing any more and refuses reads. A final error
+/// ([`ReplicaError::is_final`]) ends the process; otherwise the replica is opened again.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// A sync of the log failed. A second one could wrongly succeed, because the kernel drops pages that it cannot
@@ -133,7 +133,7 @@ pub enum ReplicaError {
     /// Entries or votes that were synced cannot be read any more.
     #[error(
         "Raft log: write {readable} is the last that can be read, and write {synced} was synced: {} is damaged ({}); \
-         put the whole data directory back from a copy, or remove the file SYNCED beside it to go on without the lost \
+         restore the whole data directory from a backup, or remove the file SYNCED beside it to go on without the lost \
          writes",
         listed(files),
         of(damage)
@@ -152,12 +152,12 @@ pub enum ReplicaError {
     #[error("Raft log: raft/SYNCED: {0}")]
     Mark(#[source] std::io::Error),
     /// Files of the log cannot be read, or have damage on which RocksDB would read forever.
-    #[error("Raft log: {0}; if it is damaged, put the whole data directory back from a copy")]
+    #[error("Raft log: {0}; if it is damaged, restore the whole data directory from a backup")]
     Files(#[source] std::io::Error),
-    /// The log was purged beyond the state: the entries between are missing.
+    /// The log was purged beyond the state: the entries between the two are missing.
     #[error(
         "shard {shard}: its state is as of entry {flushed}, and the log is purged up to entry {purged}: the entries \
-         between are missing; put the whole data directory back from one copy"
+         between are missing; restore the whole data directory from one backup"
     )]
     Gap {
         /// Shard of the log.
@@ -182,6 +182,11 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
+    /// Returns whether the replica must not be opened again in this process.
+    pub(crate) fn is_final(&self) -> bool {
+        !self.is_damage() && !self.is_disk_full()
+    }
+
     /// Returns whether stored values are damaged. The replica is then opened again, which repairs its files.
     #[must_use]
     pub fn is_damage(&self) -> bool {
@@ -210,4 +215,11 @@ impl ReplicaError {
             | Self::Damaged => false,
         }
     }
+}
+
+/// A failed sync for tests, with another error of RocksDB as its cause.
+#[cfg(test)]
+pub(crate) fn failed_sync() -> ReplicaError {
+    let folder = tempfile::tempdir().unwrap();
+    ReplicaError::Sync(rocksdb::DB::open(&rocksdb::Options::default(), folder.path()).unwrap_err())
 }

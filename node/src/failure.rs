@@ -1,4 +1,4 @@
-//! The first error of a replica, which its parts report and for which others wait.
+//! The error of a replica, which its parts report and for which others wait.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use tokio::sync::watch;
 
 use crate::error::ReplicaError;
 
-/// The first error, kept forever: later errors are its consequences. Clones share it.
+/// The first error, kept forever: later errors are its consequences. Only a failed sync of the log replaces another
+/// error, because it must end the process, and most other errors need not. Clones share the error.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure(watch::Sender<Option<Arc<ReplicaError>>>);
 
@@ -15,23 +16,24 @@ impl Failure {
         Self(watch::Sender::new(None))
     }
 
-    /// Keeps `error` unless there is one already; returns the one that is kept.
+    /// Keeps `error` if it is the first or a failed sync; returns the error that is kept.
     pub(crate) fn report(&self, error: ReplicaError) -> Arc<ReplicaError> {
         let error = Arc::new(error);
-        let first = self.0.send_if_modified(|kept| {
-            let is_first = kept.is_none();
-            if is_first {
+        let is_sync = |error: &ReplicaError| matches!(error, ReplicaError::Sync(_));
+        let is_kept = self.0.send_if_modified(|kept| {
+            let is_new = kept.as_ref().is_none_or(|kept| is_sync(&error) && !is_sync(kept));
+            if is_new {
                 *kept = Some(Arc::clone(&error));
             }
-            is_first
+            is_new
         });
-        if first {
+        if is_kept {
             tracing::error!(%error, "the replica stops");
         }
         self.get().unwrap_or(error)
     }
 
-    /// As [`Failure::report`], as the error type of openraft's traits.
+    /// Does the same as [`Failure::report`], with the error type of openraft's traits.
     pub(crate) fn io_error(&self, error: impl Into<ReplicaError>) -> std::io::Error {
         std::io::Error::other(self.report(error.into()))
     }
@@ -40,11 +42,26 @@ impl Failure {
         self.0.borrow().clone()
     }
 
+    /// The error, if it must end the process.
+    pub(crate) fn get_final(&self) -> Option<Arc<ReplicaError>> {
+        self.get().filter(|error| error.is_final())
+    }
+
     /// Returns when there is an error.
     pub(crate) async fn wait(&self) -> Arc<ReplicaError> {
+        self.wait_for(|_error| true).await
+    }
+
+    /// Returns when there is an error that must end the process.
+    pub(crate) async fn wait_for_final(&self) -> Arc<ReplicaError> {
+        self.wait_for(ReplicaError::is_final).await
+    }
+
+    async fn wait_for(&self, is_wanted: impl Fn(&ReplicaError) -> bool) -> Arc<ReplicaError> {
         let mut receiver = self.0.subscribe();
         loop {
-            if let Some(error) = receiver.borrow_and_update().clone() {
+            let kept = receiver.borrow_and_update().clone();
+            if let Some(error) = kept.filter(|error| is_wanted(error)) {
                 return error;
             }
             // The sender lives in `self`: this returns only when there is news.
@@ -52,5 +69,22 @@ impl Failure {
                 std::future::pending::<()>().await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::failed_sync;
+
+    #[test]
+    fn only_a_failed_sync_replaces_the_first_error() {
+        let failure = Failure::new();
+        failure.report(ReplicaError::Damaged);
+        failure.report(ReplicaError::Consensus("openraft stopped".into()));
+        assert!(failure.get_final().is_none(), "damage ends no process, and its consequences neither");
+        failure.report(failed_sync());
+        failure.report(ReplicaError::Damaged);
+        assert!(matches!(*failure.get_final().unwrap(), ReplicaError::Sync(_)));
     }
 }

@@ -10,12 +10,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::task::TaskTracker;
 
 use crate::error::{NodeError, ReplicaError};
+use crate::failure::Failure;
 use crate::node::retention::{keep_retention, watch_cap};
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 use crate::space::Space;
 
-/// A disk that takes 1 GB/s loses a quarter of the largest reserve in this time.
+/// Interval of checks of the free space. A disk that writes 1 GB/s fills a quarter of the largest reserve in this time.
 const SPACE_INTERVAL: Duration = Duration::from_millis(100);
 const FLUSH_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 const CAP_INTERVAL: Duration = Duration::from_secs(1);
@@ -65,11 +66,11 @@ async fn supervise(shared: Arc<Shared>, first: Arc<Replica>) {
             (replica, queries_held) = (opened, Some(held));
             continue;
         }
-        if !error.is_disk_full() {
+        if error.is_final() {
             shared.set_state(State::Failed(error));
             return replica.close().await;
         }
-        // A replica that has not replayed its log must not answer queries.
+        // A replica that has not replayed its log must not serve queries.
         let was_serving = matches!(shared.state(), State::Serving(_));
         shared.set_state(if was_serving { State::ReadOnly(Arc::clone(&replica)) } else { State::Starting });
         replica.stop().await;
@@ -140,58 +141,77 @@ async fn reopen_when_there_is_space(
     close_and_open(shared, replica, REOPEN_INTERVAL, &State::Starting).await
 }
 
-/// Opens a replica again after `pause`; `state` is the node's from when the replica is closed until it is open.
+/// Opens a replica again after `pause`. The node is in `state` while the replica is closed.
 async fn close_and_open(
     shared: &Arc<Shared>,
     replica: Arc<Replica>,
     pause: Duration,
     state: &State,
 ) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
+    let failure = replica.failure().clone();
     let mut old = Some(replica);
-    let reopened = reopen(shared, &mut old, pause, state).await;
-    if let Some(old) = old {
-        // The state also holds the replica.
-        shared.set_state(State::Stopped);
-        old.close().await;
+    match reopen(shared, &failure, &mut old, pause, state).await {
+        Ok(opened) => Some(opened),
+        Err(end) => {
+            // First, because the state also holds the replica.
+            shared.set_state(end);
+            if let Some(old) = old {
+                old.close().await;
+            }
+            None
+        }
     }
-    reopened
 }
 
-/// Closes `old` and opens it again once there is space. `None` with `old` left: the node stops.
+/// Closes `old` and opens it again once there is space. `failure` is that of `old`.
+///
+/// # Errors
+/// The node's last state, with `old` left if it is not closed yet.
 async fn reopen(
     shared: &Arc<Shared>,
+    failure: &Failure,
     old: &mut Option<Arc<Replica>>,
     pause: Duration,
     state: &State,
-) -> Option<(Arc<Replica>, OwnedSemaphorePermit)> {
+) -> Result<(Arc<Replica>, OwnedSemaphorePermit), State> {
     loop {
-        shared.closing.run_until_cancelled(sleep(pause)).await?;
-        if shared.is_full() {
-            continue;
-        }
-        // Running queries end first and new ones wait: none is refused because files are closed and opened.
-        let all = u32::try_from(QUERIES_AT_ONCE_MAX).unwrap_or(u32::MAX);
-        let held = Arc::clone(&shared.queries).acquire_many_owned(all);
-        let held = shared.closing.run_until_cancelled(held).await?.ok()?;
+        let held = tokio::select! {
+            biased;
+            // Consensus may still run: its log may fail meanwhile.
+            error = failure.wait_for_final() => return Err(State::Failed(error)),
+            held = hold_queries(shared, pause) => held.ok_or(State::Stopped)?,
+        };
         shared.set_state(state.clone());
         if let Some(old) = old.take() {
             old.close().await;
         }
+        // Nothing reports any more.
+        if let Some(error) = failure.get_final() {
+            return Err(State::Failed(error));
+        }
         match shared.open_replica().await {
-            Ok(replica) => return Some((replica, held)),
+            Ok(replica) => return Ok((replica, held)),
             Err(NodeError::Replica(error)) if error.is_disk_full() => {
                 tracing::warn!(%error, "the replica does not open yet");
             }
-            Err(error) => {
-                let error = match error {
-                    NodeError::Replica(error) => error,
-                    other => ReplicaError::Consensus(other.into()),
-                };
-                shared.set_state(State::Failed(Arc::new(error)));
-                return None;
-            }
+            Err(NodeError::Replica(error)) => return Err(State::Failed(Arc::new(error))),
+            Err(other) => return Err(State::Failed(Arc::new(ReplicaError::Consensus(other.into())))),
         }
     }
+}
+
+/// Waits until `pause` is over and there is space, and then until running queries have ended. New queries wait for the
+/// permit: none is refused because files are closed and opened. `None`: the node stops.
+async fn hold_queries(shared: &Shared, pause: Duration) -> Option<OwnedSemaphorePermit> {
+    let held = async {
+        sleep(pause).await;
+        while shared.is_full() {
+            sleep(pause).await;
+        }
+        let all = u32::try_from(QUERIES_AT_ONCE_MAX).unwrap_or(u32::MAX);
+        Arc::clone(&shared.queries).acquire_many_owned(all).await.ok()
+    };
+    shared.closing.run_until_cancelled(held).await?
 }
 
 /// Flushes when it is time, purges the log, and reclaims its space. Returns the error when one of these fails.
@@ -241,4 +261,65 @@ pub(super) fn watch_space(shared: &Arc<Shared>) {
         }
     };
     shared.set_full(is_full);
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+    use crate::error::failed_sync;
+    use crate::node::Node;
+    use crate::{Config, Retention};
+
+    async fn opened(folder: &tempfile::TempDir) -> (Arc<Node>, Arc<Replica>) {
+        let day = Duration::from_secs(86_400);
+        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+        let node = Node::open(config, &mut Registry::default()).await.unwrap();
+        node.ready().await;
+        let State::Serving(replica) = node.shared.state() else { panic!("it does not serve") };
+        (node, replica)
+    }
+
+    /// Reports damage and then a failed sync. With `hold`, a query runs meanwhile, for which the repair waits.
+    async fn fails_after_damage(hold: bool) {
+        let folder = tempfile::tempdir().unwrap();
+        let (node, replica) = opened(&folder).await;
+        let query = hold.then(|| Arc::clone(&node.shared.queries).try_acquire_owned().unwrap());
+        replica.failure().report(ReplicaError::Damaged);
+        sleep(if hold { 2 * REPAIR_INTERVAL } else { REPAIR_INTERVAL / 2 }).await;
+        replica.failure().report(failed_sync());
+        drop(replica);
+        let failed = tokio::time::timeout(Duration::from_secs(5), node.failed()).await;
+        assert!(matches!(*failed.expect("the replica was opened again"), ReplicaError::Sync(_)));
+        drop(query);
+        node.shutdown().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_failed_sync_before_a_repair_ends_the_node() {
+        fails_after_damage(false).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_failed_sync_while_a_repair_waits_for_queries_ends_the_node() {
+        fails_after_damage(true).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn damage_alone_opens_the_replica_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let (node, replica) = opened(&folder).await;
+        let first = Arc::downgrade(&replica);
+        replica.failure().report(ReplicaError::Damaged);
+        drop(replica);
+        let is_another = |state: &State| match state {
+            State::Serving(replica) => (Arc::downgrade(replica).as_ptr() != first.as_ptr()).then_some(()),
+            _ => None,
+        };
+        let repaired = tokio::time::timeout(Duration::from_secs(20), node.shared.reached(is_another));
+        repaired.await.expect("the replica was not opened again");
+        node.shutdown().await;
+    }
 }

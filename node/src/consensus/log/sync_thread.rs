@@ -96,7 +96,7 @@ fn run(
             let start = Instant::now();
             // Later writes may or may not be in this sync.
             let written = database.latest_sequence_number();
-            let synced = sync(database).map_err(ReplicaError::Sync).and_then(|()| mark.write(written));
+            let synced = sync(database).map_err(sync_error).and_then(|()| mark.write(written));
             if let Err(error) = synced {
                 failed = Some(failure.report(error));
             }
@@ -111,6 +111,13 @@ fn run(
             });
         }
     }
+}
+
+/// After a refused write, for example on a full disk, RocksDB refuses to sync too. No sync was tried, so the error of
+/// that write decides.
+fn sync_error(error: rocksdb::Error) -> ReplicaError {
+    let is_refused = error.as_ref().contains("Writer has previous error");
+    if is_refused { ReplicaError::Log(error) } else { ReplicaError::Sync(error) }
 }
 
 #[cfg(not(feature = "planted-skip-sync"))]
