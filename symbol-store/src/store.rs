@@ -169,7 +169,7 @@ impl SymbolStore {
         Err(Reason::Converting)
     }
 
-    /// Returns the table for `id` from memory or disk. See [`Shared::load`] for `was_searched`.
+    /// Returns the table for `id` from memory or disk. `was_searched` is that of [`Shared::load`].
     fn known_table(&self, id: &BuildId, path: &str, was_searched: bool) -> Option<Arc<Table>> {
         let mapped = self.shared.mapped.lock().get(id, &self.shared.limits);
         if let Some((table, improve)) = mapped {

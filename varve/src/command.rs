@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Every option of a role is a flag, an environment variable and a key of the TOML file, of the same name. An agent's
-//! endpoint has OpenTelemetry's variable. The flag wins over the environment, the environment over the file, and the
-//! file over the default.
+//! Every option of a role is a flag, an environment variable and a key of the TOML file, with the same name. The
+//! endpoint of an agent has OpenTelemetry's variable. The flag takes precedence over the environment, the environment
+//! over the file, and the file over the default.
 
 mod admin;
 mod agent;
@@ -27,7 +27,7 @@ pub(crate) use role::{
 };
 pub(crate) use time::Time;
 
-/// Fleet-wide continuous profiling: samples the stacks of every program on many hosts, stores them, and answers PromQL
+/// Fleet-wide continuous profiling: samples the stacks of every program on many hosts, stores them, and serves PromQL
 ///
 /// `varve up` runs everything on this host. Then open http://127.0.0.1:4040/.
 #[derive(Debug, Parser)]
@@ -55,7 +55,7 @@ enum Commands {
     Up(UpOptions),
     /// Runs a node, which stores profiles on disk and serves routers
     Node(NodeRoleOptions),
-    /// Runs a router, which receives profiles and answers queries from a node
+    /// Runs a router, which receives profiles and serves queries; a node stores the data
     Router(RouterRoleOptions),
     /// Runs an agent, which samples every CPU of this host with BPF and sends OTLP profiles
     ///

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_recording_reads_back_unchanged() {
         let recording = recording();
         let read = decode(&encode(&recording).unwrap()).unwrap();
         assert_eq!(format!("{read:?}"), format!("{recording:?}"));

@@ -176,7 +176,7 @@ mod tests {
     use crate::generator::Mix;
 
     #[test]
-    fn what_is_stored_is_selected_also_after_opening_it_again() {
+    fn stored_samples_are_selected_before_and_after_a_reopen() {
         let folder = tempfile::tempdir().unwrap();
         let own = StoreArguments {
             mix: Mix::L,

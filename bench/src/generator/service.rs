@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn common_stacks_stand_first_by_frequency_and_rare_ones_as_they_came() {
+    fn common_stacks_come_first_by_frequency_and_rare_ones_by_appearance() {
         assert_eq!(rank(&[7, 5, 9, 9, 5, 9, 8], 10), (vec![9, 5, 7, 8], 2));
         assert_eq!(rank(&[7, 5, 9, 9, 5, 9, 8], 1), (vec![9, 7, 5, 8], 1));
     }

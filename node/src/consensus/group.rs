@@ -142,7 +142,7 @@ fn options() -> Result<Arc<openraft::Config>, ReplicaError> {
         election_timeout_min: ELECTION_MS_MIN,
         election_timeout_max: ELECTION_MS_MAX,
         enable_pre_vote: Some(true),
-        // A leader that restarts would answer from the last flush before it knows the committed index. An election
+        // A leader that restarts would serve reads from the last flush before it knows the committed index. An election
         // writes an entry of its own, and reads wait until that entry is applied.
         enable_leader_restore: Some(false),
         // The log is purged when the engine has flushed, not by count.

@@ -81,7 +81,7 @@ pub struct Missing {
     /// Finest tier that still stores this time, but whose windows are too long for it. [`Tier::Raw`] if no tier can be
     /// used. For a damaged time, the tier whose values are damaged.
     pub finest: Tier,
-    /// Values of this time are damaged on disk. The answer may hold some of its samples.
+    /// True if values of this time are damaged on disk. The response may hold some of its samples.
     pub is_damaged: bool,
 }
 

@@ -139,7 +139,7 @@ async fn a_malformed_request_after_good_ones_does_not_cost_them_their_responses(
 }
 
 #[tokio::test]
-async fn the_path_of_malformed_requests_is_no_path_of_its_own() {
+async fn the_internal_path_of_malformed_requests_is_not_found() {
     let (status, _) = error_of(&send(&[format!("GET {BAD_HEAD_PATH} {CLOSE}").as_bytes()]).await);
     assert_eq!(status, 404);
 }

@@ -194,7 +194,7 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
 
 /// Environment variables: `VARVE_MODEL_CASES` sets the number of cases, and `VARVE_MODEL_SEED` repeats a run.
 #[test]
-fn every_answer_is_the_models() {
+fn every_response_equals_that_of_the_model() {
     let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
     let cases = number("VARVE_MODEL_CASES").unwrap_or(2000);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();

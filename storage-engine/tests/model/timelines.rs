@@ -109,7 +109,7 @@ fn steps_of_15_s_over_sealed_samples_read_no_events() {
 }
 
 #[test]
-fn series_of_dense_samples_are_the_models_for_any_windows() {
+fn series_of_dense_samples_equal_the_model_for_any_windows() {
     let whole = Cell::new(0);
     let divided = Cell::new(0);
     let from_events = Cell::new(0);

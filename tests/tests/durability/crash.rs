@@ -52,7 +52,7 @@ fn survives_kills(processes: Processes, kills: u32, behaviour: Behaviour) {
 const RETRYING: Behaviour = Behaviour { clients: 4, retries: true, pause: Duration::ZERO };
 
 #[test]
-fn twenty_kills_under_load_lose_and_double_nothing_acknowledged() {
+fn twenty_kills_under_load_lose_and_duplicate_nothing_acknowledged() {
     survives_kills(Processes::One, 20, RETRYING);
 }
 

@@ -99,7 +99,7 @@ fn data_past_the_retention_of_every_tier_is_dropped() {
     varve.setup.flags = flags.map(str::to_owned).to_vec();
     varve.launch();
     eventually("the oldest is dropped", Duration::from_secs(30), || total_ever(&varve, "oldest") == 0.0);
-    // A second of 12 days ago is not told apart any more, and the answer says so; the hours around it are there.
+    // A second of 12 days ago is not stored any more, as the response reports; the hours around it are stored.
     let second = ((now - 12 * DAY_NS) / 1_000_000_000 + 1).to_string();
     let query = "sum_over_time(process_cpu:cpu:nanoseconds:cpu:nanoseconds{service_name=\"old\"}[1s])";
     eventually("the old samples are dropped", Duration::from_secs(30), || {
@@ -137,7 +137,7 @@ fn above_the_cap_on_disk_use_the_oldest_data_is_dropped_first() {
     assert!(filled.success());
     eventually("the oldest is dropped", Duration::from_secs(40), || total_ever(&varve, "oldest") == 0.0);
     assert_eq!(total_ever(&varve, "newest"), want, "what is being written to is kept");
-    // Nothing old is left to drop: writes are refused, and the answer says why.
+    // No old data is left to drop: writes are refused, and the response has the reason.
     eventually("writes are refused", Duration::from_secs(40), || {
         let reply = varve.push_otlp(&Request::new("more").seen(stack(&["f"]), vec![now_ns()]).bytes(), None);
         assert!(reply.status == 200 || reply.text().contains("cap on disk use"), "{} {}", reply.status, reply.text());

@@ -88,7 +88,7 @@ fn profiles_spooled_by_a_killed_agent_arrive_once() {
     };
     let samples: u64 = requests.iter().map(|(_, samples)| samples).sum();
     assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} arrived", arrived());
-    // As if the agent had been killed between the answer and the file's removal.
+    // The same state as if the agent was killed between the response and the removal of the file.
     std::fs::write(spool.join(&name), first).unwrap();
     deliver(&endpoint, &spool, &varve);
     assert!((arrived() - samples as f64).abs() < 0.5, "{samples} samples were spooled, {} counted", arrived());

@@ -116,7 +116,7 @@ fn node_router_and_agent_show_the_shares_of_a_program_and_the_host() {
 }
 
 #[test]
-fn node_and_router_as_processes_answer_as_varve_up_does() {
+fn separate_node_and_router_respond_like_varve_up() {
     use tests::payload::otlp::{Request, now_ns, stack};
     let now = now_ns();
     let request = Request::new("apart").seen(stack(&["leaf", "main"]), vec![now, now + 1]).bytes();

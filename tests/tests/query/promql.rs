@@ -41,7 +41,7 @@ fn map(pairs: &[(&str, f64)]) -> BTreeMap<String, f64> {
 }
 
 #[test]
-fn labels_series_and_matchers_of_all_four_kinds() {
+fn all_four_kinds_of_matchers_select_series_and_labels() {
     let varve = Varve::up();
     let now = now_ns();
     two_services(&varve, now);

@@ -1,4 +1,4 @@
-//! Destination of a command's result: stdout, or a file that is there when it is complete, or not at all.
+//! Destination of a command's result: stdout, or a file that appears only when it is complete.
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
@@ -15,7 +15,7 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// Makes sure that it can be written.
+    /// Checks that the destination can be written.
     pub(super) fn open(path: Option<&Path>, is_binary: bool) -> anyhow::Result<Self> {
         match path {
             Some(path) => Ok(Self::File(Output::create(path)?)),
@@ -26,7 +26,7 @@ impl Destination {
         }
     }
 
-    /// Writes all of it.
+    /// Writes the whole result.
     pub(super) fn write(self, bytes: &[u8]) -> anyhow::Result<()> {
         match self {
             Self::Stdout => print_bytes(bytes),

@@ -49,8 +49,8 @@ pub(crate) fn run(options: &FlamegraphOptions) -> anyhow::Result<()> {
     output.write(&body)
 }
 
-/// Functions by self value: self, share, total, share, name. A function's total counts a stack once, however often it
-/// is in it. `None` if the response is not a flame graph, `Some(None)` if it has no samples.
+/// Returns the table of functions by self value: self, share, total, share, name. A recursive function counts once per
+/// stack. `None` if the response is not a flame graph, `Some(None)` if it has no samples.
 fn table(tree: &Value, rows_max: usize) -> Option<Option<String>> {
     let nodes: Vec<[i128; 4]> = tree["nodes"]
         .as_array()?

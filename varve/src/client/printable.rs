@@ -1,7 +1,7 @@
-//! Names and label values come from outside: they may hold escape sequences, and marks that turn text around.
+//! Safe output of names and label values, which may contain escape sequences and bidirectional marks.
 
-/// The text with everything that could disturb the terminal replaced by U+FFFD: control characters, line breaks
-/// included, and bidirectional marks, embeddings, overrides and isolates. The web UI does the same.
+/// Replaces by U+FFFD every character that could control the terminal: control characters, including line breaks, and
+/// bidirectional marks, embeddings, overrides and isolates. The web UI does the same.
 pub(crate) fn printable(text: &str) -> String {
     let disturbs = |c: char| {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -15,7 +15,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_could_disturb_a_terminal_is_replaced() {
+    fn characters_that_control_a_terminal_are_replaced() {
         assert_eq!(
             printable("a\u{1b}[31mred\n\u{7f}\u{9b}\u{202e}z"),
             "a\u{fffd}[31mred\u{fffd}\u{fffd}\u{fffd}\u{fffd}z"

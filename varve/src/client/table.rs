@@ -1,5 +1,5 @@
-//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The same on a terminal and in
-//! a pipe.
+//! Tables for the terminal: no frame, two spaces between columns, numbers to the right. The format is the same on a
+//! terminal and in a pipe.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_aligned_and_numbers_stand_to_the_right() {
+    fn columns_are_aligned_and_numbers_are_right_justified() {
         let rows = vec![vec!["a".to_owned(), "1".to_owned()], vec!["longer".to_owned(), "12.5".to_owned()]];
         assert_eq!(render(&["name", "value"], &rows), "name    value\na           1\nlonger   12.5\n");
         assert_eq!(render(&["name"], &[]), "name\n");

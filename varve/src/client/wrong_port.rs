@@ -1,4 +1,4 @@
-//! Recognizes an endpoint that answers, but not with HTTP/1: a port of gRPC.
+//! Recognition of a gRPC port, which responds, but not with HTTP/1.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -25,7 +25,7 @@ pub(super) fn is_grpc(endpoint: &str) -> bool {
     first_bytes(authority, HTTP2_START).is_some_and(|bytes| bytes[FRAME_TYPE] == SETTINGS)
 }
 
-/// The first bytes that a server answers with; zeros where it closes before. `None` if it cannot be reached.
+/// Returns the first bytes of a server's response; zeros if it closes before. `None` if it cannot be reached.
 fn first_bytes(authority: &str, sent: &[u8]) -> Option<[u8; FRAME_HEAD_BYTES]> {
     let address = authority.to_socket_addrs().ok()?.next()?;
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;

@@ -15,8 +15,8 @@ pub(crate) struct ConfigFile {
     values: Vec<(String, String)>,
 }
 
-/// The file that the command line or `VARVE_CONFIG` names; the full parser, which needs the file's values first,
-/// refuses what is wrong with the rest.
+/// Returns the path of the file on the command line or in `VARVE_CONFIG`. The full parser, which needs the file's
+/// values first, checks all other arguments.
 pub(crate) fn path_from_arguments(arguments: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
@@ -77,8 +77,7 @@ impl ConfigFile {
     }
 }
 
-/// A command that has a value as the default of an option, if it has such an option; so have those below it that have
-/// it, too.
+/// Sets a value as the default of an option in a command and its subcommands, if they have the option.
 fn with_default(command: Command, key: &str, value: &str, known: &mut bool) -> Command {
     let argument = command.get_arguments().find(|argument| argument.get_long() == Some(key));
     let Some(id) = argument.map(|argument| argument.get_id().clone()) else { return command };

@@ -1,4 +1,4 @@
-//! A time on the command line, as the HTTP API understands it.
+//! A time on the command line, in the formats of the HTTP API.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ const NS_PER_MS: i64 = 1_000_000;
 pub(crate) struct Time(pub(crate) i64);
 
 impl Time {
-    /// The present, to the millisecond: it is shown to people.
+    /// Returns the present time, rounded to milliseconds, because it is displayed.
     pub(crate) fn now() -> Self {
         Self(now_ns() / NS_PER_MS * NS_PER_MS)
     }
@@ -21,7 +21,7 @@ impl Time {
         parse_time(text, Self::now().0).map(Self)
     }
 
-    /// This long before, but not before 1970.
+    /// Returns the time this much earlier, but not before 1970.
     pub(crate) fn before(self, duration: std::time::Duration) -> Self {
         let duration_ns = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
         Self(self.0.saturating_sub(duration_ns).max(0))

@@ -23,7 +23,7 @@ pub(crate) fn code(result: &anyhow::Result<()>) -> ExitCode {
 /// Ends the process at once, without its exit handlers.
 ///
 /// Exit handlers destroy the static objects of RocksDB. A thread that uses or closes a database meanwhile would abort
-/// the process. For the data this end is like `kill -9`: whatever was acknowledged is in the log.
+/// the process. For the data, this is like `kill -9`: all acknowledged pushes are in the log.
 #[allow(unsafe_code, reason = "_exit is a C call; the standard library has none that skips the exit handlers")]
 pub(crate) fn at_once(result: &anyhow::Result<()>) -> ! {
     let status = status(result);

@@ -1,5 +1,5 @@
-//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` filters like `RUST_LOG`
-//! of other programs.
+//! Structured logs on stderr: text for a terminal, JSON for a collector. `VARVE_LOG` has the syntax
+//! of `RUST_LOG`.
 
 use std::io::IsTerminal as _;
 

@@ -1,14 +1,13 @@
-//! The capabilities that `scripts/run` puts on the binary: they arrive permitted and not effective, so what a user
-//! names on the command line (config and token files) is read with the user's own rights. Sampling takes them up; all
-//! else gives them away.
+//! Capabilities of the binary, which `scripts/run` sets as permitted and not effective. So config and token files are
+//! read with the user's own rights. Sampling raises the capabilities; every other command drops them.
 
 use anyhow::Context as _;
 use caps::{CapSet, CapsHashSet};
 
 use crate::command::Command;
 
-/// Takes up what sampling needs, or gives everything away; before any thread is started, since threads inherit it.
-/// Root keeps what it has: its files are its own.
+/// Raises the capabilities that sampling needs, or drops all of them. Must be called before any thread starts, because
+/// threads inherit them. Root keeps its own.
 pub(crate) fn restrict(command: &Command) -> anyhow::Result<()> {
     if is_root() {
         return Ok(());

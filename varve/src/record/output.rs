@@ -1,5 +1,5 @@
-//! The file of a recording or a download. It is created beside its final path at the start, so that errors show early,
-//! and renamed when it is complete. If it is dropped earlier, nothing is left. Only its user may read it.
+//! The file of a recording or a download. It is created next to its final path at the start, so that errors show early,
+//! and renamed when it is complete. If it is dropped earlier, it is deleted. Only its user may read it.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -15,7 +15,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Makes sure that the file can be written.
+    /// Creates the temporary file, which shows that the file can be written.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         let named = path.display();
         // A device or a pipe would be replaced by a file. A link is not followed: in a folder where others may write,

@@ -1,4 +1,4 @@
-//! `varve agent`: samples this host and sends what it sees to any OTLP receiver.
+//! `varve agent`: samples this host and sends the profiles to any OTLP receiver.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) async fn run(options: AgentRoleOptions) -> anyhow::Result<()> {
     outcome
 }
 
-/// Folder in which profiles wait on disk. `None`: they must not, or the user has no folder of their own.
+/// Configuration of the spool; `None` if it is disabled, or if there is no folder for it.
 fn spool(dir: Option<PathBuf>, bytes_max: ByteSize) -> Option<SpoolConfig> {
     let bytes_max = bytes_max.as_u64();
     if bytes_max == 0 {

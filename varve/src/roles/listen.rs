@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_a_token_or_an_explicit_wish_is_needed() {
+    fn beyond_loopback_a_token_or_the_insecure_flag_is_needed() {
         let all: SocketAddr = "0.0.0.0:4040".parse().unwrap();
         let here: SocketAddr = "[::1]:4040".parse().unwrap();
         let access = |insecure_listen| AccessOptions { token_file: None, insecure_listen };

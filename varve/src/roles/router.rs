@@ -1,4 +1,4 @@
-//! `varve router`: receives pushes and answers queries, with a remote node.
+//! `varve router`: receives pushes and serves queries, with a remote node.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) async fn run(options: RouterRoleOptions) -> anyhow::Result<()> {
         frequency_hz: 0,
     }));
     let servers = Servers::default();
-    // It keeps nothing: it is ready when it listens, and says of each request whether the node answered.
+    // The router has no state, so it is ready when it listens. A request fails if the node does not respond.
     let readiness = Arc::new(|| Ok(()));
     let backing = Backing { nodes: Nodes::remote(endpoint, access.token_file.as_ref()), symbols, agent, auth };
     receiver.serve(&servers, backing, operations::registry(), readiness);

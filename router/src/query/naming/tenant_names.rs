@@ -393,7 +393,7 @@ mod tests {
 
     // After some rounds beside other queries, frames were left without names.
     #[test]
-    fn a_query_that_names_alone_has_all_names_at_once() {
+    fn a_query_that_holds_the_lock_names_all_locations_in_one_round() {
         let (_directory, symbols) = crate::query::tests::symbols::symbols();
         let namer = Namer::new(symbols, std::time::Instant::now());
         let mut dictionary = Dictionary::default();

@@ -1,4 +1,4 @@
-//! Parses PromQL.
+//! The parser of PromQL.
 //!
 //! The parser's tree is as deep as the text has operators, and it is dropped recursively. Texts with very many
 //! operators are therefore parsed on a thread with a large stack. The parser panics on some numbers (a range of
@@ -29,7 +29,7 @@ use crate::query::promql::expr::{
 };
 use crate::query::selection::selector::Selector;
 
-/// How far back an instant selector looks for its last point.
+/// Time before its evaluation in which an instant selector looks for its last point.
 pub(crate) const LOOKBACK_NS: i64 = 300 * 1_000_000_000;
 
 /// Parses a query. Blocks.
@@ -55,7 +55,7 @@ pub(crate) fn parse_selector(text: &str) -> Result<Selector, QueryError> {
         }
         _ => {
             let problem =
-                "a selector is wanted here, such as process_cpu{service_name=\"api\"}: no function, range, offset or @";
+                "expected a selector, such as process_cpu{service_name=\"api\"}, without function, range, offset or @";
             Err(QueryError::Syntax { problem: problem.to_owned() })
         }
     })

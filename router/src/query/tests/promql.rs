@@ -156,7 +156,7 @@ fn gauges_are_never_added_up_over_time() {
 }
 
 #[test]
-fn leaves_and_stacks_are_labels() {
+fn leaf_and_stack_labels_group_and_match_samples() {
     let by = |label: &str, pairs: &[(&str, &'static str)]| -> Vec<(Value, &'static str)> {
         pairs
             .iter()

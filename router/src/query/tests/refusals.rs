@@ -31,7 +31,7 @@ fn errors_name_the_unsupported_feature() {
 }
 
 #[test]
-fn what_is_no_query_is_refused() {
+fn invalid_queries_are_refused_with_a_reason() {
     for text in [
         "sum(",
         "rate(process_cpu[5m]",

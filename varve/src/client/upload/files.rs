@@ -1,4 +1,4 @@
-//! The files that `varve upload` sends: those of its command line, and the programs and libraries in its directories.
+//! Files that `varve upload` sends: files on its command line, and programs and libraries in directories on it.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -18,7 +18,7 @@ const ELF_TYPES: [u16; 2] = [2, 3];
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
-    /// Found in a directory, and not named: it may turn out to have no symbols.
+    /// True if the file was found in a directory and not named, so that it may have no symbols.
     pub(super) is_found: bool,
 }
 
@@ -39,8 +39,7 @@ pub(super) fn candidates(paths: &[PathBuf]) -> anyhow::Result<Vec<Candidate>> {
     Ok(all)
 }
 
-/// Adds the ELF files below a directory. Links are not followed: they would lead in circles, and to the same files
-/// again.
+/// Adds the ELF files below a directory. Links are not followed, because they could form cycles or repeat files.
 fn add_directory(directory: &Path, all: &mut Vec<Candidate>) -> anyhow::Result<()> {
     let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let mut entries = entries.with_context(|| format!("reading the directory {}", directory.display()))?;

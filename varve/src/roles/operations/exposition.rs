@@ -1,7 +1,7 @@
 //! The two formats of `/metrics`: Prometheus' text format 0.0.4, which is the default, and OpenMetrics 1.0.0.
 //!
-//! The registry writes OpenMetrics. Text 0.0.4 is made of it: it names a counter's type and help by the name of its
-//! sample, has fewer types, and neither units nor an end mark nor exemplars.
+//! The registry writes OpenMetrics, which is converted to text 0.0.4. The text format names a counter's type and help
+//! by the name of its sample, and has fewer types, no units, no end mark and no exemplars.
 
 /// A format of `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum Exposition {
 }
 
 impl Exposition {
-    /// The format that an `Accept` header prefers; the text format where it does not say.
+    /// Returns the format that an `Accept` header prefers; by default the text format.
     pub(super) fn preferred(accept: &str) -> Self {
         let mut text = 0.0_f64;
         let mut open_metrics = 0.0_f64;
