@@ -255,7 +255,7 @@ impl Status {
         DropReason::ALL.map(count).into_iter().filter(|(_, samples)| *samples != 0).collect()
     }
 
-    /// Notes that the sampler's thread reads records now.
+    /// Records that the sampler's thread is reading records now.
     pub(crate) fn sampler_is_awake(&self) {
         *self.0.last_read.lock() = Instant::now();
     }

@@ -9,8 +9,8 @@
 //! Linux 6.1 with BTF, on x86-64 or arm64: the programs read mappings from the kernel's maple tree. No kprobes, no
 //! tracefs, no raised memlock limit.
 //!
-//! # Does not
-//! Load the programs, which the agent does, or contain unsafe code.
+//! # Limits
+//! This crate does not load the programs, which the agent does, and has no unsafe code.
 //!
 //! # Read in this order
 //! `bpf/record.h`, `bpf/sampler.bpf.c`, `bpf/off_cpu.h`, `bpf/unwind.h`, `bpf/mapped.h`, `bpf/vma.h`, `bpf/tables.h`,

@@ -4,8 +4,8 @@
 //! # Promise
 //! No number in a file is trusted: each is checked against [`limits`] before anything is allocated or read. Opening a
 //! file has no effect on it, does not wait, and never leads out of the root directory that the caller names.
-//! # Does not
-//! Keep anything, start a thread, or know what its callers need the files for.
+//! # Limits
+//! This crate has no state and starts no thread.
 //! # Read in this order
 //! [`open`] → [`maps`] → [`elf`] (headers, build IDs, call frame information) → [`debug_file`] → [`limits`].
 

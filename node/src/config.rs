@@ -34,7 +34,8 @@ pub struct Config {
     pub cache_bytes: usize,
 }
 
-/// Retention of each tier. A coarser tier is kept at least as long as every finer one, whatever is configured.
+/// Retention of each tier. A coarser tier is kept at least as long as every finer one, even if its retention is
+/// shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
     /// Samples with their own times. Older samples are refused.

@@ -1,7 +1,7 @@
 //! The domain types that all parts of varve share, and the contracts between these parts.
 //!
-//! # Does not
-//! Do I/O, read a clock, start a thread, or know how anything is stored.
+//! # Limits
+//! This crate does no I/O, reads no clock, starts no thread, and knows nothing about storage.
 //! # Read in this order
 //! - [`TenantId`], [`profile_type`] and [`label`]: the parts of a series.
 //! - [`dictionary`]: the entries that samples refer to.

@@ -233,7 +233,8 @@ impl<Io: AsyncRead + Unpin> Connection<Io> {
         (self.received, self.state, self.deadline) = (BytesMut::new(), State::Rejected, None);
     }
 
-    /// Reads what the client still sends: closing a connection with unread bytes would discard the response.
+    /// Reads and discards further bytes of the client: closing a connection with unread bytes would discard the
+    /// response.
     fn poll_discard(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut bytes = [0; READ_BYTES];
         for _ in 0..DISCARDED_READS {

@@ -4,8 +4,8 @@
 //! When [`Engine::flush`] returns a position, everything applied up to it survives a power cut. Later entries are in
 //! the Raft log, which may be purged only up to that position. The same entries give the same responses on every
 //! replica.
-//! # Does not
-//! Know Raft (positions are opaque), talk to a network, read a clock, start a thread, or know a tenant's limits.
+//! # Limits
+//! The engine does not know Raft (positions are opaque) or limits of tenants. It uses no network, clock or thread.
 //! # Read in this order
 //! `encoding` (values, see `FORMAT.md`) → `database` (keys) → `memory` (unsealed samples, dictionaries) → `engine` (the
 //! state, entries, upkeep) → `select` (queries) → `integrity` (damage).

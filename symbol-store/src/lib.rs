@@ -4,8 +4,8 @@
 //! Every name comes from a file with the requested build ID. Each program or debug file is parsed once, in a child
 //! process with limits on memory, time and output ([`convert`]). It becomes one immutable, memory-mapped symbol table.
 //! A file that breaks the child never harms the parent, and every address without a name has a [`Reason`].
-//! # Does not
-//! Talk to a network, know tenants, or use async: [`SymbolStore::symbolize`] blocks.
+//! # Limits
+//! The store uses no network, knows no tenants, and is not async: [`SymbolStore::symbolize`] blocks.
 //! # Read in this order
 //! [`convert`] (from a file to a symbol table) → `table` (format on disk, lookup) → `host` (search for files by build
 //! ID) → `store` (tables on disk and in memory, uploads, concurrency) → [`limits`].

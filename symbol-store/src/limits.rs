@@ -99,7 +99,7 @@ pub const INLINE_DEPTH_MAX: usize = 256;
 /// program can have [`INLINE_DEPTH_MAX`] everywhere, and a query can have millions of addresses.
 pub const FRAMES_PER_ADDRESS_MAX: usize = 16;
 
-/// Most frames of a response with few addresses, whatever the average.
+/// Most frames of a response with few addresses, for any average per address.
 pub const FRAMES_MIN: usize = 64 << 10;
 
 /// Most build IDs of one symbol table: one GNU, one Go, and a hash for each way in which the program was stripped.

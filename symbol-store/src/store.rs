@@ -63,7 +63,7 @@ struct Shared {
     host: Option<HostSearch>,
     jobs: Arc<Jobs>,
     staging: Arc<Staging>,
-    /// Held from the check that an uploaded table fits on the disk until the table is there and counts.
+    /// Held from the check that an uploaded table fits on the disk until the table is stored and counted.
     publishing: Mutex<()>,
     mapped: Mutex<Mapped>,
     named: Mutex<Named>,

@@ -1,4 +1,4 @@
-//! Batches whose samples differ in time, so that a test can tell which of them a node has.
+//! Batches whose samples differ in time, so that a test can identify the samples of a node.
 
 use proto::dictionary::stack_hash;
 use proto::{

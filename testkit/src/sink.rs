@@ -20,7 +20,7 @@ use tonic::{Code, Request, Response, Status};
 /// Any free port of the loopback interface.
 pub const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// Returns a gRPC status that asks for a retry after `delay`.
+/// Returns a gRPC status that requests a retry after `delay`.
 #[must_use]
 pub fn with_retry_delay(code: Code, message: &str, delay: Duration) -> Status {
     Status::with_details(code, message, rpc_status(code.into(), message, Some(delay)).into())
@@ -57,7 +57,7 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// First string of the request's dictionary, by which tests tell their requests apart.
+    /// First string of the request's dictionary, by which tests identify their requests.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.request.dictionary.as_ref().unwrap().string_table[0]

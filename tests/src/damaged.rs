@@ -82,7 +82,7 @@ fn broken_samples(good: &[u8]) -> Vec<(String, Vec<u8>)> {
         ("timestamps cut in the middle", 5, Value::Bytes(vec![1, 2, 3])),
         ("a negative value", 4, packed([NEGATIVE])),
     ] {
-        // A second field tells the layout: link_index as a varint is 1.10 and later.
+        // A second field determines the layout: link_index as a varint is 1.10 and later.
         let sample = |sample: &mut Message| {
             if field != 3 {
                 set(sample, 3, Value::Varint(0));

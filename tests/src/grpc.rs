@@ -28,7 +28,7 @@ pub struct Sending<'a> {
     pub token: Option<&'a str>,
 }
 
-/// Exports a request, whatever its bytes are.
+/// Exports a request, which may be any bytes.
 ///
 /// # Errors
 /// The status that the server returns.

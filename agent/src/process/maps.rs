@@ -1,6 +1,6 @@
 //! The executable mappings of a process, from /proc/<pid>/maps.
 //!
-//! Invariant: whatever is read, mappings are sorted, do not overlap, and take [`PROCESS_BYTES_MAX`] at most. A line
+//! Invariant: for any file content, mappings are sorted, do not overlap, and take at most [`PROCESS_BYTES_MAX`]. A line
 //! that is malformed or beyond the limits is skipped and counted.
 
 use std::collections::HashSet;

@@ -6,7 +6,7 @@
 //! .gnu_debugdata     | xz stream |                                                a small ELF file ("MiniDebugInfo")
 //! ```
 //!
-//! Invariant: compressed sections are read as a stream up to a bound, whatever size they claim. No memory is
+//! Invariant: compressed sections are read as a stream up to a bound, for any claimed size. No memory is
 //! allocated for bytes that are not decompressed yet.
 
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! The transport to other members of a group.
 //!
-//! This version has none, because a group has one member. Openraft treats an unreachable peer as one that is down:
-//! nothing counts as replicated.
+//! This version has no transport, because a group has one member. Openraft treats an unreachable member as one that is
+//! down: nothing counts as replicated.
 
 use std::future::Future;
 
@@ -13,7 +13,7 @@ use openraft::{BasicNode, OptionalSend};
 
 use crate::consensus::types::{Types, Vote};
 
-/// Connects to no peer.
+/// Network without connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peers;
 
@@ -25,7 +25,7 @@ impl RaftNetworkFactory<Types> for Peers {
     }
 }
 
-/// One peer.
+/// Connection to one member, which always fails.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     target: u64,

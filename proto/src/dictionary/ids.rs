@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use hashbrown::HashTable;
 
-/// Random keys of this process, from which it follows which bits of a hash the index keeps. A sender can choose entries
+/// Random keys of this process. They determine the bits of a hash that the index keeps. A sender can choose entries
 /// with similar hashes, but does not know these bits. IDs do not depend on the keys.
 static KEYS: LazyLock<[u64; 2]> = LazyLock::new(|| [(); 2].map(|()| RandomState::new().build_hasher().finish()));
 

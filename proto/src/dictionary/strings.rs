@@ -6,7 +6,7 @@ use crate::dictionary::ids::{Ids, dense, kept};
 /// Texts by dense IDs, each once, in one allocation. ID 0 is "".
 ///
 /// Texts are the same if their hashes are equal. The hashes of functions and locations are made of these hashes, so a
-/// text is hashed once, however many entries refer to it and wherever it is copied.
+/// text is hashed once, for any number of references and copies.
 #[derive(Clone, Debug)]
 pub struct Strings {
     text: String,

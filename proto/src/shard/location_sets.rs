@@ -32,7 +32,7 @@ pub struct StackFilter {
     pub is_negated: bool,
     /// True if the empty stack counts as a stack with a location in the set.
     pub has_empty: bool,
-    /// Bit `n % 8` of byte `n / 8` tells whether location `n` is in the set. Locations beyond the end are not in it.
+    /// Bit `n % 8` of byte `n / 8` is 1 if location `n` is in the set. Locations beyond the end are not in it.
     pub locations: Vec<u8>,
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct Run {
     permit: Arc<OwnedSemaphorePermit>,
     cancelled: Cancelled,
     timings: Timings,
-    /// Times at which it arrived and got its slot.
+    /// Time of arrival.
     arrived: Instant,
     began: Instant,
 }

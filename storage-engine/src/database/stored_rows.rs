@@ -8,7 +8,8 @@ use crate::error::{Corruption, CorruptionCheck};
 
 /// Returns the windows of a value, whose key has a window of tier `values`.
 ///
-/// # Errors The value is damaged.
+/// # Errors
+/// The value is damaged.
 pub(crate) fn read_rows(key: &[u8], value: &[u8], values: Tier, window: u32) -> Result<Vec<WindowRows>, Corruption> {
     let corrupt = || Corruption { key: key.to_vec(), check: CorruptionCheck::Content };
     let stored = windows::decode(frame::open(key, value)?, values, window).ok_or_else(corrupt)?;

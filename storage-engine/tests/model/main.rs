@@ -61,7 +61,7 @@ fn check(world: &World, selection: &Selection, conditions: &Conditions) -> Resul
     prop_assert_eq!(sums_of(&read, &request, &known.dictionary), wanted, "{:?} {:?}", selection, conditions);
     prop_assert_eq!(unpassed_of(&read, &request), unpassed, "{:?} {:?}", selection, conditions);
     if !conditions.is_empty() {
-        // Stacks that do not meet the conditions are not in the answer.
+        // Stacks that do not meet the conditions are not in the response.
         prop_assert!(selection.stacks != StackDetail::None || read.nodes.len() == 1);
     }
     Ok(())

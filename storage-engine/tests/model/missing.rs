@@ -107,7 +107,7 @@ fn a_query_is_refused_only_if_its_own_series_miss_samples() {
     assert!(matches!(old, Err(SelectError::DroppedName { ref name, .. }) if name == "thread_name"), "{old:?}");
 }
 
-// Of two retention classes, the one with the higher number was taken for the newer.
+// A fixed fault: the higher number of two retention classes was treated as the newer class.
 #[test]
 fn the_last_point_is_the_newest_of_all_retention_classes() {
     let mut world = World::default();

@@ -1,5 +1,5 @@
-//! Replicas that apply the same entries have the same outcomes and the same sums, whatever each of them flushes,
-//! seals, rolls up and reopens.
+//! Replicas that apply the same entries have the same outcomes and the same sums, although they flush, seal, roll up
+//! and reopen at different times.
 
 use std::sync::Arc;
 

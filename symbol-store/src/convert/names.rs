@@ -1,4 +1,4 @@
-//! Function names as they are written to a symbol table: demangled and truncated.
+//! Function names of a symbol table: demangled and truncated.
 //!
 //! Demangled names have neither parameters nor return types. People search for such names, and they keep a flame graph
 //! readable. The mangled name still has the full information.

@@ -65,7 +65,7 @@ fn shares_and_weights(test: &str, processes: Processes) {
     let program = Program::compile(&name, HOT_AND_COLD, &[]);
     let varve = Varve::start(Setup { processes, agent_hz: Some(FREQUENCY_HZ), ..Setup::default() });
     let running = program.start(&[]);
-    // The agent attaches and meets the process; then the window begins.
+    // The agent attaches and sees the process; then the window begins.
     std::thread::sleep(Duration::from_secs(3));
     let began = Instant::now();
     let start = now_s();

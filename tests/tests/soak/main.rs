@@ -51,7 +51,7 @@ fn under_load_the_state_has_no_wal_and_the_log_is_purged() {
         std::thread::sleep(Duration::from_millis(200));
     }
     let outcomes = load.stop();
-    // The next flush by time, and the cut behind it.
+    // The next flush by time, and the purge after it.
     eventually("everything is flushed", Duration::from_secs(90), || {
         metric("varve_node_flushed_index") >= metric("varve_node_applied_index")
     });

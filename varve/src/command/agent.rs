@@ -26,7 +26,7 @@ pub(crate) struct SamplingOptions {
 /// Subcommands of `varve agent`.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum AgentCommands {
-    /// Checks what an agent needs of this host, and says what is missing, why, and what to do
+    /// Tests all requirements of an agent on this host, and prints what is missing, why, and what to do
     ///
     /// Fails if this host cannot be sampled.
     Doctor,
@@ -99,7 +99,7 @@ pub(crate) struct RecordOptions {
     /// .pb.gz or .pprof for `go tool pprof`, .folded or .txt for flame graph tools, .otlp for OTLP receivers
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Format of the file, whatever its extension
+    /// Format of the file [default: by the extension]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
     /// Duration of the sampling, such as 30s or 2m; Ctrl-C ends it earlier and writes the samples so far

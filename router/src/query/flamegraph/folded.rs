@@ -18,7 +18,7 @@ const BYTES_MAX: usize = 1 << 30;
 /// Line of stacks without frames.
 const NO_STACK: &str = "[no stack]";
 
-/// Names as they are written.
+/// Written names of the frames.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     names: Strings,

@@ -140,7 +140,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
                 (light, light_count, last_light) = (light + child.total, light_count + 1, Some(child));
             }
         }
-        // An `(other)` never stands for a single node.
+        // An `(other)` never replaces a single node.
         if let Some(alone) = last_light.filter(|_| light_count == 1) {
             self.children.push(alone);
             (light, light_count) = (0, 0);
@@ -186,7 +186,7 @@ impl<'a, F: Fn(u32, u32) -> Ordering> Pruning<'a, F> {
     /// Keeps the heaviest node whose parent is kept, from the root on, as long as it and the `(other)` nodes of the
     /// others fit.
     ///
-    /// Returns `false`, which is rare, if the last node to be kept is one that was taken for too light.
+    /// Returns `false`, which is rare, if the last node to be kept was classified as too light.
     fn keep_heaviest(&mut self) -> bool {
         let nodes_max = self.nodes_max;
         let mut candidates = BinaryHeap::new();

@@ -51,9 +51,9 @@ pub(crate) struct StackTree {
     weights: Option<Weights>,
     /// True if the own values of each node cancel out. Empty if no value is negative.
     cancelled_out: Vec<bool>,
-    /// True if a stack passes or ends at each node, whatever its total is. Empty if no value is negative.
+    /// True if a stack passes or ends at each node, for any total. Empty if no value is negative.
     passed: Vec<bool>,
-    /// Kept for the next tree.
+    /// Buffer that is kept for the next tree.
     indices: Vec<u32>,
 }
 

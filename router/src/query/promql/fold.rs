@@ -162,7 +162,8 @@ struct Grouped {
 /// Sums of one series and bucket, by combination of `stack_*` values.
 struct Counted {
     sums: Vec<i128>,
-    /// The last stack that counted under each combination. It counts once, however often the value is in it.
+    /// The last stack that counted under each combination. A stack counts once, even if several of its frames have the
+    /// value.
     last_stack: Vec<u64>,
     stacks: u64,
     touched: Vec<u32>,

@@ -81,7 +81,7 @@ fn read<T: Send + 'static>(
         read(&parsed)
     };
     let parsed = if operators <= ANY_STACK_OPERATORS_MAX {
-        // A panic leaves nothing behind that is used again.
+        // After a panic, no state is used again.
         catch_unwind(AssertUnwindSafe(parse))
     } else {
         let thread = std::thread::Builder::new().name("promql".to_owned()).stack_size(PARSER_STACK_BYTES);

@@ -10,7 +10,8 @@ use crate::encoding::varint::{put, put_bytes, zigzag};
 
 /// Appends the samples of one window. `row_of_pair` holds, by pair, the index of its row in the chunk's sums.
 ///
-/// # Errors Pco rejects the numbers, which it has no reason to do.
+/// # Errors
+/// Pco rejects the numbers. No such case is known.
 pub(crate) fn put_events(
     out: &mut Vec<u8>,
     samples: &Samples,

@@ -95,7 +95,7 @@ impl<'a> Source<'a> {
         };
         let (first, mut good) = (padded(from), padded(&self.end));
         let mut bad = first.clone();
-        // The distance doubles each time, so that a damaged block far away is not taken for the same one.
+        // The distance doubles each time, so that a damaged block far away is not treated as the same one.
         for bit in 0..length * 8 {
             let Some(probe) = plus(&first, bit).filter(|probe| *probe < good) else { break };
             if self.sought(&probe).1.is_ok() {
@@ -194,7 +194,7 @@ impl<'a> Walk<'a> {
 
 /// The end of all keys that begin with a prefix.
 pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
-    // No key continues with so many bytes of ones.
+    // No key continues with this many bytes of ones.
     [prefix, &[0xff; 20]].concat()
 }
 

@@ -51,7 +51,7 @@ impl Layout {
     }
 }
 
-/// Lead in samples that decides, whatever the others are: one sender has one layout.
+/// Lead in samples that decides the vote, because all samples of one sender have one layout.
 const LEAD: usize = 64;
 
 /// The layout of these samples. `attributes`: number of entries in the attribute table.

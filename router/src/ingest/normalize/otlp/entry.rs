@@ -1,4 +1,4 @@
-//! Entries of a request's dictionary: as they were sent, and as they are kept.
+//! Entries of a request's dictionary, in the sent form and in the kept form.
 
 use proto::dictionary::Attribute;
 

@@ -1,7 +1,6 @@
-//! One table of a request's dictionary: its entries as they were sent, and the result of reading each entry that is
-//! used.
+//! One table of a request's dictionary: its entries in the sent form, and the result of reading each used entry.
 //!
-//! Invariant: an entry is read once, however often it is used, and even if reading it fails. Otherwise a request
+//! Invariant: an entry is read once, for any number of references, and even if reading it fails. Otherwise a request
 //! costs the product of its references and its entries. (An entry that must be defined is read once more: see
 //! `dictionary`.)
 
