@@ -1,4 +1,6 @@
-//! A synthetic fleet that plays recorded programs. Equal seeds give equal fleets.
+//! A synthetic fleet that plays recorded programs.
+//!
+//! Equal seeds give equal fleets.
 //!
 //! A host has 8 pods of 2 CPUs, sampled at 19 Hz. Every 5 s it sends 8 x 190 = 1,520 samples, each with its own time in
 //! nanoseconds and its thread. A pod belongs to a service, and a service is a recorded program. Pods play the

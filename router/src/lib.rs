@@ -1,4 +1,6 @@
-//! The router: receives pushes, places their samples on shards, and answers queries. It keeps only caches.
+//! The router: it receives pushes, sends them to shards, and serves queries.
+//!
+//! Its only state is caches.
 //!
 //! # Read in this order
 //! A push: `api/push` (HTTP and gRPC) → [`ingest`] (its steps) → [`nodes`].

@@ -1,6 +1,7 @@
-//! Verification: reads and checks everything on disk, including that tiers agree. Sums must equal their events,
-//! minutes their chunks, hours their minutes, and days their hours, and every reference must exist.
-//! Hours and days of gauges do not add up, so they are only checked by themselves.
+//! Verification: reads and checks everything on disk, including that tiers agree.
+//!
+//! Sums must equal their events, minutes their chunks, hours their minutes, and days their hours, and every reference
+//! must exist. Hours and days of gauges do not add up, so they are only checked by themselves.
 //!
 //! Partitions are read one after another, and their values one after another. Tiers are compared by 16 bytes per
 //! window (`signature`).

@@ -1,5 +1,7 @@
-//! Power cuts. For any part of the unsynced writes that the disk keeps, the engine opens. It has everything that it
-//! reported as durable and, after a replay of the log, everything.
+//! Power cuts after any write, and the state that the engine opens.
+//!
+//! For any part of the unsynced writes that the disk keeps, the engine opens. It has everything that it reported as
+//! durable and, after a replay of the log, everything.
 //!
 //! A script runs on a real engine, and every operation on its files is recorded (`recorder`). The test then cuts the
 //! power many times after a random operation, computes a possible content of the disk (`disk`), and opens an engine

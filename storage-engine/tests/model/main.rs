@@ -1,5 +1,6 @@
-//! The engine compared with a plain `Vec` of samples. After any entries, flushes, sealing, rollups, restarts,
-//! expiries and deletions, every answer is equal.
+//! The engine, compared with a plain `Vec` of samples.
+//!
+//! After any entries, flushes, sealing, rollups, restarts, expiries and deletions, every response is equal.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
