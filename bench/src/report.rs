@@ -58,7 +58,7 @@ impl Report {
 
 /// Prints one line.
 pub(crate) fn print(figures: &Value) -> anyhow::Result<()> {
-    // Not println!: where the reader of the output is gone, this is an error and no panic.
+    // Not println!: if the reader of the output has ended, this is an error instead of a panic.
     writeln!(std::io::stdout(), "{figures}").context("standard output")
 }
 

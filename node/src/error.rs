@@ -139,7 +139,7 @@ pub enum ReplicaError {
         of(damage)
     )]
     Lost {
-        /// Files of the WAL, one of which is damaged; the folder where there are none.
+        /// Files of the WAL, one of which is damaged; the folder if there are none.
         files: Vec<PathBuf>,
         /// The last write that can be read, as RocksDB counts.
         readable: u64,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! | "varve corpus 1\n" | program: text | period_ns | strings: text … |
-//! | mappings:  file, build ID …                                     ids of strings; "" where there is none
+//! | mappings:  file, build ID …                                     IDs of strings; "" if there is none
 //! | functions: name, file, start line … |
 //! | locations: frame type, mapping, address - the one before (signed), number of lines, (function, line) … |
 //! | nodes without the root: node - parent, location … |

@@ -122,7 +122,7 @@ impl<'a> View<'a> {
         }
         let mut attributes = self.attributes(&from.attribute_indices)?;
         let frame_type = attributes.remove("profile.frame.type").unwrap_or_default();
-        // An address beside lines is where it was in one process: no part of a location's identity.
+        // The address of a location with lines is that in one process: it is not part of the location's identity.
         let address = if lines.is_empty() { from.address } else { 0 };
         tables.location(Location { mapping, address, frame_type, lines })
     }

@@ -4,7 +4,7 @@
 //! callers. Each distinct truncated stack gets one whole stack of a donor, both in descending order of frequency.
 //! Times, frequencies and the number of distinct stacks stay as recorded.
 //!
-//! Donors are the payloads of `shared/data` where they exist; they are never committed. Otherwise the donor is another
+//! Donors are the payloads of `shared/data` if they exist; they are never committed. Otherwise the donor is another
 //! committed recording that was unwound, under other files and build IDs.
 
 use std::collections::HashMap;

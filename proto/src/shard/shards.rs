@@ -63,7 +63,7 @@ pub struct Appended {
 pub struct Deleted {
     /// Number of raw samples.
     pub samples: u64,
-    /// Number of sums per series and minute, hour or day, where the finer tiers had expired.
+    /// Number of sums per series and minute, hour or day, of times whose finer tiers had expired.
     pub windows: u64,
 }
 

@@ -196,7 +196,7 @@ fn without_code(text: &str) -> String {
     pieces.map(|(i, piece)| if i % 2 == 0 { piece } else { "code" }).collect()
 }
 
-/// Sentences of a text: a period, question or exclamation mark ends one where a capital letter or a code word follows.
+/// Returns the sentences of a text: a period, question or exclamation mark before a capital letter or code ends one.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;

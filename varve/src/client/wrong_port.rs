@@ -10,7 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// First bytes of an HTTP/2 client: the preface and an empty SETTINGS frame.
 const HTTP2_START: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Length of an HTTP/2 frame's head, and where its type is.
+/// Length of an HTTP/2 frame's head, and the offset of its type.
 const FRAME_HEAD_BYTES: usize = 9;
 const FRAME_TYPE: usize = 3;
 const SETTINGS: u8 = 4;

@@ -64,7 +64,7 @@ impl Unnamed {
         self.code == INLINED_OMITTED.0
     }
 
-    /// The file whose names are missing, where the next response may have them.
+    /// The file whose names are missing, if the next response may have them.
     pub(crate) fn missing_names(&self) -> Option<MissingNames> {
         let is_pending = self.code == Reason::Converting.code();
         let missing = || MissingNames { binary: self.binary.clone(), text: self.text.clone(), is_pending };
@@ -196,7 +196,7 @@ impl Frames<'_> {
         Some(Frame { key, start_line, unnamed: self.unnamed(frame) })
     }
 
-    /// Files whose names are missing, where the next response may have them.
+    /// Files whose names are missing, and may be in the next response.
     pub(crate) fn missing_names(&self) -> BTreeSet<MissingNames> {
         let mut is_used = vec![false; self.table.unnamed.len()];
         for why in self.facts.unnamed.iter().filter_map(|why| why.checked_sub(1)) {
