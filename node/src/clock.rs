@@ -1,8 +1,8 @@
 //! The node's clock: the only reader of the system's clocks.
 //!
-//! It has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. Where they
-//! change stored data they reach the shard inside entries, so that every replica applies them alike. Neither follows
-//! a jump of the system clock: see [`accepted_time`].
+//! It has two times: `now_ns` for retention, and `log_ns` for entries of the log and for ends of windows. A time that
+//! changes stored data reaches the shard inside an entry, so that all replicas apply the same time. Neither time
+//! follows a jump of the system clock (see [`accepted_time`]).
 
 mod accepted_time;
 mod system;
@@ -13,7 +13,7 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 
 use crate::config::Retention;
 use crate::metrics::{DirectionLabels, Metrics};
-use accepted_time::{AcceptedTime, Change};
+use accepted_time::{AcceptedTime, Change, Stored};
 
 pub(crate) use accepted_time::Standing;
 
@@ -22,13 +22,13 @@ const ALLOWANCE_PART: u32 = 8;
 const ALLOWANCE_MIN: Duration = Duration::from_secs(600);
 const ALLOWANCE_MAX: Duration = Duration::from_secs(86_400);
 
-/// The clock for an operator. Times are nanoseconds since 1970.
+/// State of the clock for an operator. Times are nanoseconds since 1970.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockReport {
     pub(crate) system_ns: i64,
     pub(crate) accepted_ns: i64,
     pub(crate) log_ns: i64,
-    /// System clock minus the expected time; 0 where they agree.
+    /// System clock minus the expected time; 0 if they agree.
     pub(crate) jump_ns: i64,
     pub(crate) standing: Standing,
     /// The largest jump that is accepted without a confirmation.
@@ -51,16 +51,25 @@ impl Clock {
         Self { allowance_ns, metrics, time: Mutex::new(None) }
     }
 
-    /// Starts the clock with the time of the last entry in a log, nanoseconds since 1970.
+    /// Starts the clock with the time of the last entry in a log and the last stored accepted time of this node,
+    /// nanoseconds since 1970. In a running clock it raises the log time.
     ///
     /// 0 means that the log has no entries. The system clock is then the only reference, and no data could expire.
-    pub(crate) fn start(&self, last_entry_ns: i64) {
-        let reference_ns = (last_entry_ns > 0).then_some(last_entry_ns);
+    pub(crate) fn start(&self, last_entry_ns: i64, accepted_ns: Option<i64>) {
+        let stored = (last_entry_ns > 0).then_some(Stored { log_ns: last_entry_ns, accepted_ns });
         let mut time = self.time.lock();
         match &mut *time {
             Some(time) => time.raise_log(last_entry_ns),
-            None => *time = Some(AcceptedTime::start(reference_ns, system::read(false), self.allowance_ns)),
+            None => *time = Some(AcceptedTime::start(stored, system::read(false), self.allowance_ns)),
         }
+    }
+
+    /// Returns the accepted time to store for the next start, in nanoseconds since 1970; `None` if `stored_ns` is close
+    /// enough.
+    pub(crate) fn to_store(&self, stored_ns: Option<i64>) -> Option<i64> {
+        let limit_ns = self.read().limit_ns();
+        let is_due = |stored_ns: i64| limit_ns.saturating_sub(stored_ns).saturating_abs() >= self.allowance_ns / 24;
+        stored_ns.is_none_or(is_due).then_some(limit_ns)
     }
 
     /// The "now" of retention, nanoseconds since 1970. It may go back.
@@ -75,15 +84,10 @@ impl Clock {
 
     /// The time before which data may be dropped for its size, nanoseconds since 1970.
     ///
-    /// Where the system clock and the elapsed time disagree, the newest written time decides. A wrong clock must
+    /// If the system clock and the elapsed time disagree, the newest written time decides: a wrong clock must
     /// neither drop data that is being written nor keep all older data.
     pub(crate) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         self.read().written_before_ns(newest_written_ns)
-    }
-
-    /// Longest time between two entries, nanoseconds: the time of the last entry is all that a start knows.
-    pub(crate) fn entry_interval_ns(&self) -> i64 {
-        self.allowance_ns / 4
     }
 
     pub(crate) fn report(&self) -> ClockReport {
@@ -98,11 +102,11 @@ impl Clock {
         }
     }
 
-    /// Accepts the system clock, because an operator confirms it.
-    pub(crate) fn accept(&self) {
+    /// Accepts a time of the system clock, nanoseconds since 1970, because an operator confirms it.
+    pub(crate) fn accept(&self, system_ns: i64) {
         let mut time = self.read();
         let jump_ns = time.jump_ns();
-        time.accept();
+        time.accept(system_ns);
         self.metrics.clock_jump_seconds.set(0);
         tracing::info!(jump_seconds = seconds(jump_ns), "the system clock was accepted by an operator");
     }

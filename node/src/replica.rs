@@ -1,4 +1,4 @@
-//! One shard's replica: log, engine and consensus, which are opened and closed together.
+//! A replica of one shard: its log, engine and consensus, which are opened and closed together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +42,11 @@ impl Replica {
             let metrics = metrics.clone();
             let Config { node_id, head_bytes_max, cache_bytes, .. } = *config;
             move || {
+                tracing::info!("opening the Raft log");
                 let log = LogDatabase::open(&raft_path, node_id, failure, metrics.clone())?;
                 let purged = log.last_purged(shard)?.map(|log_id| log_id.index);
                 metrics.first_log_index.set(gauge(purged.map_or(0, |index| index + 1)));
+                tracing::info!(shard, "opening the state, after a repair of its damaged files");
                 let opened = Shard::open(shard, shard_path, head_bytes_max, cache_bytes, metrics)?;
                 let flushed = opened.flushed_index();
                 // Consensus would wait for the missing entries forever.
@@ -69,11 +71,21 @@ impl Replica {
         &self.failure
     }
 
-    /// Returns when everything that was acknowledged before the start is applied, and the clock has the time of the
-    /// last entry; never, if the replica fails before.
+    /// Returns when everything that was acknowledged before the start is applied, and the clock has the stored times;
+    /// never, if the replica fails before.
     pub(crate) async fn recovered(&self) {
         self.group.recovered().await;
-        self.clock.start(self.shard.engine().clock_ns());
+        self.clock.start(self.shard.engine().clock_ns(), self.log.accepted_ns());
+    }
+
+    /// The last stored accepted time, nanoseconds since 1970.
+    pub(crate) fn accepted_ns(&self) -> Option<i64> {
+        self.log.accepted_ns()
+    }
+
+    /// Stores the accepted time for the next start; returns when it is synced.
+    pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), Arc<ReplicaError>> {
+        self.log.store_accepted(accepted_ns).await.map_err(|error| self.failure.report(error))
     }
 
     /// Proposes a command and returns the outcome of applying it: a majority has then synced it.
@@ -86,8 +98,8 @@ impl Replica {
         self.group.linearize().await
     }
 
-    /// Returns whether no other node has a vote: then the engine holds everything that was acknowledged, whether
-    /// consensus runs or not.
+    /// Returns whether no other node has a vote. Then the engine has everything that was acknowledged, even if
+    /// consensus does not run.
     pub(crate) fn is_alone(&self) -> bool {
         self.group.is_alone()
     }
@@ -146,7 +158,7 @@ impl Replica {
         done.map_err(|error| self.failure.report(error))
     }
 
-    /// Stops consensus: nothing is proposed, acknowledged or applied any more. The engine still answers queries.
+    /// Stops consensus: nothing is proposed, acknowledged or applied any more. The engine still serves queries.
     pub(crate) async fn stop(&self) {
         self.group.stop().await;
     }

@@ -1,22 +1,24 @@
 //! Accepted time: the part of a change of the system clock that retention follows.
 //!
 //! Retention deletes data for good, and the system clock may be wrong: a dead battery, a bad hypervisor, a typing
-//! error. Accepted time follows the system clock only as far as the elapsed time allows. The decision and its limits:
-//! `docs/decisions/0002-clock-jumps.md`.
+//! error. Accepted time follows the system clock only as far as the elapsed time allows.
+//! `docs/decisions/0002-clock-jumps.md` has the reasons and the limits.
 //!
 //! Invariant: without a confirmation, the limit of accepted time gains at most the elapsed time, an eighth of it, and
-//! the allowance. Log time never goes back, and is never later than a limit advanced by the elapsed time.
+//! the allowance. Log time never goes back, and is never later than the last entry before the start, or a limit,
+//! advanced by the elapsed time.
 
-/// Corrections of the system clock are accepted up to the elapsed time divided by this. Log time returns to accepted
-/// time at the same rate.
+/// Divisor of the elapsed time: a correction of the system clock up to the quotient is accepted. Log time returns to
+/// accepted time at the same rate.
 const RATE: i64 = 8;
 const SECOND_NS: i64 = 1_000_000_000;
-/// How long the kernel must report a synchronized clock to confirm a jump, nanoseconds: time to notice and undo a
-/// mistake.
+/// Time for which the kernel must report a synchronized clock to confirm a jump, nanoseconds: enough to notice and
+/// undo a mistake.
 pub(super) const SYNCHRONIZED_NS: i64 = 600 * SECOND_NS;
-/// How long the system clock must be earlier than accepted time to be accepted, nanoseconds.
+/// Time for which the system clock must be earlier than accepted time to be accepted, nanoseconds.
 pub(super) const BEHIND_NS: i64 = 86_400 * SECOND_NS;
-/// Two readings show the same jump if they differ by less, nanoseconds: two clocks are not read at one moment.
+/// Two readings show the same jump if they differ by less than this, in nanoseconds: two clocks are not read at one
+/// moment.
 const SAME_NS: i64 = SECOND_NS;
 
 /// The system's clocks at one moment.
@@ -30,14 +32,23 @@ pub(super) struct Reading {
     pub(super) is_synchronized: bool,
 }
 
+/// Times that an earlier process has stored, in nanoseconds since 1970.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stored {
+    /// Time of the last log entry.
+    pub(super) log_ns: i64,
+    /// The limit of accepted time, unless the process ended before it was stored.
+    pub(super) accepted_ns: Option<i64>,
+}
+
 /// The system clock compared with the elapsed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// Within the allowance.
+    /// The system clock differs by at most the allowance.
     Agrees,
-    /// Later than the allowance permits, and not confirmed.
+    /// The system clock is later by more than the allowance, and not confirmed.
     Ahead,
-    /// Earlier than the allowance permits.
+    /// The system clock is earlier by more than the allowance.
     Behind,
 }
 
@@ -67,7 +78,7 @@ pub(super) enum Change {
 pub(super) struct AcceptedTime {
     /// Most that accepted time may gain on the elapsed time at once.
     allowance_ns: i64,
-    /// Rest of the allowance.
+    /// Remaining allowance.
     left_ns: i64,
     /// The latest time that may be accepted: the last accepted time and the time elapsed since.
     limit_ns: i64,
@@ -79,22 +90,24 @@ pub(super) struct AcceptedTime {
     standing: Standing,
     /// System clock minus the limit in this jump.
     jump_ns: i64,
-    /// When the kernel began to report a synchronized clock in this jump.
+    /// Elapsed time at which the kernel began to report a synchronized clock in this jump.
     synchronized_since_ns: Option<i64>,
-    /// When the system clock became earlier than the limit.
+    /// Elapsed time at which the system clock became earlier than the limit.
     behind_since_ns: Option<i64>,
 }
 
 impl AcceptedTime {
-    /// Starts with the largest time in the log as the only reference, or with the system clock if there is none.
-    pub(super) fn start(reference_ns: Option<i64>, reading: Reading, allowance_ns: i64) -> Self {
-        let reference_ns = reference_ns.unwrap_or(reading.system_ns);
+    /// Starts with the times that an earlier process has stored, or with the system clock if there are none.
+    pub(super) fn start(stored: Option<Stored>, reading: Reading, allowance_ns: i64) -> Self {
+        let stored = stored.unwrap_or(Stored { log_ns: reading.system_ns, accepted_ns: None });
+        // The log alone does not limit accepted time: its time may be that of a wrong clock, and never goes back.
+        let limit_ns = stored.accepted_ns.unwrap_or(stored.log_ns.min(reading.system_ns));
         Self {
             allowance_ns,
             left_ns: allowance_ns,
-            limit_ns: reference_ns,
-            log_ns: reference_ns,
-            system_ns: reference_ns,
+            limit_ns,
+            log_ns: stored.log_ns,
+            system_ns: limit_ns,
             elapsed_ns: reading.elapsed_ns,
             standing: Standing::Agrees,
             jump_ns: 0,
@@ -114,8 +127,14 @@ impl AcceptedTime {
         self.log_ns
     }
 
-    /// The time before which nothing is being written any more, nanoseconds since 1970. Where the system clock and
-    /// the limit disagree, the newest time that is being written decides between them.
+    /// The time to store for the next start, nanoseconds since 1970. Unlike accepted time it does not go back with the
+    /// system clock.
+    pub(super) fn limit_ns(&self) -> i64 {
+        self.limit_ns
+    }
+
+    /// Returns the time before which nothing is being written any more, in nanoseconds since 1970. If the system clock
+    /// and the limit disagree, the newest time that is being written decides between them.
     pub(super) fn written_before_ns(&self, newest_written_ns: Option<i64>) -> i64 {
         let earlier_ns = self.system_ns.min(self.limit_ns);
         let later_ns = self.system_ns.max(self.limit_ns);
@@ -131,7 +150,7 @@ impl AcceptedTime {
         self.standing
     }
 
-    /// System clock minus the latest time that may be accepted, nanoseconds; 0 where they agree.
+    /// System clock minus the latest time that may be accepted, in nanoseconds; 0 if they agree.
     pub(super) fn jump_ns(&self) -> i64 {
         if self.standing == Standing::Agrees { 0 } else { self.system_ns.saturating_sub(self.limit_ns) }
     }
@@ -153,9 +172,9 @@ impl AcceptedTime {
         change
     }
 
-    /// Accepts the system clock as it is. Log time follows with the next reading.
-    pub(super) fn accept(&mut self) {
-        self.limit_ns = self.system_ns;
+    /// Accepts a time of the system clock. Log time follows with the next reading.
+    pub(super) fn accept(&mut self, system_ns: i64) {
+        self.limit_ns = system_ns;
         self.standing = Standing::Agrees;
         self.jump_ns = 0;
         self.synchronized_since_ns = None;
@@ -183,7 +202,7 @@ impl AcceptedTime {
             since_ns.is_some_and(|since_ns| self.elapsed_ns.saturating_sub(since_ns) >= at_least_ns)
         };
         if lasts(self.synchronized_since_ns, SYNCHRONIZED_NS) || lasts(self.behind_since_ns, BEHIND_NS) {
-            self.accept();
+            self.accept(self.system_ns);
             return (before != Standing::Agrees).then_some(Change::Confirmed);
         }
         match (before, self.standing) {
@@ -194,9 +213,9 @@ impl AcceptedTime {
         }
     }
 
-    /// Log time after `passed_ns`. It follows accepted time where that is later. Where log time is later by at most
-    /// the allowance, it advances more slowly until they meet. Where it is later by more, it advances by the elapsed
-    /// time.
+    /// Returns the log time after `passed_ns`. If accepted time is later, log time follows it. If log time is later by
+    /// at most the allowance, it advances more slowly until they meet; if it is later by more, it advances by
+    /// `passed_ns`.
     fn log_after(&self, passed_ns: i64) -> i64 {
         let full_ns = self.log_ns.saturating_add(passed_ns);
         let over_ns = full_ns.saturating_sub(self.now_ns());

@@ -10,13 +10,13 @@ use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::clock::ClockReport;
-use crate::node::retention::{expired_before_ns, log_time};
+use crate::node::retention::expired_before_ns;
 use crate::node::shared::{Shared, State};
 use crate::replica::Replica;
 
-/// Interval of checks whether the log has been purged.
+/// Interval of checks for the end of a purge.
 const PURGE_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a purge may take. Openraft purges a moment after the request.
+/// Longest time of a purge. Openraft purges a moment after the request.
 const PURGE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs the task and returns its report.
@@ -45,9 +45,11 @@ pub(super) async fn run(shared: &Shared, task: AdministrationTask) -> Result<Str
         }
         AdministrationTask::Clock => clock_report(shared),
         AdministrationTask::AcceptClock => {
-            shared.clock.accept();
-            // A restart reads the time of the last entry, so the confirmation must be logged.
-            log_time(&replica).await.map_err(Status::unavailable)?;
+            // Stored first: retention must not follow a confirmation that a restart would forget.
+            let system_ns = shared.clock.report().system_ns;
+            let stored = replica.store_accepted(system_ns).await;
+            stored.map_err(|error| Status::unavailable(format!("the clock was not accepted: {error}")))?;
+            shared.clock.accept(system_ns);
             clock_report(shared)
         }
     };

@@ -1,7 +1,7 @@
 //! Retention: drops partitions past their retention, and the oldest partitions when the data nearly reaches its cap
 //! on disk use.
 //!
-//! Dropping begins below the cap, so that appends go on during it. At the cap appends are refused.
+//! Dropping begins below the cap, so that appends are still accepted meanwhile. At the cap, appends are refused.
 //!
 //! Invariant: a partition that is still being written to is never dropped.
 
@@ -25,7 +25,7 @@ use crate::replica::Replica;
 /// The part of the cap that is kept free for appends during a drop, and for the temporary files of a compaction.
 const MARGIN_PART: u64 = 8;
 
-/// The time that retention begins at, nanoseconds since 1970: partitions that ended earlier are dropped, and earlier
+/// Returns the start of retention, in nanoseconds since 1970: partitions that ended earlier are dropped, and earlier
 /// samples are refused.
 pub(super) fn expired_before_ns(now_ns: i64, retention: Duration) -> i64 {
     now_ns.saturating_sub(i64::try_from(retention.as_nanos()).unwrap_or(i64::MAX))
@@ -43,14 +43,11 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
     // Measured anew, so that the space that the last drop freed does not count again.
     let Some(disk_bytes) = measure(shared).await else { return };
     let State::Serving(replica) = shared.state() else { return };
+    keep_time(&shared.clock, &replica).await;
     if !replica.is_leader() {
         return;
     }
-    let cap = shared.config.disk_bytes_max;
-    let excess_bytes = disk_bytes.saturating_sub(cap - cap / MARGIN_PART);
-    if let Err(error) = keep_time(&shared.clock, &replica).await {
-        tracing::warn!(error, "the time was not logged; tried again soon");
-    }
+    let excess_bytes = excess(disk_bytes, shared.config.disk_bytes_max, replica.shard().engine().has_damaged_files());
     let dropped = match kept(&replica, excess_bytes).await {
         Ok(kept) => {
             let now_ns = shared.clock.now_ns();
@@ -60,33 +57,38 @@ pub(super) async fn keep_retention(shared: &Arc<Shared>) {
         Err(error) => Err(error),
     };
     if let Err(error) = dropped {
-        tracing::warn!(error, "old partitions were not dropped; tried again soon");
+        tracing::warn!(error, "old partitions could not be dropped; will retry");
     }
 }
 
-/// Logs the time now and then where nothing else is logged: the next start continues from the time of the last entry.
-async fn keep_time(clock: &Clock, replica: &Replica) -> Result<(), String> {
-    let logged_ns = replica.shard().engine().clock_ns();
+/// Bytes that must be dropped to stay below the cap.
+///
+/// 0 while the engine has damaged files: dropped data then still takes space, so that each interval would drop another
+/// partition.
+fn excess(disk_bytes: u64, cap: u64, has_damaged_files: bool) -> u64 {
+    if has_damaged_files { 0 } else { disk_bytes.saturating_sub(cap - cap / MARGIN_PART) }
+}
+
+/// Stores the accepted time at an interval: the next start continues from it.
+async fn keep_time(clock: &Clock, replica: &Replica) {
     // A log without entries has no data that the time could affect.
-    if logged_ns == 0 || clock.log_ns().saturating_sub(logged_ns) < clock.entry_interval_ns() {
-        return Ok(());
+    if replica.shard().engine().clock_ns() == 0 {
+        return;
     }
-    log_time(replica).await
-}
-
-/// Logs the time, as an entry that drops nothing.
-pub(super) async fn log_time(replica: &Replica) -> Result<(), String> {
-    let proposal = Proposal::expire(Tier::Raw, 0, 0);
-    replica.propose(proposal).await.map(drop).map_err(|error| error.to_string())
+    if let Some(accepted_ns) = clock.to_store(replica.accepted_ns())
+        && let Err(error) = replica.store_accepted(accepted_ns).await
+    {
+        tracing::warn!(%error, "the accepted time was not stored");
+    }
 }
 
 /// The partitions that exist.
 struct Kept {
     /// The end of the oldest partition of each tier and class.
     oldest: BTreeMap<(Tier, u8), i64>,
-    /// Partitions on disk, with their size. Empty where the cap is not exceeded.
+    /// Partitions on disk, with their size. Empty if the cap is not exceeded.
     extents: Vec<Extent>,
-    /// The end of the newest unsealed window. `None` also where the cap is not exceeded.
+    /// End of the newest unsealed window. `None` also if the cap is not exceeded.
     newest_unsealed_ns: Option<i64>,
 }
 
@@ -115,10 +117,10 @@ async fn kept(replica: &Replica, excess_bytes: u64) -> Result<Kept, String> {
 }
 
 impl Kept {
-    /// The partitions to drop: everything past its retention, and the least that makes up the excess.
+    /// Returns the partitions to drop: all that are past their retention, and as few others as the excess needs.
     ///
-    /// For the excess, raw samples go first because they are most of the data, then minutes, hours and days, each
-    /// oldest first. Nothing that ends after `written_before_ns` goes for the excess.
+    /// For the excess, raw samples are dropped first because they are most of the data, then minutes, hours and days,
+    /// each oldest first. Partitions that end after `written_before_ns` are not dropped for the excess.
     fn to_drop(&self, now_ns: i64, written_before_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<Expiry> {
         let mut before: BTreeMap<(Tier, u8), i64> = BTreeMap::new();
         for (&(tier, class), &end_ns) in &self.oldest {
@@ -206,6 +208,12 @@ mod tests {
 
     fn drops(kept: &Kept, now_ns: i64, retention: Retention, excess_bytes: u64) -> Vec<(Tier, i64)> {
         kept.to_drop(now_ns, now_ns, retention, excess_bytes).iter().map(|drop| (drop.tier, drop.before_ns)).collect()
+    }
+
+    #[test]
+    fn nothing_is_dropped_for_its_size_while_files_are_damaged() {
+        assert_eq!([excess(70, 80, false), excess(75, 80, false), excess(90, 80, false)], [0, 5, 20]);
+        assert_eq!(excess(90, 80, true), 0);
     }
 
     #[test]

@@ -21,12 +21,31 @@ struct Host {
 }
 
 impl Host {
-    fn started(reference_ns: Option<i64>) -> Self {
-        let reading = Reading { system_ns: T, elapsed_ns: 0, is_synchronized: false };
-        let time = AcceptedTime::start(reference_ns, reading, DAY_NS);
-        let mut host = Self { time, elapsed_ns: 0, wrong_ns: 0, is_synchronized: false, changes: Vec::new() };
+    /// A host whose store has entries up to `log_ns` and no stored accepted time.
+    fn started(log_ns: Option<i64>) -> Self {
+        Self::started_with(log_ns.map(|log_ns| Stored { log_ns, accepted_ns: None }), 0)
+    }
+
+    fn started_with(stored: Option<Stored>, wrong_ns: i64) -> Self {
+        let reading = Reading { system_ns: T + wrong_ns, elapsed_ns: 0, is_synchronized: false };
+        let time = AcceptedTime::start(stored, reading, DAY_NS);
+        let mut host = Self { time, elapsed_ns: 0, wrong_ns, is_synchronized: false, changes: Vec::new() };
         host.pass(0);
         host
+    }
+
+    /// The process starts again at once, with the times that this one left.
+    fn restart(&mut self) {
+        let stored = Stored { log_ns: self.time.log_ns(), accepted_ns: Some(self.time.limit_ns()) };
+        let system_ns = T + self.elapsed_ns + self.wrong_ns;
+        let reading = Reading { system_ns, elapsed_ns: self.elapsed_ns, is_synchronized: false };
+        self.time = AcceptedTime::start(Some(stored), reading, DAY_NS);
+        self.pass(0);
+    }
+
+    /// Accepts the system clock, as an operator does.
+    fn accept(&mut self) {
+        self.time.accept(T + self.elapsed_ns + self.wrong_ns);
     }
 
     /// Advances time, with a reading every minute.
@@ -136,11 +155,72 @@ fn a_month_later_time_continues_from_the_log_until_it_is_accepted() {
     let mut host = Host::started(Some(T - 30 * DAY_NS));
     host.pass(HOUR_NS);
     assert_eq!((host.off(), host.time.standing()), ((-30 * DAY_NS, -30 * DAY_NS), Standing::Ahead));
-    host.time.accept();
+    host.accept();
     host.pass(0);
     assert_eq!((host.off(), host.time.standing()), ((0, 0), Standing::Agrees));
     host.pass(HOUR_NS);
     assert_eq!((host.off(), host.changes.as_slice()), ((0, 0), [Change::Jumped].as_slice()));
+}
+
+/// A store whose log was a year ahead once, because the clock was, and whose accepted time is right again.
+#[test]
+fn log_time_ahead_does_not_lift_the_limit_at_a_restart() {
+    for wrong_ns in [0, 200 * DAY_NS] {
+        let stored = Stored { log_ns: T + YEAR_NS, accepted_ns: Some(T) };
+        let mut host = Host::started_with(Some(stored), wrong_ns);
+        host.pass(HOUR_NS);
+        host.wrong_ns = 200 * DAY_NS;
+        host.pass(HOUR_NS);
+        assert_eq!((host.off(), host.time.standing()), ((0, YEAR_NS), Standing::Ahead));
+    }
+}
+
+#[test]
+fn without_a_stored_time_a_log_ahead_of_the_clock_limits_nothing() {
+    let mut host = Host::started(Some(T + YEAR_NS));
+    host.pass(HOUR_NS);
+    assert_eq!((host.off(), host.time.standing()), ((0, YEAR_NS), Standing::Agrees));
+    host.wrong_ns = 200 * DAY_NS;
+    host.pass(HOUR_NS);
+    assert_eq!((host.off(), host.time.standing()), ((0, YEAR_NS), Standing::Ahead));
+}
+
+#[test]
+fn a_clock_of_1970_at_boot_returns_without_a_confirmation() {
+    let stored = Stored { log_ns: T, accepted_ns: Some(T - HOUR_NS) };
+    let mut host = Host::started_with(Some(stored), -T);
+    host.pass(HOUR_NS);
+    assert_eq!((host.off(), host.time.standing()), ((-T, 0), Standing::Behind));
+    // A time server corrects the clock. The host was off for some hours.
+    host.wrong_ns = 10 * HOUR_NS;
+    host.pass(60 * SECOND_NS);
+    assert_eq!((host.off(), host.time.standing()), ((10 * HOUR_NS, 10 * HOUR_NS), Standing::Agrees));
+}
+
+#[test]
+fn an_accepted_jump_back_holds_after_a_restart() {
+    let mut host = Host::started(None);
+    host.wrong_ns = -YEAR_NS;
+    host.pass(HOUR_NS);
+    assert_eq!(host.time.standing(), Standing::Behind);
+    host.accept();
+    host.restart();
+    assert_eq!((host.off().0, host.time.standing()), (-YEAR_NS, Standing::Agrees));
+    host.wrong_ns = 0;
+    host.pass(HOUR_NS);
+    assert_eq!((host.off().0, host.time.standing()), (-YEAR_NS, Standing::Ahead));
+}
+
+#[test]
+fn a_clock_that_is_behind_stays_behind_after_a_restart() {
+    let mut host = Host::started(None);
+    host.wrong_ns = -YEAR_NS;
+    host.pass(HOUR_NS);
+    host.restart();
+    assert_eq!((host.off(), host.time.standing()), ((-YEAR_NS, 0), Standing::Behind));
+    host.wrong_ns = 0;
+    host.pass(HOUR_NS);
+    assert_eq!((host.off(), host.time.standing()), ((0, 0), Standing::Agrees));
 }
 
 #[test]
@@ -199,13 +279,15 @@ fn no_jump_makes_data_being_written_drop_for_its_size() {
 
 #[test]
 fn no_reading_overflows() {
-    for reference_ns in [None, Some(i64::MIN), Some(0), Some(i64::MAX)] {
-        let mut host = Host::started(reference_ns);
+    let extremes = [i64::MIN, 0, i64::MAX];
+    let stored = extremes.map(|log_ns| extremes.map(|accepted_ns| Stored { log_ns, accepted_ns: Some(accepted_ns) }));
+    for stored in stored.into_iter().flatten().map(Some).chain([None]) {
+        let mut host = Host::started_with(stored, 0);
         for system_ns in [i64::MIN, i64::MAX, 0, i64::MAX, i64::MIN] {
             for elapsed_ns in [i64::MAX, 0, i64::MIN] {
                 let _change = host.time.read(Reading { system_ns, elapsed_ns, is_synchronized: true });
                 let _jump = host.time.jump_ns();
-                host.time.accept();
+                host.time.accept(system_ns);
             }
         }
     }
@@ -225,27 +307,36 @@ fn step() -> impl Strategy<Value = (i64, i64)> {
 proptest! {
     #[test]
     fn time_gains_at_most_the_allowance_and_log_time_never_goes_back(
-        steps in prop::collection::vec(step(), 1..60),
-        reference_ns in prop::option::of(T - YEAR_NS..T + YEAR_NS),
+        steps in prop::collection::vec((step(), prop::bool::weighted(0.1)), 1..60),
+        log_ns in prop::option::of(T - YEAR_NS..T + YEAR_NS),
     ) {
-        let mut host = Host::started(reference_ns);
-        let mut limits = vec![(0, host.time.limit_ns)];
+        let mut host = Host::started(log_ns);
+        let mut limits = vec![(0, host.time.limit_ns, 0)];
         let mut log_ns = host.time.log_ns();
-        for (passed_ns, jump_ns) in steps {
+        let first_log_ns = log_ns;
+        let mut restarts = 0;
+        for ((passed_ns, jump_ns), restarts_now) in steps {
             host.wrong_ns += jump_ns;
             host.elapsed_ns += passed_ns;
-            host.pass(0);
+            if restarts_now {
+                restarts += 1;
+                host.restart();
+            } else {
+                host.pass(0);
+            }
             let now_ns = host.time.now_ns();
             let limit_ns = host.time.limit_ns;
             prop_assert!(now_ns <= limit_ns && now_ns <= T + host.elapsed_ns + host.wrong_ns);
-            limits.push((host.elapsed_ns, limit_ns));
-            for &(then_ns, limit_then_ns) in &limits {
+            limits.push((host.elapsed_ns, limit_ns, restarts));
+            for &(then_ns, limit_then_ns, restarts_then) in &limits {
                 let passed_ns = host.elapsed_ns - then_ns;
                 let gained_ns = limit_ns - limit_then_ns;
-                prop_assert!(gained_ns <= passed_ns + passed_ns / RATE + DAY_NS, "{gained_ns} ns in {passed_ns}");
+                // Each start has the whole allowance, because it knows nothing of the time before.
+                let allowed_ns = passed_ns + passed_ns / RATE + (1 + restarts - restarts_then) * DAY_NS;
+                prop_assert!(gained_ns <= allowed_ns, "{gained_ns} ns in {passed_ns}");
             }
-            // Log time is that of some limit, advanced by the elapsed time.
-            let offsets = limits.iter().map(|&(then_ns, limit_ns)| limit_ns - then_ns);
+            // Log time is that of the first entry or of some limit, advanced by the elapsed time.
+            let offsets = limits.iter().map(|&(then_ns, limit_ns, _)| limit_ns - then_ns).chain([first_log_ns]);
             let latest_ns = offsets.max().unwrap() + host.elapsed_ns;
             let next_ns = host.time.log_ns();
             prop_assert!(log_ns <= next_ns && now_ns <= next_ns && next_ns <= latest_ns);
@@ -271,7 +362,7 @@ proptest! {
             Standing::Ahead => prop_assert_eq!(off_ns, host.time.jump_ns()),
             Standing::Behind => prop_assert!(false, "still behind after two days"),
         }
-        host.time.accept();
+        host.accept();
         host.pass(60 * SECOND_NS);
         prop_assert_eq!(host.time.now_ns(), T + host.elapsed_ns + host.wrong_ns);
     }

@@ -6,6 +6,7 @@
 //! meta           shard u32 | `v`              vote record
 //! meta           shard u32 | `p`              log id record: the last purged entry
 //! meta           `node`                       node id u64
+//! meta           `time`                       accepted time of this node, i64, ns since 1970
 //! ```
 //!
 //! Integers are big-endian. Votes and entries are in one database because their order must survive a crash, and
@@ -16,6 +17,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use openraft::storage::IOFlushed;
+use openraft::type_config::TypeConfigExt as _;
 use parking_lot::Mutex;
 use rocksdb::{
     BottommostLevelCompaction, ColumnFamily, CompactOptions, DB, Direction, IteratorMode, ReadOptions, WriteBatch,
@@ -33,6 +35,7 @@ use crate::failure::Failure;
 use crate::metrics::{Metrics, gauge};
 
 const NODE_KEY: &[u8] = b"node";
+const TIME_KEY: &[u8] = b"time";
 
 /// The logs of all shards. Writing does not sync; [`LogDatabase::sync`] does.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ pub(crate) struct LogDatabase {
     purged: Mutex<PurgedRanges>,
     /// Held while [`LogDatabase::reclaim`] runs.
     reclaiming: Mutex<()>,
+    /// The last stored accepted time.
+    accepted_ns: Mutex<Option<i64>>,
     /// Dropped last: while a weak reference can be upgraded, files may be open.
     open: Arc<()>,
 }
@@ -64,14 +69,16 @@ impl LogDatabase {
             metrics,
             purged: Mutex::default(),
             reclaiming: Mutex::default(),
+            accepted_ns: Mutex::default(),
             open: Arc::default(),
         };
         log.check_node(node_id)?;
+        *log.accepted_ns.lock() = log.read_accepted()?;
         log.find_purged()?;
         Ok(log)
     }
 
-    /// Notes the ranges that earlier processes purged: their entries may still take space.
+    /// Records the ranges that earlier processes purged, because their entries may still take space.
     fn find_purged(&self) -> Result<(), ReplicaError> {
         for item in self.database.iterator_cf(self.family(META)?, IteratorMode::Start) {
             let (key, value) = item.map_err(ReplicaError::Log)?;
@@ -100,8 +107,32 @@ impl LogDatabase {
         }
     }
 
-    /// A reference that has no strong count once all files are closed, which may be a moment after the last reference
-    /// to `self` is dropped.
+    fn read_accepted(&self) -> Result<Option<i64>, ReplicaError> {
+        let Some(value) = self.get(TIME_KEY)? else { return Ok(None) };
+        let length = |_length| RecordError::Length { record: "accepted time" };
+        Ok(Some(i64::from_be_bytes(value.as_ref().try_into().map_err(length)?)))
+    }
+
+    /// The last stored accepted time, nanoseconds since 1970. It survives restarts and may go back.
+    pub(crate) fn accepted_ns(&self) -> Option<i64> {
+        *self.accepted_ns.lock()
+    }
+
+    /// Stores the accepted time; returns when it is synced.
+    pub(crate) async fn store_accepted(&self, accepted_ns: i64) -> Result<(), ReplicaError> {
+        let mut batch = WriteBatch::default();
+        batch.put_cf(self.family(META)?, TIME_KEY, accepted_ns.to_be_bytes());
+        self.write(batch)?;
+        let (sender, receiver) = Types::oneshot();
+        self.sync(IOFlushed::signal(sender), 0)?;
+        let not_synced = |error: &dyn std::fmt::Display| ReplicaError::Consensus(error.to_string().into());
+        receiver.await.map_err(|dropped| not_synced(&dropped))?.map_err(|error| not_synced(&error))?;
+        *self.accepted_ns.lock() = Some(accepted_ns);
+        Ok(())
+    }
+
+    /// Returns a weak reference that cannot be upgraded once all files are closed, which may be a moment after the last
+    /// reference to `self` is dropped.
     pub(crate) fn while_open(&self) -> Weak<()> {
         Arc::downgrade(&self.open)
     }
@@ -124,8 +155,8 @@ impl LogDatabase {
         self.database.write(batch).map_err(|error| self.refused(error))
     }
 
-    /// The error of a refused write. A failed sync makes RocksDB refuse writes, so its report comes first: the first
-    /// error counts.
+    /// Returns the error of a refused write. A failed sync makes RocksDB refuse writes, so the error of the sync is
+    /// reported first.
     fn refused(&self, error: rocksdb::Error) -> ReplicaError {
         self.sync_thread.wait_for_report();
         ReplicaError::Log(error)
@@ -225,7 +256,7 @@ impl LogDatabase {
         !self.purged.lock().is_empty()
     }
 
-    /// Returns the space of purged entries to the file system. Blocks, for long.
+    /// Returns the space of purged entries to the file system. Blocks for a long time.
     pub(crate) fn reclaim(&self) -> Result<(), ReplicaError> {
         let _reclaiming = self.reclaiming.lock();
         let purged = std::mem::take(&mut *self.purged.lock());
