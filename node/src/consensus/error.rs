@@ -1,4 +1,4 @@
-//! Why a proposal has no outcome, or why a read may not be answered.
+//! Errors of proposals without an outcome, and of reads that may not be served.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ pub(crate) enum ConsensusError {
     /// The replica is being closed.
     #[error("the replica is stopping")]
     Stopped,
-    /// Only the leader proposes and answers reads.
+    /// Only the leader proposes entries and serves reads.
     #[error("this node is not the leader of the shard; the leader is {}", known(*leader))]
     NotLeader { leader: Option<u64> },
     /// A new leader may have dropped the entry.
-    #[error("the leader of the shard changed: it is not known whether the entry counts; send it again with its id")]
+    #[error("the leader of the shard changed: the outcome is unknown; retry with the same batch ID")]
     Unknown,
-    /// No majority of the members answered.
-    #[error("too few members of the shard answer: {0}")]
+    /// No majority of the members responded.
+    #[error("no majority of the shard's members responded: {0}")]
     NoQuorum(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 

@@ -1,4 +1,6 @@
-//! Requests of routers: append, query, delete. Every refusal is a gRPC status that says what is wrong and what to do.
+//! Requests of routers: append, query, delete.
+//!
+//! Every refusal is a gRPC status with the fault and the remedy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +32,11 @@ impl Refused {
         Self(Refusal::Invalid, Status::invalid_argument(text))
     }
 
-    /// A batch that cannot be read. A router made it, so it is not INVALID_ARGUMENT, which would blame the sender of
-    /// the profiles.
+    /// Returns the error of a batch that cannot be read. A router made it, so INVALID_ARGUMENT would be wrong: it
+    /// blames the sender of the profiles. Senders retry after INTERNAL of a node: versions that differ during an
+    /// upgrade pass by themselves.
     pub(super) fn unreadable(error: &dyn std::fmt::Display) -> Self {
+        tracing::error!(%error, "the batch of a router cannot be read");
         let text = format!("the router's batch cannot be read: {error}: run node and router of the same version");
         Self(Refusal::Invalid, Status::internal(text))
     }
@@ -119,10 +123,10 @@ impl Shared {
         let not_ready = |text: &str| Refused(Refusal::NotReady, Status::unavailable(text));
         let full = || {
             let text = if self.is_over_cap() {
-                "disk is full: the data has reached its cap: the oldest is dropped in a moment; where nothing old is \
-                 left, raise the cap on disk use"
+                "disk is full: the data has reached its cap, and the oldest partitions are being dropped; if this \
+                 persists, raise the cap on disk use"
             } else {
-                "disk is full: free some space, or lower the cap on disk use; queries are answered, and appends resume \
+                "disk is full: free some space, or lower the cap on disk use; queries are served, and appends resume \
                  when there is space"
             };
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
@@ -213,7 +217,7 @@ fn select_status(error: SelectError, replica: &Replica) -> Status {
             Status::resource_exhausted(error.to_string())
         }
         SelectError::Cancelled => Status::cancelled(error.to_string()),
-        // The damage is quarantined: the next query is answered without it.
+        // The damage is quarantined: the next query is served without it.
         SelectError::Engine(error) if error.is_damage() => {
             tracing::error!(%error, "a query found damage");
             Status::unavailable(format!("{error}: try again"))
@@ -230,8 +234,9 @@ async fn append(shared: &Shared, shard: u32, placement_epoch: u64, batch: Batch)
         let text = format!("placement {placement_epoch} is not this node's, {epoch}: read the placement again");
         return Err(misplaced(Status::failed_precondition(text)));
     }
-    let replica = shared.appendable().await?;
+    // Before the wait for a repair, because the batch is in memory meanwhile.
     let _in_flight = shared.take_in(batch.memory_bytes())?;
+    let replica = shared.appendable().await?;
     let split = if is_small(&batch) {
         Ok(vec![batch])
     } else {
@@ -314,14 +319,14 @@ async fn delete(shared: &Shared, deletion: Deletion) -> Result<Deleted, Status> 
             );
             Err(Status::invalid_argument(text))
         }
-        outcome => Err(Status::internal(format!("a deletion came to {outcome:?}"))),
+        outcome => Err(Status::internal(format!("unexpected outcome of a deletion: {outcome:?}"))),
     }
 }
 
 fn refused(error: ConsensusError) -> Refused {
     match &error {
         ConsensusError::Failed(cause) if cause.is_disk_full() => {
-            let text = "disk is full: whether this append counts is not known, send it again with its id later";
+            let text = "disk is full: the outcome is unknown; retry later with the same batch ID";
             Refused(Refusal::DiskFull, Status::resource_exhausted(text))
         }
         _ => Refused(Refusal::Uncommitted, unavailable(&error)),
@@ -333,49 +338,4 @@ fn panicked(error: tokio::task::JoinError) -> Refused {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use prometheus_client::registry::Registry;
-    use proto::limits;
-
-    use super::*;
-    use crate::{Config, Retention};
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
-        let folder = tempfile::tempdir().unwrap();
-        let day = Duration::from_secs(86_400);
-        let retention = Retention { raw: day, minutes: day, hours: day, days: day };
-        let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
-        let node = Node::open(config, &mut Registry::default()).await.unwrap();
-        node.ready().await;
-        let (began, has_begun) = std::sync::mpsc::channel();
-        let callers: Vec<_> = (0..limits::QUERIES_AT_ONCE_MAX)
-            .map(|_| {
-                let node = Arc::clone(&node);
-                let began = began.clone();
-                tokio::spawn(async move {
-                    let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
-                        began.send(()).unwrap();
-                        let start = Instant::now();
-                        while is_wanted() {
-                            // A fault must fail this test and not block all others.
-                            assert!(start.elapsed() < Duration::from_secs(30));
-                            std::thread::sleep(Duration::from_millis(1));
-                        }
-                        Err::<(), _>(SelectError::Cancelled)
-                    };
-                    node.shared.read(answer).await
-                })
-            })
-            .collect();
-        let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
-        spawn_blocking(all_begun).await.unwrap().unwrap();
-        callers.iter().for_each(tokio::task::JoinHandle::abort);
-        let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
-        let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
-        assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
-        node.shutdown().await;
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proto::limits;
 use proto::placement::{FIRST_DATA_SHARD, Placement};
@@ -17,8 +17,11 @@ use crate::error::{NodeError, ReplicaError};
 use crate::metrics::{Metrics, StateLabels};
 use crate::replica::Replica;
 
-/// Bytes of appends in flight, as received. Decoded, encoded and waiting for the disk, they take a few times this.
+/// Limit of the received bytes of appends in flight. Their decoded and encoded forms take a few times this memory.
 pub(super) const APPENDS_IN_FLIGHT_BYTES_MAX: usize = 128 << 20;
+
+/// Interval of log lines about opening, which takes long if files are repaired.
+const OPEN_REPORT: Duration = Duration::from_secs(5);
 
 /// Longest wait of a request for a repair.
 const REPAIR_PATIENCE: Duration = Duration::from_secs(20);
@@ -32,9 +35,9 @@ pub(super) struct Shared {
     pub(super) metrics: Metrics,
     pub(super) clock: Arc<Clock>,
     state: watch::Sender<State>,
-    /// The file system has no space for appends.
+    /// True if the file system has no space for appends.
     is_full: AtomicBool,
-    /// The data takes more than its cap.
+    /// True if the data takes more than its cap.
     is_over_cap: AtomicBool,
     /// One permit for each byte of appends in flight.
     pub(super) appends: Arc<Semaphore>,
@@ -54,7 +57,7 @@ pub(super) enum State {
     Serving(Arc<Replica>),
     /// The replica is being opened again because stored values are damaged. Requests wait.
     Repairing,
-    /// The log or the engine met a full disk: queries are answered, and the replica reopens when there is space.
+    /// The disk is full: queries are served, and the replica is opened again when there is space.
     ReadOnly(Arc<Replica>),
     Failed(Arc<ReplicaError>),
     Stopped,
@@ -107,7 +110,7 @@ impl Shared {
         self.state.send_replace(state);
     }
 
-    /// Returns the first result of `wanted` for the present state or a later one.
+    /// Waits for a state for which `wanted` returns a result, and returns the result.
     pub(super) async fn reached<T>(&self, wanted: impl Fn(&State) -> Option<T>) -> T {
         let mut states = self.state.subscribe();
         loop {
@@ -122,15 +125,27 @@ impl Shared {
         }
     }
 
-    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`], and returns the state.
+    /// Waits for the end of a repair, at most [`REPAIR_PATIENCE`] and not beyond a stop, and returns the state.
     pub(super) async fn state_after_repair(&self) -> State {
         let repaired = self.reached(|state| (!matches!(state, State::Repairing)).then(|| state.clone()));
-        tokio::time::timeout(REPAIR_PATIENCE, repaired).await.unwrap_or(State::Repairing)
+        let repaired = tokio::time::timeout(REPAIR_PATIENCE, self.stopping.run_until_cancelled(repaired)).await;
+        repaired.ok().flatten().unwrap_or(State::Repairing)
     }
 
+    /// Opens the replica, which repairs files with damage first. Logs the wait.
     pub(super) async fn open_replica(&self) -> Result<Arc<Replica>, NodeError> {
         let clock = Arc::clone(&self.clock);
-        Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock).await
+        let opened = Replica::open(&self.config, &self.directory, FIRST_DATA_SHARD, &self.metrics, clock);
+        let mut opened = std::pin::pin!(opened);
+        let began = Instant::now();
+        loop {
+            match tokio::time::timeout(OPEN_REPORT, &mut opened).await {
+                Ok(opened) => return opened,
+                Err(_elapsed) => {
+                    tracing::info!(seconds = began.elapsed().as_secs(), "waiting until the data directory is open");
+                }
+            }
+        }
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -147,7 +162,7 @@ impl Shared {
         self.is_over_cap.load(Ordering::Relaxed)
     }
 
-    /// Notes whether data of `disk_bytes` takes more than the cap.
+    /// Records whether data of `disk_bytes` takes more than the cap.
     pub(super) fn note_use(&self, disk_bytes: u64) {
         let cap = self.config.disk_bytes_max;
         let is_over_cap = disk_bytes > cap;

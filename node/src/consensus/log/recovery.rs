@@ -67,8 +67,8 @@ fn truncate_manifest(raft: &Path, expected: &Expected, torn: &TornTail) -> Resul
     fs::remove_dir_all(&copy).map_err(ReplicaError::Files)?;
     if !is_there || readable < expected.synced {
         let what = format!(
-            "{} is damaged from byte {length} on, and synced writes are only in files that it names from there on; put \
-             the whole data directory back from a copy",
+            "{} is damaged from byte {length} on, and synced writes are only in files that it names from there on; \
+             restore the whole data directory from a backup",
             path.display(),
         );
         return Err(ReplicaError::Files(io::Error::new(io::ErrorKind::InvalidData, what)));

@@ -1,0 +1,75 @@
+//! Requests while the replica is repaired, and queries whose callers go away.
+
+use std::time::{Duration, Instant};
+
+use prometheus_client::registry::Registry;
+use proto::limits;
+
+use super::*;
+use crate::{Config, Retention};
+
+async fn opened(folder: &tempfile::TempDir) -> Arc<Node> {
+    let day = Duration::from_secs(86_400);
+    let retention = Retention { raw: day, minutes: day, hours: day, days: day };
+    let config = Config::new(folder.path().to_owned(), retention, 1 << 30);
+    let node = Node::open(config, &mut Registry::default()).await.unwrap();
+    node.ready().await;
+    node
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_that_waits_for_a_repair_counts_against_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = opened(&folder).await;
+    node.shared.set_state(State::Repairing);
+    let batch = testkit::batches::batch(None, [1, 2]);
+    let bytes = batch.memory_bytes();
+    let waiting = tokio::spawn({
+        let node = Arc::clone(&node);
+        async move { node.append(FIRST_DATA_SHARD, node.shared.placement.epoch(), batch).await }
+    });
+    let start = Instant::now();
+    while node.shared.appends.available_permits() != APPENDS_IN_FLIGHT_BYTES_MAX - bytes {
+        assert!(start.elapsed() < Duration::from_secs(5), "{bytes} bytes are held without budget");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // A stop ends the wait.
+    let start = Instant::now();
+    node.shutdown().await;
+    let refusal = waiting.await.unwrap().unwrap_err();
+    assert!(refusal.message().contains("stopping") && start.elapsed() < Duration::from_secs(3), "{refusal}");
+    assert_eq!(node.shared.appends.available_permits(), APPENDS_IN_FLIGHT_BYTES_MAX);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_whose_caller_has_gone_ends_and_frees_its_permit() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = opened(&folder).await;
+    let (began, has_begun) = std::sync::mpsc::channel();
+    let callers: Vec<_> = (0..limits::QUERIES_AT_ONCE_MAX)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            let began = began.clone();
+            tokio::spawn(async move {
+                let answer = move |_: &Replica, is_wanted: &dyn Fn() -> bool| {
+                    began.send(()).unwrap();
+                    let start = Instant::now();
+                    while is_wanted() {
+                        // A fault must fail this test and not block all others.
+                        assert!(start.elapsed() < Duration::from_secs(30));
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    Err::<(), _>(SelectError::Cancelled)
+                };
+                node.shared.read(answer).await
+            })
+        })
+        .collect();
+    let all_begun = move || (0..limits::QUERIES_AT_ONCE_MAX).try_for_each(|_| has_begun.recv());
+    spawn_blocking(all_begun).await.unwrap().unwrap();
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    let another = node.shared.read(|_, is_wanted| Ok(is_wanted()));
+    let answered = tokio::time::timeout(Duration::from_secs(15), another).await;
+    assert!(answered.expect("no permit is free").unwrap(), "a caller who waits is reported as waiting");
+    node.shutdown().await;
+}
