@@ -6,13 +6,13 @@ pub(crate) mod debuginfo;
 pub(crate) mod error;
 mod flamegraph;
 mod not_found;
-pub(crate) mod page;
 mod parameters;
 mod prometheus;
 mod prometheus_json;
 pub mod push;
 pub(crate) mod read;
 pub mod time;
+pub(crate) mod web_ui;
 
 use axum::http::{Method, Uri};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -39,7 +39,7 @@ pub struct Parts {
     pub nodes: Nodes,
     /// Receives pushes.
     pub pusher: Pusher,
-    /// Answers queries.
+    /// Serves queries.
     pub reader: Reader,
     /// Stores debug files.
     pub symbols: SymbolStore,
@@ -49,7 +49,7 @@ pub struct Parts {
     pub auth: Auth,
 }
 
-/// Everything on the HTTP port but `/healthz`, `/ready` and `/metrics`.
+/// Returns all routes of the HTTP port except `/healthz`, `/ready` and `/metrics`.
 pub fn routes(parts: Parts) -> Router {
     let api = Router::new()
         .merge(push::http::routes(parts.pusher))
@@ -61,7 +61,7 @@ pub fn routes(parts: Parts) -> Router {
         .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(parts.auth, authenticate));
     // The files of the web UI hold no data, so they need no credential.
-    reporting_bad_heads(beside(page::routes()).merge(api)).layer(compression()).layer(from_fn(log))
+    reporting_bad_heads(beside(web_ui::routes()).merge(api)).layer(compression()).layer(from_fn(log))
 }
 
 /// Compression for clients that accept it, at the fastest level: it shrinks a flame graph of 400 kB to a fifth in 2
@@ -91,7 +91,7 @@ pub fn alone(routes: Router) -> Router {
     reporting_bad_heads(beside(routes).fallback(not_found_on_operations_port))
 }
 
-/// The response of a server that is not ready.
+/// Returns the response of a server that is not ready.
 #[must_use]
 pub fn unavailable(reason: String) -> Response {
     ApiError::unavailable(reason).into_response()

@@ -1,4 +1,4 @@
-//! The web UI: the embedded files that `router/ui` builds, or a page with build instructions if they are missing.
+//! The web UI: the embedded files that `router/ui` builds, or build instructions if they are missing.
 
 use axum::Router;
 use axum::http::{Uri, header};
@@ -15,14 +15,14 @@ struct Files;
 
 const PLACEHOLDER: &str = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>\
     varve</title></head><body>\
-<h1>varve runs, without its page</h1><p>This binary was built without Node. Build the page and the binary again with \
-<code>make build</code>.</p><p>Everything else is here: <a href=\"/api/v1/labels\">/api/v1/labels</a>, \
+<h1>The web UI is not in this build</h1><p>Build the web UI and the binary with <code>make build</code>.</p>\
+<p>Everything else is here: <a href=\"/api/v1/labels\">/api/v1/labels</a>, \
 <a href=\"/metrics\">/metrics</a>, and <code>varve query</code> on the terminal.</p></body></html>";
 
 /// Content security policy: nothing from other hosts, and nothing inline.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// Routes of the web UI: the page at `/`, and its files below.
+/// Routes of the web UI: the document at `/`, and its files below.
 pub(crate) fn routes() -> Router {
     Router::new().route("/", get(file)).route("/assets/{*path}", get(file)).route("/favicon.svg", get(file))
 }
@@ -39,7 +39,7 @@ async fn file(uri: Uri) -> Response {
     ];
     match Files::get(path) {
         Some(file) => {
-            // Vite names assets after their content. The page itself must not be cached beyond a change of the binary.
+            // Vite names assets after their content. The document must not be cached beyond a change of the binary.
             let cache = if path.starts_with("assets/") { "max-age=31536000, immutable" } else { "no-cache" };
             let kind = [(header::CONTENT_TYPE, file.metadata.mimetype()), (header::CACHE_CONTROL, cache)];
             (security, kind, file.data.into_owned()).into_response()
