@@ -22,8 +22,24 @@ const ON_A_REAL_SERVER: [&str; 3] = [
 /// The test that also needs samples of this host.
 const ON_THIS_HOST: &str = "a user finds the hot function of this host";
 
-/// Lower limit of the number of tests that run.
-const TESTS_MIN: usize = 15;
+/// Tests of a response that is incomplete, or that changes while somebody looks at it.
+const OF_CHANGING_RESPONSES: [&str; 12] = [
+    "the view announces missing names, which appear automatically",
+    "the zoom and the marked function follow a frame to its name",
+    "each frame where unwinding stopped has its own reason",
+    "a hidden tab does not poll for names",
+    "a partial response has a banner, and unnamed frames have reasons",
+    "the status bar counts warnings, and a click shows all of them",
+    "damaged data has a banner that names the first damaged time",
+    "the timeline reports data that it is missing",
+    "an error of the timeline alone does not call the view old",
+    "the reason for no data is looked for once per query",
+    "an empty store shows a running agent, or why its state is unknown",
+    "a closed dialog does not release what is still open",
+];
+
+/// Number of tests that run on every machine: all except [`ON_THIS_HOST`] and the large profile.
+const TESTS_MIN: usize = 39;
 
 fn chromium() -> Option<PathBuf> {
     let named = std::env::var_os("VARVE_CHROMIUM").map(PathBuf::from);
@@ -124,7 +140,7 @@ fn the_web_uis_browser_tests_pass_against_a_running_varve() {
     assert!(status.success(), "{}", output.join("\n"));
     let ran: Vec<&String> = output.iter().filter(|line| line.starts_with("varve-tests: browser test ran: ")).collect();
     ran.iter().for_each(|line| say(line));
-    let mut needed: Vec<&str> = ON_A_REAL_SERVER.into();
+    let mut needed: Vec<&str> = [&ON_A_REAL_SERVER[..], &OF_CHANGING_RESPONSES].concat();
     match &obstacle {
         None => needed.push(ON_THIS_HOST),
         Some(obstacle) => skipped(ON_THIS_HOST, format!("BPF: {obstacle}")),
@@ -135,7 +151,8 @@ fn the_web_uis_browser_tests_pass_against_a_running_varve() {
     for name in needed {
         assert!(ran.iter().any(|line| line.ends_with(name)), "{name:?} did not run:\n{}", output.join("\n"));
     }
-    assert!(ran.len() >= TESTS_MIN, "only {} tests ran:\n{}", ran.len(), output.join("\n"));
+    let min = TESTS_MIN + usize::from(large.is_some()) + usize::from(obstacle.is_none());
+    assert!(ran.len() >= min, "only {} of {min} tests ran:\n{}", ran.len(), output.join("\n"));
     if obstacle.is_none() {
         bpf_test_ran(ON_THIS_HOST);
     }
