@@ -18,7 +18,7 @@ pub(crate) fn write(
     summary: &Summary,
     symbolization: &Symbolization,
 ) -> Vec<u8> {
-    let columns = Columns::of(tree, frames);
+    let columns = Columns::of(tree, frames, symbolization);
     let profile_type = summary.profile_type.as_ref();
     let total = tree.nodes.first().map_or(0, |root| root.total);
     let gauge = profile_type.is_some_and(proto::ProfileType::is_gauge);
@@ -31,7 +31,7 @@ pub(crate) fn write(
     out.raw(",\"names\":[").append(&columns.names).raw("],\"frames\":[").append(&columns.frames);
     out.raw("],\"nodes\":[").append(&columns.nodes).raw("],\"symbolization\":");
     share(&mut out, symbolization);
-    out.raw(",\"shards\":{\"asked\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
+    out.raw(",\"shards\":{\"queried\":").number(summary.shards).raw(",\"answered\":").number(summary.shards);
     out.raw("},\"pruned\":{\"nodes\":").number(tree.pruned_nodes);
     out.raw(",\"value\":").sum(tree.pruned_value);
     let read = summary.windows_read;
@@ -55,12 +55,12 @@ struct Columns {
     nodes: JsonText,
 }
 
-/// In place of the number of a name that is not written yet: 0 is the name of the root.
+/// Placeholder for the number of a name that is not written yet: 0 is the name of the root.
 const NO_NAME: u32 = 0;
 
 impl Columns {
     /// Names and frames in the order in which nodes use them, and the nodes.
-    fn of(tree: &PrunedTree, frames: Frames<'_>) -> Self {
+    fn of(tree: &PrunedTree, frames: Frames<'_>, symbolization: &Symbolization) -> Self {
         let nodes = JsonText::with_capacity(tree.nodes.len() * 40);
         let mut out = Self { names: JsonText::default(), frames: JsonText::default(), nodes };
         out.names.text("total");
@@ -78,7 +78,7 @@ impl Columns {
                 if *number == NO_NAME {
                     *number = count;
                     count += 1;
-                    out.name(node.kind, frames);
+                    out.name(node.kind, frames, symbolization);
                 }
                 *number
             });
@@ -90,7 +90,7 @@ impl Columns {
     }
 
     /// Writes a name, and the facts about its frame.
-    fn name(&mut self, kind: NodeKind, of: Frames<'_>) {
+    fn name(&mut self, kind: NodeKind, of: Frames<'_>, symbolization: &Symbolization) {
         let names = self.names.raw(",");
         let frames = self.frames.raw(",");
         let table = of.table;
@@ -105,7 +105,8 @@ impl Columns {
         };
         names.text(table.text(frame.key.name));
         // In alphabetical order.
-        let reason = frame.unnamed.and_then(|why| table.unnamed.get(why as usize)).map_or("", |why| why.code);
+        let why = frame.unnamed.and_then(|why| table.unnamed.get(why as usize));
+        let reason = why.map_or("", |why| why.code);
         let [binary, file, kind] = [frame.key.binary, frame.key.file, frame.key.frame_type].map(|id| table.text(id));
         let line = if frame.start_line > 0 { frame.start_line } else { 0 };
         let mut before = "{";
@@ -119,6 +120,9 @@ impl Columns {
             } else {
                 frames.text(text)
             };
+        }
+        if let Some(share) = why.and_then(|why| symbolization.index_of(why)) {
+            frames.raw(",\"unnamed\":").number(share);
         }
         frames.raw(if before == "{" { "{}" } else { "}" });
     }

@@ -12,7 +12,7 @@ use crate::query::naming::frame::{Frames, Unnamed};
 pub(crate) struct Symbolization {
     pub(crate) frames: usize,
     pub(crate) named: usize,
-    /// In the order of reason, binary and build ID.
+    /// In the order of reason, text, binary and build ID; each combination once.
     pub(crate) unnamed: Vec<UnnamedShare>,
 }
 
@@ -38,7 +38,7 @@ struct ReasonSets {
 /// The number of the empty set.
 const NO_REASONS: u32 = 0;
 
-/// In place of a set: no stack passes the node.
+/// Placeholder for the set of a node without stacks.
 const NO_STACK: u32 = u32::MAX;
 
 impl ReasonSets {
@@ -76,7 +76,7 @@ impl Symbolization {
         let mut set_of: Vec<u32> = Vec::with_capacity(tree.nodes().len());
         set_of.push(NO_REASONS);
         let mut out = Self::default();
-        // Parents stand before their children.
+        // Parents precede their children.
         for (i, node) in (1..).zip(tree.nodes().iter().skip(1)) {
             let above = set_of[node.parent as usize];
             let total = tree.total(i);
@@ -106,5 +106,10 @@ impl Symbolization {
         out.unnamed = shares.map(share).collect();
         out.unnamed.sort_unstable();
         out
+    }
+
+    /// Index of a reason in `unnamed`.
+    pub(crate) fn index_of(&self, why: &Unnamed) -> Option<usize> {
+        self.unnamed.binary_search_by(|share| share.why.cmp(why)).ok()
     }
 }

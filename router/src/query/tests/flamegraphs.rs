@@ -208,7 +208,9 @@ fn frames_without_names_keep_their_weight_and_a_reason() {
     share("no_build_id", "", "", 1, 1);
     assert_eq!((&tree["symbolization"]["frames"], &tree["symbolization"]["named"]), (&json!(6), &json!(1)));
     let place = tree["names"].as_array().unwrap().iter().position(|name| name == "libc.so.6+0x10").unwrap();
-    let frame = json!({"binary": "/usr/lib/libc.so.6", "type": "native", "reason": "no_debug_file"});
+    let unnamed = tree["symbolization"]["unnamed"].as_array().unwrap();
+    let why = unnamed.iter().position(|known| known["build_id"] == "gnu:aabb").unwrap();
+    let frame = json!({"binary": "/usr/lib/libc.so.6", "type": "native", "reason": "no_debug_file", "unnamed": why});
     assert_eq!(tree["frames"][place], frame);
     // They can be filtered and grouped like others.
     let grouped =
@@ -239,6 +241,12 @@ fn a_frame_at_which_unwinding_stopped_has_the_reason() {
         assert_eq!((&of["reason"], &of["frames"]), (&json!("unwinding_stopped"), &json!(1)));
         let text = of["text"].as_str().unwrap();
         assert!(text.contains("callers are missing") && text.contains(meaning), "{text}");
+    }
+    // Both have the same reason and no binary: the index tells them apart.
+    for (name, meaning) in [(known, "code in a mapping"), (unknown, "does not know")] {
+        let place = tree["names"].as_array().unwrap().iter().position(|of| *of == name).unwrap();
+        let why = usize::try_from(tree["frames"][place]["unnamed"].as_u64().unwrap()).unwrap();
+        assert!(unnamed[why]["text"].as_str().unwrap().contains(meaning), "{tree}");
     }
     let grouped = server.query("sum by (stack_function) (sum_over_time(process_cpu[5m]))").json();
     assert!(grouped.to_string().contains(known), "{grouped}");
