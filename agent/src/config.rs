@@ -1,4 +1,4 @@
-//! Configuration of the agent: where it sends, how often it samples, and its credentials.
+//! Configuration of the agent: its endpoint, its sampling frequency, and its credentials.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -232,12 +232,14 @@ mod tests {
         for frequency_hz in [10, 19, 20, 49, 50, 97, 99, 100, 250, 500, 997, 1000] {
             let period_ns = period_ns(frequency_hz);
             for tick_ns in [1_000_000, 3_333_333, 4_000_000, 10_000_000] {
-                let (mut parts, samples) = ([0_u64; 8], 60 * u64::from(frequency_hz));
+                let mut parts = [0_u64; 8];
+                let samples = 60 * u64::from(frequency_hz);
                 for sample in 0..samples {
                     let moment_ns = sample * period_ns % tick_ns;
                     parts[usize::try_from(moment_ns * 8 / tick_ns).unwrap()] += 1;
                 }
-                let (least, most) = (samples * 3 / 4 / 8, samples * 5 / 4 / 8 + 1);
+                let least = samples * 3 / 4 / 8;
+                let most = samples * 5 / 4 / 8 + 1;
                 let is_even = parts.iter().all(|part| (least..=most).contains(part));
                 assert!(is_even, "{frequency_hz} Hz, tick {tick_ns}: {parts:?}");
             }

@@ -8,9 +8,9 @@
 //! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with both. Only
 //! recordings in pprof or folded stacks get names here, from a [`symbol_store::SymbolStore`].
 //!
-//! # Does not
-//! Raise limits, mount anything, need kprobes or tracefs, follow a path out of a process's root, or keep anything on
-//! disk but requests that it could not send.
+//! # Limits
+//! The agent does not raise limits, mount anything, or need kprobes or tracefs. It never follows a path out of a
+//! process's root. It keeps nothing on disk except requests that it could not send.
 //!
 //! # Memory
 //! All memory is bounded: processes and their data, files, locations, perf maps, the samples of one interval, the
@@ -87,7 +87,8 @@ async fn run_checked(config: &Config, shutdown: &CancellationToken, status: &Sta
     // Also cancelled when this future is dropped, so that the thread ends.
     let stop = shutdown.child_token();
     let _stop_on_drop = stop.clone().drop_guard();
-    let (sampling, environment) = (config.sampling, Arc::clone(&config.environment));
+    let sampling = config.sampling;
+    let environment = Arc::clone(&config.environment);
     let sampler = SamplerThread::spawn(sampling, environment, &stop, status, QueueWriter::into(&queue));
     let sampler = sampler.map_err(AgentError::Thread)?;
     let sender = Sender::new(&config, spool, status.clone());

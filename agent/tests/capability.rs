@@ -61,7 +61,8 @@ fn exactly_the_capability_that_is_missing_is_named() {
     let (_folder, copy) = copy_for_nobody();
     for withheld in all.map(Some).into_iter().chain([None]) {
         let held: String = all.iter().filter(|name| Some(**name) != withheld).map(|name| format!(",+{name}")).collect();
-        let (inheritable, ambient) = (format!("--inh-caps=-all{held}"), format!("--ambient-caps=-all{held}"));
+        let inheritable = format!("--inh-caps=-all{held}");
+        let ambient = format!("--ambient-caps=-all{held}");
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", &inheritable, &ambient]).arg(&copy);
         command.args(["without_privileges_every_missing_capability_is_named", "--exact", "--nocapture"]);

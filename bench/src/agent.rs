@@ -239,7 +239,8 @@ fn figures(segments: &[&Segment]) -> Value {
         ("evictions", max(|cost| cost.evictions)),
         ("samples", samples),
         ("user_stacks_whole_percent", {
-            let (whole, user) = (sum(|cost| cost.counts.whole as f64), sum(|cost| cost.counts.user as f64));
+            let whole = sum(|cost| cost.counts.whole as f64);
+            let user = sum(|cost| cost.counts.user as f64);
             (10_000.0 * whole / user).round() / 100.0
         }),
         ("waits", sum(|cost| cost.counts.waits as f64)),

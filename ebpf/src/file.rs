@@ -222,7 +222,8 @@ mod tests {
         assert!(TABLES_H.contains(&format!("#define BLOCK_BYTES {BLOCK_BYTES}\n")));
         assert!(TABLES_H.contains(&format!("#define FILE_PARTS {FILE_PARTS}\n")));
         assert!(TABLES_H.contains("#define USED_AT(ktime_ns) ((u32)((ktime_ns) >> 30))"));
-        let (table, go) = (Some((1, TableLayout::default())), None);
+        let table = Some((1, TableLayout::default()));
+        let go = None;
         assert_eq!(
             FileEntry::used_of(&FileEntry { number: 2, table, go, used: 3, ..FileEntry::default() }.to_bytes()),
             3

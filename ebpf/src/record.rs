@@ -124,7 +124,8 @@ const WAIT_END_BYTES: usize = 24;
 
 impl WaitEnd {
     fn read(bytes: &[u8; WAIT_END_BYTES]) -> Self {
-        let (since_ktime_ns, ktime_ns) = (u64::from_ne_bytes(take(bytes, 0)), u64::from_ne_bytes(take(bytes, 8)));
+        let since_ktime_ns = u64::from_ne_bytes(take(bytes, 0));
+        let ktime_ns = u64::from_ne_bytes(take(bytes, 8));
         Self { since_ktime_ns, ktime_ns, tid: u32::from_ne_bytes(take(bytes, 16)) }
     }
 }
@@ -202,7 +203,8 @@ impl<'a> Sample<'a> {
             return Err(RecordError::TooShort { bytes: record.len(), header_bytes });
         };
         let header = read_header(fixed);
-        let (kernel_frames, user_frames) = (header.kernel_frames, header.user_frames);
+        let kernel_frames = header.kernel_frames;
+        let user_frames = header.user_frames;
         let used = (usize::from(kernel_frames) + usize::from(user_frames)) * size_of::<u64>();
         let within_limits =
             usize::from(kernel_frames) <= KERNEL_FRAMES_MAX && usize::from(user_frames) <= USER_FRAMES_MAX;
@@ -236,7 +238,8 @@ impl<'a> Sample<'a> {
     /// Returns names and values of the labels. Both may be truncated, and need not be text.
     pub fn labels(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + 'a {
         self.labels.chunks_exact(LABEL_BYTES).map(|label| {
-            let (name_bytes, value_bytes) = (usize::from(label[0]), usize::from(label[1]));
+            let name_bytes = usize::from(label[0]);
+            let value_bytes = usize::from(label[1]);
             let (name, value) = label[2..].split_at(LABEL_NAME_BYTES);
             (&name[..name_bytes.min(LABEL_NAME_BYTES)], &value[..value_bytes.min(LABEL_VALUE_BYTES)])
         })

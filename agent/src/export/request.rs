@@ -77,7 +77,8 @@ pub(crate) fn encode(
     files: &FileTable,
     locations: &LocationTable,
 ) -> Vec<EncodedRequest> {
-    let (samples, waits) = (aggregate.take_sorted(), aggregate.take_sorted_waits());
+    let samples = aggregate.take_sorted();
+    let waits = aggregate.take_sorted_waits();
     let samples = samples.chunk_by(|(a, _), (b, _)| a == b).map(|samples| {
         let times = samples.iter().map(|(_, ktime_ns)| interval.clock.unix_ns(*ktime_ns)).collect();
         Sampled { identity: samples[0].0, kind: ProfileKind::Cpu, times, values: Vec::new() }

@@ -35,7 +35,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Time without a response after which the endpoint may be unreachable, and the request is spooled.
 const SLOW: Duration = Duration::from_secs(1);
-/// Time to send what is left after a shutdown was requested.
+/// Time to send the remaining requests after a shutdown was requested.
 pub(crate) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sends the requests of a queue and of a spool.
@@ -136,7 +136,8 @@ impl Sender {
     /// Tries once. Returns the pause before the next try.
     async fn send(&mut self, export: Export, queue: &ExportQueue) -> Duration {
         let sending = self.client.clone().send(export.request.bytes.clone(), export.key);
-        let (mut sending, mut slow) = (pin!(sending), pin!(tokio::time::sleep(SLOW)));
+        let mut sending = pin!(sending);
+        let mut slow = pin!(tokio::time::sleep(SLOW));
         let response = loop {
             tokio::select! {
                 biased;
@@ -163,7 +164,8 @@ impl Sender {
     }
 
     fn failed(&mut self, export: &Export, error: &GrpcStatus, queue: &ExportQueue) -> Duration {
-        let (reason, samples) = (explain(error), export.request.samples());
+        let reason = explain(error);
+        let samples = export.request.samples();
         self.status.set_reason(&reason);
         self.is_unreachable = is_retryable(error);
         if !self.is_unreachable {
@@ -176,7 +178,7 @@ impl Sender {
             // The request itself may be the cause, so the others do not wait for it.
             self.end = if is_unseen(error) { self.end } else { self.end.other() };
         } else if self.held.as_ref().is_some_and(|held| held.overflows != queue.overflows()) {
-            tracing::error!(samples, "an export is dropped for newer ones: {reason}");
+            tracing::error!(samples, "the queue is full: dropped the oldest export: {reason}");
             self.finish();
             self.drop_request(DropReason::QueueFull, samples);
             self.is_unreachable = false;

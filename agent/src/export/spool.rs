@@ -180,7 +180,8 @@ impl Spool {
 
     /// Writes a request. Drops the oldest ones if the spool is full. Returns the request's number.
     pub(crate) fn push(&mut self, export: &Export) -> io::Result<u64> {
-        let (head, body) = (encode_head(export), &export.request.bytes);
+        let head = encode_head(export);
+        let body = &export.request.bytes;
         let len = (head.len() + body.len()) as u64;
         let bytes = blocks(len);
         if self.bytes_max < bytes || FILE_BYTES_MAX < len {
@@ -197,7 +198,8 @@ impl Spool {
                 ));
             }
         }
-        let (number, new) = (self.next_number, self.dir.join(NEW));
+        let number = self.next_number;
+        let new = self.dir.join(NEW);
         let file = SpoolFile { bytes, samples: u32::try_from(export.request.samples()).unwrap_or(u32::MAX) };
         let written = write_new(&new, &head, body).and_then(|()| fs::rename(&new, self.path(number, file)));
         if written.is_err() {
@@ -298,7 +300,8 @@ fn file_name(number: u64, samples: u32) -> String {
 /// Returns number and samples of a file name, if it has exactly the format of [`file_name`].
 fn parse_name(name: &str) -> Option<(u64, u32)> {
     let (number, samples) = name.strip_suffix(".export")?.split_once('-')?;
-    let (number, samples) = (u64::from_str_radix(number, 16).ok()?, samples.parse().ok()?);
+    let number = u64::from_str_radix(number, 16).ok()?;
+    let samples = samples.parse().ok()?;
     (number < NUMBER_MAX && file_name(number, samples) == name).then_some((number, samples))
 }
 

@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_kernel_that_hides_its_symbols_has_a_marker() {
-        let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
+        let mut files = FileTable::default();
+        let mut locations = LocationTable::default();
         let id = Kernel::new(None).locate(0xffff_ffff_8100_0000, 0, &mut files, &mut locations);
         assert_eq!(locations.get(id), Some(Location::Marker(Marker::KernelSymbolsUnreadable)));
     }
@@ -162,7 +163,8 @@ mod tests {
         };
         let address = symbols.address_of("schedule").expect("every kernel has schedule()");
         let mut kernel = Kernel::new(Some(symbols));
-        let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
+        let mut files = FileTable::default();
+        let mut locations = LocationTable::default();
         let first = kernel.locate(address, 0, &mut files, &mut locations);
         assert_eq!(kernel.locate(address + 4, 0, &mut files, &mut locations), first);
         let Some(Location::Named { name, file: Some(file), frame_type: FrameType::Kernel }) = locations.get(first)
@@ -181,10 +183,12 @@ mod tests {
         };
         let schedule = symbols.address_of("schedule").expect("every kernel has schedule()");
         // As if another BPF program had been loaded there before.
-        let (program, text) = (0x1000_1000, "10001000 t bpf_prog_old\t[bpf]\n");
+        let program = 0x1000_1000;
+        let text = "10001000 t bpf_prog_old\t[bpf]\n";
         let text = format!("ffff000000000000 T _stext\nffffffffffffffff T _etext\n{text}");
         let mut kernel = Kernel::new(Some(KernelSymbols::of_text(&text)));
-        let (mut files, mut locations) = (FileTable::default(), LocationTable::default());
+        let mut files = FileTable::default();
+        let mut locations = LocationTable::default();
         let mut name = |address, ktime_ns| {
             let id = kernel.locate(address, ktime_ns, &mut files, &mut locations);
             match locations.get(id) {

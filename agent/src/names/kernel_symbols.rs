@@ -166,7 +166,8 @@ fn name_of(names: &str, symbol: Symbol) -> &str {
 fn parse_line(line: &str) -> Option<(u64, &str, &str, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let address = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let (kind, name) = (fields.next()?, fields.next()?);
+    let kind = fields.next()?;
+    let name = fields.next()?;
     let module = fields.next().and_then(|module| module.strip_prefix('[')?.strip_suffix(']')).unwrap_or("");
     Some((address, kind, name, module))
 }

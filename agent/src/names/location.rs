@@ -173,7 +173,8 @@ impl LocationTable {
     }
 
     fn line(&mut self, call: &Call) -> SourceLine {
-        let (name, file_name) = (self.name_id(&call.function), self.name_id(&call.file));
+        let name = self.name_id(&call.function);
+        let file_name = self.name_id(&call.file);
         let function = SourceFunction { name, file_name, start_line: call.start_line };
         SourceLine { function, line: call.line }
     }

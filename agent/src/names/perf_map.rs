@@ -76,7 +76,9 @@ impl PerfMap {
         if !is_same {
             *self = Self { inode: metadata.ino(), ..Self::default() };
         }
-        let (start, mut buffer, mut kept) = (self.consumed, vec![0; READ_BYTES], 0);
+        let start = self.consumed;
+        let mut buffer = vec![0; READ_BYTES];
+        let mut kept = 0;
         while self.consumed - start < REFRESH_BYTES_MAX {
             let offset = self.consumed + kept as u64;
             let read = file.read_at(&mut buffer[kept..], offset)?;
@@ -188,7 +190,8 @@ fn parse_line(line: &[u8]) -> Option<(u64, u64, String)> {
         let digits = std::str::from_utf8(fields.next()?).ok()?;
         u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(digits), 16).ok()
     };
-    let (start, size) = (number()?, number()?);
+    let start = number()?;
+    let size = number()?;
     let end = start.checked_add(size).filter(|_| size != 0)?;
     let name = String::from_utf8_lossy(fields.next()?.trim_ascii());
     let name = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
@@ -362,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_perf_map_of_another_user_is_not_read() {
-        let (pid, namespace_pid) = (std::process::id(), u32::MAX);
+        let pid = std::process::id();
+        let namespace_pid = u32::MAX;
         let path = format!("/tmp/perf-{namespace_pid}.map");
         std::fs::write(&path, "1000 10 a\n").unwrap();
         assert!(PerfMap::open(pid, namespace_pid).is_ok());

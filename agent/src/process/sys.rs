@@ -61,7 +61,8 @@ pub(crate) fn try_clock_event(cpu: u32) -> io::Result<()> {
     // breakpoint.
     let attributes: [u64; 8] =
         [PERF_TYPE_SOFTWARE | PERF_ATTR_SIZE_VER0 << 32, PERF_COUNT_SW_CPU_CLOCK, PERIOD_NS, 0, 0, DISABLED, 0, 0];
-    let (all_processes, no_group) = (-1, -1);
+    let all_processes = -1;
+    let no_group = -1;
     // SAFETY: `attributes` is as long as its size field says.
     let fd = unsafe {
         libc::syscall(

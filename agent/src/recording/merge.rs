@@ -154,7 +154,8 @@ impl Merge {
         let samples = std::mem::take(&mut profile.samples);
         let resource_bytes = resource.map(Resource::encode_to_vec).unwrap_or_default();
         let key = ProfileKey { resource: resource_bytes, sample_type: profile.sample_type.unwrap_or_default() };
-        let (start, end) = (profile.time_unix_nano, profile.time_unix_nano.saturating_add(profile.duration_nano));
+        let start = profile.time_unix_nano;
+        let end = profile.time_unix_nano.saturating_add(profile.duration_nano);
         let merged = self.profiles.entry(key).or_insert_with_key(|key| {
             self.bytes += key.resource.len() + profile.encoded_len() + ENTRY_BYTES;
             Merged { resource: resource.cloned(), scope: scope.cloned(), profile, samples: HashMap::default() }

@@ -154,7 +154,8 @@ impl<'a> Writer<'a> {
             Some(id) => *id,
             None => {
                 let id = self.profile.mapping.len() as u64 + 1;
-                let (filename, build_id) = (self.string(file.path), self.string(&file.plain_build_id()));
+                let filename = self.string(file.path);
+                let build_id = self.string(&file.plain_build_id());
                 let mut mapping = Mapping { id, memory_limit: 0, filename, build_id, ..Mapping::default() };
                 (mapping.has_functions, mapping.has_filenames) = (true, true);
                 (mapping.has_line_numbers, mapping.has_inline_frames) = (true, true);

@@ -43,7 +43,8 @@ fn interval(
 }
 
 fn recording(request: ExportProfilesServiceRequest, off_cpu: bool) -> Recording {
-    let (started, duration) = (SystemTime::UNIX_EPOCH + Duration::from_secs(7), Duration::from_secs(2));
+    let started = SystemTime::UNIX_EPOCH + Duration::from_secs(7);
+    let duration = Duration::from_secs(2);
     Recording { request, started, duration, off_cpu, is_full: false, fault: None }
 }
 
@@ -65,8 +66,10 @@ fn locator() -> Locator {
 
 #[test]
 fn merged_intervals_conform_to_otlp_and_have_every_sample() {
-    let (mut locator, mut merge) = (locator(), Merge::new(RECORDING_BYTES_MAX));
-    let (known, other) = ([code()], [code() + 4, code()]);
+    let mut locator = locator();
+    let mut merge = Merge::new(RECORDING_BYTES_MAX);
+    let known = [code()];
+    let other = [code() + 4, code()];
     for start_ktime_ns in [1_000, 6_000, 11_000] {
         // Each interval has a new stack, thread and process, before known ones.
         let new = [code() + start_ktime_ns / 1_000];
@@ -173,7 +176,9 @@ fn small() -> ExportProfilesServiceRequest {
 fn no_symbols(folder: &std::path::Path) -> SymbolStore {
     let converter = Converter { program: "/nonexistent".into(), arguments: Vec::new() };
     let directory = folder.to_owned();
-    let (host_files, debug_directory, limits) = (false, String::new(), Limits::DEFAULT);
+    let host_files = false;
+    let debug_directory = String::new();
+    let limits = Limits::DEFAULT;
     SymbolStore::open(Config { directory, converter, host_files, debug_directory, limits }).unwrap()
 }
 

@@ -91,13 +91,13 @@ pub struct Finding {
     pub missing: Vec<Missing>,
 }
 
-/// Tries everything that the agent needs, and returns what is missing.
+/// Tests all requirements of the agent, and returns the missing ones.
 #[must_use]
 pub fn probe() -> Vec<Missing> {
     examine().into_iter().flat_map(|finding| finding.missing).collect()
 }
 
-/// Tries everything that the agent needs, and returns the result of each check.
+/// Tests all requirements of the agent, and returns the result of each check.
 #[must_use]
 pub fn examine() -> Vec<Finding> {
     let one = |what, missing: Option<Missing>| Finding { what, missing: missing.into_iter().collect() };
@@ -164,7 +164,7 @@ fn bpf_refused(error: &impl fmt::Display) -> Option<Missing> {
 fn ring_buffer() -> Option<Missing> {
     match is_map_supported(MapType::RingBuf) {
         Ok(true) => None,
-        Ok(false) => required("BPF ring buffer", "the kernel has none; Linux 5.8 or later has it".to_owned()),
+        Ok(false) => required("BPF ring buffer", "the kernel has none; Linux 5.8 or newer has it".to_owned()),
         Err(error) => bpf_refused(&error.io_error),
     }
 }
@@ -194,7 +194,7 @@ fn helpers() -> Vec<Missing> {
     ];
     let check = |(name, helper, version)| match is_helper_supported(ProgramType::PerfEvent, helper) {
         Ok(true) => None,
-        Ok(false) => required(name, format!("the kernel lacks it for perf events; Linux {version} or later has it")),
+        Ok(false) => required(name, format!("missing for perf events; Linux {version} or newer has it")),
         Err(error) => required(name, format!("the check failed: {error}")),
     };
     helpers.into_iter().filter_map(check).collect()
@@ -241,7 +241,9 @@ fn processes() -> Vec<Missing> {
     let is_refused =
         |pid: u32, file: &str| File::open(format!("/proc/{pid}/{file}")).is_err_and(|error| is_refusal(&error));
     let may_read_files = Capability::DAC_READ_SEARCH.is_held();
-    let (mut tried, mut mappings_refused, mut files_refused) = (0, 0, 0);
+    let mut tried = 0;
+    let mut mappings_refused = 0;
+    let mut files_refused = 0;
     for pid in pids.take(PROCESSES_TRIED) {
         tried += 1;
         let is_mapping_refused = is_refused(pid, "maps");

@@ -37,7 +37,8 @@ mod tests {
     #[test]
     fn the_current_time_is_the_same_on_both_clocks() {
         let clock = WallClock::measure();
-        let (wall, ktime) = (clock_ns(Clock::Realtime), clock_ns(Clock::Monotonic));
+        let wall = clock_ns(Clock::Realtime);
+        let ktime = clock_ns(Clock::Monotonic);
         // Readings are microseconds apart; a second allows for a busy machine.
         assert!(clock.unix_ns(ktime).abs_diff(wall) < 1_000_000_000);
     }

@@ -13,7 +13,7 @@ pub enum AgentError {
     #[error(transparent)]
     Config(ConfigError),
     /// A requirement of sampling is missing on this machine.
-    #[error("this machine lacks what sampling needs: {}", list(.0))]
+    #[error("requirements of sampling are missing on this machine: {}", list(.0))]
     Missing(Vec<Missing>),
     /// Sampling failed.
     #[error(transparent)]

@@ -43,7 +43,7 @@ impl Wait {
     fn take_until(&mut self, ktime_ns: u64) -> u64 {
         let waited_ns = ktime_ns.saturating_sub(self.since_ktime_ns);
         self.since_ktime_ns = ktime_ns;
-        // 2^32 - 1 stands for 2^32.
+        // 2^32 - 1 means 2^32.
         let chance = u128::from(self.chance) + u128::from(self.chance == u32::MAX);
         u64::try_from((u128::from(waited_ns) << 32) / chance.max(1)).unwrap_or(u64::MAX)
     }
@@ -69,7 +69,8 @@ impl OffCpu {
         self.remove(header.tid);
         let mut stack = Vec::new();
         locator.locate(sample, &mut stack);
-        let (key, resource) = (ProcessKey::of(sample), locator.resource(sample));
+        let key = ProcessKey::of(sample);
+        let resource = locator.resource(sample);
         let labels = label::of(sample);
         let bytes = if self.processes.contains_key(&key) { 0 } else { resource.bytes() };
         if WAITS_MAX <= self.waits.len()
@@ -179,8 +180,9 @@ mod tests {
 
     #[test]
     fn a_wait_is_weighted_by_the_inverse_of_its_probability() {
-        let (mut off_cpu, mut locator, mut aggregate) =
-            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
+        let mut off_cpu = OffCpu::default();
+        let mut locator = Locator::new(Arc::default());
+        let mut aggregate = Aggregate::default();
         for (tid, chance) in [(1, u32::MAX), (2, 1 << 31), (3, 1)] {
             assert!(begin(&mut off_cpu, &mut locator, tid, 1_000, chance));
             let end = WaitEnd { since_ktime_ns: 1_000, ktime_ns: 1_500, tid };
@@ -196,8 +198,9 @@ mod tests {
 
     #[test]
     fn a_long_wait_is_reported_every_minute_and_no_time_twice() {
-        let (mut off_cpu, mut locator, mut aggregate) =
-            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
+        let mut off_cpu = OffCpu::default();
+        let mut locator = Locator::new(Arc::default());
+        let mut aggregate = Aggregate::default();
         let tid = std::process::id();
         begin(&mut off_cpu, &mut locator, tid, 0, u32::MAX);
         assert_eq!(off_cpu.report_long(REPORT_NS - 1, &mut aggregate), 0);
@@ -210,8 +213,9 @@ mod tests {
 
     #[test]
     fn a_wait_whose_end_was_lost_is_replaced_or_forgotten() {
-        let (mut off_cpu, mut locator, mut aggregate) =
-            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
+        let mut off_cpu = OffCpu::default();
+        let mut locator = Locator::new(Arc::default());
+        let mut aggregate = Aggregate::default();
         begin(&mut off_cpu, &mut locator, 1, 1_000, u32::MAX);
         begin(&mut off_cpu, &mut locator, 1, 5_000, u32::MAX);
         assert_eq!(off_cpu.end(&WaitEnd { since_ktime_ns: 5_000, ktime_ns: 5_100, tid: 1 }, &mut aggregate), 1);
@@ -230,8 +234,9 @@ mod tests {
 
     #[test]
     fn all_waits_are_reported_at_the_end_and_limits_hold() {
-        let (mut off_cpu, mut locator, mut aggregate) =
-            (OffCpu::default(), Locator::new(Arc::default()), Aggregate::default());
+        let mut off_cpu = OffCpu::default();
+        let mut locator = Locator::new(Arc::default());
+        let mut aggregate = Aggregate::default();
         let began = (0..).take_while(|tid| begin(&mut off_cpu, &mut locator, *tid, 10, u32::MAX)).count();
         assert_eq!(began, WAITS_MAX);
         assert_eq!(off_cpu.report_all(30, &mut aggregate), WAITS_MAX as u64);

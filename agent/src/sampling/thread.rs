@@ -39,7 +39,8 @@ impl SamplerThread {
         status: &Status,
         export: impl FnMut(&mut Aggregate, &Interval, &SharedTables) + Send + 'static,
     ) -> io::Result<Self> {
-        let (stop, status) = (stop.clone(), status.clone());
+        let stop = stop.clone();
+        let status = status.clone();
         let (has_started, started) = oneshot::channel();
         let (has_ended, ended) = oneshot::channel();
         std::thread::Builder::new().name("varve-sampler".to_owned()).spawn(move || {

@@ -25,7 +25,9 @@ fn drop_file_pages() {
 /// Returns start and end of each private read-only mapping of a file in `/proc/<pid>/smaps` that has no modified page.
 /// Relocations, breakpoints and uprobes modify pages of read-only mappings.
 fn unchanged_file_mappings(smaps: &str) -> Vec<(usize, usize)> {
-    let (mut found, mut mapping, mut zeros) = (Vec::new(), None, 0);
+    let mut found = Vec::new();
+    let mut mapping = None;
+    let mut zeros = 0;
     for line in smaps.lines() {
         match line.split_once(':').map(|(name, value)| (name, value.trim_ascii_start())) {
             Some(("Anonymous" | "Swap", "0 kB")) => zeros += 1,

@@ -143,7 +143,8 @@ impl CallFrames<'_> {
             functions.push(Function { start: self.entry, end, source: Source::Entry });
         }
         functions.sort_unstable();
-        let (mut end, mut work) = (None::<u64>, 0);
+        let mut end = None::<u64>;
+        let mut work = 0;
         for function in functions {
             if let Some(end) = end.filter(|end| end.saturating_add(PADDING_MAX) < function.start) {
                 table.push(end, Rule::Unknown)?;
@@ -236,7 +237,8 @@ where
             }) else {
                 continue;
             };
-            let (start, end) = (fde.initial_address(), fde.end_address());
+            let start = fde.initial_address();
+            let end = fde.end_address();
             // Linkers leave entries with address 0 for functions that they removed.
             if 0 < start && start < end {
                 functions.push(Function { start, end, source: source(fde.offset()) });
@@ -315,7 +317,8 @@ fn cfa_of(operations: &[Operation<Bytes<'_>>]) -> Option<Cfa> {
         _ => None,
     };
     let memory = |register: gimli::Register, offset: i64, after: u64| {
-        let (offset, after) = (i32::try_from(offset).ok()?, i16::try_from(after).ok()?);
+        let offset = i32::try_from(offset).ok()?;
+        let after = i16::try_from(after).ok()?;
         Some(Cfa::Memory { base: base(register)?, offset, after })
     };
     match operations {

@@ -146,9 +146,11 @@ mod tests {
         let debug_frame = Some(section.data().unwrap());
         let wanted = table(CallFrames { debug_frame, ..CallFrames::default() });
         let got = table(CallFrames { debug_frame, go: Some(&go), ..CallFrames::default() });
-        let (mut compared, mut whole) = (0, 0);
+        let mut compared = 0;
+        let mut whole = 0;
         for address in go.code().step_by(3) {
-            let (wanted, got) = (wanted.rule(address), got.rule(address));
+            let wanted = wanted.rule(address);
+            let got = got.rule(address);
             if [Rule::Unknown, Rule::Root, Rule::Grows, Rule::Signal].iter().any(|rule| rule.to_bytes() == got) {
                 whole += 1;
                 continue;

@@ -151,7 +151,8 @@ impl<'a> Analysis<'a> {
     /// Follows code that no path has reached: functions that are called from other files, and targets of indirect
     /// jumps.
     fn guess_starts(&mut self) {
-        let (mut at, mut may_begin) = (0, true);
+        let mut at = 0;
+        let mut may_begin = true;
         while at < self.code.len() {
             if self.known[at] != NOTHING {
                 (at, may_begin) = (at + 1, true);
@@ -210,7 +211,8 @@ impl<'a> Analysis<'a> {
 
     fn follow_paths(&mut self, start: usize, frame: Frame, ends_at_padding: bool) -> Result<Ends, Contradiction> {
         let is_called = self.starts.contains(&start);
-        let (mut paths, mut found) = (vec![(start, frame)], Ends::default());
+        let mut paths = vec![(start, frame)];
+        let mut found = Ends::default();
         while let Some((mut at, mut frame)) = paths.pop() {
             while let Some(joined) = self.meet(at, frame, &mut found)? {
                 frame = joined;
@@ -375,7 +377,8 @@ impl<'a> Analysis<'a> {
     }
 
     fn rules(&self) -> Vec<(u64, Rule)> {
-        let (mut rules, mut trampoline_end) = (Vec::<(u64, Rule)>::new(), 0);
+        let mut rules = Vec::<(u64, Rule)>::new();
+        let mut trampoline_end = 0;
         for (at, number) in self.known.iter().enumerate().filter(|(_, number)| **number != INSIDE) {
             if *number == NOTHING
                 && let Some(code) = self.return_from_signal(at)

@@ -79,7 +79,8 @@ impl TableBuilder {
             return Err(TableError::NotAscending);
         }
         self.end = address;
-        let (page, low) = (address >> PAGE_BITS, (address & ((1 << PAGE_BITS) - 1)) as u32);
+        let page = address >> PAGE_BITS;
+        let low = (address & ((1 << PAGE_BITS) - 1)) as u32;
         if self.pages.is_empty() {
             self.first_page = page;
             self.pages.push(0);
@@ -171,7 +172,8 @@ impl UnwindTable {
 
     /// Returns the encoded table in blocks. The last one is filled with zeros.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = [u8; BLOCK_BYTES]> + '_ {
-        let (mut head, mut rows) = (self.head.as_slice(), self.rows.iter());
+        let mut head = self.head.as_slice();
+        let mut rows = self.rows.iter();
         (0..self.bytes().div_ceil(BLOCK_BYTES)).map(move |_| {
             let mut block = [0; BLOCK_BYTES];
             let (first, rest) = head.split_at(head.len().min(BLOCK_BYTES));
@@ -218,7 +220,8 @@ mod tests {
                 return unknown;
             };
             let at = page as usize * 8;
-            let (first, count) = (self.word(at), self.word(at + 4));
+            let first = self.word(at);
+            let count = self.word(at + 4);
             let rows: Vec<u32> = (first..first + count).map(|row| self.word((rows_at + row * 4) as usize)).collect();
             let low = (address & 0xfff) as u32;
             let row = rows[rows.partition_point(|row| row & 0xffff <= low) - 1];
@@ -239,7 +242,8 @@ mod tests {
             rows in prop::collection::vec((prop_oneof![4 => 0..40_u64, 1 => 0..300_000_u64], 0..5_i32), 1..200),
             picked in prop::collection::vec(0..0x40_0000_u64, 50),
         ) {
-            let (mut builder, mut all) = (TableBuilder::default(), std::collections::BTreeMap::new());
+            let mut builder = TableBuilder::default();
+            let mut all = std::collections::BTreeMap::new();
             let mut address = start;
             for (step, offset) in rows {
                 address += step;

@@ -134,7 +134,8 @@ fn with_each_go(test: &str, source: &str, check: impl Fn(&str, &[Sample])) {
 fn stacks_that_grow_have_the_functions_that_need_them() {
     let test = "stacks_that_grow_have_the_functions_that_need_them";
     with_each_go(test, GROWING, |go, samples| {
-        let (mut whole, mut all) = (0, 0);
+        let mut whole = 0;
+        let mut all = 0;
         for sample in samples {
             let names: Vec<&str> = sample.frames.iter().map(|frame| &*frame.name).collect();
             // The garbage collector also shrinks stacks, by the same functions.
@@ -156,7 +157,10 @@ fn samples_of_a_labelled_goroutine_have_its_labels() {
     let test = "samples_of_a_labelled_goroutine_have_its_labels";
     with_each_go(test, LABELLED, |go, samples| {
         let of = |function: &str| {
-            let (mut labelled, mut all, mut most, mut other) = (0, 0, 0, String::new());
+            let mut labelled = 0;
+            let mut all = 0;
+            let mut most = 0;
+            let mut other = String::new();
             for sample in samples.iter().filter(|sample| sample.frames.iter().any(|frame| frame.name == function)) {
                 all += sample.times.len();
                 let attribute = |name: &str| sample.attributes.get(name).map(String::as_str);

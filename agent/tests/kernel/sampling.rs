@@ -73,7 +73,8 @@ fn two_functions_have_their_shares_of_cpu_time() {
             samples.iter().filter(|sample| program.names(sample, &functions).iter().any(|name| name == function));
         100.0 * weight(inside) as f64 / weight(&samples) as f64
     };
-    let (seventy, thirty) = (share("seventy"), share("thirty"));
+    let seventy = share("seventy");
+    let thirty = share("thirty");
     // Other samples are of the loop that divides the time, and of the start of the process.
     let divided = 100.0 / (seventy + thirty);
     assert!(85.0 < seventy + thirty, "{seventy} {thirty}");
@@ -207,7 +208,8 @@ fn a_signal_handler_has_the_interrupted_code_as_caller() {
     let (all, _) = agent.stop(test);
     let samples: Vec<_> = all.into_iter().filter(|sample| sample.is_of(pid)).collect();
     let functions = program.functions(&samples);
-    let (mut seen, mut whole) = (0, 0);
+    let mut seen = 0;
+    let mut whole = 0;
     for sample in &samples {
         let names = program.names(sample, &functions);
         if let Some(at) = names.iter().position(|name| name == "handler") {

@@ -79,7 +79,8 @@ fn every_function_has_its_share_of_cpu_time_within_three_sigma() {
             ("total", weight(&|stack| stack.iter().any(|name| name == function)), total),
         ];
         for (kind, counted, share) in counts {
-            let (mean, sigma) = (count * share, (count * share * (1.0 - share)).sqrt());
+            let mean = count * share;
+            let sigma = (count * share * (1.0 - share)).sqrt();
             let figure = format!("{function} {kind} {:.2} % of {:.0}", 100.0 * counted / count, 100.0 * share);
             // Shares of 0 and 1 have no sigma, but a few samples may be of calls and returns.
             if 3.0 * sigma.max(1.0) < (counted - mean).abs() {

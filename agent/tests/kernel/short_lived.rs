@@ -75,7 +75,8 @@ fn short_lived_processes_leave_no_memory_or_descriptors_behind() {
         let is_named = sample.resource.get("process.executable.name").is_some_and(|name| name == "program");
         is_named && sample.frames[0].kind != "kernel"
     });
-    let (mut whole, mut all) = (0, 0);
+    let mut whole = 0;
+    let mut all = 0;
     for sample in of_program {
         all += sample.times.len();
         let is_whole = sample.frames.iter().all(|frame| frame.name.is_empty() || frame.name == "[vdso]");

@@ -54,7 +54,8 @@ fn assert_callers(function: &str, callers: &[&str], share: f64, program: &Progra
         let at = names.iter().position(|name| name == function).unwrap();
         names[at + 1..] == *callers
     };
-    let (whole, all) = (weight(stacks.iter().filter(is_whole)), weight(&stacks));
+    let whole = weight(stacks.iter().filter(is_whole));
+    let all = weight(&stacks);
     let other = stacks.iter().find(|stack| !is_whole(stack));
     assert!(100 < all && share < whole as f64 / all as f64, "{whole} of {all}; another: {other:?}");
 }
@@ -84,7 +85,8 @@ fn a_deep_recursion_and_a_callback_from_the_c_library_are_complete() {
         let at = names.iter().position(|name| name == "compare").unwrap();
         names[at + 1] == "?" && names[at + 1..].iter().any(|name| name == "sort")
     };
-    let (whole, all) = (weight(compared.iter().filter(has_sort)), weight(&compared));
+    let whole = weight(compared.iter().filter(has_sort));
+    let all = weight(&compared);
     assert!(100 < all && 0.98 < whole as f64 / all as f64, "{whole} of {all}");
 }
 
@@ -121,7 +123,8 @@ fn a_handler_on_its_own_stack_has_the_interrupted_code_as_caller() {
     let is_whole = |(names, _): &&(Vec<String>, usize)| {
         names.ends_with(&["caller", "main", "?", "?", "_start"].map(str::to_owned))
     };
-    let (whole, all) = (weight(handled.iter().filter(is_whole)), weight(&handled));
+    let whole = weight(handled.iter().filter(is_whole));
+    let all = weight(&handled);
     assert!(100 < all && 0.98 < whole as f64 / all as f64, "{whole} of {all}: {:?}", handled.first());
 }
 
@@ -144,7 +147,8 @@ fn code_of_the_vdso_has_its_caller() {
     inside.retain(|(names, _)| !["warm_up", "cpu_ns"].iter().any(|name| names.iter().any(|of| of == name)));
     let is_whole =
         |(names, _): &&(Vec<String>, usize)| names.ends_with(&["ask", "main", "?", "?", "_start"].map(str::to_owned));
-    let (whole, all) = (weight(inside.iter().filter(is_whole)), weight(&inside));
+    let whole = weight(inside.iter().filter(is_whole));
+    let all = weight(&inside);
     let others: Vec<_> = inside.iter().filter(|stack| !is_whole(stack)).collect();
     assert!(50 < all && 0.95 < whole as f64 / all as f64, "{whole} of {all}; others: {others:?}");
 }
@@ -185,7 +189,8 @@ fn libraries_that_replace_each_other_are_unwound_and_named() {
         Program::compile_with(&source, &["-O2", "-fomit-frame-pointer", "-shared", "-fPIC"])
     };
     // Both have the same size, and are loaded at the same address.
-    let (first, second) = (library("+= 1"), library("-= 1"));
+    let first = library("+= 1");
+    let second = library("-= 1");
     let program = Program::compile_with(
         &format!(
             "{SPIN}{}",
@@ -267,7 +272,8 @@ fn threads_of_a_musl_program_have_complete_stacks_in_system_calls() {
         weight(stacks.iter().filter(|(names, _)| names.ends_with(&ends)))
     };
     // The first function of a thread and the caller of main() are in the C library.
-    let (in_thread, in_main) = (of(&["work", "?", "?"]), of(&["work", "main", "?", "_start"]));
+    let in_thread = of(&["work", "?", "?"]);
+    let in_main = of(&["work", "main", "?", "_start"]);
     let all = weight(&stacks);
     assert!(100 < in_thread && 100 < in_main, "{in_thread} and {in_main} of {all}: {stacks:?}");
     assert!(0.98 < (in_thread + in_main) as f64 / all as f64, "{in_thread} and {in_main} of {all}: {stacks:?}");

@@ -201,7 +201,8 @@ fn add_locations(to: &mut Dictionary, service: u64) -> Vec<u32> {
             return to.intern_location(Location::Address { mapping, address, frame_type: kind });
         }
         let name = format!("github.com/acme/service{service}/internal/orders.(*Repository).Find{function}");
-        let (name, file) = (to.strings.intern(&name), to.strings.intern(&format!("/src/orders/{}.go", function / 8)));
+        let name = to.strings.intern(&name);
+        let file = to.strings.intern(&format!("/src/orders/{}.go", function / 8));
         let function = to.intern_function(Function { name, system_name: name, file, start_line: function as i64 * 20 });
         let lines = [Line { function, line: call as i64, column: 0 }].into();
         to.intern_location(Location::Lines { mapping_file: binary, frame_type: kind, lines })

@@ -170,10 +170,12 @@ mod tests {
     use crate::generator::{BatchBuilder, Mix};
 
     #[test]
-    fn days_have_nights_and_pods_that_come_back_as_others() {
+    fn load_falls_at_night_and_restarted_pods_get_new_names() {
         let corpus = Corpus::load_with(Mix::L, None).unwrap();
         let plan = Plan { seed: 3, first_pod: 0, pods: 8, start_ns: 0, intervals: 17_280, every: 1, days: Days::Daily };
-        let (mut by_hour, mut pods, mut last_ns) = ([0_usize; 24], HashSet::new(), 0);
+        let mut by_hour = [0_usize; 24];
+        let mut pods = HashSet::new();
+        let mut last_ns = 0;
         for host in Fleet::new(&corpus, plan) {
             assert!(last_ns <= host.start_ns);
             last_ns = host.start_ns;

@@ -141,7 +141,8 @@ mod tests {
                         other => panic!("{other:?}"),
                     })
                     .collect();
-                let (thread, frames) = (thread.join(" "), frames.join(";"));
+                let thread = thread.join(" ");
+                let frames = frames.join(";");
                 told.extend(sample.timestamps_unix_nano.iter().map(|&time| (time, thread.clone(), frames.clone())));
             }
         }
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_what_its_batch_holds() {
+    fn a_request_has_the_content_of_its_batch() {
         for mix in [Mix::H, Mix::L] {
             let corpus = Corpus::load(mix).unwrap();
             let builder = BatchBuilder::new(&corpus);

@@ -79,7 +79,8 @@ fn an_address_is_exported_with_the_build_id_of_its_file() {
     fixture.add(&TestRecord { user: &[code()], ..TestRecord::default() });
     let request = &fixture.encode()[0];
     let dictionary = request.dictionary.as_ref().unwrap();
-    let (location, mapping) = (&dictionary.location_table[1], &dictionary.mapping_table[1]);
+    let location = &dictionary.location_table[1];
+    let mapping = &dictionary.mapping_table[1];
     let executable = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
     let image = host_files::elf::ElfImage::read(&executable).unwrap();
     // The load address of the file, from the mappings of this test.
@@ -262,7 +263,8 @@ fn go_code_is_exported_with_its_address_and_its_calls() {
     let mut builder = DictionaryBuilder::new(&files, &locations);
     assert_eq!(builder.location(id), 1);
     let dictionary = builder.finish();
-    let (location, text) = (&dictionary.location_table[1], |index: i32| &*dictionary.string_table[index as usize]);
+    let location = &dictionary.location_table[1];
+    let text = |index: i32| &*dictionary.string_table[index as usize];
     assert_eq!((location.address, location.mapping_index), (0x40_1000, 1));
     let lines = location.lines.iter().map(|line| {
         let function = &dictionary.function_table[line.function_index as usize];

@@ -62,7 +62,8 @@ impl Exporter {
         let spool = spool.map(|config| Spool::open(&config, status.clone()).unwrap());
         let sender = Sender::new(&config.check().unwrap(), spool, status.clone());
         let running = tokio::spawn({
-            let (queue, shutdown) = (Arc::clone(&queue), shutdown.clone());
+            let queue = Arc::clone(&queue);
+            let shutdown = shutdown.clone();
             async move { sender.run(&queue, &shutdown).await }
         });
         Self { queue, status, shutdown, running, registry }

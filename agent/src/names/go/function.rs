@@ -61,7 +61,8 @@ impl Function {
         let common = bytes.get(..COMMON_BYTES)?.as_chunks::<4>().0.first_chunk::<9>()?;
         let [_, name, _, _, stack, files, lines, tables, unit] = common.map(u32::from_ne_bytes);
         let [_, flags, _, data] = *bytes.get(tail..)?.first_chunk::<4>()?;
-        let (tables, data) = (usize::try_from(tables).ok().filter(|tables| *tables <= TABLES_MAX)?, usize::from(data));
+        let tables = usize::try_from(tables).ok().filter(|tables| *tables <= TABLES_MAX)?;
+        let data = usize::from(data);
         let first_table = tail + 4;
         let first_data = first_table + tables * 4;
         let index = (INLINE_INDEX < tables).then(|| u32_at(first_table + INLINE_INDEX * 4)).flatten();

@@ -38,14 +38,16 @@ impl GoTable {
     /// # Errors
     /// The table is malformed there, or cannot be read.
     pub(crate) fn lookup(&self, address: u64) -> Result<Vec<Call>, GoError> {
-        let (mut reader, mut records) = (self.reader(0), self.reader(0));
+        let mut reader = self.reader(0);
+        let mut records = self.reader(0);
         let Some(number) = self.number_of(address, &mut reader)? else { return Ok(Vec::new()) };
         let function = self.function(number, &mut reader, &mut records)?;
         if !(function.start..function.end).contains(&address) {
             return Err(GoError::Broken("functions do not ascend"));
         }
         let mut budget = Budget(STEPS_MAX);
-        let (mut calls, mut address) = (Vec::new(), address);
+        let mut calls = Vec::new();
+        let mut address = address;
         while calls.len() < DEPTH_MAX {
             let inlined = self.inlined_at(&function, address, &mut reader, &mut budget)?;
             let (name, start_line) =

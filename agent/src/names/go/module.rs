@@ -89,7 +89,8 @@ pub(super) fn find(file: &File, layout: &GoLayout, table: u64, code: Range<u64>)
 
 /// Returns the offsets, in `range`, of the words with the value `wanted`.
 fn pointers(reader: &mut FileReader<'_>, range: FileRange, wanted: u64) -> Result<Vec<u64>, GoError> {
-    let (mut found, mut at) = (Vec::new(), range.address.wrapping_neg() % 8);
+    let mut found = Vec::new();
+    let mut at = range.address.wrapping_neg() % 8;
     let end = range.size.min(SEARCH_BYTES_MAX);
     while at + 8 <= end && found.len() < CANDIDATES_MAX {
         let words = reader.some(range.offset.saturating_add(at))?.as_chunks::<8>().0;
@@ -113,7 +114,8 @@ fn for_each_relocation(
     mut visit: impl FnMut(u64, u64),
 ) -> Result<(), GoError> {
     let Some(range) = layout.relocations else { return Ok(()) };
-    let (mut at, end) = (0, range.size.min(SEARCH_BYTES_MAX));
+    let mut at = 0;
+    let end = range.size.min(SEARCH_BYTES_MAX);
     while at + RELOCATION_BYTES <= end {
         let bytes = reader.some(range.offset.saturating_add(at))?;
         let fit = (end - at) / RELOCATION_BYTES;

@@ -92,7 +92,9 @@ impl GoTable {
             return Err(GoError::Broken("functions do not ascend"));
         }
         let at = self.header.functions.saturating_add(record.into());
-        let (version, start, end) = (self.header.version, self.text + u64::from(start), self.text + u64::from(end));
+        let version = self.header.version;
+        let start = self.text + u64::from(start);
+        let end = self.text + u64::from(end);
         // The last record may be closer to the end of the file than the longest possible record.
         let parsed = match records.bytes(at, RECORD_BYTES_MAX) {
             Ok(bytes) => Function::parse(bytes, version, start, end),
@@ -108,7 +110,8 @@ impl GoTable {
             return Ok(None);
         };
         // Find the first function that starts after the address. The result is the one before it.
-        let (mut low, mut high) = (0, self.header.functions_count);
+        let mut low = 0;
+        let mut high = self.header.functions_count;
         while low < high {
             let middle = low + (high - low) / 2;
             // Once the rest of the search fits one read, the buffer begins at the start of that rest.
@@ -177,7 +180,9 @@ impl GoTable {
 
     /// Returns the first candidate with which the inline trees of some functions are plausible.
     fn find_function_data(&self, candidates: &[u64]) -> Option<u64> {
-        let (mut index, mut records, mut reader) = (self.reader(0), self.reader(0), self.reader(0));
+        let mut index = self.reader(0);
+        let mut records = self.reader(0);
+        let mut reader = self.reader(0);
         let step = (self.header.functions_count / SAMPLES).max(1) as usize;
         let numbers = (0..self.header.functions_count).step_by(step);
         let functions = numbers.filter_map(|number| self.function(number, &mut index, &mut records).ok());

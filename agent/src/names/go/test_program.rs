@@ -83,7 +83,8 @@ impl Truth {
         assert!(output.status.success(), "{output:?}");
         let image = ElfImage::read(&std::fs::File::open(program).unwrap()).unwrap();
         let lowest = image.segments.iter().map(|segment| segment.address & !0xfff).min().unwrap();
-        let (mut truth, mut bias) = (Self::default(), 0);
+        let mut truth = Self::default();
+        let mut bias = 0;
         for line in String::from_utf8(output.stdout).unwrap().lines() {
             let fields: Vec<_> = line.split('\t').collect();
             let address = u64::from_str_radix(fields[1], 16).unwrap().wrapping_sub(bias);

@@ -37,7 +37,8 @@ const UNMAPPED: u64 = 0x1000;
 /// Maps executable memory without a file, as JIT compilers do.
 #[allow(unsafe_code, reason = "the standard library maps no executable memory")]
 fn executable_page() -> u64 {
-    let (protection, flags) = (libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let protection = libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new private mapping, which is never touched or unmapped.
     unsafe { libc::mmap(std::ptr::null_mut(), 4096, protection, flags, -1, 0) as u64 }
 }
@@ -83,7 +84,7 @@ fn a_kernel_part_of_the_maximum_depth_is_marked_as_truncated() {
 }
 
 #[test]
-fn markers_stand_in_place_of_missing_frames() {
+fn markers_replace_missing_frames() {
     let mut locator = locator();
     for (user, user_end, expected) in [
         (&[code(), code() + 1][..], 1, &["native", "native"][..]),
@@ -111,7 +112,7 @@ fn frames_in_files_need_no_mappings() {
 }
 
 #[test]
-fn samples_of_an_ended_process_stand_under_one_frame() {
+fn samples_of_an_ended_process_have_one_marker_frame() {
     let mut locator = locator();
     let record = TestRecord { pid: u32::MAX, comm: "gone", user: &[1, 2, 3], user_end: 2, ..TestRecord::default() };
     assert_eq!(stack(&mut locator, &record), ["[process exited]", "[unwinding failed]"]);

@@ -281,7 +281,7 @@ pub(super) mod tests {
     use super::super::{BuildIdKind, LoadedPart};
     use super::*;
 
-    /// Returns the key that BPF gives a file, as far as it is compared.
+    /// Returns the compared part of the key that BPF gives a file.
     pub(super) fn key_of(metadata: &Metadata) -> ebpf::FileKey {
         let mut key = [0; 40];
         key[..8].copy_from_slice(&metadata.ino().to_ne_bytes());
@@ -368,8 +368,10 @@ pub(super) mod tests {
         let path = folder.path().join("libc.so");
         std::fs::write(&path, b"old").unwrap();
         let metadata = std::fs::metadata(&path).unwrap();
-        let (device, inode) = ((libc::major(metadata.dev()), libc::minor(metadata.dev())), metadata.ino());
-        let (pid, text) = (std::process::id(), path.to_str().unwrap());
+        let device = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
+        let inode = metadata.ino();
+        let pid = std::process::id();
+        let text = path.to_str().unwrap();
         assert_eq!(open_by_path(pid, device, inode, text).unwrap().1.ino(), inode);
         // Another file system may have an inode of that number.
         let on_other_device = open_by_path(pid, (device.0, device.1 + 1), inode, text);

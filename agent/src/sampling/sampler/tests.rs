@@ -23,7 +23,8 @@ fn a_cpu_that_cannot_be_sampled_does_not_stop_the_others() {
     if let Some(missing) = crate::probe().into_iter().find(|missing| missing.is_required) {
         return report::skipped(test, missing);
     }
-    let (cpus, no_cpu) = (read_online_cpus().unwrap(), 1 << 20);
+    let cpus = read_online_cpus().unwrap();
+    let no_cpu = 1 << 20;
     let mut sampler = Sampler::start_on(&[no_cpu, cpus[0]], SAMPLING, 4096, status()).unwrap();
     assert_eq!(sampler.attached.keys().copied().collect::<Vec<_>>(), [cpus[0]]);
     assert_eq!(sampler.unattached.iter().copied().collect::<Vec<_>>(), [no_cpu]);
@@ -81,7 +82,9 @@ fn a_program_is_known_after_it_ended_and_its_file_is_deleted() {
     drop(folder);
 
     let mut locator = Locator::new(std::sync::Arc::default());
-    let (mut samples, mut native, mut unknown) = (0, 0, Vec::new());
+    let mut samples = 0;
+    let mut native = 0;
+    let mut unknown = Vec::new();
     sampler.read(usize::MAX, |message| {
         let record = match message {
             Message::NewFile(new, tables) => {

@@ -190,7 +190,9 @@ impl Slots {
         };
         let mut all: Vec<_> = self.slots.iter().map(|(slot, of)| (used(of), *slot, of.bytes)).collect();
         all.sort_unstable();
-        let (mut count, mut bytes, mut gone) = (all.len(), self.bytes, Vec::new());
+        let mut count = all.len();
+        let mut bytes = self.bytes;
+        let mut gone = Vec::new();
         for (used, slot, of) in all {
             if bytes <= bytes_max && count <= count_max || idle <= used {
                 break;
@@ -211,7 +213,7 @@ impl Slots {
         for slot in slots {
             if let Some(Slot { key, bytes }) = self.slots.remove(slot) {
                 self.bytes -= bytes;
-                // BPF reports the file again when it meets the file again.
+                // BPF reports the file again when it sees the file again.
                 done = done.and(self.forget(&key));
             }
         }
@@ -337,7 +339,8 @@ mod tests {
         let tables = ArrayOfMaps::try_from(bpf.take_map(TABLES_MAP).unwrap()).unwrap();
         let epoch = Array::try_from(bpf.take_map(EPOCH_MAP).unwrap()).unwrap();
         let mut slots = Slots::new(UnwindMaps { files, tables, epoch });
-        let (table, second) = (table(), 1_u64 << 30);
+        let table = table();
+        let second = 1_u64 << 30;
         // Tables that are left after an eviction.
         let kept = TABLES_BYTES_MAX / EVICTED_PART * (EVICTED_PART - 1) / (BLOCKS as usize * BLOCK_BYTES);
         assert_eq!(kept + 2, FIT);

@@ -57,7 +57,8 @@ fn addresses_of_the_c_library_and_this_test_have_the_rules_of_gimli() {
         let bytes = std::fs::read(&path).unwrap();
         let (table, code) = table(&bytes);
         let addresses = code.iter().flat_map(|&(start, end)| (start..end).step_by(step));
-        let (mut known, mut compared) = (0, 0);
+        let mut known = 0;
+        let mut compared = 0;
         for (address, wanted) in oracle(&bytes, addresses) {
             let got = table.rule(address);
             compared += 1;

@@ -139,7 +139,8 @@ impl Frame {
         if self.is_root != other.is_root || !self.is_root && sp.or(fp).is_none() {
             return Err(Contradiction);
         }
-        let (callers_fp, callers_bx) = (self.callers_fp.join(other.callers_fp), self.callers_bx.join(other.callers_bx));
+        let callers_fp = self.callers_fp.join(other.callers_fp);
+        let callers_bx = self.callers_bx.join(other.callers_bx);
         Ok(Self { is_root: self.is_root, sp, fp, callers_fp, callers_bx })
     }
 

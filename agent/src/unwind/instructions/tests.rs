@@ -43,7 +43,9 @@ fn derived_rules_agree_with_those_of_compilers() {
         let mut analysis = Analysis::new(&stretch, &called(&stretch).into_iter().collect());
         analysis.run(0);
         let code = &stretch.code;
-        let (mut right, mut wrong, mut nothing) = (0, Vec::new(), 0);
+        let mut right = 0;
+        let mut wrong = Vec::new();
+        let mut nothing = 0;
         for (address, described) in oracle(&bytes, text.address()..text.address() + code.len() as u64) {
             match analysis.known[(address - text.address()) as usize] {
                 _ if described == Rule::Unknown => {}

@@ -136,7 +136,8 @@ fn damage(good: &Good, random: &mut SplitMix64) -> Vec<u8> {
             }
             3 => bytes[at..at + 4].copy_from_slice(&(random.next_u64() as u32).to_le_bytes()),
             4 => {
-                let (from, length) = (below(random, bytes.len()), below(random, 64));
+                let from = below(random, bytes.len());
+                let length = below(random, 64);
                 let copied = bytes[from..bytes.len().min(from + length)].to_vec();
                 let end = bytes.len().min(at + copied.len());
                 bytes[at..end].copy_from_slice(&copied[..end - at]);
@@ -179,7 +180,8 @@ fn read(file: &File, origin: &FileOrigin) -> Option<UnwindTable> {
 
 #[test]
 fn damaged_files_are_read_in_bounded_time_and_memory() {
-    let (cases, first) = (number("VARVE_DAMAGE_CASES", CASES), number("VARVE_DAMAGE_SEED", 1));
+    let cases = number("VARVE_DAMAGE_CASES", CASES);
+    let first = number("VARVE_DAMAGE_SEED", 1);
     let folder = tempfile::tempdir().unwrap();
     let (good, go) = good_files(folder.path());
     let file: File = sys::memory_file(b"").unwrap();
@@ -190,7 +192,9 @@ fn damaged_files_are_read_in_bounded_time_and_memory() {
         // More rows than the entry point and the code that a C compiler adds.
         assert!(table.is_some_and(|table| 12 < table.rows()), "{:?}, undamaged", good.origin);
     }
-    let (before, mut tables, mut longest) = (peak_bytes(), 0, Duration::ZERO);
+    let before = peak_bytes();
+    let mut tables = 0;
+    let mut longest = Duration::ZERO;
     for seed in first..first + cases {
         let mut random = SplitMix64::seed_from_u64(seed);
         let is_go = below(&mut random, GO_EVERY) == 0;

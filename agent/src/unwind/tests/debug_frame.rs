@@ -79,19 +79,21 @@ fn a_compressed_or_separate_debug_frame_gives_the_same_rules() {
     for script in scripts {
         let folder = tempfile::tempdir().unwrap();
         run(folder.path(), script);
-        let (plain, moved) = (rules(folder.path(), "plain"), rules(folder.path(), "program"));
+        let plain = rules(folder.path(), "plain");
+        let moved = rules(folder.path(), "program");
         assert!(plain.len() / 2 < known(&plain), "{} of {}", known(&plain), plain.len());
         assert!(plain == moved, "{script}: {} known, plain {}", known(&moved), known(&plain));
     }
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), "strip -g -o program plain");
-    let (plain, stripped) = (rules(folder.path(), "plain"), rules(folder.path(), "program"));
+    let plain = rules(folder.path(), "plain");
+    let stripped = rules(folder.path(), "program");
     assert!(plain != stripped, "without it, rules are derived from instructions, and differ");
     assert!(64 < known(&stripped), "{}", known(&stripped));
 }
 
 #[test]
-fn it_is_read_only_if_code_has_no_other_description() {
+fn debug_frame_is_read_only_if_nothing_else_describes_the_code() {
     let folder = tempfile::tempdir().unwrap();
     run(folder.path(), "gcc -O2 -o described program.c; strip -g -o stripped plain");
     let is_read = |program: &str| {
@@ -103,7 +105,8 @@ fn it_is_read_only_if_code_has_no_other_description() {
             entry: sections.entry,
             go: None,
         };
-        let (mut builder, mut is_called) = (TableBuilder::default(), false);
+        let mut builder = TableBuilder::default();
+        let mut is_called = false;
         let separate = || {
             is_called = true;
             None

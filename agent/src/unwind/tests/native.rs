@@ -1,5 +1,7 @@
-//! The BPF unwinder in a plain process, without privileges. The C code of the BPF programs is compiled for it
-//! (`ebpf/native/kernel.c`), and walks the stacks of stopped children.
+//! The BPF unwinder in a plain process, without privileges.
+//!
+//! The C code of the BPF programs is compiled for it (`ebpf/native/kernel.c`), and walks the stacks of stopped
+//! children.
 //!
 //! The stacks are compared with those of framehop and gdb, frame by frame up to the root. They are taken at the deepest
 //! point of deep programs, at every instruction of a program that uses stacks in every way, and at random moments.
@@ -125,7 +127,8 @@ fn compare_deepest(test: &str, program: &Path, twin: &Path, frames_min: usize) {
     );
     match Gdb::run(program, twin) {
         Ok(mut gdb) => {
-            let (registers, mappings) = (gdb.registers(), mappings(gdb.pid));
+            let registers = gdb.registers();
+            let mappings = mappings(gdb.pid);
             let expected = gdb.unwind(&registers);
             stopped.kernel.run(gdb.pid, &mappings);
             assert_same(&mut stopped.kernel, &registers, &expected, &mappings, &format_args!("{test}, gdb"));
@@ -190,8 +193,10 @@ fn every_instruction_of_undescribed_code_has_the_stack_of_its_calls() {
         let Some(program) = Program::compile("musl-gcc", BUSY, &flags) else {
             return report::skipped(test, "no musl-gcc");
         };
-        let (mut child, mut kernel, mut calls, mut steps) =
-            (Child::start(program.path()), Kernel::new(), Calls::default(), 0);
+        let mut child = Child::start(program.path());
+        let mut kernel = Kernel::new();
+        let mut calls = Calls::default();
+        let mut steps = 0;
         child.run();
         let mappings = mappings(child.pid);
         kernel.run(child.pid, &mappings);
@@ -237,7 +242,8 @@ fn every_instruction_of_a_busy_program_has_the_stack_of_framehop() {
 fn a_busy_program_has_the_stack_of_framehop_at_any_moment() {
     let flags = [&FLAGS[..], &["-DON_OTHER_STACK=1", "-DHAS_ALIGNED=0", "-Wl,-z,now"]].concat();
     let program = Program::compile("gcc", BUSY, &flags).unwrap();
-    let (mut stopped, mut random) = (Stopped::start(program.path(), program.path()), SplitMix64::seed_from_u64(seed()));
+    let mut stopped = Stopped::start(program.path(), program.path());
+    let mut random = SplitMix64::seed_from_u64(seed());
     for moment in 0..MOMENTS {
         stopped.child.run_for(Duration::from_nanos(below(&mut random, RUN_MAX.as_nanos() as usize) as u64));
         let walked = stopped.compare(&format_args!("VARVE_UNWIND_SEED={}, moment {moment}", seed()));
@@ -282,7 +288,9 @@ fn a_busy_program_has_the_stack_of_gdb_at_any_instruction() {
         Ok(gdb) => gdb,
         Err(error) => return report::skipped(test, format_args!("gdb: {error}")),
     };
-    let (mut kernel, mappings, mut random) = (Kernel::new(), mappings(gdb.pid), SplitMix64::seed_from_u64(seed()));
+    let mut kernel = Kernel::new();
+    let mappings = mappings(gdb.pid);
+    let mut random = SplitMix64::seed_from_u64(seed());
     kernel.run(gdb.pid, &mappings);
     for moment in 0..GDB_FIRST_STEPS + GDB_MOMENTS {
         gdb.step(if moment < GDB_FIRST_STEPS { 1 } else { 1 + below(&mut random, GDB_STEPS_MAX) });

@@ -39,8 +39,9 @@ impl RunningAgent {
             return None;
         }
         let runtime = Runtime::new().unwrap();
-        let (sink, status, shutdown) =
-            (Sink::default(), Status::new(&mut Registry::default()), CancellationToken::new());
+        let sink = Sink::default();
+        let status = Status::new(&mut Registry::default());
+        let shutdown = CancellationToken::new();
         let endpoint = format!("http://{}", runtime.block_on(sink.listen(ANY_PORT)));
         let config = Config {
             endpoint,

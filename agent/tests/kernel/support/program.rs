@@ -20,7 +20,8 @@ impl Program {
     /// Compiles a program with these flags of gcc.
     pub(crate) fn compile_with(source: &str, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (path, source_path) = (folder.path().join("program"), folder.path().join("program.c"));
+        let path = folder.path().join("program");
+        let source_path = folder.path().join("program.c");
         std::fs::write(&source_path, source).unwrap();
         let mut gcc = Command::new("gcc");
         gcc.args(["-g", "-pthread", "-o"]).args([&path, &source_path]).args(flags);
@@ -31,8 +32,8 @@ impl Program {
 
     /// Moves the debug information into a separate file, to which the program refers.
     pub(crate) fn move_debug_information(&self) {
-        let (folder, script) =
-            (self.path.parent().unwrap(), "objcopy --only-keep-debug program debug; strip -g program");
+        let folder = self.path.parent().unwrap();
+        let script = "objcopy --only-keep-debug program debug; strip -g program";
         let script = format!("{script}; objcopy --add-gnu-debuglink=debug program");
         assert!(Command::new("sh").args(["-ec", &script]).current_dir(folder).status().unwrap().success());
     }

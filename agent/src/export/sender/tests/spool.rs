@@ -44,7 +44,8 @@ fn numbered(numbers: impl Iterator<Item = u64>) -> Vec<String> {
 
 #[tokio::test]
 async fn spooled_requests_are_sent_once_by_the_next_run() {
-    let (folder, address) = (TempDir::new().unwrap(), closed_port().await);
+    let folder = TempDir::new().unwrap();
+    let address = closed_port().await;
     let first = start(address, folder.path(), MIB);
     for number in 1..=20 {
         first.queue.push(request(&number.to_string(), number));
@@ -69,7 +70,8 @@ async fn spooled_requests_are_sent_once_by_the_next_run() {
 
 #[tokio::test]
 async fn new_requests_do_not_wait_for_spooled_ones() {
-    let (folder, address) = (TempDir::new().unwrap(), closed_port().await);
+    let folder = TempDir::new().unwrap();
+    let address = closed_port().await;
     let exporter = start(address, folder.path(), MIB);
     for number in 1..=200 {
         exporter.queue.push(request(&number.to_string(), 1));
@@ -110,7 +112,8 @@ async fn a_request_whose_response_was_lost_keeps_its_key_over_a_restart() {
 #[tokio::test]
 async fn requests_to_a_slow_endpoint_are_spooled() {
     // Accepts connections and never responds.
-    let (folder, listener) = (TempDir::new().unwrap(), TcpListener::bind(ANY_PORT).await.unwrap());
+    let folder = TempDir::new().unwrap();
+    let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let exporter = start(listener.local_addr().unwrap(), folder.path(), MIB);
     for number in 1..=3 {
         exporter.queue.push(request(&number.to_string(), 1));
@@ -126,7 +129,8 @@ async fn requests_to_a_slow_endpoint_are_spooled() {
 
 #[tokio::test]
 async fn a_shutdown_spools_unsent_requests_at_once() {
-    let (folder, address) = (TempDir::new().unwrap(), closed_port().await);
+    let folder = TempDir::new().unwrap();
+    let address = closed_port().await;
     let exporter = start(address, folder.path(), MIB);
     exporter.queue.push(request("1", 3));
     until("it is on disk", || files(folder.path()) == 1).await;
@@ -140,7 +144,8 @@ async fn a_shutdown_spools_unsent_requests_at_once() {
 
 #[tokio::test]
 async fn a_shutdown_spools_the_request_being_sent_and_the_queue() {
-    let (folder, listener) = (TempDir::new().unwrap(), TcpListener::bind(ANY_PORT).await.unwrap());
+    let folder = TempDir::new().unwrap();
+    let listener = TcpListener::bind(ANY_PORT).await.unwrap();
     let exporter = start(listener.local_addr().unwrap(), folder.path(), MIB);
     for number in 1..=3 {
         exporter.queue.push(request(&number.to_string(), 1));
@@ -155,7 +160,8 @@ async fn a_shutdown_spools_the_request_being_sent_and_the_queue() {
 
 #[tokio::test]
 async fn beyond_the_limit_the_oldest_requests_are_dropped_and_counted() {
-    let (folder, address) = (TempDir::new().unwrap(), closed_port().await);
+    let folder = TempDir::new().unwrap();
+    let address = closed_port().await;
     // Ten files of a block each.
     let exporter = start(address, folder.path(), 10 * 4096);
     for number in 1..=25 {
@@ -176,7 +182,8 @@ async fn beyond_the_limit_the_oldest_requests_are_dropped_and_counted() {
 
 #[tokio::test]
 async fn requests_wait_in_memory_if_the_spool_cannot_be_written() {
-    let (folder, address) = (TempDir::new().unwrap(), closed_port().await);
+    let folder = TempDir::new().unwrap();
+    let address = closed_port().await;
     let dir = folder.path().join("spool");
     let exporter = start(address, &dir, MIB);
     exporter.queue.push(request("1", 1));

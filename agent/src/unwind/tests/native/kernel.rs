@@ -105,7 +105,9 @@ impl Kernel {
     pub(super) fn run(&mut self, pid: u32, mappings: &[Mapping]) {
         let native = |mapping: &Mapping| {
             let Mapping { start, end, offset, inode, is_executable, .. } = *mapping;
-            let (mut bytes, mut modified_sec, mut modified_nsec) = (0, 0, 0);
+            let mut bytes = 0;
+            let mut modified_sec = 0;
+            let mut modified_nsec = 0;
             if inode != 0 {
                 let metadata = std::fs::metadata(&mapping.path).unwrap();
                 (bytes, modified_sec, modified_nsec) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
@@ -139,7 +141,7 @@ impl Kernel {
         }
     }
 
-    /// Forgets all files, as if `met` files had been met before.
+    /// Forgets all files. `met` is the number of files that were seen before.
     pub(super) fn forget_files(&mut self, met: u32) {
         // SAFETY: it takes any number.
         unsafe { (self.forget_files)(met) };
@@ -165,7 +167,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the numbers of the files that were met.
+    /// Returns the numbers of the files that were seen.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.inodes.keys().copied()
     }

@@ -43,7 +43,7 @@ pub(super) struct Framehop {
 }
 
 impl Framehop {
-    /// Loads the files of a process. `twins` has copies with call frame information of files that lack it.
+    /// Loads the files of a process. `twins` has copies with call frame information of files without it.
     pub(super) fn new(pid: u32, mappings: &[Mapping], twins: &HashMap<String, &Path>) -> Self {
         let mut unwinder = UnwinderX86_64::new();
         for mapping in mappings.iter().filter(|mapping| mapping.is_executable) {
@@ -68,7 +68,8 @@ impl Framehop {
             Some(after_call) if is_in_call(registers) => after_call,
             _ => exact(registers[PC]),
         };
-        let (mut frames, mut read) = (Vec::new(), |at| word(memory, at));
+        let mut frames = Vec::new();
+        let mut read = |at| word(memory, at);
         loop {
             let is_trampoline = is_trampoline(memory, address.address());
             frames.push(if is_trampoline { address.address() } else { address.address_for_lookup() });
@@ -137,7 +138,8 @@ impl Gdb {
             .env("DEBUGINFOD_URLS", "")
             .env("LC_ALL", "C");
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-        let (input, output) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
+        let input = process.stdin.take().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
         let mut gdb = Self { process, input, output, pid: 0 };
         for setting in [
             "confirm off",
@@ -163,7 +165,7 @@ impl Gdb {
     }
 
     pub(super) fn registers(&mut self) -> Registers {
-        // A zero stands for the flags, which gdb does not print as a number.
+        // A zero replaces the flags, which gdb does not print as a number.
         let names = "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs zero rsp ss";
         let values: String = names.split(' ').map(|name| format!(", (long)${name}")).collect();
         let formats = " %lx".repeat(21);
@@ -176,7 +178,8 @@ impl Gdb {
         // gdb lists inlined calls as frames of their own.
         found.dedup();
         let memory = File::open(format!("/proc/{}/mem", self.pid)).unwrap();
-        let (mut frames, mut is_exact) = (Vec::new(), !is_in_call(registers));
+        let mut frames = Vec::new();
+        let mut is_exact = !is_in_call(registers);
         // An address of 0 is not a caller.
         for [pc, _] in found.into_iter().take_while(|[pc, _]| *pc != 0) {
             let is_trampoline = is_trampoline(&memory, pc);

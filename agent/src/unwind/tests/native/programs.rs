@@ -165,7 +165,8 @@ impl Program {
             "rustc" => "rs",
             _ => "c",
         };
-        let (path, source_path) = (folder.path().join("program"), folder.path().join(format!("program.{ending}")));
+        let path = folder.path().join("program");
+        let source_path = folder.path().join(format!("program.{ending}"));
         std::fs::write(&source_path, source).unwrap();
         Self::build(Command::new(compiler).args(flags).arg("-o").args([&path, &source_path])).then_some(())?;
         Some(Self { _folder: folder, path })
