@@ -127,7 +127,7 @@ impl Node {
         let in_flight = tokio::time::timeout(APPENDS_PATIENCE, shared.appends.acquire_many(all)).await;
         if in_flight.is_err() {
             tracing::warn!(
-                "appends were still in flight at the shutdown: their senders do not know whether they count"
+                "appends were still in flight at the shutdown: their outcome is unknown to the senders"
             );
         }
         // The upkeep flushes and closes.

@@ -75,10 +75,10 @@ impl Remote {
         SeriesAnswer::from_wire(answer).map_err(|error| Status::internal(error.to_string()))
     }
 
-    /// The response to a call. A call that times out is cancelled, and it is not known whether it had an effect.
+    /// Waits for the response to a call. A call that times out is cancelled, and its outcome is unknown.
     async fn within<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         let patience = self.patience.answer;
-        let late = |_elapsed| Status::unavailable(format!("the node did not answer within {patience:?}: try again"));
+        let late = |_elapsed| Status::unavailable(format!("the node did not respond within {patience:?}: try again"));
         tokio::time::timeout(patience, call).await.map_err(late)?
     }
 }
@@ -86,8 +86,8 @@ impl Remote {
 /// Time limits for a remote node.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// Time to connect, between keep-alive pings, and to respond to one. A host that is gone and a stopped process
-    /// send nothing at all.
+    /// Time limit to connect and to respond to a keep-alive ping, and the interval of pings. A dead host or a stopped
+    /// process sends nothing.
     alive: Duration,
     /// Time for one response.
     answer: Duration,
@@ -116,7 +116,7 @@ impl fmt::Debug for Nodes {
 /// Error of a call to a shard.
 #[derive(Debug, thiserror::Error)]
 pub enum NodesError {
-    /// The node refused the call. Its code says whether to try again.
+    /// The node refused the call. The code determines whether a retry can succeed.
     #[error("shard {shard}: {}", status.message())]
     Refused {
         /// Number of the shard.
@@ -135,7 +135,8 @@ pub enum NodesError {
 }
 
 impl NodesError {
-    /// Returns whether the shard does not hold a stack that the batch does not define. It stored nothing of the batch.
+    /// Returns whether the shard does not hold a stack that the batch omits. The shard then stored nothing of the
+    /// batch.
     pub(crate) fn is_dangling(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code() == Code::Aborted)
     }
@@ -182,7 +183,7 @@ impl Nodes {
         let never_reached = status.source().is_some_and(|source| source.is::<tonic::transport::Error>());
         let status = match &self.link {
             Link::Remote(node) if never_reached => Status::unavailable(format!(
-                "the node at {} cannot be reached ({}): start `varve node` there, or say where it is with \
+                "the node at {} cannot be reached ({}): start `varve node` there, or set \
                  --node-endpoint",
                 node.endpoint,
                 status.message()

@@ -187,17 +187,17 @@ pub enum SelectError {
     /// A deletion has no matchers.
     #[error("a deletion needs at least one matcher")]
     SelectsEverything,
-    /// The answer exceeds the memory budget of one query.
+    /// The response exceeds the memory budget of one query.
     #[error(
-        "the answer has more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger step or \
-         fewer groups"
+        "the response would have more than {cells_max} cells (groups x steps x stacks): use a shorter range, a larger \
+         step or fewer groups"
     )]
     TooLarge {
         /// Maximum number of cells, from `limits`.
         cells_max: usize,
     },
-    /// The labels of the answer exceed the memory budget of one query.
-    #[error("the labels of the answer's groups take more than {bytes_max} bytes: use a shorter range or fewer groups")]
+    /// The labels of the response exceed the memory budget of one query.
+    #[error("the labels of the response take more than {bytes_max} bytes: use a shorter range or fewer groups")]
     TooManyGroups {
         /// Maximum size of the labels in bytes, from `limits`.
         bytes_max: usize,
@@ -225,14 +225,14 @@ pub enum SelectError {
         /// Time up to which points were dropped, nanoseconds since 1970.
         horizon_ns: i64,
     },
-    /// The stacks of the answer exceed the memory budget of one query.
-    #[error("the stacks of the answer have more than {nodes_max} frames: use a shorter range or fewer services")]
+    /// The stacks of the response exceed the memory budget of one query.
+    #[error("the stacks of the response have more than {nodes_max} frames: use a shorter range or fewer services")]
     TooManyNodes {
         /// Maximum number of nodes, from `limits`.
         nodes_max: usize,
     },
-    /// The client no longer waits for the answer.
-    #[error("cancelled: the client no longer waits for the answer")]
+    /// The client has disconnected.
+    #[error("cancelled: the client has disconnected")]
     Cancelled,
     /// The engine failed.
     #[error(transparent)]

@@ -39,7 +39,7 @@ pub enum Reason {
     )]
     SegmentsUnknown,
     /// The symbol table is being made.
-    #[error("the symbol table is being made: try again in some seconds")]
+    #[error("the symbol table is being built: retry in a few seconds")]
     Converting,
     /// The directory of the store cannot be read or written, or no process can be started. The log has the error.
     #[error("the symbol store does not work: see the log for the error of the disk or the operating system")]
@@ -102,7 +102,7 @@ pub enum Unusable {
         bytes_max: u64,
     },
     /// The converter found an inconsistency that it does not handle.
-    #[error("the converter gave up on it with exit code {exit_code}")]
+    #[error("the converter failed with exit code {exit_code}")]
     GaveUp {
         /// Exit code; 101 is a panic.
         exit_code: i32,

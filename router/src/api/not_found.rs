@@ -36,7 +36,7 @@ pub(crate) async fn not_found(uri: Uri) -> ApiError {
 /// Fallback of the OTLP/HTTP port.
 pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is nothing at {}: this port takes OTLP profiles at /v1development/profiles and nothing else; \
+        "{} does not exist on this port, which serves only OTLP profiles at /v1development/profiles; \
          queries and the web UI are on --http-listen, port 4040 by default; see docs/api.md",
         uri.path()
     ))
@@ -45,7 +45,7 @@ pub(crate) async fn not_found_on_otlp_port(uri: Uri) -> ApiError {
 /// Fallback of a port that serves only the process's own state.
 pub(crate) async fn not_found_on_operations_port(uri: Uri) -> ApiError {
     ApiError::not_found(format!(
-        "there is nothing at {}: this port has /healthz, /ready and /metrics and nothing else; queries and the \
+        "{} does not exist on this port, which serves only /healthz, /ready and /metrics; queries and the \
          web UI are on --http-listen of `varve up` or `varve router`, port 4040 by default",
         uri.path()
     ))

@@ -104,7 +104,7 @@ pub(crate) enum QueryError {
     #[error("a stack's sum does not fit the 64 bits of a pprof value: narrow the selector or the range")]
     ValueTooLarge,
     /// A label of stacks is used to select series.
-    #[error("{label} is a label of stacks and cannot select series: remove it")]
+    #[error("{label} is a stack label and cannot select series: remove it")]
     StackLabelInMatch {
         /// The label.
         label: &'static str,
@@ -118,7 +118,7 @@ pub(crate) enum QueryError {
     /// A shard failed.
     #[error(transparent)]
     Nodes(Box<NodesError>),
-    /// The client is gone.
+    /// The client has disconnected.
     #[error("the query was cancelled")]
     Cancelled,
     /// A thread could not be started, or it panicked. The log has the details.

@@ -42,8 +42,8 @@ pub(crate) const SERIES_LABELS_VALUES: usize = 32;
 /// Bytes of locations and their names that are kept between queries, of all tenants. 100,000 locations take 20 MB.
 pub(crate) const NAMES_BYTES_MAX: usize = 128 << 20;
 
-/// Rounds in which shards are queried because their stacks had unknown locations. One round loads new locations, one
-/// those of old data only, and further ones those that appear in between.
+/// Rounds in which shards are queried because their stacks had unknown locations. The first round loads new locations,
+/// the second those of old data, and further rounds those that appear meanwhile.
 pub(crate) const NAMING_ROUNDS_MAX: usize = 8;
 
 /// Nodes of a flame graph before it is pruned: about 1 GiB of memory.

@@ -13,7 +13,7 @@ use symbol_store::Reason;
 /// Code and text of the reason why the symbol store omitted inlined calls.
 pub(crate) const INLINED_OMITTED: (&str, &str) = (
     "inlined_left_out",
-    "so many calls are inlined in this file that one response cannot have all of them: repeat the query",
+    "this file has too many inlined calls for one response: repeat the query",
 );
 
 /// Identity of a frame, as ids of the table's strings.

@@ -127,7 +127,7 @@ mod tests {
         };
         assert_eq!(missing(0), None);
         assert!(
-            missing(1).unwrap().to_string().starts_with("\"/usr/bin/app\": so many calls are inlined"),
+            missing(1).unwrap().to_string().starts_with("\"/usr/bin/app\": this file has too many inlined calls"),
             "{:?}",
             missing(1)
         );

@@ -18,7 +18,7 @@ test("a frame where unwinding stopped is an incomplete stack", () => {
 });
 
 test("a name that appears automatically does not ask for another try", () => {
-  const unnamed = [of("converting", "the symbol table is being made: try again in some seconds")];
+  const unnamed = [of("converting", "the symbol table is being built: retry in a few seconds")];
   expect(reasonOf({ reason: "converting", unnamed: 0 }, unnamed)).toContain("appears automatically");
 });
 
