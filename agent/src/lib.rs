@@ -4,9 +4,9 @@
 //! - Every sample that BPF took arrives at the endpoint, is counted as dropped with its reason, or waits in a bounded
 //!   queue or a bounded spool on disk.
 //! - The weight of a sample is never hidden. Where frames cannot be unwound or mapped, there is a marker frame such as
-//! `[unwinding failed]` or `[process exited]`.
+//!   `[unwinding failed]` or `[process exited]`.
 //! - Native frames are exported as build ID and ELF address, without names. Go frames are exported with both. Only
-//! recordings in pprof or folded stacks get names here, from a [`symbol_store::SymbolStore`].
+//!   recordings in pprof or folded stacks get names here, from a [`symbol_store::SymbolStore`].
 //!
 //! # Limits
 //! The agent does not raise limits, mount anything, or need kprobes or tracefs. It never follows a path out of a

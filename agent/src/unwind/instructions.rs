@@ -222,12 +222,7 @@ impl<'a> Analysis<'a> {
                     return Err(Contradiction);
                 }
                 let next = at + instruction.len();
-                for inside in at + 1..next {
-                    if ![NOTHING, INSIDE].contains(&self.known[inside]) {
-                        return Err(Contradiction);
-                    }
-                    self.know(inside, INSIDE);
-                }
+                self.cover(at, next)?;
                 match instruction.flow_control() {
                     FlowControl::Return => {
                         let is_plain = instruction.mnemonic() == Mnemonic::Ret && instruction.op_count() == 0;
@@ -285,6 +280,17 @@ impl<'a> Analysis<'a> {
             }
         }
         Ok(found)
+    }
+
+    /// Marks the bytes after the first of an instruction at `at`, which ends at `next`.
+    fn cover(&mut self, at: usize, next: usize) -> Result<(), Contradiction> {
+        for inside in at + 1..next {
+            if ![NOTHING, INSIDE].contains(&self.known[inside]) {
+                return Err(Contradiction);
+            }
+            self.know(inside, INSIDE);
+        }
+        Ok(())
     }
 
     /// True if a function must end at `at`: the code ends, or another function begins.
